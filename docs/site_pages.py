@@ -21,9 +21,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from pytest_msprobe.run.old_names import GONE_IN, OLD_NAMES
-from pytest_msprobe.run.settings import CONFIG, DUMP, RUN_OPTIONS
+from pytest_msprobe.run.option_help import sections
 from pytest_msprobe.suites.options import Option
-from pytest_msprobe.suites.registry import SUITES
 
 ROOT = Path(__file__).parents[1]
 #: Pages by the place of their text in the repository.
@@ -152,23 +151,17 @@ def _options() -> Iterator[str]:
     yield (
         "Each option has three names: on the command line, in an ini file, and, as in ini but without `msprobe_`, as a "
         "key of the YAML file of `--msprobe-config`. The command line wins, then YAML, then ini. A suite refuses "
-        "options of other suites on the command line; in ini and YAML they may stand together.\n"
+        "options of other suites on the command line; in ini and YAML they may stand together. `pytest --help` lists "
+        "those that most runs need, in bold, `python -m pytest_msprobe options` all, `options NAME` explains one.\n"
     )
-    yield "## Every suite\n"
-    yield from _table(
-        DUMP,
-        CONFIG,
-        *RUN_OPTIONS,
-    )
-    seen: set[str] = set()
-    for name, options in SUITES.items():
-        yield f"\n## {name.capitalize()}\n"
-        shared = [option for option in options if option.name in seen]
-        if shared:
-            names = ", ".join(f"`{option.flag}`" for option in shared)
+    for section in sections():
+        yield f"\n## {section.title.capitalize()}\n"
+        if section.shared:
+            names = ", ".join(f"`{option.flag}`" for option in section.shared)
             yield f"Also, with the same meaning as above: {names}.\n"
-        yield from _table(*(option for option in options if option.name not in seen))
-        seen.update(option.name for option in options)
+        for title, options in section.questions:
+            yield f"\n{title.capitalize()}:\n"
+            yield from _table(*options)
     yield "\n## Old names\n"
     yield f"They work with a warning, on the command line, in ini and in YAML, until pytest-msprobe {GONE_IN}.\n"
     yield "| old name | is now |\n|---|---|"
@@ -186,6 +179,7 @@ def _table(*options: Option) -> Iterator[str]:
     for option in options:
         value = f"={option.metavar}" if option.metavar else ""
         flag = "in YAML only" if option.is_yaml_only else f"`{option.flag}{value}`"
+        flag = f"**{flag}**" if option.is_common else flag
         text = re.sub(r"(--[a-z][a-z0-9-]+\w)", r"`\1`", option.help).replace("|", "&#124;")  # a bar would end the cell
         cells = [flag, text, f"`{option.default}`" if option.default else "", f"`{option.key}`"]
         yield f"| {' | '.join(cells)} |"

@@ -10,6 +10,8 @@ import pytest
 
 from pytest_msprobe.reports.junit import PropertyPlugin, are_read
 from pytest_msprobe.reports.resume import EarlierRun, ResumeError, resume
+from pytest_msprobe.run.baseline import BaselineForWorkers, baseline_header
+from pytest_msprobe.run.diagnosing import write_refusal
 from pytest_msprobe.run.dump_folders import DumpFolder, judged_in, plain_folders
 from pytest_msprobe.run.record_index import RecordIndex
 from pytest_msprobe.run.reporting import register_reports
@@ -18,6 +20,7 @@ from pytest_msprobe.run.settings import RUN, SUITE, Settings, named_paths, path_
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Context, Suite, SuiteError
 from pytest_msprobe.suites.registry import make_suite
+from pytest_msprobe.support import place_of
 from pytest_msprobe.workers.hosts import check_index, choose_devices
 
 if TYPE_CHECKING:
@@ -28,8 +31,20 @@ def activate(config: pytest.Config) -> None:
     """Set the run up: settings, suite, arguments, markers, and on the process that writes the reports.
 
     Raises:
-        pytest.UsageError: a setting is wrong.
+        pytest.UsageError: a setting is wrong; the diagnosis that was asked for says so as well.
     """
+    write_refusal(config, "the run has not ended")
+    try:
+        _activate(config)
+    except pytest.UsageError as error:
+        write_refusal(config, str(error))
+        raise
+    except Exception as error:
+        write_refusal(config, f"internal error of pytest-msprobe: {type(error).__name__}: {error} ({place_of(error)})")
+        raise
+
+
+def _activate(config: pytest.Config) -> None:
     if getattr(config.option, "forked", False):
         raise pytest.UsageError("--forked: a framework hangs in a process that was forked; use -n 1 instead")
     settings = read_settings(config)
@@ -108,11 +123,18 @@ def _set_up_writer(config: pytest.Config, run: Run, unjudged: Unjudged) -> None:
     run.done = earlier.done if earlier else frozenset()
     if workers:
         workers.earlier = earlier
+        if settings.baseline is not None:
+            config.pluginmanager.register(BaselineForWorkers(settings.baseline, suite.name), "msprobe-baseline")
         config.pluginmanager.register(workers, "msprobe-workers")
 
     @cache
     def header() -> list[str]:
-        return [*suite.header(), *(workers.header() if workers else ()), *unjudged.header()]
+        return [
+            *suite.header(),
+            *(workers.header() if workers else ()),
+            *baseline_header(settings, run.known_failures),
+            *unjudged.header(),
+        ]
 
     for name, plugin in suite.plugins():
         config.pluginmanager.register(plugin, name)

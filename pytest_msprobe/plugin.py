@@ -15,7 +15,8 @@ from pytest_msprobe import support
 
 support.install_finder()
 
-from pytest_msprobe.run.settings import RUN, UNASKED, add_options  # noqa: E402
+from pytest_msprobe.run.option_help import add_options, list_common_ini_keys  # noqa: E402
+from pytest_msprobe.run.settings import RUN, UNASKED  # noqa: E402
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -30,11 +31,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Generator[None, object, object]:
+    """Refuse misspelt options with a suggestion, when conftest.py files have declared theirs."""
+    result = yield
+    from pytest_msprobe.run.option_help import refuse_unknown_options
+
+    refuse_unknown_options(parser, args)
+    return result
+
+
 @pytest.hookimpl
 def pytest_configure(config: pytest.Config) -> None:
     """Set the run up when there is something to judge."""
     from pytest_msprobe.run.settings import names_a_dump, refuse_unknown_ini_keys
 
+    if config.option.help:
+        list_common_ini_keys(config)
+        return
     refuse_unknown_ini_keys(config)
     if names_a_dump(config):
         from pytest_msprobe.activation import activate

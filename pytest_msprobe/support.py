@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 import traceback
@@ -63,6 +64,15 @@ def text_of(error: BaseException) -> str:
     lines = " ".join(line.strip() for line in message.splitlines() if line.strip(" -"))
     shown = lines if len(lines) <= 600 else f"{lines[:597]}..."
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
+
+
+_NUMBER = re.compile(r"[-+]?\b\d[\d.,]*(?:e[-+]?\d+)?\b", re.IGNORECASE)
+_PATH = re.compile(r"(?<![\w<])/[^\s:,;'\"]+")
+
+
+def without_numbers(text: str) -> str:
+    """A message in which only what tells one kind of failure from another stands: no number, no path."""
+    return " ".join(_NUMBER.sub("#", _PATH.sub("PATH", text)).split())
 
 
 _PACKAGES = ("pytest_msprobe", "msprobe_collector")

@@ -19,8 +19,10 @@ Status = Literal["pass", "error", "skip"]
 _Sent = TypeVar("_Sent", bound="Wire")
 #: The word of `OutputRow.rounding` for a failure that is none of the operation's.
 EXPLAINED = "explained by rounding"
+#: Property of a row whose failure was expected by an xfail mark, with the mark's reason.
+EXPECTED = "expected"
 #: Figures that say how bad an output is: error over tolerance, then what suites without tolerances have.
-_BADNESS = ("ratio", "distance", "similarity", "max_abs")
+BADNESS = ("ratio", "distance", "similarity", "max_abs")
 
 
 class Wire:
@@ -126,13 +128,13 @@ class OutputRow:
 
     @property
     def badness(self) -> tuple[bool, float]:
-        """Sort key: a failed output above all that pass, then by the first figure of `_BADNESS` that it has.
+        """Sort key: a failed output above all that pass, then by the first figure of `BADNESS` that it has.
 
         An error without a figure is the largest.
         """
         found = (
             -value if name == "similarity" else value
-            for name in _BADNESS
+            for name in BADNESS
             if (value := self.figures.get(name)) is not None
         )
         largest = next(found, math.inf)

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from msprobe_collector.configuration import Configuration, DumpSwitch
+from msprobe_collector.dump_format.manifest import MANIFEST_FILE
 from msprobe_collector.framework import CallWatch, Framework, Session
 from msprobe_collector.recording.folders import FolderInUseError, dumps_before
 from msprobe_collector.recording.gradients import BackwardCall
 from msprobe_collector.recording.guard import ComputationFailed, Guard
+from msprobe_collector.recording.manifest import ManifestRecorder
 from msprobe_collector.recording.recorder import Recorder
 from msprobe_collector.recording.saved_values import SavedValues
 from msprobe_collector.run_folder import ONLY_PROCESS, Written, closing_lines, own_folder
@@ -41,7 +43,10 @@ class Collection:
         self._unfinished: list[BackwardCall] = []
         self._most_unfinished = _LEAST_UNFINISHED
         staging = configuration.dump_path / f"graph_files_{os.getpid()}"
-        session = Session(configuration, self._recorder, self._guard, self._remember, staging)
+        self._manifest = ManifestRecorder(
+            guard, lambda: self._recorder.folder, framework.run_facts, configuration.dump_path
+        )
+        session = Session(configuration, self._recorder, self._guard, self._remember, staging, self._manifest)
         self._calls: CallWatch = framework.watch_calls(session)
         self.saved = SavedValues(self._recorder, framework, self._guard)
         self._rank: int | None = None
@@ -80,6 +85,7 @@ class Collection:
             return
         if not self._open(step) or self._configuration.level == "debug":
             return
+        self._faults.guarded(MANIFEST_FILE, self._manifest.begin, step, models, self._ranks())
         self._range = token_range
         try:
             self._calls.watch(models, on_root_forward=None if token_range is None else self._count_root_forward)
@@ -96,7 +102,7 @@ class Collection:
             ComputationFailed: the script's graphs raised; everything is done all the same.
         """
         actions = (self._calls.settle, self._learn_rank, self._learn_ranks, self._see_no_more, self._recorder.flush)
-        self._in_turn("stopping", *actions)
+        self._in_turn("stopping", *actions, lambda: self._manifest.complete(self._ranks()))
 
     def _see_no_more(self) -> None:
         self._recorder.is_collecting = False
@@ -110,7 +116,13 @@ class Collection:
                 same.
         """
         backwards, self._unfinished, self._root_forwards = self._unfinished, [], 0
-        ends = (self._calls.end_step, self.saved.flush, self._recorder.close_step, self._see_no_more)
+        ends = (
+            self._calls.end_step,
+            self._manifest.end,
+            self.saved.flush,
+            self._recorder.close_step,
+            self._see_no_more,
+        )
         self._in_turn("ending the step", self._learn_rank, *(backward.complete for backward in backwards), *ends)
 
     def _in_turn(self, where: str, *actions: Callable[[], object]) -> None:

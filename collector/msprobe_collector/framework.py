@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from msprobe_collector.dump_format.writing.encoding import FrameworkValues
     from msprobe_collector.recording.gradients import BackwardCall
+    from msprobe_collector.recording.manifest import ManifestRecorder, RunFacts
     from msprobe_collector.recording.recorder import Recorder
 
 
@@ -62,6 +63,7 @@ class Session:
         remember: call it with each backward of which several hooks must fire: it is completed at the end of the step
             when some never do.
         staging: a folder that the framework may use for files of its own while a step runs; not created.
+        manifest: is shown the calls of the model; None where nobody writes one.
     """
 
     configuration: Configuration
@@ -69,6 +71,7 @@ class Session:
     guard: Guard
     remember: Callable[[BackwardCall], None]
     staging: Path
+    manifest: ManifestRecorder | None = None
 
 
 class CallWatch(Protocol):
@@ -216,6 +219,9 @@ class Framework(Protocol):
 
     def watch_calls(self, session: Session) -> CallWatch:
         """Prepare to see calls, for the whole run of the process."""
+
+    def run_facts(self) -> RunFacts:
+        """What is asked of one step's run.json."""
 
     def kernel_dump(self, configuration: Configuration) -> KernelDump:
         """Prepare level L2. Raises ConfigurationError where there is none."""

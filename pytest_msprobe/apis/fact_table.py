@@ -127,6 +127,7 @@ def writes_in_place(api: ApiName) -> bool:
 
 #: The fact files, without `.txt`.
 Topic = Literal[
+    "batch",
     "batch_arguments",
     "benchmark_levels",
     "communication",

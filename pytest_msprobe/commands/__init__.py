@@ -7,10 +7,30 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_msprobe.commands import finished_runs, next_collection, package_files
+from pytest_msprobe.commands import (
+    baseline,
+    checkpoints,
+    diagnose,
+    finished_runs,
+    manifest,
+    next_collection,
+    options,
+    package_files,
+    skill,
+)
 
 #: Modules with commands, in the order of help.
-_MODULES = (package_files, finished_runs, next_collection)
+_MODULES = (
+    diagnose,
+    package_files,
+    finished_runs,
+    baseline,
+    next_collection,
+    manifest,
+    checkpoints,
+    options,
+    skill,
+)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -14,7 +14,11 @@ class CommandError(Exception):
 
 @contextmanager
 def stated_errors() -> Iterator[None]:
-    """Turn a ValueError, or an OSError with its file, into the error of a command, for use around its body."""
+    """Turn a ValueError, or an OSError with its file, into the error of a command, for use around its body.
+
+    Raises:
+        CommandError: the body raised one of these.
+    """
     try:
         yield
     except ValueError as error:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.diagnosis import Diagnosis
 from pytest_msprobe.reports.jsonl import CallNames
 from pytest_msprobe.reports.terminal import RowCounts
 from pytest_msprobe.suites.contract import Suite
@@ -165,6 +166,7 @@ def _cell(column: str, value: object, *, key: str | None = None, hint: str = "")
 
 
 _REASONS = 10
+_CAUSES = 3
 _APIS = 1000
 _SUMMARY_FIGURES = 2
 #: (outcome, style, word) of the boxes; those of marks are shown where there are any.
@@ -202,9 +204,16 @@ class Summary(RowCounts):
                 if value is not None:
                     worst[figure.name] = figure.worse_of(value, worst.get(figure.name))
 
-    def markup(self, header: Sequence[str], passes: str) -> str:
-        """The summary as one block; `header` says what was tested against what, `passes` what became of passes."""
-        return f'<div class="msprobe-summary">{"".join(self._parts(header, passes))}</div>'
+    def markup(self, header: Sequence[str], passes: str, answer: Diagnosis | None = None) -> str:
+        """The summary as one block.
+
+        Args:
+            header: what was tested against what.
+            passes: what became of passes.
+            answer: of the run; None where there is none.
+        """
+        told = "".join(_answer_parts(answer)) if answer is not None else ""
+        return f'<div class="msprobe-summary">{told}{"".join(self._parts(header, passes))}</div>'
 
     def _parts(self, header: Sequence[str], passes: str) -> Iterator[str]:
         counts = self.outcomes
@@ -255,6 +264,21 @@ class Summary(RowCounts):
         yield "</table></div></details>"
 
 
+def _answer_parts(answer: Diagnosis) -> Iterator[str]:
+    """The headline, the first causes and the first command."""
+    # pytest-html's own headlines are not shown, so that this is none by its tag.
+    headline = f'<p class="msprobe-answer msprobe-{answer.outcome}" role="heading" aria-level="2">'
+    yield f"{headline}{text(answer.headline)}</p><ul>"
+    for cause in answer.at_fault[:_CAUSES]:
+        source = f", at <code>{text(cause.source)}</code>" if cause.source else ""
+        yield f"<li><b>{text(cause.name)}</b>: {text(cause.sentence.rstrip('.'))}{source}"
+    if len(answer.at_fault) > _CAUSES:
+        yield f"<li>and {len(answer.at_fault) - _CAUSES} more causes"
+    if command := next((step for step in answer.next if step.arguments), None):
+        yield f"<li>next: <code>{text(command)}</code>"
+    yield "</ul>"
+
+
 def _worst_text(value: float | None, figure: Figure) -> str:
     return "nan" if value is not None and math.isinf(value) and figure.is_low_bad else number_text(value, figure.form)
 
@@ -267,12 +291,20 @@ class HtmlPage:
     """Adds columns, details and a summary; keeps the facts of an item from its verdict to its teardown."""
 
     def __init__(
-        self, suite: Suite, passes: str, header: Callable[[], list[str]], markup: Callable[[], str], names: CallNames
+        self,
+        suite: Suite,
+        passes: str,
+        header: Callable[[], list[str]],
+        markup: Callable[[], str],
+        names: CallNames,
+        answer: Callable[[], Diagnosis | None] = lambda: None,
     ) -> None:
         """A page that shows, folds or omits `passes` of `suite`, whose groups are called by `names`.
 
-        `header` gives the lines and `markup` the pictures above its table, when it is written.
+        `answer` gives the answer of the run, `header` the lines and `markup` the pictures above its table, when it is
+        written.
         """
+        self._answer = answer
         self._title = suite.title
         self._names = names
         self._passes = passes
@@ -337,7 +369,7 @@ class HtmlPage:
         style = (folder / "html_page.css").read_text(encoding="utf-8")
         script = (folder / "html_page.js").read_text(encoding="utf-8")
         prefix.append(f"<style>{style}</style>")
-        prefix.append(self._summary.markup(self._header(), self._passes))
+        prefix.append(self._summary.markup(self._header(), self._passes, self._answer()))
         prefix.append(self._markup())
         media = any(test["extras"] for tests in self._page.data["tests"].values() for test in tests)
         prefix.append(f'<script data-passes="{self._passes}" data-media="{media}">{script}</script>')

@@ -20,9 +20,10 @@ from typing import Any, BinaryIO
 import msgspec
 
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.reports.baseline import BaselineCounts
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.terminal import VerdictCounts
-from pytest_msprobe.suites.contract import ANSWERS, Suite
+from pytest_msprobe.suites.contract import ANSWERS, RUN_FAULTS, Suite
 from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
 _OUTPUT_FIELDS = frozenset(field.name for field in fields(OutputRow))
@@ -73,14 +74,18 @@ class JsonLines:
             name, row = _decoded(line, str(self.path))
             self.write(name, row.with_property("level", levels[key]))
 
-    def attach_answers(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
-        """Put what the run amounts to, by dump, into the attachment of the last row. Raises OSError."""
+    def attach(self, answers: Mapping[str, Mapping[str, Any]], faults: Sequence[str] = ()) -> None:
+        """Put what the run amounts to, by dump, and its faults as a whole into the attachment of the last row.
+
+        Raises OSError.
+        """
+        found = {key: value for key, value in ((ANSWERS, answers), (RUN_FAULTS, list(faults))) if value}
         start, last = 0, b""
-        for _, line in _whole_lines(self.path) if answers else ():
+        for _, line in _whole_lines(self.path) if found else ():
             start, last = start + len(last), line
         if last:
             name, row = _decoded(last, str(self.path))
-            longer = encode_row(name, replace(row, attachment={**(row.attachment or {}), ANSWERS: answers}))
+            longer = encode_row(name, replace(row, attachment={**(row.attachment or {}), **found}))
             os.truncate(self.path, start)
             self._file.seek(start)
             self._file.write(longer)
@@ -221,10 +226,12 @@ class Merged:
 
     Attributes:
         tallies: of each suite that has rows.
+        known: what became of failures that a baseline knows.
         files: (what it is, path) of each file.
     """
 
     tallies: list[VerdictCounts] = field(default_factory=list)
+    known: BaselineCounts = field(default_factory=BaselineCounts)
     files: list[tuple[str, Path | None]] = field(default_factory=list)
 
     @property
@@ -235,7 +242,8 @@ class Merged:
     def lines(self) -> list[str]:
         """The summary."""
         counts = [line for tally in self.tallies for line in (*(line.text for line in tally.lines()), "")]
-        return [*counts, *(f"{what}: {path}" for what, path in self.files)]
+        known = [*self.known.lines(), ""] if self.known else []
+        return [*counts, *known, *(f"{what}: {path}" for what, path in self.files)]
 
 
 def merge_runs(sources: Sequence[Path], folder: Path, suite_of: Callable[[str], type[Suite] | None]) -> Merged:
@@ -264,6 +272,7 @@ def merge_runs(sources: Sequence[Path], folder: Path, suite_of: Callable[[str], 
                 for row in found:
                     lines.write(name, row)
                     tally.add(name, row)
+                    merged.known.add(name, row)
                 if suite in _WITH_PAIR:
                     pair.write(name, found)
     finally:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import math
+import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_msprobe.suites.contract import Suite
-from pytest_msprobe.verdicts import EXPLAINED, OutputRow, VerdictRow
+from pytest_msprobe.verdicts import EXPLAINED, Figure, OutputRow, VerdictRow
 
 _WORST = 10
 _WORST_VERBOSE = 50
@@ -20,6 +21,11 @@ _REASONS = 10
 #: With -q, of a run that judged nothing.
 _REASONS_QUIET = 3
 _REASON_WIDTH = 150
+#: Width of lines that go into a file, where no terminal says how wide it is.
+FILE_WIDTH = 120
+_GAP = "  "
+#: A table keeps its columns where names have this room.
+_NAME_WIDTH = 40
 #: Outcomes in the words of the summary, in its order; the first three are always shown.
 _WORDS = {
     "passed": "passed",
@@ -36,15 +42,89 @@ class Line(NamedTuple):
     Attributes:
         text: without control characters of its own; what it quotes from a dump may have some.
         colour: as pytest colours the same: `red`, `yellow`, `green`; "" for none.
+        is_whole: whether it stays on one line whatever the width, as paths and tables do.
     """
 
     text: str
     colour: str = ""
+    is_whole: bool = False
 
     @property
     def markup(self) -> dict[str, bool]:
         """Arguments of pytest's `write_line`."""
         return {self.colour: True} if self.colour else {}
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """`text` in lines of at most `width` characters, as far as its words allow: paths and commands stay whole.
+
+    Lines behind the first are indented, so that one sees where the next text begins. A `width` of 0 leaves it as it is.
+    """
+    if not width:
+        return [text]
+    start = text[: len(text) - len(text.lstrip())]
+    return textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=f"{start}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+        replace_whitespace=False,
+    ) or [""]
+
+
+def shortened(name: str, longest: int) -> str:
+    """A name of at most so many characters, with its beginning and its end, which tell it from others."""
+    if len(name) <= longest:
+        return name
+    end = max(1, (longest - 3) // 2)
+    return f"{name[: max(1, longest - 3 - end)]}...{name[-end:]}"
+
+
+class Column(NamedTuple):
+    """One column of a table.
+
+    Attributes:
+        title: above it.
+        cells: of the rows.
+        is_number: whether it is flush right.
+        can_go: place among the columns that a narrow terminal does without, 1 the first one; 0 for a column that stays.
+    """
+
+    title: str
+    cells: list[str]
+    is_number: bool = False
+    can_go: int = 0
+
+    @property
+    def width(self) -> int:
+        """Of the widest cell."""
+        return max(map(len, (self.title, *self.cells)))
+
+
+def table(columns: Sequence[Column], width: int) -> list[str]:
+    """A table of at most `width` characters: the title line, then the rows. The first column has the names.
+
+    Names that are longer than most are cut in their middle; columns go until the rest fits beside these.
+    """
+    shown = list(columns)
+    least = min(columns[0].width, _NAME_WIDTH) - columns[0].width
+    while sum(column.width + len(_GAP) for column in shown) + least > width and any(column.can_go for column in shown):
+        shown.remove(min((column for column in shown if column.can_go), key=lambda column: column.can_go))
+    others = sum(column.width + len(_GAP) for column in shown[1:])
+    names = shown[0]
+    longest = max(20, width - others - len(_GAP))
+    shown[0] = names._replace(cells=[shortened(name, longest) for name in names.cells])
+    lines = [[column.title for column in shown], *map(list, zip(*(column.cells for column in shown)))]
+    return [
+        _GAP
+        + _GAP.join(
+            cell.rjust(column.width) if column.is_number else cell.ljust(column.width)
+            for cell, column in zip(line, shown)
+        ).rstrip()
+        for line in lines
+    ]
 
 
 @dataclass(slots=True)
@@ -88,7 +168,7 @@ class VerdictCounts(RowCounts):
     failed: Counter[str] = field(default_factory=Counter)
     judged: int = 0
     _unexplained: list[str] = field(default_factory=list)
-    _first: tuple[tuple[bool, int, int], str] | None = None
+    _first: tuple[tuple[bool, int, int], str, str] | None = None
     _worst: list[tuple[tuple[bool, bool, float], int, str, VerdictRow, OutputRow | None]] = field(default_factory=list)
 
     def add(self, name: str, row: VerdictRow) -> None:
@@ -118,8 +198,14 @@ class VerdictCounts(RowCounts):
         """How many rows there were."""
         return self.outcomes.total()
 
-    def lines(self, verbosity: int = 0) -> Iterator[Line]:
-        """The summary, line by line: with `-q` (-1) counts and what failed, with `-v` (1) more records and reasons."""
+    def lines(self, verbosity: int = 0, width: int = FILE_WIDTH, told: str = "") -> Iterator[Line]:
+        """The summary, line by line: with `-q` (-1) counts and what failed, with `-v` (1) more records and reasons.
+
+        Args:
+            verbosity: of pytest.
+            width: that tables have at most; 0 for that of a file.
+            told: the record that the answer above names first, which is not named once more; "" for none.
+        """
         counts = ((word, self.outcomes[outcome]) for outcome, word in _WORDS.items())
         shown = [f"{count} {word}" for place, (word, count) in enumerate(counts) if count or place < 3]
         yield Line(f"{', '.join(shown)} ({self.suite.item_noun})", self._colour)
@@ -127,14 +213,14 @@ class VerdictCounts(RowCounts):
         if verbosity >= 0:
             for bench, count in self.benches.most_common():
                 yield Line(f"benchmark {bench}: {count} judged")
-        if self.failed:
+        if self.failed and not (told and self.failed.total() == 1):
             kinds = ", ".join(f"{kind} ({count})" for kind, count in self.failed.most_common(_WORST))
             more = f" and {len(self.failed) - _WORST} more" if len(self.failed) > _WORST else ""
             yield Line(f"failing {self.suite.group_noun}: {kinds}{more}", "red")
         if verbosity >= 0:
-            if self._first is not None and self.failed.total() > 1:
-                yield Line(f"first in execution order: {self._first[1]}"[:_REASON_WIDTH], "red")
-            yield from self._worst_lines(_WORST_VERBOSE if verbosity > 0 else _WORST)
+            if self._first is not None and self.failed.total() > 1 and self._first[2] != told:
+                yield Line(f"first in execution order: {self._first[1]}", "red")
+            yield from self._worst_lines(_WORST_VERBOSE if verbosity > 0 else _WORST, width or FILE_WIDTH)
             yield from self._reason_lines(len(self.reasons) if verbosity > 0 else _REASONS)
         elif not self.judged:
             yield from self._reason_lines(_REASONS_QUIET)
@@ -164,7 +250,9 @@ class VerdictCounts(RowCounts):
             return
         key = not is_wrong, place.step or 0, place.order
         if self._first is None or key < self._first[0]:
-            self._first = key, ", ".join(filter(None, (f"{name} {row.label}".rstrip(), place.source)))
+            source = place.source.partition(", in ")[0]
+            text = ", ".join(filter(None, (f"{name} {row.label}".rstrip(), source)))
+            self._first = key, text, f"{row.call}.{row.part}" if row.direction else row.call
 
     def _rounding_lines(self) -> Iterator[str]:
         """How many failures rounding explains, where a standard with fixed limits judged."""
@@ -181,25 +269,58 @@ class VerdictCounts(RowCounts):
             "--msprobe-standard=backward-error passes those that rounding explains"
         )
 
-    def _worst_lines(self, most: int) -> Iterator[Line]:
+    def _worst_lines(self, most: int, width: int) -> Iterator[Line]:
+        """A table of the records that are furthest off; what has no figure is told elsewhere."""
         ranked = sorted(self._worst, key=lambda entry: entry[:2], reverse=True)
         has_failed = bool(self.failed)
-        with_figures = [entry for entry in ranked if entry[4] is not None]
-        shown = [entry for entry in ranked if entry[0][0]][:most] if has_failed else with_figures[:_NEAREST]
-        if not shown:
+        entries = [
+            (name, row, output)
+            for (is_failed, *_), _, name, row, output in ranked
+            if output and (is_failed or not has_failed)
+        ]
+        shown = entries[: most if has_failed else _NEAREST]
+        figures = self._figures(output for _, _, output in shown)
+        if not shown or not (has_failed or self._differs(figures, [output for *_, output in shown])):
             return
+        is_off = any(row.status == "error" for _, row, _ in shown)
         yield Line("")
-        yield Line(f"worst {self.suite.item_noun}:" if has_failed else "nearest to the limit:")
-        names = [f"{name} {row.label}".rstrip() for _, _, name, row, _ in shown]
-        width = max(map(len, names))
-        titles = "".join(f"{figure.title.lower():>12}  " for figure in self.suite.figures[:_FIGURES])
-        yield Line(f"  {'':{width}}  verdict  {titles}output")
-        for name, (_, _, _, row, output) in zip(names, shown):
-            yield Line(f"  {name:{width}}  {row.status:7}  {self._cells(row, output)}")
+        title = f"worst {self.suite.item_noun}" if has_failed else "furthest off" if is_off else "nearest to the limit"
+        yield Line(f"{title}:")
+        columns = [Column("", [f"{name} {row.label}".rstrip() for name, row, _ in shown])]
+        for place, figure in enumerate(figures):
+            cells = [_figure_text(output.figures.get(figure.name), figure) for _, _, output in shown]
+            columns.append(Column(figure.title.lower(), cells, is_number=True, can_go=0 if not place else 4 - place))
+        columns.append(Column("output", [_output_text(output) for _, _, output in shown], can_go=1))
+        for place, line in enumerate(table(columns, width)):
+            yield Line(line, "red" if has_failed and place else "", is_whole=True)
+        if any(output.status == "pass" and output.ratio == 1 and output.max_ulp == 1 for _, _, output in shown):
+            yield Line("  1 is one unit in the last place there, which this standard always allows: no near failure")
 
-    def _cells(self, row: VerdictRow, output: OutputRow | None) -> str:
-        if output is None:
-            return row.message.partition("\n")[0][:_REASON_WIDTH]
-        figures = ((figure, output.figures.get(figure.name)) for figure in self.suite.figures[:_FIGURES])
-        cells = [f"{'-' if value is None else f'{value:{figure.form}}':>12}  " for figure, value in figures]
-        return f"{''.join(cells)}{output.label} {output.tested_dtype} {output.shape}"
+    @staticmethod
+    def _differs(figures: Sequence[Figure], outputs: Iterable[OutputRow]) -> bool:
+        """Whether any output is off at all, by the first figure."""
+        if not figures:
+            return False
+        equal = 1.0 if figures[0].is_low_bad else 0.0
+        return any(output.figures.get(figures[0].name) not in (None, equal) for output in outputs)
+
+    def _figures(self, outputs: Iterable[OutputRow]) -> list[Figure]:
+        """Those that say how far off an output is, then others, at most so many: those that any output has."""
+        found = list(outputs)
+        severity = self.suite.severity_figures
+        ranked = sorted(self.suite.figures, key=lambda figure: figure.name not in severity)
+        known = [figure for figure in ranked if any(output.figures.get(figure.name) is not None for output in found)]
+        return known[:_FIGURES]
+
+
+def _figure_text(value: float | None, figure: Figure) -> str:
+    """At most four digits; those that are nearly 1, such as a cosine, have the digits that tell them from 1."""
+    if value is None:
+        return "-"
+    return f"{value:{figure.form}}" if figure.is_low_bad else f"{value:.3g}"
+
+
+def _output_text(output: OutputRow) -> str:
+    dtype = f" {output.tested_dtype}" if output.tested_dtype else ""
+    shape = f" {list(output.shape)}" if output.shape else ""
+    return f"{output.label}{dtype}{shape}"

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from socket import gethostname
 from time import perf_counter
@@ -22,9 +23,11 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.dump import own_frames
 from msprobe_collector.dump_format.values import printable, printable_lines
 from pytest_msprobe.engines.process import ending_after, time_limit_seconds
+from pytest_msprobe.reports.baseline import PROPERTY, complaint_of
+from pytest_msprobe.run.baseline import hold
 from pytest_msprobe.run.settings import ROW, RUN, SUITE
 from pytest_msprobe.suites.contract import Group, Problem, Record, Suite, SuiteError, file_id
-from pytest_msprobe.verdicts import OUTCOMES, Outcome, Status, Verdict, VerdictRow
+from pytest_msprobe.verdicts import EXPECTED, OUTCOMES, Outcome, Status, Verdict, VerdictRow
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format import Frame
@@ -171,14 +174,19 @@ class RecordItem(pytest.Item):
             message = f"internal error of pytest-msprobe: {type(error).__name__}: {error}"
             self.stash[ROW] = self.unjudged_row("error", message, seconds=perf_counter() - started)
             raise
-        self.stash[ROW] = self._row(record, verdict, seconds=perf_counter() - started)
+        row = self._row(record, verdict, seconds=perf_counter() - started)
+        held = hold(self.config.stash[RUN].known_failures, row, verdict)
+        self.stash[ROW] = row = row if held is None else row.with_property(PROPERTY, held.as_property)
         if verdict.status == "skip":
             pytest.skip(printable(verdict.message))
         if verdict.excuse:
             pytest.xfail(printable(verdict.excuse))
         if verdict.status == "error":
+            if held is not None and held.is_expected:
+                pytest.xfail(printable(held.text))
             self.location = self._training_line() or self.location
-            raise CheckFailure(printable_lines(verdict.explanation) or printable(verdict.message))
+            text = printable_lines(verdict.explanation) or printable(verdict.message)
+            raise CheckFailure("\n\n".join(filter(None, (text, printable(complaint_of(row))))))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
         """The explanation instead of a traceback through our own code, which also takes long to make."""
@@ -231,6 +239,7 @@ class RecordItem(pytest.Item):
         )
 
 
+@lru_cache(maxsize=4096)  # thousands of failures come from a few lines
 def _place_below(root: Path, recorded: str) -> str:
     """The file below `root` that ends as the `recorded` path of another machine does; "" without one."""
     parts = re.split(r"[/\\]", recorded)
@@ -288,6 +297,8 @@ def attach_row(item: pytest.Item, report: pytest.TestReport) -> None:
     row = _row(item, report)
     if row is not None:
         row = replace(row, outcome=_outcome(report))
+        if row.outcome == "xfailed" and item.get_closest_marker("xfail") is not None:
+            row = row.with_property(EXPECTED, str(report.wasxfail) or "xfail mark")
         report.msprobe_row = row.to_wire()  # type: ignore[attr-defined]  # reports carry extra attributes
 
 

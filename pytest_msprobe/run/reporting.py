@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.diagnosis import Diagnosis
+from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
-from pytest_msprobe.reports.terminal import Line, VerdictCounts
+from pytest_msprobe.reports.terminal import FILE_WIDTH, Line, VerdictCounts, wrapped
 from pytest_msprobe.run import old_names
+from pytest_msprobe.run.baseline import BaselineReport, fault_keys
+from pytest_msprobe.run.diagnosing import RunDiagnosis, write_refusal
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import Settings
-from pytest_msprobe.run.terminal import Progress, limited_failures
+from pytest_msprobe.run.terminal import Progress, in_short, limited_failures, width_of
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
 from pytest_msprobe.support import place_of, version_of
 from pytest_msprobe.verdicts import VerdictRow
+
+#: Colours of the answer.
+_COLOURS = {"fault": "red", "unaccounted": "yellow", "rounding": "green", "equal": "green", "not_judged": "yellow"}
 
 
 class VerdictObservers:
@@ -78,10 +85,10 @@ class RunPage:
         self._folder = self._folder or tempfile.TemporaryDirectory(prefix="msprobe_rows_")
         return Path(self._folder.name) / "rows.jsonl"
 
-    def write(self, rows: Path) -> None:
-        """Write it. Raises OSError."""
+    def write(self, rows: Path, answer: Diagnosis | None) -> None:
+        """Write it, with the answer of the run. Raises OSError."""
         try:
-            write_page(self.path, [rows] if rows.exists() else [], {self._suite.name: type(self._suite)}.get)
+            write_page(self.path, [rows] if rows.exists() else [], {self._suite.name: type(self._suite)}.get, answer)
         finally:
             if self._folder is not None:
                 self._folder.cleanup()
@@ -124,6 +131,8 @@ class ReportPlugin:
 
     Attributes:
         names: how reports call the groups of the run.
+        answer: what the run amounts to, once it has ended; None before, and of a run that only collects.
+        diagnosis: collects what makes the answer.
     """
 
     def __init__(
@@ -151,7 +160,11 @@ class ReportPlugin:
         self._observers = VerdictObservers(config)
         self.names = names_of(suite)
         self._tally = VerdictCounts(suite)
+        self._known = BaselineReport(config, settings)
+        self.diagnosis = RunDiagnosis(config, settings, suite)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
+        self.answer: Diagnosis | None = None
+        self._done = 0
         self._open_groups: dict[str, list[VerdictRow]] = {}
         self._problems: dict[str, str] = {}
         self._unwritten: dict[str, None] = {}
@@ -197,6 +210,8 @@ class ReportPlugin:
                 raise pytest.UsageError(str(warning)) from None
         for name, row in self._earlier.rows if self._earlier else ():
             self._tally.add(name, row)
+            self._known.add(name, row)
+            self.diagnosis.rows.add(row)
             if not self._appends:
                 self._stream(name, row)
             if self._earlier and self._earlier.jsonl:
@@ -209,8 +224,15 @@ class ReportPlugin:
         if wire is not None and report.outcome != "rerun":  # type: ignore[comparison-overlap]  # pytest-rerunfailures
             row = VerdictRow.from_wire(wire)
             report.msprobe_rounding = row.rounding  # type: ignore[attr-defined]  # for `limited_failures`
+            if report.failed and self._config.option.verbose <= 0 and self._report.tells(row):
+                # Other reports have their text by now: this hook is the last one.
+                short = f"{row.message}; more below, under msprobe {self._suite.name}"
+                report.longrepr = "\n\n".join(filter(None, (short, complaint_of(row))))
             name = self.names.of(row.dump, row.call)
             self._tally.add(name, row)
+            self._known.add(name, row)
+            self.diagnosis.rows.add(row)
+            self._done += 1
             self._stream(name, row)
             self._hand_over(name, row)
             self._observers.tell(_without_attachment(row))
@@ -230,16 +252,34 @@ class ReportPlugin:
         if self._lines is not None:
             try:
                 self._lines.append_corrections(self._report.levels())
-                self._lines.attach_answers(self._report.answers())
+                self._lines.attach(self._report.answers(), fault_keys(self._report))
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
+        self._known.finish(session, self._report)
+        self.answer = self._diagnose(session)
         if self._page is not None and self._jsonl_path is not None:
             try:
-                self._page.write(self._jsonl_path)
+                self._page.write(self._jsonl_path, self.answer)
             except (OSError, ValueError) as error:
                 self._fail(self._page.option, "", error)
         session.exitstatus = self._exit_code(int(session.exitstatus))
+
+    @pytest.hookimpl
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note what could not be collected."""
+        if report.failed:
+            self.diagnosis.add_unread(report.nodeid, report.longreprtext)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
+        """Say how wrong a failed record is before its name, in the line that pytest prints of it."""
+        if report.when != "call" or not report.failed:
+            return None
+        if (wire := report.__dict__.get("msprobe_row")) is not None:
+            report.msprobe_how = in_short(VerdictRow.from_wire(wire))  # type: ignore[union-attr]
+        how = getattr(report, "msprobe_how", "")
+        return ("failed", "F", f"FAILED ({printable(how)})") if how else None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(
@@ -269,33 +309,54 @@ class ReportPlugin:
             if is_empty and (advice := self._suite.advice_when_empty()):
                 terminalreporter.write_line(f"msprobe: {advice}", red=True)
             return
-        if findings:
-            terminalreporter.section(f"msprobe {self._suite.name}")
-            for finding in findings:
-                terminalreporter.write_line(printable(finding))
+        width = width_of(terminalreporter)
+        self._write_answer(terminalreporter, findings, width)
         terminalreporter.section("msprobe")
-        for line in self._summary(terminalreporter.verbosity):
-            terminalreporter.write_line(printable(line.text), **line.markup)
+        for line in self._summary(terminalreporter.verbosity, width):
+            for text in [printable(line.text)] if line.is_whole else wrapped(printable(line.text), width):
+                terminalreporter.write_line(text, **line.markup)
         file = self._lines.path if self._lines is not None and self._shows_rows else self._report.resumable()
         if exitstatus == pytest.ExitCode.INTERRUPTED and file:
             terminalreporter.write_line(printable(f"interrupted: continue with --msprobe-resume={file}"), yellow=True)
         for text in self._faults():
             terminalreporter.write_line(printable(text), red=True)
 
-    def _summary(self, verbosity: int) -> Iterator[Line]:
+    def _write_answer(self, terminalreporter: pytest.TerminalReporter, findings: Sequence[str], width: int) -> None:
+        """The diagnosis, and below it what it does not say; all findings of the suite with -v."""
+        answer, is_verbose = self.answer, terminalreporter.verbosity > 0
+        told = findings if answer is None or is_verbose else list(self._report.facts())
+        if answer is None and not told:
+            return
+        terminalreporter.section(f"msprobe {self._suite.name}")
+        lines = answer.lines(width or FILE_WIDTH) if answer is not None else []
+        if answer is not None:
+            terminalreporter.write_line(lines[0], bold=True, **{_COLOURS[answer.outcome]: True})
+        for text in lines[1:]:
+            terminalreporter.write_line(text)
+        if lines and told:
+            terminalreporter.write_line("")
+        for finding in told:
+            for text in wrapped(printable(finding), width):
+                terminalreporter.write_line(text)
+
+    def _summary(self, verbosity: int, width: int) -> Iterator[Line]:
         if self._earlier is not None:
             yield Line(f"resumed: {len(self._earlier.rows)} of these verdicts are from the earlier run")
             if self._earlier.note:
                 yield Line(f"resumed: {self._earlier.note}", "yellow")
-        yield from self._tally.lines(verbosity)
+        told = self.answer.at_fault[0].record if self.answer is not None and self.answer.at_fault else ""
+        yield from self._tally.lines(verbosity, width, told)
+        yield from map(Line, self._known.lines())
         files = [*self._report.files()]
         if self._lines is not None and self._shows_rows:
             files.append(("rows", self._lines.path))
+        if self.diagnosis.path is not None and self.diagnosis.option not in self._problems:
+            files.append(("diagnosis", self.diagnosis.path))
         if self._page is not None and self._page.option not in self._problems:
             files.append(("page", self._page.path))
         if files and verbosity >= 0:
             yield Line("")
-        yield from (Line(f"{what}: {path}") for what, path in files)
+        yield from (Line(f"{what}: {path}", is_whole=True) for what, path in files)
 
     def _faults(self) -> Iterator[str]:
         yield from self._problems.values()
@@ -307,7 +368,7 @@ class ReportPlugin:
                 f"rows are to be completed"
             )
         yield from self._gaps()
-        if fault := self._report.fault():
+        if fault := self._known.unknown_fault(self._report):
             yield fault
         if self._is_empty:
             yield (
@@ -336,12 +397,33 @@ class ReportPlugin:
             return pytest.ExitCode.INTERNAL_ERROR
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return code
-        if self._problems or self._tally.failed or self._report.fault() or self._gaps():
+        fault = self._known.unknown_fault(self._report)
+        if self._problems or self._tally.failed or fault or self._gaps():
             return pytest.ExitCode.TESTS_FAILED
         if self._is_empty or self._is_untested:
             return pytest.ExitCode.NO_TESTS_COLLECTED
         is_complete = self._earlier is not None and self._tally.total
         return pytest.ExitCode.OK if is_complete else code
+
+    def _diagnose(self, session: pytest.Session) -> Diagnosis | None:
+        """Say in one value what the run amounts to, and write it where that was asked for; None of no run."""
+        code = self._exit_code(int(session.exitstatus))
+        is_early = session.shouldstop or session.shouldfail or code == pytest.ExitCode.INTERRUPTED
+        if self._config.option.collectonly:
+            write_refusal(self._config, "--collect-only judges nothing")
+            return None
+        found = self.diagnosis.complete(
+            self._report,
+            gaps=[line.strip() for line in self._gaps()[1:]],
+            is_judged=bool(self._tally.judged) and not self._report.untested(),
+            is_bad=code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED),
+            missing=max(0, session.testscollected - self._done) if is_early else 0,
+        )
+        try:
+            self.diagnosis.write()
+        except OSError as error:
+            self._fail(self.diagnosis.option, "", error)
+        return found
 
     def _stream(self, name: str, row: VerdictRow) -> None:
         option = f"--msprobe-jsonl={self._jsonl_path}"
@@ -429,7 +511,12 @@ def register_reports(
 
         report = reports.report
         html = HtmlPage(
-            suite, settings.html_passes, lambda: [*report.findings(), *header()], report.markup, reports.names
+            suite,
+            settings.html_passes,
+            lambda: [*report.findings(), *header()],
+            report.markup,
+            reports.names,
+            lambda: reports.answer,
         )
         config.pluginmanager.register(html, "msprobe-html")
 

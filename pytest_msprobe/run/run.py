@@ -13,6 +13,7 @@ import pytest
 
 from msprobe_collector.dump_format import API_TYPES, DIRECTIONS
 from pytest_msprobe.reports.jsonl import CallNames
+from pytest_msprobe.run.baseline import known_failures
 from pytest_msprobe.run.nodes import GroupNode, RecordFile, RecordFolder, RecordItem, records_among
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.suites.contract import Group, Suite
@@ -133,15 +134,22 @@ class Run:
         suite: how records are judged.
         names: how reports call groups of records.
         done: names in reports of the groups that an interrupted run has done; workers get them from the controller.
+        known_failures: what --msprobe-baseline says of the run; None without it.
     """
 
     item_type = RecordItem
 
     def __init__(self, config: pytest.Config, settings: Settings, suite: Suite) -> None:
+        """For one process of a run.
+
+        Raises:
+            pytest.UsageError: the baseline cannot be read.
+        """
         self.settings = settings
         self.suite = suite
         self.names = names_of(suite)
         self.done: frozenset[str] = frozenset(getattr(config, "workerinput", {}).get("msprobe_done", ()))
+        self.known_failures = known_failures(config, settings, suite)
         self._config = config
         self._files = frozenset(suite.files)
         self._marks: dict[str, pytest.Mark] = {}

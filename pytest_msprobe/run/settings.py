@@ -20,7 +20,6 @@ from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
 from pytest_msprobe.run.dump_folders import LAWS, DumpFolder, look_through, why_no_dump
 from pytest_msprobe.run.old_names import (
-    add_old_names,
     as_given,
     move_from_command_line,
     move_from_ini,
@@ -80,24 +79,59 @@ class Settings(Options):
         "precheck",
         one_of("auto", *SUITES),
         "auto",
+        question="what",
+        is_common=True,
     )
-    out: Path = option("DIR", "write result files into DIR, which is created when absent", parse_path, ".")
+    out: Path = option(
+        "DIR",
+        "write result files into DIR, which is created when absent",
+        parse_path,
+        ".",
+        question="write",
+        is_common=True,
+    )
     jsonl: Path | None = option(
-        "FILE", "write one JSON object per verdict into FILE, replacing an earlier one", parse_new_file
+        "FILE",
+        "write one JSON object per verdict into FILE, replacing an earlier one",
+        parse_new_file,
+        question="write",
+        is_common=True,
     )
     page: Path | None = option(
         "FILE",
         "write a page with summary, model, pictures and table of all verdicts into FILE, replacing an earlier one",
         parse_new_file,
+        question="write",
+        is_common=True,
+    )
+    baseline: Path | None = option(
+        "FILE",
+        "expect the failures that FILE of `python -m pytest_msprobe baseline` holds: they count as xfailed while they "
+        "stay as they are; what is new or worse fails",
+        parse_optional_path,
+        is_path=True,
+        is_common=True,
+    )
+    diagnosis: Path | None = option(
+        "FILE",
+        "write the answer of the run into FILE as JSON of at most 4 kB, replacing an earlier one: what is wrong, what "
+        "was not judged, what to do next",
+        parse_new_file,
+        question="write",
+        is_common=True,
     )
     html_passes: str = choice(
         ("fold", "omit", "show"),
-        "on the page of --html, fold passed records behind one click, omit them, or show them; they always count",
+        "on the page of --html (not of --msprobe-page), fold passed records behind one click, omit them, or show them; "
+        "they always count",
+        question="write",
     )
     resume: Path | None = option(
         "FILE",
         "continue the interrupted run that wrote FILE, with --msprobe-jsonl or, in precheck, as its result CSV",
         parse_optional_path,
+        question="part",
+        is_common=True,
     )
     timeout_seconds: float | None = option(
         "SECONDS",
@@ -105,54 +139,42 @@ class Settings(Options):
         parse_timeout,
         "auto",
         name="timeout",
+        question="part",
     )
     shard: tuple[int, int] | None = option(
         "I/N",
-        "judge part I of N; the parts cost about the same and are the same on every host; all: everything",
+        "judge part I of N of the items; the parts cost about the same and are the same on every host; all: everything",
         parse_shard,
         "all",
+        question="part",
+        is_common=True,
     )
-    allows_empty: bool = flag("exit with 0 even if nothing could be judged", name="allow_empty")
+    allows_empty: bool = flag("exit with 0 even if nothing could be judged", name="allow_empty", question="part")
 
 
 RUN_OPTIONS = Settings.declared()
 #: What names the dumps and the other options; read before them, and therefore no fields.
 DUMP = Option(
-    "PATH", "dump.json to judge, or a folder to search for dump.json files; may be repeated", str, name="dump"
+    "PATH",
+    "dump.json to judge, or a folder to search for dump.json files; may be repeated",
+    str,
+    name="dump",
+    question="what",
+    is_common=True,
 )
-CONFIG = Option("FILE", "YAML file with options as keys, such as out, device or device_ids", str, name="config")
+CONFIG = Option(
+    "FILE",
+    "YAML file with options as keys, such as out, device or device_ids",
+    str,
+    name="config",
+    question="what",
+    is_common=True,
+)
 
 
 def all_options() -> tuple[Option, ...]:
     """Every option but --msprobe-dump and --msprobe-config, which may be repeated and name the others."""
     return (*RUN_OPTIONS, *suite_options())
-
-
-def add_options(parser: pytest.Parser) -> None:
-    """Declare every option with its ini twin."""
-    group = parser.getgroup("msprobe", "pytest-msprobe: the dump of a training step as a test suite")
-    of_dumps = ", ".join(name for name in SUITES if name != "gradients")
-    group.addoption(DUMP.flag, action="append", metavar=DUMP.metavar, help=help_of(DUMP, of_dumps))
-    parser.addini(DUMP.key, help_of(DUMP, of_dumps), type="paths", default=[])
-    group.addoption(CONFIG.flag, metavar=CONFIG.metavar, help=help_of(CONFIG))
-    parser.addini(CONFIG.key, help_of(CONFIG), default="")
-    for each in all_options():
-        if each.is_yaml_only:
-            continue
-        kind: dict[str, Any] = {"metavar": each.metavar}
-        if each.bare:
-            kind = {"action": "store_const", "const": each.bare}
-        if each.is_list:
-            kind["action"] = "append"
-        group.addoption(each.flag, help=help_of(each).replace("%", "%%"), **kind)  # argparse formats it
-        parser.addini(each.key, help_of(each), default="")
-    add_old_names(parser, group)
-
-
-def help_of(option: Option, suites: str = "") -> str:
-    """One line: what the option does, which suites honour it, and its default."""
-    suites = suites or ", ".join(suites_with(option.name)) or "every suite"
-    return f"{option.help} ({suites}; default: {option.default or 'none'})"
 
 
 def read_settings(config: pytest.Config) -> Settings:

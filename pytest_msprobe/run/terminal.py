@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from pytest_msprobe.verdicts import EXPLAINED
+from pytest_msprobe.diagnosis.from_rows import how_wrong
+from pytest_msprobe.diagnosis.value import abridged
+from pytest_msprobe.verdicts import EXPLAINED, VerdictRow
 
 _PLUGIN = "logging-plugin"
 _LOG_KEYS = ("log_cli", "log_file", "log_level")
@@ -42,6 +46,8 @@ def _wants_logs(config: pytest.Config) -> bool:
 
 #: Failures that pytest prints whole; `-v` prints all.
 MOST_FAILURES = 20
+#: Longest text that a line on a failure begins with where no figure says how wrong it is.
+_SHORT = 60
 #: First line of progress, and the shortest time between two, in seconds.
 PROGRESS_SECONDS = 30.0
 #: Later ones come after this part of the time that has passed: a run of a day need not print 3,000 lines.
@@ -69,6 +75,17 @@ def limited_failures(terminal: pytest.TerminalReporter) -> Iterator[int]:
         yield len(left_out)
     finally:
         terminal.stats["failed"] = failed
+
+
+def width_of(terminal: pytest.TerminalReporter) -> int:
+    """How wide lines may be; 0 for a file, in which a text stays on one line, so that one can search in it."""
+    is_known = terminal.isatty or "COLUMNS" in os.environ
+    return max(40, shutil.get_terminal_size().columns) if is_known else 0
+
+
+def in_short(row: VerdictRow) -> str:
+    """How wrong a failed record is, in a few words."""
+    return how_wrong(row.worst) or abridged(row.message.partition("\n")[0], _SHORT)
 
 
 class Progress:

@@ -18,12 +18,15 @@ from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.options import Option
+from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import Figure, Status, StepPosition, Verdict, VerdictRow
 
 if TYPE_CHECKING:
     import pytest
 
     from msprobe_collector.dump_format import ApiName, Frame
+    from pytest_msprobe.diagnosis import Diagnosis, RunRows
+    from pytest_msprobe.diagnosis.value import Confidence, Outcome
 
 
 class SuiteError(Exception):
@@ -106,6 +109,8 @@ class Placement:
 
 #: Where the attachment of the last row holds what the whole run amounts to.
 ANSWERS = "answers"
+#: Likewise, what made the run no success although no item failed.
+RUN_FAULTS = "run_faults"
 
 
 class SuiteReport:
@@ -132,6 +137,14 @@ class SuiteReport:
         """What the run amounts to, most important first."""
         return ()
 
+    def facts(self) -> Iterable[str]:
+        """What of the findings the diagnosis does not say, for the terminal, which prints the diagnosis above them."""
+        return self.findings()
+
+    def tells(self, row: VerdictRow) -> bool:
+        """Whether the diagnosis says all that the failure of this record says, so that the terminal need not twice."""
+        return False
+
     def files(self) -> Iterable[tuple[str, Path]]:
         """(what it is, path) of each file."""
         return ()
@@ -144,6 +157,10 @@ class SuiteReport:
         """Why the run is not a success although no item failed, as one line; "" when it is none."""
         return ""
 
+    def fault_keys(self) -> Iterable[str]:
+        """What `fault` is about, by names that stay while it is the same one, for a baseline of known failures."""
+        return [without_numbers(text)] if (text := self.fault()) else []
+
     def untested(self) -> str:
         """Why the verdicts say nothing of what was to be tested, as one line; "" when they do."""
         return ""
@@ -151,6 +168,10 @@ class SuiteReport:
     def markup(self) -> str:
         """Pictures for the HTML page, between its summary and its table."""
         return ""
+
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """The answer of the run, once the files are complete; by default what the rows say alone."""
+        return rows.diagnosis()
 
 
 class RowSummary:
@@ -180,6 +201,10 @@ class RowSummary:
         """Whether the findings say that something is wrong, item or not; asked after `lines`."""
         return False
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """The answer as `SuiteReport.diagnosis` gives it; asked after `lines`."""
+        return rows.diagnosis()
+
 
 class Suite(ABC):
     """One way to judge records; one object per process of a run.
@@ -200,16 +225,22 @@ class Suite(ABC):
         call_names_are_unique: whether the calls of files in one folder have different names.
         figures: numbers of an output, in the order of their columns; the first ones stand in the summary.
         severity_figures: the figures whose sum pictures show, `ratio` where there is one: 1 is then the limit.
+        passing: outcome of the diagnosis of a run in which every record was judged and passed.
+        certainty: how sure a failure is, in the diagnosis.
+        excuses: whether it expects failures (xfailed) of records that inherit what is wrong.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    item_noun: ClassVar[str] = "API calls by direction"
+    item_noun: ClassVar[str] = "records"
     group_noun: ClassVar[str] = "APIs"
     call_names_are_unique: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]]
     figures: ClassVar[tuple[Figure, ...]] = ()
     severity_figures: ClassVar[tuple[str, ...]] = ("ratio",)
+    passing: ClassVar[Outcome] = "rounding"
+    certainty: ClassVar[Confidence] = "likely"
+    excuses: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from pytest_msprobe.engines.protocol import DeviceSpecification
 
 
+#: What options are about, by the keys of `Option.question`, in the order of lists.
+OPTION_QUESTIONS = {
+    "what": "what is judged",
+    "how": "by which rule",
+    "where": "on which device, against which benchmark",
+    "write": "what is written",
+    "part": "which part of it, and how to go on",
+}
+
 T = TypeVar("T")
 _Chosen = TypeVar("_Chosen", bound="Options")
 
@@ -38,6 +47,8 @@ class Option:
         is_path: whether its value is a path, which workers get as an absolute one.
         is_list: whether it may be repeated, and is a list in YAML and one value per line in an ini file.
         is_yaml_only: whether it stands in the YAML file of --msprobe-config only; `parse` then gets (YAML value, file).
+        question: the key in `OPTION_QUESTIONS` of what it answers, by which lists of options are grouped.
+        is_common: whether `pytest --help` lists it; `python -m pytest_msprobe options` lists all.
     """
 
     metavar: str
@@ -49,6 +60,8 @@ class Option:
     is_path: bool = False
     is_list: bool = False
     is_yaml_only: bool = False
+    question: str = "how"
+    is_common: bool = False
 
     @property
     def flag(self) -> str:
@@ -372,6 +385,8 @@ GOLDEN = option(
     "compare with this dump.json or folder of dumps or, with --msprobe-gradients, with this folder of gradients",
     parse_optional_path,
     is_path=True,
+    question="what",
+    is_common=True,
 )
 NOISE = option(
     "PATH",
@@ -379,6 +394,7 @@ NOISE = option(
     "debugger.perturb",
     parse_optional_path,
     is_path=True,
+    is_common=True,
 )
 DATA_DIR = cast(
     "tuple[Path, ...]",
@@ -388,20 +404,30 @@ DATA_DIR = cast(
         "may be repeated",
         parse_folder,
         is_list=True,
+        question="what",
     ),
 )
-SEED = option("N", "seed of the random inputs, which are drawn where the dump holds no tensors", parse_seed, "0")
+SEED = option(
+    "N",
+    "seed of the random inputs, which are drawn where the dump holds no tensors: other inputs, not more of them",
+    parse_seed,
+    "0",
+    question="where",
+)
 BENCH = option(
     "BENCH",
     "what computes the float64 benchmark, on the CPU: auto, torch or mindspore; auto: the first of torch and mindspore "
     "that can, for each API call",
     _bench,
     "auto",
+    question="where",
+    is_common=True,
 )
 BENCH_PYTHON = option(
     "FILE",
     "compute the benchmark with this Python interpreter, in a process of its own",
     parse_interpreter,
+    question="where",
 )
 MAX_MEMORY_BYTES = option(
     "SIZE",
@@ -409,6 +435,7 @@ MAX_MEMORY_BYTES = option(
     parse_memory,
     "auto",
     name="max_memory",
+    question="where",
 )
 DEVICE = option(
     "DEVICE",
@@ -417,13 +444,20 @@ DEVICE = option(
     "dump holds tensors, else the CPU of the dump's framework",
     _device,
     "auto",
+    question="where",
+    is_common=True,
 )
 DEVICE_IDS = option(
     "IDS",
-    "ids of the devices that the workers of -n get, such as 4,5,6,7 or 0-3; all visible: those of "
+    "ids of the devices that the workers of -n get, such as 4,5,6,7 or 0-3 (of a single process the id stands in "
+    "--msprobe-device); all visible: those of "
     "ASCEND_RT_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES, else all",
     parse_device_ids,
     "all visible",
+    question="where",
+    is_common=True,
 )
-WORKERS_PER_DEVICE = option("K", "how many workers may share a device", parse_count, "1")
-REMOTE_ROOT = option("DIR", "with --tx ssh=..., folder on the other hosts that corresponds to rootdir", str)
+WORKERS_PER_DEVICE = option("K", "how many workers may share a device", parse_count, "1", question="where")
+REMOTE_ROOT = option(
+    "DIR", "with --tx ssh=..., folder on the other hosts that corresponds to rootdir", str, question="where"
+)

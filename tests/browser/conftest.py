@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from real_dumps import real_dumps
 from pytest_msprobe.reports.jsonl import JsonLines
 from pytest_msprobe.reports.page import write_page
 from pytest_msprobe.suites.registry import suite_class
-from tools.benchmarks.make_rows import rows
+from tools.benchmarks.make_rows import compared, rows
 
 A = np.random.default_rng(5).standard_normal((48, 80)).astype(np.float32)
 #: Each sets `document.title` if it ever runs.
@@ -173,6 +174,53 @@ def gradients(folder: Path) -> Path:
     return of_run(folder, "--msprobe-gradients=runs/target", "--msprobe-golden=runs/golden")
 
 
+def small_dump(folder: Path, *, wrong: bool = False) -> DumpBuilder:
+    """Recorded values of a few calls, of which one may be wrong; one of them is off by one unit in the last place."""
+    builder = DumpBuilder(folder / "step0" / "rank0")
+    exact = np.exp(A.astype(np.float64)).astype(np.float32)
+    for number in range(6):
+        builder.call(f"Mint.exp.{number}", [A], [np.nextafter(exact, np.float32(9)) if number == 2 else exact])
+    builder.call("Mint.neg.0", [A], [-A * (2 if wrong else 1)])
+    builder.write()
+    return builder
+
+
+def rounding(folder: Path) -> Path:
+    """A run whose passes use their tolerance up, by one unit in the last place."""
+    small_dump(folder)
+    return of_run(folder, "--msprobe-dump=step0", "--msprobe-device=recorded", "--msprobe-standard=backward-error")
+
+
+def repeat(folder: Path) -> Path:
+    """A device that is the same every time."""
+    small_dump(folder)
+    return of_run(folder, "--msprobe-dump=step0", "--msprobe-suite=repeat", "--msprobe-repeat-runs=2")
+
+
+def sharded(folder: Path) -> Path:
+    """Two ranks that have what the logical run has, up to a wrong operation; the rest follows from that."""
+    for name, factor in (("single/step0/rank0", 1.0), ("ranks/step0/rank0", 1.5), ("ranks/step0/rank1", 1.5)):
+        builder, value = DumpBuilder(folder / name), A
+        for number in range(3):
+            found = np.exp(-np.abs(value)) * np.float32(factor if number == 1 else 1)
+            builder.call(f"Mint.exp.{number}", [value], [found])
+            value = found * A
+            builder.call(f"Mint.mul.{number}", [found, A], [value])
+        builder.write()
+    return of_run(folder, "--msprobe-dump=ranks", "--msprobe-logical=single")
+
+
+def merged(folder: Path) -> Path:
+    """One page of two suites."""
+    for suite in ("precheck", "comparison"):
+        lines, chance = JsonLines(folder / f"{suite}.jsonl"), random.Random(2)
+        for row in rows(2400, 1):
+            lines.write(row.call, compared(row, chance) if suite == "comparison" else row)
+        lines.close()
+    write_page(folder / "page.html", [folder / "precheck.jsonl", folder / "comparison.jsonl"], suite_class)
+    return folder / "page.html"
+
+
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "faults": lambda folder: of_rows(folder, 2400, 2),
     "passes": lambda folder: of_rows(folder, 600, 1, passes_only=True),
@@ -183,4 +231,8 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "unmatched": unmatched,
     "overflow": overflow,
     "gradients": gradients,
+    "rounding": rounding,
+    "repeat": repeat,
+    "sharded": sharded,
+    "merged": merged,
 }

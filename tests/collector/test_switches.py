@@ -143,7 +143,7 @@ def test_async_dump_writes_the_same(make_debugger, records, tmp_path):
 def test_extra_info_false_leaves_two_files_out(make_debugger, step_folder):
     with make_debugger(common={"extra_info": False}).collect():
         calls()
-    assert [path.name for path in step_folder().iterdir()] == ["dump.json"]
+    assert sorted(path.name for path in step_folder().iterdir()) == ["dump.json", "run.json"]
 
 
 def test_dump_enable_is_watched_while_training_runs(make_debugger, tmp_path):

@@ -107,6 +107,7 @@ BORDERS = frozenset(
         "recording.gradients.ParameterGradients._hook.<locals>.arrived",
         "recording.saved_values.SavedValues._watch.<locals>.arrived",
         "pytorch.framework.TorchOptimizers.watch.<locals>.before",
+        "pytorch.manifest.TorchFacts.watch_optimizers.<locals>.before",
         "pytorch.optimizers.OptimizerSteps._begins",
         "pytorch.optimizers.OptimizerSteps._ended",
         # a thread of its own; one that has died is started anew

@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import jsonschema
 from contract_samples import Sample
+
+from pytest_msprobe.diagnosis.value import SCHEMA_FILE
 
 HERE = Path(__file__).parent
 #: The test extra's own plugins are not part of a user's run.
@@ -149,6 +152,15 @@ class Run:
             for case in cases
         ]
 
+    @cached_property
+    def diagnosis(self) -> dict[str, Any]:
+        """The answer of the run, held to its JSON Schema."""
+        encoded = (self.out / "diagnosis.json").read_bytes()
+        assert len(encoded) <= 4096
+        found: dict[str, Any] = json.loads(encoded)
+        jsonschema.validate(found, json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+        return found
+
     @property
     def page(self) -> tuple[dict[str, int], dict[str, int]]:
         """Counts of the HTML page by lower-case word: those of its head, and those of its table."""
@@ -267,6 +279,8 @@ class Workspace:
         own = [f"--msprobe-out={out}"]
         if not any(argument.startswith(("--msprobe-jsonl", "--msprobe-resume")) for argument in arguments):
             own.append(f"--msprobe-jsonl={out}/rows.jsonl")
+        if not any(argument.startswith(("--msprobe-diagnosis", "--collect-only")) for argument in arguments):
+            own.append(f"--msprobe-diagnosis={out}/diagnosis.json")
         if reports:
             own += [f"--junitxml={out}/junit.xml", f"--html={out}/page.html", "--self-contained-html"]
             own.append(f"--msprobe-page={out}/own_page.html")
@@ -310,7 +324,9 @@ def comparable(rows: Iterable[Row], folder: Path) -> dict[str, Row]:
         )
         found[row["node_id"]] = json.loads(text)
         # What the whole run amounts to goes with its last row.
-        (found[row["node_id"]]["attachment"] or {}).pop("answers", None)
+        for key in ("answers", "run_faults"):
+            (found[row["node_id"]]["attachment"] or {}).pop(key, None)
+        found[row["node_id"]]["attachment"] = found[row["node_id"]]["attachment"] or None
     return found
 
 
@@ -331,3 +347,32 @@ def assert_whole(run: Run, ids: Iterable[str]) -> None:
     assert shown == {word: number for word, number in counts.items() if number}
     if counts["failed"] or counts["error"]:
         assert run.exit_code == 1, run.text
+    assert_told(run)
+
+
+def assert_told(run: Run) -> None:
+    """The diagnosis of `run` says what its rows say, and claims no more."""
+    found, outcomes = run.diagnosis, [row["outcome"] for row in run.rows]
+    assert found["counts"] == dict(Counter(outcomes))
+    assert "diagnosis" not in [each["what"].partition("the ")[2] for each in found["cannot_say"]], found["cannot_say"]
+    if all(row["status"] == "skip" for row in run.rows):
+        assert found["outcome"] == "not_judged"
+    elif "failed" in outcomes:
+        assert found["outcome"] in ("fault", "unaccounted")
+        assert found["at_fault"] or found["cannot_say"]
+    if found["outcome"] in ("equal", "rounding"):
+        assert not {"failed", "skipped"} & {*outcomes}, "nothing is wrong is said of more than what was judged"
+    for fault in found["at_fault"]:
+        # With --lf the first origin of NaN may not be an item of this run.
+        assert fault["id"].partition("::")[0] in {node_id.partition("::")[0] for node_id in run.by_id}
+    if skipped := [row for row in run.rows if row["status"] == "skip"]:
+        assert found["cannot_say"] or found["suite"] == "overflow", skipped
+    if found["outcome"] != "not_judged" and run.exit_code == 0:
+        assert found["outcome"] != "fault"
+
+
+def comparable_diagnosis(run: Run) -> dict[str, Any]:
+    """The diagnosis of a run without its folder and its command line."""
+    text = json.dumps({key: value for key, value in run.diagnosis.items() if key != "next"})
+    found: dict[str, Any] = json.loads(text.replace(str(run.folder), ""))
+    return found

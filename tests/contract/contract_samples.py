@@ -148,7 +148,13 @@ def _laws(folder: Path) -> None:
             checks = 0 if law == "ties-kept" else 5
             findings = int(law == "step-counter" and rank == 0)
             reason = "" if checks else "the model has no tied parameters"
-            entry = {"kind": "checked", "law": law, "about": "AdamW", "checks": checks, "findings": findings}
+            entry = {
+                "kind": "checked",
+                "law": law,
+                "about": "AdamW" if checks else "Net",
+                "checks": checks,
+                "findings": findings,
+            }
             lines.append({**entry, "unchecked": reason})
         path = folder / "watched" / f"rank{rank}" / "laws.jsonl"
         path.parent.mkdir(parents=True)
@@ -240,7 +246,7 @@ SAMPLES: dict[str, Sample] = {
     ),
     "repeat": Sample(
         _precheck,
-        ("--msprobe-dump=step0", "--msprobe-suite=repeat"),
+        ("--msprobe-dump=step0", "--msprobe-suite=repeat", "--msprobe-batch"),
         _count_api_records,
         ("repeat_result_*.csv",),
         conftest=DEVICE,
@@ -257,6 +263,6 @@ SAMPLES: dict[str, Sample] = {
         ("--msprobe-dump=watched",),
         _count_laws,
         ("laws_result_*.csv",),
-        types=("Law",),
+        types=(),
     ),
 }

@@ -209,7 +209,12 @@ WAYS = {
     "YAML with too many values": Way(
         "refused", "values", ("{dumps}", "--msprobe-config=x.yaml"), ALL, write("x.yaml", f"seed: [{'1,' * 300_000}]\n")
     ),
-    "a misspelt option": Way("refused", "--msprobe-sead", ("{dumps}", "--msprobe-sead=1"), ALL),
+    "a misspelt option": Way(
+        "refused",
+        "--msprobe-sead: there is no such option; did you mean --msprobe-seed?",
+        ("{dumps}", "--msprobe-sead=1"),
+        ALL,
+    ),
     "arguments that a plugin replaces": Way(
         "fault",
         "has replaced the arguments",

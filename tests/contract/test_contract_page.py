@@ -25,6 +25,9 @@ def without_times(page: Path) -> Any:
     for section in content["sections"]:
         section["rows"].pop("seconds")
         section.pop("runs")
+        # The run also knows the paths that it was given, from which come commands, and what no row says.
+        for known_by_the_run in ("next", "dumps", "cannot_say"):
+            section["diagnosis"].pop(known_by_the_run)
     return content
 
 
@@ -41,7 +44,7 @@ def test_the_page_holds_every_row_in_the_order_of_execution(plain: Run, suite: s
         assert row["order"] == source["place"]["order"]
     (section,) = page_content(page)["sections"]
     assert section["suite"] == suite
-    assert section["answer"]["headline"]
+    assert 0 < len(section["diagnosis"]["headline"]) <= 90
     for slot in range(len(section["slots"])):
         taken = [row for row, own in enumerate(section["rows"]["slot"]) if own == slot]
         orders = [section["rows"]["order"][row] for row in taken if section["rows"]["side"][row] != "golden"]

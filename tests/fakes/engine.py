@@ -90,6 +90,14 @@ def _next(array: Array) -> Array:
     return array
 
 
+def _next_alone(array: Array) -> Array:
+    return _next(array) if len(array) == 1 else array
+
+
+def _rolled_if_small(array: Array) -> Array:
+    return np.roll(array, 1, axis=0) if len(array) < 5 else array
+
+
 def _fail_in_run(number: int) -> Callable[[int, float, Values], Values]:
     def act(run: int, memory: float, values: Values) -> Values:
         if run == number:
@@ -162,6 +170,8 @@ UNSTEADY: Mapping[str, Fault] = {
     ),
     "raises in run 3": Fault(unsteady=_fail_in_run(3)),
     "writes beside its memory": Fault(is_intact=False),
+    "another kernel for one row": Fault(unsteady=lambda run, memory, values: _each(_next_alone)(values)),
+    "mixes up the rows of small batches": Fault(unsteady=lambda run, memory, values: _each(_rolled_if_small)(values)),
 }
 _BY_NAME = {**FAULTS, **UNSTEADY}
 

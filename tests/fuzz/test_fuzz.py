@@ -23,6 +23,12 @@ def test_damaged_tensor_files_are_read_or_refused_in_bounded_memory() -> None:
     assert "400 tensors, 0 problems" in done.stdout
 
 
+def test_damaged_checkpoints_are_compared_or_refused_in_bounded_memory() -> None:
+    done = fuzz("checkpoints", "200")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "200 checkpoints, 0 problems" in done.stdout
+
+
 #: Gradients are drawn as pictures for every rank, which takes half a second each.
 COUNTS = {"precheck": 100, "comparison": 100, "overflow": 100, "gradients": 20, "repeat": 60, "edge-cases": 20}
 

@@ -48,7 +48,7 @@ def test_ids_outside_rootdir_are_absolute_and_two_ranks_do_not_collide(
     broken.write()
     result = pytester.runpytest(f"--msprobe-dump={outside}", "-q", "-rf")
     result.assert_outcomes(passed=5, failed=1)
-    result.stdout.fnmatch_lines([f"FAILED {outside}/rank1/dump.json::Mint.add.0::forward*"])
+    result.stdout.fnmatch_lines([f"FAILED *{outside}/rank1/dump.json::Mint.add.0::forward*"])
     again = pytester.runpytest(f"--msprobe-dump={outside}", "--lf")
     again.assert_outcomes(failed=1, deselected=5)
 
@@ -158,9 +158,9 @@ def test_recorded_values_against_pytorch_never_load_mindspore(tmp_path: Path) ->
     assert "'mindspore'" not in done.stdout
 
 
-def test_help_explains_every_option_with_its_default(pytester: pytest.Pytester) -> None:
+def test_help_explains_options_with_their_defaults(pytester: pytest.Pytester) -> None:
     text = pytester.runpytest("--help").stdout.str()
-    for option in ("--msprobe-device=DEVICE", "--msprobe-seed=N", "--msprobe-max-memory=SIZE", "default: 1e-4)"):
+    for option in ("--msprobe-device=DEVICE", "--msprobe-golden=PATH", "--msprobe-out=DIR", "default: 1e-4)"):
         assert option in text
 
 

@@ -81,7 +81,7 @@ def test_suites_of_one_dump_take_it_as_statistics(pytester: pytest.Pytester, dum
 def test_other_bits_differ_where_statistics_are_equal(pytester: pytest.Pytester, dumps: Path, kind: str) -> None:
     same = pytester.runpytest(f"--msprobe-dump={dumps / 'plain'}", f"--msprobe-golden={dumps / 'plain'}")
     assert same.ret == pytest.ExitCode.OK
-    options = (f"--msprobe-dump={dumps / kind}", f"--msprobe-golden={dumps / 'plain'}")
+    options = (f"--msprobe-dump={dumps / kind}", f"--msprobe-golden={dumps / 'plain'}", "-v")
     result = pytester.runpytest(*options)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     first = "first divergence: Tensor.*.0.forward.input.0: The bits differ: fingerprint *, with equal statistics."

@@ -59,7 +59,7 @@ def test_the_first_failures_are_printed_and_the_summary_is_last(pytester: pytest
     assert sum(line.startswith("FAILED ") for line in lines) == MOST_FAILURES
     assert sum(line.startswith("____") for line in lines) == MOST_FAILURES
     more = lines.index(f"and {CALLS - MOST_FAILURES} more failures; -v prints all of them")
-    assert lines.index(next(line for line in lines if line.strip("=") == " msprobe ")) == more + 1
+    assert lines.index(next(line for line in lines if line.strip("=") == " msprobe precheck ")) == more + 1
     done.assert_outcomes(failed=CALLS)
     assert (pytester.path / "all.xml").read_text().count("<failure") == CALLS
 

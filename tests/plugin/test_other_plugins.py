@@ -38,7 +38,7 @@ def dump_of_each_verdict(folder: Path) -> None:
 def run(pytester: pytest.Pytester, out: str, *options: str) -> dict[str, int]:
     result = pytester.runpytest_subprocess("--msprobe-dump=dump.json", f"--msprobe-out={out}", "-p", "xdist", *options)
     assert result.ret == pytest.ExitCode.TESTS_FAILED, result.stdout.str()
-    result.stdout.fnmatch_lines(["11 passed, 3 failed, 1 skipped (API calls by direction)"])
+    result.stdout.fnmatch_lines(["11 passed, 3 failed, 1 skipped (records)"])
     return {word: result.parseoutcomes().get(word, 0) for word in ("passed", "failed", "skipped", "rerun")}
 
 

@@ -140,7 +140,7 @@ def logical(folder: Path, name: str, *, real: bool = True) -> None:
         write(folder / name / "step0" / f"rank{rank}", values, membership(rank, count, name[:-1]), real=real)
 
 
-ARGUMENTS = ("--msprobe-dump=tp2", "--msprobe-logical=single")
+ARGUMENTS = ("--msprobe-dump=tp2", "--msprobe-logical=single", "-v")
 ITEMS = 10
 
 
@@ -225,7 +225,7 @@ def test_the_first_wrong_place_is_at_fault(
     sharded(pytester.path, change)
     if by != "single":
         logical(pytester.path, by)
-    arguments = "--msprobe-dump=tp2", f"--msprobe-logical={by}"
+    arguments = "--msprobe-dump=tp2", f"--msprobe-logical={by}", "-v"
     result = pytester.runpytest(*arguments)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert result.parseoutcomes()["failed"] == 1
@@ -432,7 +432,7 @@ def test_a_loss_of_parts_of_the_batch_is_a_mean(pytester: pytest.Pytester) -> No
     logical(pytester.path, "dp2")
     with_loss("dp2", tuple(losses))
     with_loss("tp2", (losses.mean(),) * RANKS)
-    arguments = "--msprobe-dump=tp2", "--msprobe-logical=dp2"
+    arguments = "--msprobe-dump=tp2", "--msprobe-logical=dp2", "-v"
     pytester.runpytest(*arguments).assert_outcomes(passed=ITEMS + 1)
     with_loss("tp2", (losses.sum(),) * RANKS)
     result = pytester.runpytest(*arguments)

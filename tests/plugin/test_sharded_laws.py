@@ -13,7 +13,7 @@ from dump_builder import DumpBuilder
 from test_sharded import GRADIENT, Arrays, membership, sharded, table, whole
 
 F32 = np.float32
-ARGUMENTS = ("--msprobe-dump=tp2", "--msprobe-suite=sharded")
+ARGUMENTS = ("--msprobe-dump=tp2", "--msprobe-suite=sharded", "-v")
 RNG = np.random.default_rng(1)
 FIRST, SECOND = (RNG.standard_normal((4, 3)).astype(F32) for _ in range(2))
 NOTHING = np.zeros((4, 3), F32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from page_reader import page_content
 
 from pytest_msprobe.__main__ import main
 
+ROOT = Path(__file__).parents[2]
 X = np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32)
 RUN = ("--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-diagnosis=diagnosis.json")
 
@@ -41,8 +43,8 @@ def test_permuted_rows_are_seen(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest(*RUN)
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*Torch.exp.0.forward: its inputs have equal sketches, and output.0 differs: *"])
-    (dump,) = diagnosis(pytester)["dumps"]
-    assert (dump["basis"], [origin["record"] for origin in dump["origins"]]) == ("sketches", ["Torch.exp.0.forward"])
+    found = diagnosis(pytester)
+    assert (found["basis"], [each["record"] for each in found["at_fault"]]) == ("sketches", ["Torch.exp.0.forward"])
 
 
 def test_what_is_missing_of_sketches_is_no_success(pytester: pytest.Pytester) -> None:
@@ -53,7 +55,7 @@ def test_what_is_missing_of_sketches_is_no_success(pytester: pytest.Pytester) ->
     result = pytester.runpytest(*RUN)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*sketches.bin lacks the sketches of 3 of 4 values*"])
-    assert diagnosis(pytester)["dumps"][0]["basis"] == "statistics"
+    assert diagnosis(pytester)["basis"] == "statistics"
 
 
 def test_a_run_that_compared_nothing_is_no_success(pytester: pytest.Pytester) -> None:
@@ -85,10 +87,13 @@ def test_next_writes_both_configurations(pytester: pytest.Pytester, capsys: pyte
     pytester.runpytest(*RUN)
     capsys.readouterr()
     assert main(["next", "diagnosis.json", "-o", "proof.json"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == ["wrote proof.json", "wrote proof_golden.json", "1 call: Torch.exp.0"]
-    assert "PrecisionDebugger('proof.json')" in lines[3]
-    assert "--msprobe-dump=proof_dumps/target --msprobe-golden=proof_dumps/golden --msprobe-diagnosis=" in lines[4]
+    page = (ROOT / "docs" / "localise.md").read_text(encoding="utf-8")
+    (printed,) = re.findall(
+        rf"```text\n\$ pytest {' '.join(RUN)}\n\$ python -m pytest_msprobe next diagnosis.json -o proof.json\n(.*?)```",
+        page,
+        re.DOTALL,
+    )
+    assert capsys.readouterr().out == printed
     for name, side in (("proof.json", "target"), ("proof_golden.json", "golden")):
         assert json.loads((pytester.path / name).read_text(encoding="utf-8")) == {
             "task": "tensor",
@@ -151,14 +156,14 @@ def test_sketches_localise_and_the_tensors_of_the_suspects_prove(pytester: pytes
         (pytester.path / f"{side}.json").write_text(json.dumps(keys))
     train(pytester.path, "target.json", "golden.json")
     pytester.runpytest(*RUN)
-    assert [each["record"] for each in diagnosis(pytester)["dumps"][0]["origins"]] == ["Functional.gelu.0.forward"]
+    assert [each["record"] for each in diagnosis(pytester)["at_fault"]] == ["Functional.gelu.0.forward"]
     assert main(["next", "diagnosis.json"]) == 0
     train(pytester.path, "config.json", "config_golden.json")
     pytester.runpytest(
         *(f"{option.partition('=')[0]}=config_dumps/{option.partition('=')[2]}" for option in RUN[:2]), RUN[2]
     )
     found = diagnosis(pytester)
-    assert (found["outcome"], found["dumps"][0]["basis"]) == ("fault", "tensors")
+    assert (found["outcome"], found["basis"]) == ("fault", "tensors")
     (fault,) = found["at_fault"]
     assert (fault["record"], fault["kind"]) == ("Functional.gelu.0.forward", "defined")
     assert "approximate 'tanh' against 'none'" in fault["sentence"]

@@ -138,7 +138,7 @@ def test_thresholds_by_api_dtype_and_direction(pytester: pytest.Pytester, templa
     result = pytester.runpytest("--msprobe-dump=dump.json", "-rf")
     result.assert_outcomes(passed=3, failed=4)
     failed = [f"Mint.{name}::forward" for name in ("matmul.1", "neg.1", "neg.2", "softmax.0")]
-    result.stdout.fnmatch_lines([f"FAILED dump.json::{name} *" for name in failed])
+    result.stdout.fnmatch_lines([f"FAILED (*) dump.json::{name}*" for name in failed])
 
 
 @pytest.mark.parametrize("template", ["custom_api"], indirect=True)
@@ -199,11 +199,17 @@ def test_gate_fails_only_what_rounding_does_not_explain(pytester: pytest.Pyteste
     arguments = (workers, "--msprobe-dump=dump.json", "-rf")
     result = run(pytester, *arguments)
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["msprobe: standard: backward-error", "FAILED dump.json::Mint.exp.0::forward *"])
+    result.stdout.fnmatch_lines(["msprobe: standard: backward-error", "FAILED (*) dump.json::Mint.exp.0::forward*"])
     other = run(pytester, *arguments, "--msprobe-standard=cosine-maxabs")
-    other.stdout.fnmatch_lines(["FAILED dump.json::Mint.sqrt.0::forward *"])
+    other.stdout.fnmatch_lines(["FAILED (*) dump.json::Mint.sqrt.0::forward*"])
     compared = run(pytester, *arguments, "--msprobe-golden=dump.json")
     assert compared.ret == 0
+    rows = pytester.path / "rows.jsonl"
+    run(pytester, *arguments, f"--msprobe-jsonl={rows}")
+    assert main(["baseline", str(rows), "-o", "baseline.json"]) == 0
+    known = run(pytester, *arguments)
+    known.assert_outcomes(passed=1, xfailed=1)
+    known.stdout.fnmatch_lines(["baseline: 0 new, 0 gone, 1 as before"])
 
 
 @pytest.mark.parametrize("file", ["pytest.ini", "msprobe.yaml"])

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from law_trainings import PLANTED, train
+from law_trainings import PLANTED, SGD, train
 from torch import nn
 
 import msprobe_collector
+from msprobe_collector.dump_format import Dump
 from msprobe_collector.laws.catalogue import LAWS
+from msprobe_collector.laws.updates import FormulaCheck, UpdateFormula
 from msprobe_collector.pytorch.laws import Watch
+from pytest_msprobe.suites.laws.recorded import update_of
 
 #: Laws on ranks and files, which tests/unit/suites/laws and the tests of resuming below break.
 ELSEWHERE = {"replicas-agree", "ranks-draw-differently", "resume-continues", "labels-aligned"}
@@ -256,3 +259,17 @@ def test_a_fault_of_ours_ends_no_training(
     assert all(map(torch.equal, bare, train(tmp_path)))
     assert "the checks themselves failed in part" in capfd.readouterr().err
     assert lines_of(tmp_path)[-1] == {"kind": "fault", "faults": 1}
+
+
+@pytest.mark.parametrize(("fault", "law"), [("", ""), ("it moves half as far", "update-formula")])
+def test_records_of_a_dump_are_judged(fault: str, law: str, make_debugger: Any, step_folder: Any) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 8)
+    optimizer = SGD(net.parameters(), 0.1, fault, None) if fault else torch.optim.SGD(net.parameters(), lr=0.1)
+    with make_debugger(level="mix", task="tensor").collect(net):
+        net(torch.randn(3, 4)).square().mean().backward()
+        optimizer.step()
+    checked = FormulaCheck(update_of(Dump(step_folder() / "dump.json"), "Optimizer.SGD.0.forward", 0))
+    found = UpdateFormula().check(checked)
+    assert {finding.law for finding in found} == ({law} if law else set())  # type: ignore[union-attr]
+    assert not law or "its change is 0.5 times that of SGD" in found[0].message  # type: ignore[index]

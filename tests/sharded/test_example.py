@@ -1,8 +1,10 @@
-"""README's two ranks: the right run is what the whole model computes, and the forgotten all-reduce is named."""
+"""The two ranks of README and docs/sharded.md: the right run is what the whole model computes; of the wrong one the
+forgotten all-reduce is named, in the words of the page."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +37,8 @@ def judged(folder: Path, dump: str) -> tuple[int, str]:
     """Exit code and output of the suite."""
     options = [f"--msprobe-dump={dump}/step0", "--msprobe-logical=single/step0", f"--msprobe-out={dump}_answers"]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir=.", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    environment = {**os.environ, "COLUMNS": "120"}  # of the page
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -48,9 +51,11 @@ def test_the_right_run_holds_what_the_single_one_holds(dumps: Path) -> None:
 def test_the_forgotten_reduction_is_named(dumps: Path) -> None:
     code, output = judged(dumps, "wrong")
     assert code == 1, output
-    at_fault = [line for line in output.splitlines() if line.startswith("At fault in the ")]
-    assert at_fault[0] == "At fault in the backward: Module.1.Block.backward.0"
-    assert "1 records of the optimizer follow from that" in output
+    page = (SCRIPT.parents[3] / "docs" / "sharded.md").read_text(encoding="utf-8")
+    (printed,) = re.findall(r"```console\n\$ pytest .*\n([^`]*)```", page)
+    pytest.LineMatcher(output.splitlines()).fnmatch_lines([line.replace("[", "[[]") for line in printed.splitlines()])
+    assert "\nFault: Module.1.Block.0 backward, " in output
+    assert "follows from it: 13 records" in output
     (table,) = (dumps / "wrong_answers").glob("sharded_result_*.csv")
     (gradient,) = [line for line in table.read_text().splitlines() if ",input.gradients.1.norm.weight," in line]
     assert ",illegal,P(sum) over 2 ranks," in gradient  # terms of a sum, as the optimizer gets them

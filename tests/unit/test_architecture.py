@@ -19,7 +19,12 @@ ROOTS = {
 }
 
 #: Rooms below all others: plain values, and words for errors.
-_LOW = ("msprobe_collector.dump_format", "pytest_msprobe.support", "pytest_msprobe.verdicts")
+_LOW = (
+    "msprobe_collector.dump_format",
+    "pytest_msprobe.diagnosis",
+    "pytest_msprobe.support",
+    "pytest_msprobe.verdicts",
+)
 _COMPUTING = (*_LOW, "pytest_msprobe.apis", "pytest_msprobe.engines", "pytest_msprobe.numerics")
 #: Of the room `suites`, what is not a suite.
 _SHARED_BY_SUITES = tuple(f"pytest_msprobe.suites.{name}" for name in ("contract", "grouping", "options"))
@@ -30,10 +35,13 @@ ALLOWED = {
     "pytest_msprobe.numerics": ("pytest_msprobe.verdicts",),
     "pytest_msprobe.verdicts": ("msprobe_collector.dump_format",),
     "pytest_msprobe.support": (),
+    "pytest_msprobe.diagnosis": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts"),
     "pytest_msprobe.apis": ("msprobe_collector.dump_format",),
+    "pytest_msprobe.manifests": ("msprobe_collector.dump_format",),
     "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
     "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,
+    "pytest_msprobe.checkpoints": (*_LOW, "pytest_msprobe.numerics"),
     "pytest_msprobe.evidence": (*_COMPUTING, "pytest_msprobe.cases"),
     **{
         f"pytest_msprobe.suites.{suite}": (
@@ -41,6 +49,7 @@ ALLOWED = {
             *_SHARED_BY_SUITES,
             "pytest_msprobe.cases",
             "pytest_msprobe.evidence",
+            "pytest_msprobe.manifests",
             "pytest_msprobe.reports",
             *(("msprobe_collector.laws",) if suite == "laws" else ()),
         )
@@ -57,6 +66,12 @@ ALLOWED = {
         "pytest_msprobe.suites.registry",
         "pytest_msprobe.reports",
         "pytest_msprobe.engines.process",
+    ),
+    "pytest_msprobe.diagnose": (
+        *_LOW,
+        "pytest_msprobe.manifests",
+        "pytest_msprobe.run.dump_folders",
+        "pytest_msprobe.suites.registry",
     ),
     "pytest_msprobe.workers": (
         *_LOW,

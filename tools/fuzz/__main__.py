@@ -2,6 +2,7 @@
 
     python -m tools.fuzz tensors 20000
     python -m tools.fuzz dumps 10000
+    python -m tools.fuzz checkpoints 10000
 
 The same seeds give the same files.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 def main() -> int:
     """Fuzz and print what came of it; 1 when something went wrong."""
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__.partition("\n")[0])
-    parser.add_argument("kind", choices=("tensors", "dumps"))
+    parser.add_argument("kind", choices=tuple(_KINDS))
     parser.add_argument("count", type=int)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--suites", nargs="*", help="of dumps: which suites; default all")
@@ -26,9 +27,7 @@ def main() -> int:
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.count)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        problems = (_tensors if arguments.kind == "tensors" else _dumps)(
-            Path(folder).resolve(), seeds, arguments.suites
-        )
+        problems = _KINDS[arguments.kind](Path(folder).resolve(), seeds, arguments.suites)
     print(f"{arguments.count} {arguments.kind}, {len(problems)} problems, {time.perf_counter() - started:.0f} s")
     for problem in problems[:50]:
         print(f"  {problem}")
@@ -50,6 +49,17 @@ def _dumps(folder: Path, seeds: range, suites: list[str]) -> list[str]:
     outcome = run_many(folder / "run", seeds, suites=tuple(suites or SUITES))
     print(dict(sorted(outcome.counts.items())))
     return outcome.problems
+
+
+def _checkpoints(folder: Path, seeds: range, _: list[str]) -> list[str]:
+    from tools.fuzz.checkpoints import compare_many
+
+    outcome = compare_many(folder, seeds)
+    print(dict(sorted(outcome.counts.items())))
+    return outcome.problems
+
+
+_KINDS = {"tensors": _tensors, "dumps": _dumps, "checkpoints": _checkpoints}
 
 
 if __name__ == "__main__":

@@ -353,6 +353,10 @@ class Dump:
         """Names of all records, in the order of the file."""
         return list(self._records)
 
+    def raw(self, record_name: str) -> bytes:
+        """The text of a record that is there, as the file has it."""
+        return bytes(self._records[record_name])
+
     def __contains__(self, record_name: str) -> bool:
         return record_name in self._records
 

@@ -25,15 +25,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from msprobe_collector.dump_format.values import Dtype, abbreviated, array_dtype, find_dtype, printable
 
 if TYPE_CHECKING:
     import numpy as np
 
-#: The bytes of a file.
-Content = bytearray | mmap.mmap
+
+class Content(Protocol):
+    """The bytes of a file, or of a part of one."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __getitem__(self, places: slice, /) -> bytes | bytearray:
+        """Those at some places, without a step."""
+
+    def rfind(self, sub: bytes, start: int, /) -> int:
+        """Where `sub` stands last, from `start` on; -1 where it does not."""
+
+
 #: From this size on the values of a file are memory-mapped. Below, one read is faster and leaves no file open.
 MAP_FROM_BYTES = 1 << 16
 #: torch.save writes about 60 for one tensor.
@@ -78,7 +90,7 @@ def read_description(pickled: bytes) -> TensorDescription:
     Raises:
         DescriptionError: it names or does what a tensor does not need, or describes something else.
     """
-    machine = _Machine()
+    machine = PickleMachine()
     try:
         for count, (operation, argument, _) in enumerate(pickletools.genops(pickled)):
             if count == _MOST_OPERATIONS:
@@ -94,12 +106,12 @@ def read_description(pickled: bytes) -> TensorDescription:
     return found
 
 
-class _Mark:
+class Mark:
     """Where on the stack a tuple begins."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Name:
+class KnownCall:
     """A name that may be called, and what a call of it gives."""
 
     call: Callable[..., object]
@@ -109,8 +121,8 @@ class _Hooks:
     """The empty OrderedDict of backward hooks."""
 
 
-class _Machine:
-    """The stack and the memo of a pickle."""
+class PickleMachine:
+    """The stack and the memo of a pickle; what it can make are inert values."""
 
     def __init__(self) -> None:
         self.stack: list[object] = []
@@ -130,7 +142,7 @@ class _Machine:
         elif operation in _CONSTANTS:
             self.stack.append(_CONSTANTS[operation])
         elif operation in _TUPLES:
-            self.stack.append(self._popped(_TUPLES[operation]))
+            self.stack.append(self.popped(_TUPLES[operation]))
         elif operation in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
             self._memo[len(self._memo) if argument is None else argument] = self.stack[-1]
         elif operation in ("BINGET", "LONG_BINGET"):
@@ -140,7 +152,12 @@ class _Machine:
         elif operation not in _NO_EFFECT:
             raise DescriptionError(f"its description uses {operation}, which that of one tensor does not")
 
-    def _popped(self, count: int) -> tuple[object, ...]:
+    def popped(self, count: int) -> tuple[object, ...]:
+        """So many values from the top of the stack, the lowest first.
+
+        Raises:
+            IndexError: there are fewer.
+        """
         if count > len(self.stack):
             raise IndexError
         items = tuple(self.stack[len(self.stack) - count :])
@@ -154,8 +171,8 @@ class _Machine:
             IndexError: there is no mark.
         """
         for position in range(len(self.stack) - 1, -1, -1):
-            if isinstance(self.stack[position], _Mark):
-                items = self._popped(len(self.stack) - position)
+            if isinstance(self.stack[position], Mark):
+                items = self.popped(len(self.stack) - position)
                 self.stack.append(items[1:])
                 return
         raise IndexError
@@ -167,7 +184,7 @@ class _Machine:
 
     def find_stack_global(self, _: None) -> None:
         """STACK_GLOBAL: a name whose two parts are on the stack."""
-        module, name = self._popped(2)
+        module, name = self.popped(2)
         self.stack.append(_find(str(module), str(name)))
 
     def call(self, _: None) -> None:
@@ -176,8 +193,8 @@ class _Machine:
         Raises:
             TypeError: there is no such name below, or the arguments are not a tuple.
         """
-        name, arguments = self._popped(2)
-        if not isinstance(name, _Name) or not isinstance(arguments, tuple):
+        name, arguments = self.popped(2)
+        if not isinstance(name, KnownCall) or not isinstance(arguments, tuple):
             raise TypeError
         self.stack.append(name.call(*arguments))
 
@@ -196,12 +213,17 @@ class _Machine:
         self.stack.append(Storage(dtype, key, size))
 
 
-def _find(module: str, name: str) -> object:
+def find_known(module: str, name: str) -> object | None:
+    """What a name in a pickle stands for, where a tensor needs it: a dtype, or `KnownCall`; None for any other."""
     if module == "torch" and (name in _STORAGES or name in UNTYPED):
         return find_dtype(_STORAGES.get(name, name))
     if (module, name) == ("torch.storage", "UntypedStorage"):
         return find_dtype("UInt8")
-    known = _KNOWN.get((module, name))
+    return _KNOWN.get((module, name))
+
+
+def _find(module: str, name: str) -> object:
+    known = find_known(module, name)
     if known is None:
         raise DescriptionError(f"it names {printable(f'{module}.{name}'[:100])}, which a tensor does not need; refused")
     return known
@@ -239,14 +261,14 @@ def _are_sizes(value: object) -> bool:
 
 
 _VALUES = frozenset({"BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1"})
-_CONSTANTS: dict[str, object] = {"NEWTRUE": True, "NEWFALSE": False, "NONE": None, "MARK": _Mark()}
+_CONSTANTS: dict[str, object] = {"NEWTRUE": True, "NEWFALSE": False, "NONE": None, "MARK": Mark()}
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
-    "TUPLE": _Machine.since_mark,
-    "GLOBAL": _Machine.find_global,
-    "STACK_GLOBAL": _Machine.find_stack_global,
-    "REDUCE": _Machine.call,
-    "BINPERSID": _Machine.find_storage,
+_STEPS: dict[str, Callable[[PickleMachine, Any], None]] = {
+    "TUPLE": PickleMachine.since_mark,
+    "GLOBAL": PickleMachine.find_global,
+    "STACK_GLOBAL": PickleMachine.find_stack_global,
+    "REDUCE": PickleMachine.call,
+    "BINPERSID": PickleMachine.find_storage,
 }
 _NO_EFFECT = frozenset({"PROTO", "FRAME", "STOP"})
 _STORAGES = {
@@ -266,10 +288,10 @@ _STORAGES = {
 #: Names in `torch` of dtypes without a typed storage.
 UNTYPED = frozenset({"float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64"})
 _KNOWN = {
-    ("torch._utils", "_rebuild_tensor_v3"): _Name(_rebuild_untyped),
-    ("torch._utils", "_rebuild_tensor_v2"): _Name(_rebuild_tensor),
-    ("torch._utils", "_rebuild_parameter"): _Name(_rebuild_parameter),
-    ("collections", "OrderedDict"): _Name(_Hooks),
+    ("torch._utils", "_rebuild_tensor_v3"): KnownCall(_rebuild_untyped),
+    ("torch._utils", "_rebuild_tensor_v2"): KnownCall(_rebuild_tensor),
+    ("torch._utils", "_rebuild_parameter"): KnownCall(_rebuild_parameter),
+    ("collections", "OrderedDict"): KnownCall(_Hooks),
 }
 
 
@@ -305,16 +327,16 @@ class Member:
     checksum: int
 
 
-def stored_members(content: Content) -> list[Member]:
+def stored_members(content: Content, most: int = _MOST_MEMBERS) -> list[Member]:
     """The members of the archive that `content` is.
 
     Raises:
-        StoredZipError: it is not a zip archive, has more than 64 members, or one that is compressed, encrypted or cut
-            off.
+        StoredZipError: it is not a zip archive, has more than `most` members, or one that is compressed, encrypted or
+            cut off.
     """
     count, at = _directory(content)
-    if count > _MOST_MEMBERS:
-        raise StoredZipError(f"it has {count} members, a tensor has fewer than {_MOST_MEMBERS}")
+    if count > most:
+        raise StoredZipError(f"it has {count} members, more than {most}")
     members = []
     for _ in range(count):
         flags, method, checksum, stored, size, *lengths, header = _unpacked(_ENTRY, b"PK\1\2", content, at)
@@ -345,7 +367,7 @@ def _directory(content: Content) -> tuple[int, int]:
 def _unpacked(layout: struct.Struct, signature: bytes, content: Content, at: int) -> tuple[Any, ...]:
     """The fields at a place behind the signature that must stand there."""
     if 0 <= at <= len(content) - layout.size:
-        found, *fields = layout.unpack_from(content, at)
+        found, *fields = layout.unpack(content[at : at + layout.size])
         if found == signature:
             return tuple(fields)
     raise StoredZipError("it is not a zip archive, or cut off")
@@ -367,7 +389,7 @@ def _with_large(extra: bytes, *numbers: int) -> tuple[int, ...]:
 def _member(content: Content, name: str, header: int, size: int, checksum: int) -> Member:
     end_of_header = header + _LOCAL_HEADER.size
     if end_of_header <= len(content):
-        signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(content, header)
+        signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(content[header:end_of_header])
         start = end_of_header + name_bytes + extra_bytes
         if signature == b"PK\3\4" and start + size <= len(content):
             return Member(name, start, size, checksum)
@@ -410,7 +432,7 @@ def _only(members: list[Member]) -> Member:
     return members[0]
 
 
-def _content(file: BinaryIO) -> Content:
+def _content(file: BinaryIO) -> bytearray | mmap.mmap:
     """The file as a whole: a large one is mapped, and read where it is looked at."""
     size = file.seek(0, os.SEEK_END)
     if size >= MAP_FROM_BYTES:
@@ -446,7 +468,7 @@ def _check_description(tensor: TensorDescription, shape: tuple[int, ...], dtype:
         raise PytorchFileError(f"describes {prod(shape)} elements over a storage of {tensor.storage.size}")
 
 
-def _elements(content: Content, storage: Member, tensor: TensorDescription) -> np.ndarray[Any, Any]:
+def _elements(content: bytearray | mmap.mmap, storage: Member, tensor: TensorDescription) -> np.ndarray[Any, Any]:
     import numpy as np
 
     dtype = array_dtype(tensor.storage.dtype)

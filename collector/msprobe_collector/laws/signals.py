@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from msprobe_collector.laws.law import Checked, Law, Unchecked, few_digits
+from msprobe_collector.laws.law import Checked, Finding, Law, Unchecked, few_digits
 from msprobe_collector.laws.observation import Array, Batch, Clipping, DropoutMask, Labels, unit_roundoff
 
 
@@ -29,7 +29,7 @@ class ClipNorm(Law[Clipping]):
     def check(self, seen: Clipping) -> Checked:
         """Compare reported and true norm, and the norm that is left."""
         first = seen.names[0] if seen.names else "gradients"
-        findings = []
+        findings: list[Finding] = []
         if seen.unknown or seen.norm_before is None or not math.isfinite(seen.norm_before):
             return findings or Unchecked(seen.unknown or "the norm of the gradients is not finite")
         relative = 16 * unit_roundoff(seen.dtype) + 4 * math.sqrt(max(seen.size, 1)) * 2.0**-24

@@ -87,8 +87,7 @@ class MindSporeCallWatch:
             self._apis.install()
             self._waits.install()
             self._primitives.install()
-        if self._session.configuration.collects_cells or self._cells.on_root_forward is not None:
-            self._cells.install()
+        self._cells.install()  # also where Cells are not recorded: the model's batch is seen there
         self._optimizers.install()
         self._jits.install()
         self._provenances.install()

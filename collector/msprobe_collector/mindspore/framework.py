@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from msprobe_collector.framework import CallWatch, KernelDump, OptimizerAccess, Session
     from msprobe_collector.mindspore.tensor_values import MindSporeValues
+    from msprobe_collector.recording.manifest import RunFacts
 
 
 class MindSpore:
@@ -124,6 +125,12 @@ class MindSpore:
         from msprobe_collector.mindspore.call_watch import MindSporeCallWatch
 
         return MindSporeCallWatch(session)
+
+    def run_facts(self) -> RunFacts:
+        """See `MindSporeFacts`."""
+        from msprobe_collector.mindspore.manifest import MindSporeFacts
+
+        return MindSporeFacts()
 
     def kernel_dump(self, configuration: Configuration) -> KernelDump:
         """MindSpore's own dump; it must be set up before MindSpore's runtime begins."""

@@ -92,8 +92,7 @@ class TorchCallWatch:
         if self._session.configuration.collects_apis:
             self._apis.install()
             self._waits.install()
-        if self._session.configuration.collects_cells or self._modules.on_root_forward is not None:
-            self._modules.install()
+        self._modules.install()  # also where Modules are not recorded: the model's batch is seen there
         self._optimizers.install()
         self._stages.install()
         self._threads.install()

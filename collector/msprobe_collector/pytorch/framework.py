@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from msprobe_collector.framework import CallWatch, KernelDump, OptimizerAccess, Session
     from msprobe_collector.pytorch.tensor_values import TorchValues
+    from msprobe_collector.recording.manifest import RunFacts
 
 
 class PyTorch:
@@ -118,6 +119,12 @@ class PyTorch:
         from msprobe_collector.pytorch.call_watch import TorchCallWatch
 
         return TorchCallWatch(session)
+
+    def run_facts(self) -> RunFacts:
+        """See `TorchFacts`."""
+        from msprobe_collector.pytorch.manifest import TorchFacts
+
+        return TorchFacts()
 
     def kernel_dump(self, configuration: Configuration) -> KernelDump:
         """Refuse level L2, which PyTorch does not have.

@@ -183,7 +183,7 @@ class ResumeLaw:
         self._say(name, findings)
 
     def _compare_rates(self, optimizer: Any, name: str) -> None:
-        """The learning rates of the steps after loading with those after saving; the first is compared with the rest."""
+        """The learning rates of the steps after loading with those after saving, but for the first."""
         if not self._rates_then:
             return
         kind, rates = self._rates_then.pop(0)

@@ -81,8 +81,10 @@ class _Stale:
 
     def is_of(self, parameter: Any) -> bool:
         """Whether it is the gradient that `parameter` has now."""
-        is_held = self.parameter() is parameter and parameter.grad is not None
-        return is_held and address_of(parameter.grad) == self.address
+        owner: Any = self.parameter()
+        if owner is None or owner is not parameter or owner.grad is None:
+            return False
+        return address_of(owner.grad) == self.address
 
 
 #: Steps whose first dropout mask is compared between ranks.

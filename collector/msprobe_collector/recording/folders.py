@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from msprobe_collector.dump_format import TENSOR_FOLDER
+from msprobe_collector.dump_format.manifest import MANIFEST_FILE
 from msprobe_collector.recording.guard import ERROR_LOG
 
 
@@ -70,7 +71,7 @@ class FolderLocks:
 
 
 #: What a rank's folder holds besides tensors; the first is removed first, so that no record outlives its tensors.
-_FILES = ("dump.json", "debug.json", "stack.json", "construct.json", "sketches.bin", ERROR_LOG)
+_FILES = ("dump.json", "debug.json", "stack.json", "construct.json", "sketches.bin", MANIFEST_FILE, ERROR_LOG)
 _TENSORS = (".npy", ".pt")
 
 

@@ -471,6 +471,7 @@ class LayerObserver(Observer):
         self.layers: list[tuple[str, Any]] = []
         self._labels: dict[int, str] = {}
         self._root: Any = None
+        self._manifest = session.manifest
         self._swaps = MethodSwaps()
         self.on_root_forward: Callable[[], object] | None = None
 
@@ -503,11 +504,19 @@ class LayerObserver(Observer):
 
     def _recorded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         recorder, activity, sees_inside_calls = self.recorder, self.activity, self._sees_inside_calls
+        manifest = self._manifest
 
         @functools.wraps(original)
         def recorded(layer: Any, *args: Any, **kwargs: Any) -> Any:
             if layer is self._root and self.on_root_forward is not None:
                 self.guard.enter("counting forwards of the model", self.on_root_forward)
+            if (
+                manifest is not None
+                and manifest.is_open
+                and not activity.is_closed
+                and (not manifest.roots or id(layer) in manifest.roots)
+            ):
+                self.guard.enter("the batch", manifest.called, layer, args, kwargs)
             label = self._labels.get(id(layer))
             if label is None or not recorder.is_collecting or (activity.is_inside and not sees_inside_calls):
                 return original(layer, *args, **kwargs)

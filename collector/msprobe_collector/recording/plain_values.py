@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -61,3 +62,14 @@ def shortest(number: float, dtype: str) -> float:
     import numpy as np
 
     return float(str(np.float32(number)))
+
+
+def as_json(value: Any) -> Any:
+    """`value`, made of what `plain` gives, with infinities and NaN as text, which JSON has not."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
+    return value

@@ -392,14 +392,16 @@ class _Search:
         if self._errors.beyond > _LOOKED_AT and self._errors.largest_use < _HOPELESS:
             found = self._with_partial_sums(found)
         while not found.is_pass:
-            suspects = self._suspects()
+            # One that is not finite stays beyond: the benchmark's value in its place is no nearer.
+            suspects = [each for each in self._suspects() if each[1] not in self._own]
             # Terms take a run of the benchmark each; elementary functions have none.
             most = _SETTLED if self._kernel and not self._errors.beyond else _LOOKED_AT
             if not suspects or len(self._own) + len(suspects) > most:
                 return found
             for _, at, error, rounding in sorted(suspects, reverse=True):
                 self._own[at] = rounding + self._of_element(at, error - rounding)
-                if error > self._own[at]:
+                # Terms beyond the range of float64 say nothing of how far rounding goes.
+                if not error <= self._own[at] < math.inf:
                     return found
             found = self.judgement()
         return found
@@ -504,9 +506,10 @@ class _Search:
         magnitude = magnitude_of(reference)
         rounding = self._rounding(magnitude)
         if not self._responses:  # each element then says how accurate the others are
-            return rounding, rounding, rounding + (self._kernel + self._summation) * magnitude
-        changes = [response.of_chunk(start, reference) for response in self._responses]
-        response, tolerance = np.sum(changes, axis=0), self._tolerance(start, reference, changes)
+            response, tolerance = rounding.copy(), rounding + (self._kernel + self._summation) * magnitude
+        else:
+            changes = [each.of_chunk(start, reference) for each in self._responses]
+            response, tolerance = np.sum(changes, axis=0), self._tolerance(start, reference, changes)
         for at in self._own:
             if start <= at < start + reference.size:
                 response[at - start], tolerance[at - start] = 0.0, math.inf

@@ -41,9 +41,9 @@ def largest_error_of_sums(terms: Floats) -> float:
         terms: shape (n,), float64; rounded to float32 for all but one of the orders,
             which adds products as they are, as fused multiply-adds do.
     """
-    exact, rounded = float(terms.sum()), terms.astype(np.float32)
-    fused = np.float32(0)
+    exact, fused = float(terms.sum()), np.float32(0)
     with np.errstate(all="ignore"):
+        rounded = terms.astype(np.float32)
         for term in terms.tolist():
             fused = np.float32(float(fused) + term)
         sums = [fused, *(_sum_in_lanes(order, lanes) for order in (rounded, rounded[::-1]) for lanes in _LANES)]

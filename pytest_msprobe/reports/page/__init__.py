@@ -1,4 +1,4 @@
-"""The page as one file: a sentence that answers the question, the rows as columns, template, style and scripts.
+"""The page as one file: the answer, the rows as columns, template, style and scripts.
 
 It is made from the machine rows alone, of one run or of several.
 """
@@ -10,12 +10,12 @@ import gzip
 import hashlib
 import math
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.resources import files
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,133 +23,51 @@ import msgspec
 
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.diagnosis import Diagnosis, RunFacts, RunRows
 from pytest_msprobe.reports.jsonl import CallNames, encodable, read_latest_rows
 from pytest_msprobe.reports.terminal import RowCounts
 from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.support import version_of
 from pytest_msprobe.verdicts import EXPLAINED, OutputRow, StepPosition, VerdictRow
 
-_NAMED = 3
-_REASONS = 3
-_RANKS = 8
+#: So many causes of a run are on its page.
+_CAUSES = 50
 
 
 @dataclass(slots=True)
-class _Fault:
-    """Failures of one API that rounding does not explain.
+class Tally(RowCounts):
+    """Counts over rows, taken in any order.
 
     Attributes:
-        count: of them.
-        worst: the largest error over tolerance.
-        cells: outer Cells that all of them ran in.
-        ranks: on which they are.
+        faults: failures that rounding does not explain, by API.
     """
 
-    count: int = 0
-    worst: float = 0.0
-    cells: tuple[str, ...] | None = None
-    ranks: set[int | None] = field(default_factory=set)
+    faults: Counter[str] = field(default_factory=Counter)
 
-    def add(self, place: StepPosition, heat: float | None) -> None:
-        """Count one failure, and keep what its place has in common with the others'."""
-        self.count += 1
-        self.worst = max(self.worst, heat or 0.0)
-        self.ranks.add(place.rank)
-        common = place.cells if self.cells is None else self.cells
-        pairs = zip(common, place.cells)
-        self.cells = tuple(cell for cell, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-@dataclass(slots=True)
-class Answer(RowCounts):
-    """Counts over rows, taken in any order, and what they say."""
-
-    _faults: dict[str, _Fault] = field(default_factory=dict)
-    _ranks: set[int | None] = field(default_factory=set)
-    _first: tuple[tuple[Any, ...], VerdictRow, StepPosition] | None = None
-
-    def add(self, row: VerdictRow, place: StepPosition, heat: float | None) -> None:
+    def add(self, row: VerdictRow) -> None:
         """Count one row."""
         self.count(row)
-        self._ranks.add(place.rank)
-        if row.outcome != "failed" or row.rounding == EXPLAINED:
-            return
-        self._faults.setdefault(row.api, _Fault()).add(place, heat)
-        order = (place.step or 0, place.order if place.order >= 0 else 1 << 60, place.rank or 0)
-        if self._first is None or order < self._first[0]:
-            self._first = order, row, place
+        self.faults[row.api] += row.outcome == "failed" and row.rounding != EXPLAINED
 
-    def content(self, findings: Sequence[str], *, is_bad: bool = False) -> dict[str, Any]:
-        """The sentences, in types of JSON. `findings` are the suite's own words, which then lead; `is_bad` if they name
-        something that is wrong.
+    def content(self, findings: Sequence[str], *, is_bad: bool) -> dict[str, Any]:
+        """The counts in types of JSON.
+
+        Args:
+            findings: what the suite says of the rows in its own words, line by line.
+            is_bad: whether something is wrong, item or not.
         """
-        sentences = [*(findings or [self._sentence()]), *self._more(has_own=bool(findings))]
-        headline, _, rest = sentences[0].strip().partition(". ")
+        ranked = [(api, count) for api, count in self.faults.most_common() if count]
+        reasons: Counter[str] = Counter()
+        for reason, count in self.reasons.items():
+            reasons[reason.partition("\n")[0]] += count
         return {
-            "headline": headline[:1].upper() + headline[1:],
-            "points": [*([rest] if rest else []), *sentences[1:]],
-            "is_bad": bool(self._faults) or is_bad,
+            "points": list(findings),
+            "is_bad": bool(ranked) or is_bad,
             "outcomes": dict(self.outcomes),
             "explained": self.explained,
-            "faults": [[api, found.count, self.by_api[api].total()] for api, found in self._ranked()],
-            "reasons": [[count, reason] for reason, count in self._first_lines().most_common()],
+            "faults": [[api, count, self.by_api[api].total()] for api, count in ranked],
+            "reasons": [[count, reason] for reason, count in reasons.most_common()],
         }
-
-    def _first_lines(self) -> Counter[str]:
-        """Skipped rows by the first line of their reason."""
-        found: Counter[str] = Counter()
-        for reason, count in self.reasons.items():
-            found[reason.partition("\n")[0]] += count
-        return found
-
-    def _ranked(self) -> list[tuple[str, _Fault]]:
-        return sorted(self._faults.items(), key=lambda entry: (-entry[1].count, -entry[1].worst))
-
-    def _sentence(self) -> str:
-        total, failed = self.outcomes.total(), self.outcomes["failed"]
-        judged = total - self.outcomes["skipped"]
-        if not judged:
-            return "Nothing was judged."
-        if not failed:
-            return f"No failure: all {judged} {self.suite.item_noun} that were judged are within their tolerances."
-        if not self._faults:
-            which = "The only failure is" if failed == 1 else f"All {failed} failures are"
-            return f"{which} explained by rounding: no operation is at fault."
-        named = [f"{api} ({fault.count} of {self.by_api[api].total()})" for api, fault in self._ranked()]
-        if len(named) == 1:
-            ((api, fault),) = self._faults.items()
-            return (
-                f"{api} is at fault: {fault.count} of its {self.by_api[api].total()} records fail{self._where(fault)}."
-            )
-        more = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
-        *front, last = [*named[:_NAMED], *more]
-        return f"{len(named)} operations are at fault: {', '.join(front)} and {last}."
-
-    def _where(self, fault: _Fault) -> str:
-        """What the failures have in common: a Cell, and some ranks of several."""
-        every = "all " if fault.count > 1 else ""
-        inside = f", {every}in {fault.cells[-1]}" if fault.cells else ""
-        ranks = sorted(rank for rank in fault.ranks if rank is not None)
-        if not ranks or fault.ranks == self._ranks:
-            return inside
-        listed = ", ".join(map(str, ranks[:_RANKS])) + (" and others" if len(ranks) > _RANKS else "")
-        return f"{inside}, only on {'rank' if len(ranks) == 1 else 'ranks'} {listed}"
-
-    def _more(self, *, has_own: bool) -> Iterator[str]:
-        if self._first is not None and not has_own:
-            _, row, place = self._first
-            where = f", in {place.cells[-1]}" if place.cells else ""
-            rank = f", rank {place.rank}" if place.rank else ""
-            yield f"First in execution order: {row.call} {row.label}".rstrip() + f"{where}{rank}."
-        if self.explained and self._faults:
-            yield (
-                f"{self.explained} of the {self.outcomes['failed']} failures are explained by rounding; "
-                "--msprobe-standard=backward-error passes those."
-            )
-        if reasons := self._first_lines():
-            listed = [f"{reason} ({count})" for reason, count in reasons.most_common(_REASONS)]
-            more = f"; and {len(reasons) - _REASONS} more reasons" if len(reasons) > _REASONS else ""
-            yield f"{reasons.total()} not judged: {'; '.join(listed)}{more}"
 
 
 _STATUS = {"pass": 0, "error": 1, "skip": 2}
@@ -176,8 +94,9 @@ class Section:
 
     def __init__(self, suite: type[Suite]) -> None:
         self._suite = suite
-        self._answer = Answer(suite)
+        self._tally = Tally(suite)
         self._summary = suite.summary()
+        self._all = RunRows(RunFacts())
         self._texts: dict[str, int] = {"": 0}
         self._cells: dict[tuple[str, ...], int] = {}
         self._files: dict[str, tuple[int | None, int | None, str]] = {}
@@ -195,14 +114,31 @@ class Section:
             self._runs.append({key: row.run.get(key) for key in ("arguments", "header", "version", "folder")})
         heat = heat_of(self._suite, row.worst)
         self._summary.add(row)
-        self._answer.add(row, place, heat)
+        self._tally.add(row)
+        self._all.add(row)
         order = place.order if place.order >= 0 else math.inf
         step, rank, _ = self._files[row.dump]
         key = (_number(step), _number(rank), row.dump, place.side == "golden", order, row.call, row.part == "backward")
         self._rows.append((key, self._columns(row, place, heat), [self._output(output) for output in row.outputs]))
 
-    def content(self) -> dict[str, Any]:
-        """Everything that the page shows of the suite, in types of JSON."""
+    def _facts(self) -> RunFacts:
+        """What is known of the run beside its rows."""
+        suite = self._suite
+        return RunFacts(
+            suite=suite.name,
+            item_noun=suite.item_noun,
+            arguments=tuple(self._runs[0]["arguments"] or ()) if self._runs else (),
+            passing=suite.passing,
+            certainty=suite.certainty,
+            excuses=suite.excuses,
+        )
+
+    def content(self, answer: Diagnosis | None = None) -> dict[str, Any]:
+        """Everything that the page shows of the suite, in types of JSON.
+
+        Args:
+            answer: what the run amounts to, which may know what no row says; None for what the rows amount to alone.
+        """
         self._rows.sort(key=lambda entry: entry[0])
         dumps = sorted(self._files, key=lambda dump: (*map(_number, self._files[dump][:2]), dump))
         slots = {dump: index for index, dump in enumerate(dumps)}
@@ -210,6 +146,9 @@ class Section:
         names = CallNames([Path(dump) for dump in dumps if dump], tell_files=self._suite.call_names_are_unique)
         rows = [columns for _, columns, _ in self._rows]
         findings = [printable(line) for line in self._summary.lines()]
+        if answer is None:
+            self._all.facts = self._facts()
+            answer = self._summary.diagnosis(self._all)
         levels = {
             (dump, self._text(call), self._text(part)): self._text(level)
             for (dump, call, part), level in self._summary.levels().items()
@@ -233,7 +172,8 @@ class Section:
             "kinds": suite.group_noun,
             "measure": suite.severity_figures,
             "figures": [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures],
-            "answer": self._answer.content(findings, is_bad=self._summary.is_bad),
+            "answer": self._tally.content(findings, is_bad=self._summary.is_bad or answer.outcome == "fault"),
+            "diagnosis": _shown(answer),
             "markup": self._summary.markup(),
             "runs": self._runs,
             "slots": [self._slot(dump, names.of(dump, "") if dump else "earlier") for dump in dumps],
@@ -312,6 +252,26 @@ class Section:
         return self._cells[path]
 
 
+def _shown(answer: Diagnosis) -> dict[str, Any]:
+    """The answer in types of JSON, with its first causes."""
+    found: dict[str, Any] = msgspec.to_builtins(answer)
+    causes = found["at_fault"]
+    if len(causes) > _CAUSES:
+        found |= {"at_fault": causes[:_CAUSES], "cut": {**found["cut"], "at_fault": len(causes) - _CAUSES}}
+    return found
+
+
+def _title(sections: Sequence[Mapping[str, Any]]) -> str:
+    """Of the tab: the verdict, then the dump. A tab shows about the first 20 characters."""
+    names = []
+    for section in sections:
+        dumps = [Path(slot["dump"]) for slot in section["slots"] if slot["dump"]]
+        folder = Path(os.path.commonpath([path.parent for path in dumps])) if dumps else None
+        parts = [part for part in folder.parts if part not in _LAYOUT and not _SLOT.fullmatch(part)] if folder else []
+        names.append(f"{section['diagnosis']['headline']}{f' - {parts[-1]}' if parts else ''}")
+    return printable("; ".join(names)) or "No rows"
+
+
 def _transposed(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
@@ -330,6 +290,9 @@ def _json_number(value: float | None, digits: int) -> float | str | None:
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
+#: Parts of a dump's path that do not tell it from others.
+_LAYOUT = ("/", "rank", "dump_tensor_data")
+_SLOT = re.compile(r"(step|rank|proc)\d*")
 #: In this order: each uses only what stands before it.
 SCRIPTS = (
     "vendored/preact.umd.js",
@@ -349,10 +312,21 @@ SCRIPTS = (
 _BEGINNING = b"<!doctype html>\n<!-- pytest-msprobe page -->"
 
 
-def write_page(path: Path, sources: Sequence[Path], suite_of: Callable[[str], type[Suite] | None]) -> None:
+def write_page(
+    path: Path,
+    sources: Sequence[Path],
+    suite_of: Callable[[str], type[Suite] | None],
+    answer: Diagnosis | None = None,
+) -> None:
     """Write the page of the rows in `sources`, files of `--msprobe-jsonl`, to `path`, which is whole or as it was.
 
-    Of rows on the same record the last one counts, in the order of the sources. `suite_of` gives a suite by its name.
+    Of rows on the same record the last one counts, in the order of the sources.
+
+    Args:
+        path: of the page.
+        sources: files of rows.
+        suite_of: gives a suite by its name.
+        answer: of the run whose rows these are; None for what the rows amount to alone.
 
     Raises:
         ValueError: a source holds something else than rows, or rows of a suite that is not known; the text names it.
@@ -367,7 +341,8 @@ def write_page(path: Path, sources: Sequence[Path], suite_of: Callable[[str], ty
                 raise ValueError(f"rows of the suite {name!r}, which this version does not know")
             sections[name] = Section(suite)
         sections[name].add(row)
-    write_whole(path, render([section.content() for section in sections.values()]))
+    answers = {answer.suite: answer} if answer is not None else {}
+    write_whole(path, render([section.content(answers.get(name)) for name, section in sections.items()]))
 
 
 def render(sections: Sequence[dict[str, Any]]) -> bytes:
@@ -389,7 +364,7 @@ def render(sections: Sequence[dict[str, Any]]) -> bytes:
         "sections": sections,
     }
     text = environment.get_template("page.html").render(
-        title=" and ".join(section["title"] for section in sections) or "No rows",
+        title=_title(sections),
         style=(folder / "page.css").read_text(encoding="utf-8"),
         scripts=scripts,
         # No other script runs, whatever stands in the page.

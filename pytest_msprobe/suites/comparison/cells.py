@@ -1,4 +1,4 @@
-"""What a difference does in each Cell or Module of a model: whether it came in, was born inside, and is passed on.
+"""What a difference does in each Cell or Module of a model: whether it comes in, arises inside, and is passed on.
 
 A Cell is its calls: it has a fault of its own where one of them has, or, where the dump holds none of them, where its
 inputs agree and its outputs do not.
@@ -19,7 +19,7 @@ from pytest_msprobe.verdicts import VerdictRow, Wire
 
 #: The property of a row that says it, and the key of what a row must say for it.
 LEVEL, CELL = "level", "cell"
-_BORN = "born inside"
+_BORN = "arises inside"
 _MOST_NAMED = 10
 _PARAMETERS = "parameters"
 
@@ -31,7 +31,7 @@ class CellFacts(Wire, msgspec.Struct, frozen=True):
         inherits: whether something that it got differs; parameters are inside of it.
         passes_on: whether something that it gave differs.
         is_known: whether everything that it got could be compared.
-        is_accounted: whether its calls are accounted for, so that they say what was born inside.
+        is_accounted: whether its calls are accounted for, so that they say what arose inside.
     """
 
     inherits: bool
@@ -68,7 +68,7 @@ class CellDifference:
 
     @property
     def level(self) -> str:
-        """`born inside` or `inherited`, and `passed on` where the outputs differ; "" where nothing differs."""
+        """`arises inside` or `inherited`, and `passed on` where the outputs differ; "" where nothing differs."""
         by_rounding = f"{_BORN} by rounding" if self.is_rounding else ""
         origin = _BORN if self.born else "inherited" if self.inherits else by_rounding
         return _level(origin, passes_on=self.passes_on)
@@ -173,11 +173,11 @@ class CellDifferences:
         outer = {(cell.phase, cell.cells[:depth]) for cell in cells for depth in range(len(cell.cells))}
         names = [f"{cell.cells[-1]} ({cell.phase})" for cell in cells if (cell.phase, cell.cells) not in outer]
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        return f"born inside of: {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
+        return f"arises inside of: {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
 
     def changed(self, faults: Iterable[Origin] = (), *, only_born: bool = False) -> dict[tuple[str, str], str]:
         """(call, part) of the rows that say less than all rows together, with the words that they should have;
-        where `only_born`, not those that then would say that nothing was born inside.
+        where `only_born`, not those that then would say that nothing arose inside.
         """
         differences = self.of(faults)
         return {

@@ -17,7 +17,6 @@ from pytest_msprobe.suites.options import (
     existing_file,
     flag,
     option,
-    parse_optional_path,
 )
 
 #: Differences that a user may declare to be expected.
@@ -87,26 +86,32 @@ class ComparisonSettings(Options):
         f"YAML file on which Cell of the target is which Module of the golden run; {BUILT_IN}: those of one path",
         mapping_or_rules,
         is_path=True,
+        question="what",
     )
     api_mapping: Path | bool | None = option(
         f"FILE|{BUILT_IN}",
         f"YAML file on which MindSpore API is which PyTorch API; {BUILT_IN}: by the tables of this plugin alone",
         mapping_or_rules,
         is_path=True,
+        question="what",
     )
     data_mapping: Path | None = option(
         "FILE",
         "YAML file on which value of the target is which value of the golden run",
         mapping_file,
         is_path=True,
+        question="what",
     )
     layer_mapping: Path | None = option(
         "FILE",
         "YAML file with what child layers are called in the golden run, by class of Cell",
         mapping_file,
         is_path=True,
+        question="what",
     )
-    fuzzy: bool = flag("match operations that are left over by their APIs alone, whatever Cell or call they are in")
+    fuzzy: bool = flag(
+        "match operations that are left over by their APIs alone, whatever Cell or call they are in", question="what"
+    )
     distances: tuple[tuple[str, float], ...] = option(
         "DTYPE=X",
         "largest relative distance by dtype, such as Float32=1e-4,BFloat16=0.03; other dtypes keep theirs",
@@ -114,12 +119,17 @@ class ComparisonSettings(Options):
         name="distance",
     )
     accept: frozenset[str] = option(
-        "WORDS", f"warn of such differences instead of failing them: any of {', '.join(ACCEPTABLE)}", accepted
+        "WORDS",
+        f"warn of such differences instead of failing them: any of {', '.join(ACCEPTABLE)}",
+        accepted,
+        is_common=True,
     )
     result_column: str = choice(
-        RESULT_COLUMNS, "judge in the column Result of the table, or in Accuracy Reached or Not as older tables do"
+        RESULT_COLUMNS,
+        "judge in the column Result of the table, or in Accuracy Reached or Not as older tables do",
+        question="write",
     )
-    xlsx: bool = flag("write the table as a coloured .xlsx file as well")
+    xlsx: bool = flag("write the table as a coloured .xlsx file as well", question="write")
     accounting: str = choice(
         ("auto", "off"),
         "auto: between dumps of tensors, find which operation made each difference; off: judge by distances alone",
@@ -127,12 +137,6 @@ class ComparisonSettings(Options):
     inherited: str = choice(
         ("pass", "fail"),
         "whether operations pass (as xfailed) or fail whose difference came in with their inputs or is rounding",
-    )
-    diagnosis: Path | None = option(
-        "FILE",
-        "write which operations are at fault, and what follows from them, into FILE as JSON",
-        parse_optional_path,
-        is_path=True,
     )
     bench: str = BENCH
     bench_python: str | None = BENCH_PYTHON

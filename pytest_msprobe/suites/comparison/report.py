@@ -2,8 +2,6 @@
 
 - What finished rows of a comparison amount to.
 - What one pair of dumps leaves behind: table, advice, findings. The same for a pytest run and for a script.
-- The advisor file: the first suspect and what to look at next, in the three lines that users know.
-- Why two dumps have no operation in common.
 - Where two runs diverge: the first operation that differs, and those that introduce a difference.
 """
 
@@ -18,15 +16,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
+from msprobe_collector.dump_format.values import abbreviated, printable_lines
+from pytest_msprobe.diagnosis import Diagnosis, RunRows
+from pytest_msprobe.diagnosis.from_rows import with_setup
+from pytest_msprobe.suites.comparison.advice import advice
 from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
+from pytest_msprobe.suites.comparison.run_faults import RunFaults
 from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
+from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import ANSWERS, RowSummary, SuiteError, SuiteReport, file_id
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
@@ -37,46 +42,9 @@ if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.accounting.diagnosis import Outcome, RunDiagnosis
     from pytest_msprobe.suites.comparison.suite import ComparisonSuite
 
-_MOST_KINDS = 3
-_MAPPINGS = "--msprobe-layer-mapping, --msprobe-cell-mapping, --msprobe-api-mapping and --msprobe-fuzzy"
-
-
-def why_unmatched(comparison: DumpComparison) -> str:
-    """The likely reason why no operation matched, on one line, with what to do."""
-    target, golden = comparison.target, comparison.golden
-    kinds = _kinds(target), _kinds(golden)
-    if not kinds[0] & kinds[1]:
-        return (
-            f"no operation matched: the levels differ, the target holds {_listed(kinds[0])} and the golden dump "
-            f"{_listed(kinds[1])}; dump both at one level"
-        )
-    names = f"{_names(target)} in the target, {_names(golden)} in the golden dump"
-    if target.framework != golden.framework:
-        return (
-            f"no operation matched: the names of {target.framework} and {golden.framework} need another mapping "
-            f"({names}); see {_MAPPINGS}"
-        )
-    if comparison.is_mapped:
-        return f"no operation matched with the mapping that was given ({names}); leave it out, or see {_MAPPINGS}"
-    return f"no operation matched: the dumps are of different models or steps ({names}); see --msprobe-fuzzy"
-
-
-def _kinds(side: ComparedDump) -> set[str]:
-    return {"Cells" if operation.is_cell else "API calls" for operation in side.operations}
-
-
-def _listed(kinds: set[str]) -> str:
-    return " and ".join(sorted(kinds)) or "nothing"
-
-
-def _names(side: ComparedDump) -> str:
-    names = list(dict.fromkeys(abbreviated(operation.name) for operation in side.operations))
-    more = f" and {len(names) - _MOST_KINDS} more" if len(names) > _MOST_KINDS else ""
-    return ", ".join(names[:_MOST_KINDS]) + more
-
-
 _MOST_NAMED = 10
 _NONE: dict[str, int] = {}
+_STATES = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +151,11 @@ class Growth:
         # Of equal ones the first in the step, in whatever order they come.
         self._largest = max(self._largest, (growth, -order, record))
 
+    @property
+    def differs(self) -> bool:
+        """Whether any distance is above 0."""
+        return any(self._distances)
+
     def lines(self) -> Iterator[str]:
         """The largest distance in each part of the step, and where it grows most; nothing where all is equal."""
         last = max(self._orders, default=0)
@@ -237,6 +210,11 @@ class Divergence:
             self._golden_only.append(summary.record)
 
     @property
+    def differs(self) -> bool:
+        """Whether any value differs, within its limit or not."""
+        return bool(self._differing or self._first_bits or self._growth.differs)
+
+    @property
     def is_complete(self) -> bool:
         """Whether everything that either dump holds was compared."""
         return not (
@@ -285,6 +263,10 @@ class Divergence:
     def lines(self) -> Iterator[str]:
         """The findings, most important first."""
         yield from self._first_lines()
+        yield from self.facts()
+
+    def facts(self) -> Iterator[str]:
+        """What was compared, and how far the difference goes."""
         if self._first_bits is not None and (self.first is None or self._first_bits[1] != self.first.first):
             yield f"first differing bits: {self._first_bits[1]}"
         yield from self._growth.lines()
@@ -297,8 +279,7 @@ class Divergence:
             shown = ", ".join(self._golden_only[:_MOST_NAMED])
             more = len(self._golden_only) - _MOST_NAMED
             yield f"only in the golden dump: {shown}{f' and {more} more' if more > 0 else ''}"
-        states = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
-        found = ", ".join(f"{self.values[state]} {state}" for state in states if self.values[state])
+        found = ", ".join(f"{self.values[state]} {state}" for state in _STATES if self.values[state])
         yield f"values: {found or 'none'}"
         if self._tolerances:
             bases = (f"{self._tolerances[basis]} {words}" for basis, words in BASES.items() if self._tolerances[basis])
@@ -325,7 +306,7 @@ class Divergence:
             and self.answer.is_known
             and not first.is_plain
         ):
-            from pytest_msprobe.suites.comparison.accounting.account import readable
+            from pytest_msprobe.diagnosis.value import readable
 
             yield f"first beyond its limit, by rounding: {first.first}: {readable(first.reason)}"
         else:
@@ -448,6 +429,26 @@ class ComparisonSummary(RowSummary):
             for item, sentence in answer.sentences.items()
         }
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """What is at fault, or differs first, in all dumps together; asked after `diagnose`."""
+        known = {dump: found.diagnosis for dump, found in self._found.items() if found.diagnosis is not None}
+        if known:
+            from pytest_msprobe.suites.comparison.accounting.run_answer import run_answer
+
+            return run_answer(rows, known)
+        return self._by_distances(rows)
+
+    def _by_distances(self, rows: RunRows) -> Diagnosis:
+        """Where the runs part, of values that nothing was computed from: whether it is wrong stays open."""
+        if at_fault := rows.at_fault(by_order=True):
+            first = [structs.replace(each, confidence="first difference only") for each in at_fault]
+            return rows.made("unaccounted", first)
+        if rows.judged and not rows.has_gaps and not any(found.divergence.differs for found in self._found.values()):
+            return rows.made("equal", told=f"every value that was compared, of {rows.judged} {rows.facts.item_noun}")
+        if rows.judged and not rows.has_gaps:
+            return rows.made("unaccounted", told="values differ, by no more than the limits of their dtypes")
+        return rows.diagnosis()
+
     @property
     def is_bad(self) -> bool:
         """Whether something is at fault, item or not."""
@@ -455,21 +456,21 @@ class ComparisonSummary(RowSummary):
 
     def answers(self) -> dict[str, Answer]:
         """What was said of each dump whose differences were accounted for."""
-        found = ((dump, found.divergence.answer) for dump, found in self._found.items())
-        return {dump: answer for dump, answer in found if answer is not None}
+        return {dump: answer for dump, found in self._found.items() if (answer := found.divergence.answer) is not None}
 
-    def findings(self, names: Mapping[str, str]) -> Iterator[str]:
-        """What was diagnosed, and the first divergence of each dump, which is called by its name in `names`."""
-        several = len(self._found) > 1
-        if answers := self.answers():
+    def findings(self, names: Mapping[str, str], *, with_answer: bool = True) -> Iterator[str]:
+        """What was compared in each dump, called by its name in `names`; `with_answer` what is at fault, first."""
+        if with_answer and (answers := self.answers()):
             from pytest_msprobe.suites.comparison.accounting.answer import answers_in_words
 
             yield from answers_in_words(answers)
+        several = len(self._found) > 1
         for dump, found in self._found.items():
             if several:
                 yield f"{names[dump]}:"
-            lines = filter(None, [*found.divergence.lines(), found.cells.line()])
-            yield from (f"  {line}" if several else line for line in lines)
+            own = found.divergence
+            lines = [*(own.lines() if with_answer else own.facts()), found.cells.line()]
+            yield from (f"  {line}" if several else line for line in lines if line)
 
     def divergence(self, dump: str) -> Divergence:
         """Counts and findings of one dump so far."""
@@ -490,46 +491,6 @@ class ComparisonSummary(RowSummary):
 def _step_of(dump: str) -> int:
     step = Slot.of(Path(dump)).step
     return -1 if step is None else step
-
-
-#: APIs whose kernels may sum in any order unless determinism is asked for.
-_UNORDERED = ("conv2d", "conv3d", "matmul", "nll_loss", "layer_norm", "lstm")
-
-_ADVICE = {
-    "plain": "The two runs call this operation with other arguments. Compare both lines that make the call, and the "
-    "configuration of the model.",
-    "forward input": "The value differs before any recorded operation does. Check what produces it: parameters, the "
-    "batch, an operation outside of what was dumped, a tensor changed in place, memory overwritten by another stream.",
-    "forward output": "The inputs of this operation agree and its output does not. Run the pre-check on this dump: "
-    "pytest --msprobe-dump=<target dump.json> -k <name of the call>.",
-    "backward input": "A gradient differs where it enters. Check the forward of the operations behind it and the loss.",
-    "backward output": "The gradient that enters agrees and the one that leaves does not. Run the pre-check on the "
-    "backward of this call.",
-}
-_BATCH_NORM = " For batch_norm also compare the running mean and variance and the momentum of both sides."
-_DETERMINISM = " This API may sum in any order: dump both sides again with seed_all(mode=True)."
-_NOTHING = "Everything that was compared agrees."
-
-
-def advice(divergence: Divergence, line: int) -> str:
-    """The content of the advisor file of one comparison; `line` of the table is where the first suspect stands."""
-    first, answer = divergence.first, divergence.answer
-    if divergence.named is not None:
-        suspect = printable(f"{divergence.named.record}.{divergence.named.value}")
-        return f"Line: {line or 'NA'}\nSuspect Nodes: {suspect}\nExpert Advice: {divergence.named.advice}\n"
-    if answer is not None and answer.is_known and first is not None and not first.is_plain:
-        return f"Line: NA\nSuspect Nodes: NA\nExpert Advice: {answer.text}\n"
-    if first is None:
-        return f"Line: NA\nSuspect Nodes: NA\nExpert Advice: {_NOTHING}\n"
-    operation = Operation.of(first.record, first.order)
-    phase = "backward" if operation.phase != "forward" else "forward"
-    text = _ADVICE["plain" if first.is_plain else f"{phase} {'input' if first.is_input else 'output'}"]
-    name = operation.name.lower()
-    if "batch_norm" in name and first.is_input:
-        text += _BATCH_NORM
-    if not first.is_input and any(api in name for api in _UNORDERED):
-        text += _DETERMINISM
-    return f"Line: {line}\nSuspect Nodes: {printable(first.first)}\nExpert Advice: {text}\n"
 
 
 class ComparisonOutput:
@@ -606,9 +567,7 @@ class ComparisonReport(SuiteReport):
 
     def __init__(self, suite: ComparisonSuite, out: Path, root: Path) -> None:
         """A report into the folder `out`; `root` is pytest's rootdir."""
-        self._suite = suite
-        self._out = out
-        self._root = root
+        self._suite, self._out, self._root = suite, out, root
         self._summary = ComparisonSummary()
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
@@ -639,19 +598,21 @@ class ComparisonReport(SuiteReport):
                 tables.append(written[0])
                 self._files += written
             self._files += merge_steps(tables, self._out)
-            if self._diagnoses and settings.diagnosis is not None:
-                from pytest_msprobe.suites.comparison.accounting.answer import write_diagnosis
-
-                write_diagnosis(settings.diagnosis, list(self._diagnoses.values()))
         except (ImportError, MergeError) as error:
             raise SuiteError(str(error)) from None
         finally:
             for output in self._outputs.values():
                 output.close()
 
-    def findings(self) -> Iterator[str]:
-        """The first divergence of each dump, and what was not compared."""
-        yield from self._summary.findings({str(target): file_id(target, self._root) for target in self._outputs})
+    def facts(self) -> Iterator[str]:
+        """What was compared, and what was not."""
+        return self.findings(with_answer=False)
+
+    def findings(self, *, with_answer: bool = True) -> Iterator[str]:
+        """The same, `with_answer` what is at fault above it."""
+        yield from [f"runs differ: {sentence}" for sentence in self._suite.setup if with_answer]
+        names = {str(target): file_id(target, self._root) for target in self._outputs}
+        yield from self._summary.findings(names, with_answer=with_answer)
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
 
     def _sides(self, dump: str) -> tuple[ComparedDump, ComparedDump]:
@@ -662,6 +623,10 @@ class ComparisonReport(SuiteReport):
         """What the calls say of the Cells around them."""
         return self._summary.levels(only_born=False)
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """What is at fault in all pairs together."""
+        return with_setup(self._summary.diagnosis(rows), tuple(self._suite.setup))
+
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""
         answers = self._summary.answers()
@@ -669,30 +634,22 @@ class ComparisonReport(SuiteReport):
         return {dump: answer.to_wire() for dump, answer in answers.items() if not answer.says_what(alone[dump])}
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Diagnosis, tables and advice."""
-        if self._diagnoses and self._suite.settings.diagnosis is not None:
-            yield "diagnosis", self._suite.settings.diagnosis
+        """Tables and advice."""
         yield from (("advice" if path.suffix == ".txt" else "table", path) for path in self._files)
 
     def fault(self) -> str:
         """A run that did not compare everything is not a success."""
-        divergences = [output.divergence for output in self._outputs.values()]
-        for divergence in divergences:
-            if divergence.is_unmatched:
-                return divergence.why_unmatched
-        if any(pair.diagnosis.has_fault_without_item for pair in self._diagnoses.values()):
-            return "the runs differ by more than rounding: see what is at fault above"
-        is_open = any(pair.diagnosis.is_open for pair in self._diagnoses.values())
-        if is_open and "unaccounted" not in self._suite.settings.accept:
-            return (
-                "values are beyond their limits, and it is not shown that rounding made them so: see above what is not "
-                "accounted for; --msprobe-accept=unaccounted accepts it"
-            )
-        if self._suite.pairs.lone():
-            return "not every dump has a partner, so this run is not a success"
-        if "unmatched" in self._suite.settings.accept or all(divergence.is_complete for divergence in divergences):
-            return ""
-        return (
-            "not everything could be compared, so this run is not a success; --msprobe-accept=unmatched accepts "
-            "operations and values that only one side has"
+        return self._faults.text()
+
+    def fault_keys(self) -> Iterator[str]:
+        """All of it: `fault` names the first reason only."""
+        return self._faults.keys()
+
+    @property
+    def _faults(self) -> RunFaults:
+        return RunFaults(
+            [output.divergence for output in self._outputs.values()],
+            [pair.diagnosis for pair in self._diagnoses.values()],
+            list(self._suite.pairs.lone()),
+            self._suite.settings.accept,
         )

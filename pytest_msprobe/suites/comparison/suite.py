@@ -18,6 +18,7 @@ from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_du
 from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.diagnosis.value import readable
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.suites.comparison.accounting.account import (
@@ -28,13 +29,13 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     PARTS,
     Account,
     OutputAccount,
-    readable,
 )
 from pytest_msprobe.suites.comparison.cells import CELL, LEVEL, CellFacts, cell_facts
 from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import OPTIONS, ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
+from pytest_msprobe.suites.comparison.run_setup import told_before
 from pytest_msprobe.suites.comparison.shards import why_sharded
 from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps
 from pytest_msprobe.suites.comparison.table import rows
@@ -177,7 +178,7 @@ def _ratio(value: ValueComparison) -> float | None:
     return value.distance / value.limit if value.limit else math.inf if value.distance else 0.0
 
 
-_WORDS = dict(zip(PARTS, ("born in the target", "inherited", "defined differently", "born in the golden run")))
+_WORDS = dict(zip(PARTS, ("arises in the target", "inherited", "defined differently", "arises in the golden run")))
 
 
 def _accounted(verdict: Verdict, found: OperationComparison, account: Account, settings: ComparisonSettings) -> Verdict:
@@ -232,7 +233,7 @@ def _shares(output: OutputAccount) -> dict[str, float | None]:
 
 
 def output_text(output: OutputAccount) -> str:
-    """`output.0 differs by 0.012: 98 % inherited (growth x 1.2), 2 % born in the target`."""
+    """`output.0 differs by 0.012: 98 % inherited (growth x 1.2), 2 % arises in the target`."""
     ranked = sorted(output.shares, key=lambda name: -abs(output.shares[name]))
     parts = [_part(output, name) for name in ranked if abs(output.shares[name]) >= 0.005]
     return f"{output.path} differs by {output.size:.3g}: {', '.join(parts) or 'by NaN or infinity'}"
@@ -257,6 +258,7 @@ class ComparisonSuite(Suite):
     """
 
     name = "comparison"
+    excuses = True
     title = "Comparison of dumps"
     item_noun = "operations"
     group_noun = "operations"
@@ -268,7 +270,9 @@ class ComparisonSuite(Suite):
         Figure("max_rel", "Max rel", ".3g"),
         Figure("tolerance", "Tolerance", ".3g"),
         Figure("ratio", "Distance/limit", ".3g"),
-        *(Figure(name, name.capitalize(), ".3f") for name in SHARES),
+        Figure("born", "Arises here", ".3f"),
+        Figure("inherited", "Inherited", ".3f"),
+        Figure("defined", "Defined", ".3f"),
     )
 
     @classmethod
@@ -288,6 +292,11 @@ class ComparisonSuite(Suite):
     def files(self) -> tuple[Path, ...]:
         """The target dumps."""
         return tuple(self.pairs.golden)
+
+    @cached_property
+    def setup(self) -> list[str]:
+        """What is said of the two runs before their numbers: other steps, an earlier difference, other settings."""
+        return told_before(self.pairs.golden)
 
     def comparison(self, target: Path) -> DumpComparison:
         """The comparison of the dump at `target`, read once.
@@ -345,7 +354,7 @@ class ComparisonSuite(Suite):
 
     def _observed(self, comparison: DumpComparison, found: OperationComparison) -> Account | None:
         """What can be said without computing anything again, where that is asked for."""
-        if self.settings.accounting != "auto" and self.settings.diagnosis is None:
+        if self.settings.accounting != "auto" and self._context.values.get("diagnosis") is None:
             return None
         from pytest_msprobe.suites.comparison.accounting.observed import observed
 

@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import structs
+
 from msprobe_collector.dump_format import FieldPath, TensorFolder, TensorValue, find_dtype
+from pytest_msprobe.diagnosis import AtFault, Diagnosis, Inherited, NextStep, RunRows
+from pytest_msprobe.diagnosis.value import Confidence
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.gradients.run import GradientRow, StepSummary, number_ranges
 from pytest_msprobe.verdicts import Status, VerdictRow, Wire
@@ -102,6 +106,8 @@ class GradientResult(Wire):
         return self.kind in PROBLEMS and self.status == "error"
 
 
+#: How sure a broken rule is without a golden run, where it is not "likely".
+_SURE: dict[str, Confidence] = {"nonfinite": "proved"}
 _MOST_NAMED = 10
 
 
@@ -117,13 +123,17 @@ class Findings(RowSummary):
     agreements: dict[int, dict[str, dict[int, SignAgreement]]] = field(default_factory=dict)
     problems: list[GradientResult] = field(default_factory=list)
     _orders: dict[str, int] = field(default_factory=dict)
+    _ids: dict[tuple[int, int, str], str] = field(default_factory=dict)
     _kinds: Counter[str] = field(default_factory=Counter)
     _parameters: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def add(self, row: VerdictRow) -> None:
         """Count the verdicts behind a row."""
         for wire in row.attachment["verdicts"] if row.attachment is not None else ():
-            self.count(GradientResult.from_wire(wire))
+            verdict = GradientResult.from_wire(wire)
+            self.count(verdict)
+            if verdict.is_problem:
+                self._ids[verdict.rank, verdict.step, verdict.parameter] = row.node_id
 
     def count(self, verdict: GradientResult) -> None:
         """Count one verdict."""
@@ -160,12 +170,68 @@ class Findings(RowSummary):
             yield "no problem step: every gradient that was judged is within the rules"
         else:
             yield "no gradient was judged"
+        yield from self.facts()
+
+    def facts(self) -> Iterator[str]:
+        """Over all gradients: the steps with problems, the lowest similarity, what could not be judged."""
+        for rank in sorted({problem.rank for problem in self.problems}):
+            steps = {problem.step for problem in self.problems if problem.rank == rank}
+            yield f"problem steps of rank {rank}: {number_ranges(steps)}"
+        unjudged = self._kinds["unreadable"] + self._kinds["unmatched"]
         overall = [(self.overall(rank, step), step, rank) for rank in self.agreements for step in self.steps(rank)]
         if overall := [entry for entry in overall if entry[0].size]:
             worst, step, rank = min(overall, key=lambda entry: (entry[0].similarity, *entry[1:]))
             yield f"all gradients together: lowest similarity {worst.similarity:.4f}, at step {step} of rank {rank}"
         if unjudged:
             yield f"{unjudged} gradients could not be read or compared, and fail"
+
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """The first problem step, the gradient nearest to the loss first; of two equal runs that they are equal."""
+        if not self.problems:
+            failed = rows.at_fault(by_order=True)
+            outcome = rows.outcome(is_fault=bool(failed), passing="unaccounted")
+            is_whole = outcome == "unaccounted" and not rows.has_gaps
+            return rows.made(outcome, failed, told=self._told() if is_whole else "")
+        step, rank = min((problem.step, problem.rank) for problem in self.problems)
+        first = [problem for problem in self.problems if (problem.step, problem.rank) == (step, rank)]
+        nearest = max(first, key=lambda problem: problem.order)
+        others = [problem for problem in first if problem is not nearest]
+        at_fault = [self._fault([nearest]), *([self._fault(others)] if others else [])]
+        where = f"between {nearest.parameter} and the loss"
+        advice = f"dump step {step} of rank {rank} (level mix) in both runs, and compare: look first {where}"
+        found = rows.made("fault", at_fault, next_steps=[NextStep((), advice)])
+        return structs.replace(found, inherited=Inherited(len(self.problems) - len(first)))
+
+    def _told(self) -> str:
+        agreed = [found for steps in self.agreements.values() for each in steps.values() for found in each.values()]
+        if agreed and all(found.agreeing == found.size for found in agreed):
+            return "all signs of all gradients are equal; their values were not compared"
+        return "no gradient breaks a rule; whether rounding explains the rest is not shown"
+
+    def _fault(self, problems: list[GradientResult]) -> AtFault:
+        worst = min(problems, key=lambda one: one.agreement.similarity if one.agreement is not None else -1.0)
+        evidence: dict[str, float | int | str] = {}
+        if worst.agreement is not None:
+            evidence["similarity"] = worst.agreement.similarity
+        if worst.norm is not None:
+            evidence["norm"] = worst.norm
+        total = self._parameters[worst.step, worst.rank]
+        name = f"gradient of {worst.parameter} at step {worst.step}"
+        if len(problems) > 1:
+            name = f"{len(problems)} of {total} other gradients at step {worst.step}"
+        return AtFault(
+            id=self._ids[worst.rank, worst.step, worst.parameter],
+            record=f"{worst.parameter}.step{worst.step}",
+            kind=worst.kind,
+            confidence="first difference only" if worst.agreement is not None else _SURE.get(worst.kind, "likely"),
+            name=name,
+            sentence=f"{worst.parameter}: {worst.message}" if len(problems) > 1 else worst.message,
+            how=f"similarity {worst.agreement.similarity:.3g}" if worst.agreement is not None else "",
+            ranks=(worst.rank,),
+            steps=(worst.step,),
+            count=len(problems),
+            evidence=evidence,
+        )
 
     def _problem_lines(self) -> Iterator[str]:
         step, rank = min((problem.step, problem.rank) for problem in self.problems)
@@ -180,6 +246,3 @@ class Findings(RowSummary):
             f"nearest the loss: {nearest.parameter}; look between it and the loss first: "
             f"dump step {step} of rank {rank} (level mix) in both runs and compare"
         )
-        for other in sorted({problem.rank for problem in self.problems}):
-            steps = {problem.step for problem in self.problems if problem.rank == other}
-            yield f"problem steps of rank {other}: {number_ranges(steps)}"

@@ -60,11 +60,14 @@ class GradientSettings(Options):
         parse_optional_path,
         name="gradients",
         is_path=True,
+        question="what",
+        is_common=True,
     )
     items: str = choice(
         ("parameter", "step"),
         "make an item of each parameter at each step and rank, or of each step and rank",
         name="gradient_items",
+        question="what",
     )
     first: float = option(
         "X",

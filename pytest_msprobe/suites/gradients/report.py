@@ -16,6 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pytest_msprobe.diagnosis import CannotSay, Diagnosis, RunRows
+from pytest_msprobe.diagnosis.from_rows import with_gaps
 from pytest_msprobe.reports.csv_pair import neutral
 from pytest_msprobe.reports.html import text
 from pytest_msprobe.suites.contract import SuiteReport, escape
@@ -215,8 +217,19 @@ class GradientReport(SuiteReport):
             self._files.append(write_similarities(own, self._findings, rank))
             self._draw(own / "similarities_picture", rank)
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        gaps = [CannotSay("steps", line) for line in self._pair.all_unpaired()]
+        return with_gaps(self._findings.diagnosis(rows), gaps)
+
     def findings(self) -> Iterator[str]:
         yield from self._findings.lines()
+        yield from self._unpaired()
+
+    def facts(self) -> Iterator[str]:
+        yield from self._findings.facts()
+        yield from self._unpaired()
+
+    def _unpaired(self) -> Iterator[str]:
         yield from (f"not compared: {line}" for line in self._pair.all_unpaired())
         yield from self._notes
 

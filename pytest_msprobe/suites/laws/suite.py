@@ -80,7 +80,11 @@ class LawsSuite(Suite):
         return self._context.dumps
 
     def groups(self, file: Path) -> Iterator[Group]:
-        """Records of optimizers in a dump; what was watched in a file of laws, and after the first one all ranks."""
+        """Records of optimizers in a dump; what was watched in a file of laws, and after the first one all ranks.
+
+        Raises:
+            SuiteError: the file says nothing of optimizers, or cannot be read.
+        """
         if file.name != FILE:
             found = list(names(self._dump(file)))
             if not found:
@@ -109,8 +113,9 @@ class LawsSuite(Suite):
     def headline(self, record: Record) -> str:
         return f"{record.call}: {record.part}"
 
-    def api(self, record: Record) -> ApiName | None:
-        return None
+    def api(self, record: Record) -> ApiName:
+        """Type `Law` and what the law is about, so that hooks choose by it."""
+        return ApiName("Law", record.call, 0)
 
     def marks(self, record: Record) -> tuple[str, ...]:
         return (record.part.replace("-", "_"), "Law")

@@ -12,10 +12,16 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from msprobe_collector.dump_format import DIRECTIONS
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Inherited, RunRows
+from pytest_msprobe.diagnosis.from_rows import short_source
+from pytest_msprobe.diagnosis.value import Confidence, Outcome
 from pytest_msprobe.reports.csv_pair import neutral, new_files
-from pytest_msprobe.suites.contract import RowSummary, SuiteReport, file_id
+from pytest_msprobe.suites.contract import RowSummary, SuiteReport, escape, file_id
 from pytest_msprobe.suites.overflow.first_anomaly import StepAnomalies
 from pytest_msprobe.suites.overflow.judgement import OverflowRecord
 from pytest_msprobe.suites.overflow.session import OverflowSession
@@ -27,6 +33,13 @@ COLUMNS = tuple(
     cpu_high is_first_origin stack message
     """.split()
 )
+#: What computing an origin again showed, for readers; files have the words themselves.
+VERDICT_WORDS = {
+    "abnormal": "the device computed it wrongly",
+    "normal-range": "the range of its dtype is too small",
+    "normal-math": "float64 gives NaN or Inf, too",
+    "undecided": "it could not be told why",
+}
 _LEVELS = ("origin", "propagated", "absorbed", "ignored", "unknown", "clean")
 
 
@@ -60,7 +73,9 @@ class RankSummary:
     def counts(self) -> str:
         """One line."""
         counted = ", ".join(f"{self.levels[level]} {level}" for level in _LEVELS if self.levels[level])
-        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
+        verdicts = ", ".join(
+            f"{count} {VERDICT_WORDS.get(verdict, verdict)}" for verdict, count in sorted(self.verdicts.items())
+        )
         return f"{counted}{f' ({verdicts})' if verdicts else ''}"
 
     def content(self) -> dict[str, Any]:
@@ -105,11 +120,72 @@ class OverflowSummary(RowSummary):
             yield self._with_verdict(finding)
             if finding.anomalies:
                 yield from finding.details()
+        yield from self.facts()
+
+    def facts(self) -> Iterator[str]:
+        """Counts of each dump."""
         if not self.steps:
             yield "the first anomaly was not looked for: its item did not run"
         for summary in self.ranks.values():
             if summary.levels:
                 yield f"{self._name_of(summary.dump)}: {summary.counts}"
+
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """Where NaN and Inf begin, the first anomaly of each step; what follows from it is no fault of its own."""
+        steps = sorted(self.steps.values(), key=lambda found: -1 if found.step is None else found.step)
+        at_fault = [self._fault(rows, found) for found in steps if found.anomalies]
+        unjudged = [
+            each
+            for each in rows.unjudged()
+            if not each.why.startswith(("propagated from", "uninitialised buffer", "no anomaly in"))
+        ]
+        unjudged += [
+            CannotSay(found.folder, f"{found.unjudged} dumps or records tell nothing of their values", found.unjudged)
+            for found in steps
+            if found.unjudged and not unjudged
+        ]
+        others = [each for each in rows.at_fault(by_order=True) if not at_fault]
+        if not rows.judged:
+            outcome: Outcome = "not_judged"
+        elif at_fault or others:
+            outcome = "fault"
+        else:
+            outcome = "unaccounted" if unjudged or rows.gaps or not self.steps else "equal"
+        told = "" if outcome == "not_judged" else "no record makes NaN or Inf"
+        if outcome == "unaccounted" and unjudged:
+            told = f"no NaN or Inf in what was judged; not judged: {unjudged[0].what}"
+        found = rows.made(outcome, [*at_fault, *others], told=told, unjudged=unjudged)
+        if not at_fault:
+            return found
+        spread = sum(summary.levels["propagated"] for summary in self.ranks.values())
+        return structs.replace(found, inherited=Inherited(spread))
+
+    def _fault(self, rows: RunRows, found: StepAnomalies) -> AtFault:
+        first = found.anomalies[0]
+        operation = Operation.of(first.record, 0)
+        origin = self.ranks[first.dump].first_origin if first.dump in self.ranks else None
+        if origin is not None and origin.record != first.record:
+            origin = None
+        kind = origin.verdict if origin is not None and origin.verdict else first.level
+        told = f"; {origin.message}" if origin is not None and origin.message else ""
+        same = [other for other in found.anomalies if other.record == first.record]
+        part = operation.phase if operation.phase in DIRECTIONS else "record"
+        return AtFault(
+            id=f"{rows.file_id(first.dump)}::{escape(operation.call)}::{part}",
+            record=first.record,
+            kind=kind,
+            confidence=_SURE.get(kind, "likely"),
+            name=first.record,
+            sentence=f"{'; '.join(first.values[:3])}{told}",
+            how=_how(origin),
+            value=first.values[0].partition(" ")[0] if first.values else "",
+            source=short_source(first.called_from),
+            cell=first.cells[-1] if first.cells else "",
+            ranks=tuple(sorted(other.rank for other in same)),
+            steps=() if found.step is None else (found.step,),
+            count=len(same),
+            evidence={} if origin is None else _evidence(origin),
+        )
 
     def _with_verdict(self, finding: StepAnomalies) -> str:
         """The headline, with what computing it again showed where that item has run."""
@@ -118,7 +194,31 @@ class OverflowSummary(RowSummary):
         first = finding.anomalies[0]
         origin = self.ranks[first.dump].first_origin if first.dump in self.ranks else None
         is_known = origin is not None and origin.record == first.record and origin.verdict
-        return f"{finding.headline}: {origin.verdict}" if is_known and origin is not None else finding.headline
+        if not is_known or origin is None:
+            return finding.headline
+        return f"{finding.headline}: {VERDICT_WORDS.get(origin.verdict, origin.verdict)}"
+
+
+#: How sure it is that a record is where NaN or Inf begin, by its verdict.
+_SURE: dict[str, Confidence] = {
+    "abnormal": "proved",
+    "uncollected": "first difference only",
+    "propagated": "first difference only",
+}
+_COUNTS = ("in_nan", "in_inf", "out_nan", "out_inf")
+
+
+def _how(origin: OverflowRecord | None) -> str:
+    if origin is None:
+        return ""
+    found = (("NaN", origin.out_nan), ("Inf", origin.out_inf))
+    return " and ".join(f"{count} {word}" for word, count in found if count)
+
+
+def _evidence(origin: OverflowRecord) -> dict[str, float | int | str]:
+    figures: dict[str, float | int | str] = {name: count for name in _COUNTS if (count := getattr(origin, name))}
+    texts = {"cpu_same": origin.cpu_same, "cpu_high": origin.cpu_high, "first_bad_index": origin.first_bad_index}
+    return figures | {name: text for name, text in texts.items() if text}
 
 
 class OverflowReport(SuiteReport):
@@ -163,6 +263,15 @@ class OverflowReport(SuiteReport):
 
     def findings(self) -> Iterator[str]:
         return self._summary.lines()
+
+    def facts(self) -> Iterator[str]:
+        return self._summary.facts()
+
+    def tells(self, row: VerdictRow) -> bool:
+        return row.attachment is not None and "step" in row.attachment
+
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        return self._summary.diagnosis(rows)
 
     def files(self) -> Iterator[tuple[str, Path]]:
         if self._csv is not None:

@@ -104,7 +104,13 @@ class NumericSettings(Options):
         "subnormals (0 in their place), or both, separated by a comma",
         _fail_on,
     )
-    draws: int = option("K", "draw random inputs K times, and check each API call with all of them", _draws, "1")
+    draws: int = option(
+        "K",
+        "draw random inputs K times, and check each API call with all of them, from --msprobe-seed on",
+        _draws,
+        "1",
+        question="where",
+    )
 
 
 Bounds = tuple[tuple[str, float], ...]
@@ -323,17 +329,24 @@ class PrecheckSettings(Options):
         "one of these that the documents of msProbe name)",
         standard_name,
         DEFAULT,
+        is_common=True,
     )
     cosine: float = option(
         "X", "standard cosine-maxabs: fail outputs whose cosine with the benchmark is not above X", parse_cosine, "0.99"
     )
     max_abs: float = option(
-        "X", "standard cosine-maxabs: fail outputs whose largest absolute error is not below X", parse_positive, "1e-4"
+        "X",
+        "standard cosine-maxabs: fail outputs whose largest absolute error is not below X",
+        parse_positive,
+        "1e-4",
+        is_common=True,
     )
     numeric: NumericSettings = field(default_factory=NumericSettings)
     edge_cases: bool = flag(
         "check every API with constructed inputs as well: empty, scalar, broadcast, strided and large tensors, extreme "
         "values, NaN, Inf",
+        question="what",
+        is_common=True,
     )
     standards: StandardChoice = option("", "standards by dtype and API", read_choice, is_yaml_only=True)
     error_data: Path | bool | None = option(
@@ -342,12 +355,16 @@ class PrecheckSettings(Options):
         "error_data below --msprobe-out",
         _error_data,
         is_path=True,
+        question="write",
+        is_common=True,
     )
     reproducers: Path | None = option(
         "DIR",
         "write a script with its data for every failing API call into DIR",
         parse_optional_path,
         is_path=True,
+        question="write",
+        is_common=True,
     )
     error_data_limit_bytes: int = option(
         "SIZE",
@@ -355,6 +372,7 @@ class PrecheckSettings(Options):
         parse_size,
         "1GB",
         name="error_data_limit",
+        question="write",
     )
 
     def error_data_folder(self, out: Path) -> Path | None:

@@ -30,6 +30,7 @@ from msprobe_collector.dump_format import (
 )
 from pytest_msprobe.apis.topics import random_api, reason_not_judged
 from pytest_msprobe.cases.edge_cases import EDGE_CASES, WITH_GRADIENTS, edge_cases_of
+from pytest_msprobe.diagnosis import Diagnosis, RunRows
 from pytest_msprobe.engines.protocol import DeviceSpecification, own_device
 from pytest_msprobe.engines.selection import NO_TORCH, EngineChoice, Engines
 from pytest_msprobe.reports.csv_pair import CsvPair
@@ -47,6 +48,7 @@ from pytest_msprobe.suites.contract import (
     refuse_unused,
 )
 from pytest_msprobe.suites.grouping import RECORD, api_headline, estimate_cost, group_api_calls, with_call_site
+from pytest_msprobe.suites.precheck.answer import PrecheckSummary, precheck_diagnosis
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from pytest_msprobe.suites.precheck.options import (
     DEFAULT,
@@ -188,6 +190,10 @@ class PrecheckReport(SuiteReport):
         """The result CSV."""
         return self._pair.result
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """What fails, and whether the passes show that rounding explains the rest."""
+        return precheck_diagnosis(rows)
+
     def files(self) -> Iterable[tuple[str, Path]]:
         """The pair, once there is a row."""
         if self._pair.result is not None and self._pair.details is not None:
@@ -312,6 +318,11 @@ class PrecheckSuite(Suite):
         Figure("max_rel", "Max rel", ".3g"),
         Figure("max_ulp", "Max ULP", ".3g"),
     )
+
+    @classmethod
+    def summary(cls) -> PrecheckSummary:
+        """Of finished rows, their answer."""
+        return PrecheckSummary()
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -22,6 +22,7 @@ from pytest_msprobe.engines.protocol import (
     leaves,
     output_label,
 )
+from pytest_msprobe.suites.repeat.batch import BatchCheck
 from pytest_msprobe.suites.repeat.options import RepeatSettings
 from pytest_msprobe.suites.repeat.results import Outcome, Runs, failure_text, judge_runs
 from pytest_msprobe.verdicts import Verdict
@@ -96,8 +97,21 @@ class RepeatCheck:
                 verdict = judge_runs(found[direction], settings.runs, self._engine.label, documented=kind, drawn=drawn)
                 if self._unfilled and verdict.status == "pass":
                     verdict = replace(verdict, message=f"memory was not filled between runs: {self._unfilled}")
+                if settings.batch and verdict.status == "pass":
+                    verdict = self._in_other_batches(case, incoming if direction == "backward" else None, verdict)
                 verdicts[direction] = verdict
         return verdicts
+
+    def _in_other_batches(self, case: Case, incoming: Incoming | None, verdict: Verdict) -> Verdict:
+        """The `verdict` on runs that agree, or what other batches than the recorded one change of it."""
+        labels = [case.gradient_label(path) for path in case.wanted]
+        check = BatchCheck(self._engine, case.call, case.wanted, labels, self._settings.max_memory_bytes)
+        found = check.run(incoming)
+        if found.status != "pass":
+            return replace(found, device=verdict.device, attachment=verdict.attachment)
+        figures = {row.label: row.figures for row in found.outputs}
+        rows = (replace(row, figures={**row.figures, **figures.get(row.label, {})}) for row in verdict.outputs)
+        return replace(verdict, outputs=tuple(rows))
 
     def _repeat(self, case: Case, wanted: tuple[LeafPath, ...], incoming: Incoming | None) -> dict[Direction, Runs]:
         forwards, backwards = Runs(), Runs()

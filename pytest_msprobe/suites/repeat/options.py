@@ -15,6 +15,7 @@ from pytest_msprobe.suites.options import (
     SEED,
     WORKERS_PER_DEVICE,
     Options,
+    flag,
     option,
 )
 
@@ -41,7 +42,15 @@ class RepeatSettings(Options):
     seed: int = SEED
     max_memory_bytes: int = MAX_MEMORY_BYTES
     data_dir: tuple[Path, ...] = DATA_DIR
-    runs: int = option("K", "run every API call K times on the same inputs", _runs, "10", name="repeat_runs")
+    batch: bool = flag("run each call with other batches as well: rows alone, halved, doubled, in other order")
+    runs: int = option(
+        "K",
+        "run every API call K times on the same inputs",
+        _runs,
+        "10",
+        name="repeat_runs",
+        is_common=True,
+    )
 
 
 OPTIONS = RepeatSettings.declared()

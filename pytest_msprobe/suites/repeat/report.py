@@ -11,6 +11,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from pytest_msprobe.diagnosis import AtFault, Diagnosis, RunRows
+from pytest_msprobe.diagnosis.from_rows import short_source
 from pytest_msprobe.reports.csv_pair import WORDS, neutral, new_files
 from pytest_msprobe.suites.contract import SuiteReport
 from pytest_msprobe.suites.grouping import direction_and_device
@@ -108,8 +110,13 @@ class RepeatReport(SuiteReport):
         self._compared = 0
         self._odd: Counter[str] = Counter()
         self._lines: list[str] = []
+        self._odd_rows: list[tuple[VerdictRow, Disagreement]] = []
+        self._rows: Counter[bool] = Counter()
 
     def receive(self, name: str, row: VerdictRow) -> None:
+        counts = [output.figures["rows"] for output in row.outputs if output.figures.get("rows") is not None]
+        if counts:
+            self._rows[any(counts)] += 1
         self._open.setdefault((row.dump, row.call), []).append(row)
 
     def receive_call(self, name: str, rows: Sequence[VerdictRow]) -> None:
@@ -129,6 +136,8 @@ class RepeatReport(SuiteReport):
             self._file.close()
 
     def findings(self) -> Iterator[str]:
+        if self._rows:
+            yield f"rows change with the batch in {self._rows[True]} of {self._rows.total()} results"
         if not self._compared:
             held = "no result of two devices" if self._devices else "results of one device"
             yield f"{held}: nothing was compared between devices"
@@ -145,6 +154,26 @@ class RepeatReport(SuiteReport):
     def files(self) -> Iterator[tuple[str, Path]]:
         if self._file is not None:
             yield "results", Path(self._file.name)
+
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """Calls that do not repeat, and devices that disagree."""
+        if not self._odd_rows:
+            return rows.diagnosis()
+        row, found = self._odd_rows[0]
+        (first, count), *others = self._odd.most_common()
+        sentence = f"differs from the others in {count} of {self._compared} results, first {row.call}: {found.where}"
+        device = AtFault(
+            id=row.node_id,
+            record=f"{row.call}.{direction_and_device(row.part)[0]}",
+            kind="device",
+            confidence="proved" if found.usual else "likely",
+            name=f"device {first}{f' and {len(others)} more' if others else ''}",
+            sentence=sentence if found.usual else f"{listed(found.odd)} differ, without a majority: {found.where}",
+            how=f"in {count} of {self._compared} results",
+            source=short_source(row.place.source) if row.place is not None else "",
+            count=count,
+        )
+        return rows.made("fault", [*rows.at_fault(), device])
 
     def fault(self) -> str:
         """Devices that disagree: none of their items has failed, since each agrees with itself."""
@@ -172,6 +201,8 @@ class RepeatReport(SuiteReport):
             self._odd.update(found.odd)
             others = f"against {listed(found.usual)}" if found.usual else "differ, without a majority"
             self._lines.append(f"  {name} {direction}: {listed(found.odd)} {others}: {found.where}")
+            row = next(row for row in rows if direction_and_device(row.part)[1] in found.odd)
+            self._odd_rows.append((row, found))
         return found
 
 

@@ -39,18 +39,26 @@ if TYPE_CHECKING:
     from pytest_msprobe.suites.repeat.check import RepeatCheck
 
 
+#: Other batches of a call: some rows alone, both halves, all twice, all in other order, and the batch itself.
+_BATCH_RUNS = 13
+
+
 class RepeatSuite(Suite):
     """Runs API calls on a device, and compares their bytes between runs and between devices."""
 
     name = "repeat"
     title = "Repeated API calls"
-    item_noun = "API calls by direction and device"
+    item_noun = "records of each device"
     options = OPTIONS
+    passing = "equal"
+    certainty = "proved"
     severity_figures = ("elements",)
     figures = (
         Figure("results", "Results", ".0f"),
         Figure("elements", "Elements", ".0f"),
         Figure("bits", "Bits", ".0f"),
+        Figure("rows", "Rows", ".0f"),
+        Figure("ulp", "ulp", ".3g"),
     )
 
     def __init__(self, context: Context, settings: RepeatSettings) -> None:
@@ -109,7 +117,8 @@ class RepeatSuite(Suite):
         self._check = None
 
     def cost(self, file: Path, group: Group) -> float:
-        return self._settings.runs * estimate_cost(self._dump(file), group.call)
+        runs = self._settings.runs + self._settings.batch * _BATCH_RUNS
+        return runs * estimate_cost(self._dump(file), group.call)
 
     def frames(self, record: Record) -> Sequence[Frame]:
         return self._dump(record.file).stacks.frames(f"{record.call}.forward")
@@ -118,7 +127,8 @@ class RepeatSuite(Suite):
         files = self.files
         shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} dumps"
         where = f" on each of {len(self._devices)} devices" if self._devices else ""
-        return [f"msprobe: {shown}: every API call {self._settings.runs} times on the same inputs{where}"]
+        batches = ", and with other batches" if self._settings.batch else ""
+        return [f"msprobe: {shown}: every API call {self._settings.runs} times on the same inputs{where}{batches}"]
 
     def dumps(self) -> Iterator[Dump]:
         for path in self.files:

@@ -17,6 +17,8 @@ class ShardedSettings(Options):
         "judge the ranks of a sharded run by this dump.json or folder: the same step on one rank, or sharded otherwise",
         parse_optional_path,
         is_path=True,
+        question="what",
+        is_common=True,
     )
     data_dir: tuple[Path, ...] = DATA_DIR
     noise: Path | None = NOISE

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from io import TextIOWrapper
+from math import isfinite
 from pathlib import Path
 
+from msgspec import structs
+
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Inherited, RunRows
+from pytest_msprobe.diagnosis.from_rows import named, short_source
 from pytest_msprobe.reports.csv_pair import neutral, new_files
 from pytest_msprobe.suites.contract import RowSummary, SuiteReport
 from pytest_msprobe.suites.sharded.alone import LawsSession
@@ -53,6 +58,56 @@ class _Step:
     by_laws: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """A record at fault: its row without what is long, and what was found of it."""
+
+    row: VerdictRow
+    finding: RecordFinding
+    is_first: bool
+
+
+def _at_fault(found: Iterable[_Wrong]) -> list[AtFault]:
+    """One entry for the same operation in several layers, in the order of passes and execution, first ones first."""
+    groups: dict[tuple[str, str, str], list[_Wrong]] = {}
+    for wrong in sorted(found, key=lambda one: (not one.is_first, PHASES.index(one.finding.phase), one.finding.order)):
+        key = wrong.row.api, wrong.finding.phase, wrong.finding.wrong[0].path if wrong.finding.wrong else ""
+        groups.setdefault(key, []).append(wrong)
+    return [_entry(group) for group in groups.values()]
+
+
+def _entry(group: Sequence[_Wrong]) -> AtFault:
+    first = group[0]
+    row, place = first.row, first.row.place
+    values = first.finding.wrong
+    value = values[0] if values else None
+    cells = [(one.row.call, one.row.place.cells[-1] if one.row.place and one.row.place.cells else "") for one in group]
+    sizes = [each.distance for one in group for each in one.finding.wrong if each.distance is not None]
+    size = max(filter(isfinite, sizes), default=None)
+    evidence: dict[str, float | int | str] = {}
+    if value is not None:
+        evidence = {"state": value.state, "tried": "; ".join(value.tried[:3])}
+        evidence |= {} if value.tolerance is None else {"tolerance": value.tolerance}
+        evidence |= {} if value.distance is None else {"distance": value.distance}
+    return AtFault(
+        id=row.node_id,
+        record=first.finding.record,
+        kind=value.state if value is not None else "error",
+        confidence="likely" if first.is_first or first.finding.has_good_inputs else "first difference only",
+        name=named(row.api if len(group) > 1 else row.call, cells, [first.finding.phase]),
+        sentence=f"{value.path}: {value.message}" if value is not None else row.message,
+        how=f"{100 * size:.3g} % off" if size else "",
+        value=value.path if value is not None else "",
+        size=size,
+        source=short_source(place.source) if place is not None else "",
+        cell=place.cells[-1] if place is not None and place.cells else "",
+        ranks=first.finding.ranks,
+        steps=() if place is None or place.step is None else (place.step,),
+        count=len(group),
+        evidence=evidence,
+    )
+
+
 class ShardedSummary(RowSummary):
     """The steps of a run.
 
@@ -62,6 +117,7 @@ class ShardedSummary(RowSummary):
 
     def __init__(self) -> None:
         self.steps: dict[str, _Step] = {}
+        self._wrong: list[_Wrong] = []
 
     def add(self, row: VerdictRow) -> None:
         if row.attachment is None or "finding" not in row.attachment:
@@ -83,6 +139,8 @@ class ShardedSummary(RowSummary):
             told = [str(line) for line in row.attachment.get("told", ())]
             entry = finding.order, role == "first", [finding.record, *told]
             step.faults.setdefault(finding.phase, []).append(entry)
+            light = replace(row, attachment=None, explanation="")
+            self._wrong.append(_Wrong(light, finding, is_first=role == "first"))
         elif role == "inherited":
             step.inherited[finding.phase] += 1
 
@@ -90,10 +148,49 @@ class ShardedSummary(RowSummary):
     def is_bad(self) -> bool:
         return any(step.faults or step.inherited for step in self.steps.values())
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """The first wrong place of each pass; what follows from it is no fault of its own."""
+        at_fault = _at_fault(self._wrong)
+        states = sum((step.states for step in self.steps.values()), Counter[str]())
+        unjudged = [*rows.unjudged(), *self._unjudged()]
+        outcome = rows.outcome(is_fault=bool(at_fault))
+        if not at_fault and (failed := rows.at_fault(by_order=True)):
+            outcome, at_fault = "fault", failed
+        placed = states["placed"]
+        told = ""
+        if outcome == "rounding":
+            outcome = "unaccounted" if unjudged else "rounding"
+        if outcome in ("rounding", "unaccounted"):
+            by_laws = any(step.by_laws for step in self.steps.values())
+            words = "obey the laws that they are judged by" if by_laws else "are those of the logical run"
+            left = states.total() - placed
+            told = f"{placed} values of the ranks {words}{f'; {left} were not judged' if left else ''}"
+        found = rows.made(outcome, at_fault, told=told, unjudged=unjudged)
+        spread = sum(count for step in self.steps.values() for count in step.inherited.values())
+        return structs.replace(found, inherited=Inherited(spread))
+
+    def _unjudged(self) -> Iterator[CannotSay]:
+        for step in self.steps.values():
+            for reason, count in step.unjudged.most_common(_SHOWN):
+                yield CannotSay(f"{count} values", reason or "they are of no law", count)
+            for state, words in (("missing", "not every rank has them"), ("unreadable", "they cannot be read")):
+                if step.states[state]:
+                    yield CannotSay(f"{step.states[state]} values", words, step.states[state])
+            if step.beside:
+                yield CannotSay(f"{step.beside} records of ranks", "the logical run has no such call", step.beside)
+
     def lines(self) -> Iterator[str]:
         for dump, step in self.steps.items():
             prefix = f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
             yield from (printable(line) for line in _lines(step, prefix))
+
+    def facts(self) -> Iterator[str]:
+        """How many values were judged in each step, and by what."""
+        for dump, step in self.steps.items():
+            prefix = f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
+            yield printable(next(_lines(step, prefix)))
+            if step.by_laws and step.states["unjudged"]:
+                yield f"{step.states['unjudged']} values are of no law, so that they may be wrong"
 
     def markup(self) -> str:
         return "".join(picture(step.places) for step in self.steps.values())
@@ -172,6 +269,12 @@ class ShardedReport(SuiteReport):
 
     def findings(self) -> Iterator[str]:
         return self._summary.lines()
+
+    def facts(self) -> Iterator[str]:
+        return self._summary.facts()
+
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        return self._summary.diagnosis(rows)
 
     def files(self) -> Iterator[tuple[str, Path]]:
         if self._file is not None:

@@ -43,6 +43,7 @@ class ShardedSuite(Suite):
     """Puts the values of ranks together and judges them by the logical run."""
 
     name = "sharded"
+    excuses = True
     title = "Sharded runs"
     item_noun = "records of the logical run"
     group_noun = "operations"

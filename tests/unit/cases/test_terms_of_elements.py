@@ -232,3 +232,12 @@ def test_one_lost_term_of_a_product_is_seen(tmp_path: Path, dropped: int) -> Non
     tested[dropped, dropped] -= LEFT[dropped, lost] * RIGHT[dropped, lost]
     pair = pair_of(tmp_path, "Functional.linear.0", [LEFT, RIGHT], tested=tested)
     assert not BackwardError().judge_pair(pair).is_pass
+
+
+def test_terms_beyond_the_range_of_float32_explain_nothing_and_end(tmp_path: Path) -> None:
+    x, incoming = drawn(24, 6) * np.float32(1e30), drawn(24, 4) * np.float32(1e30)
+    with np.errstate(all="ignore"):
+        tested = incoming.T @ x
+    tested[0, 0] = np.nan
+    pair = pair_of(tmp_path, "Functional.linear.0", [x, drawn(4, 6)], incoming=incoming, position=1, tested=tested)
+    assert not BackwardError().judge_pair(pair).is_pass

@@ -127,12 +127,12 @@ def test_rows_of_which_more_is_known_follow_once_more_and_count(tmp_path: Path) 
     first = row("Cell.a.0", "forward").with_property("level", "inherited")
     for item in (first, row("Mint.add.0", "forward"), row("Cell.a.0", "backward")):
         lines.write(item.call, item)
-    lines.append_corrections({("/d/dump.json", "Cell.a.0", "forward"): "born inside"})
+    lines.append_corrections({("/d/dump.json", "Cell.a.0", "forward"): "arises inside"})
     lines.close()
     assert len(list(read_json_lines(lines.path))) == 4
     found = {(item.call, item.part): item.properties for item in read_latest_rows([lines.path])}
     assert found == {
-        ("Cell.a.0", "forward"): (("level", "born inside"),),
+        ("Cell.a.0", "forward"): (("level", "arises inside"),),
         ("Mint.add.0", "forward"): (),
         ("Cell.a.0", "backward"): (),
     }
@@ -152,8 +152,8 @@ def test_the_answers_go_with_the_last_row(tmp_path: Path, *, appends: bool) -> N
     before = path.read_bytes() if appends else b""
     lines = JsonLines(path, appends=appends)
     lines.write("Mint.add.1", row("Mint.add.1", "forward"))
-    lines.attach_answers({})
-    lines.attach_answers({"/d/dump.json": {"text": "At fault"}})
+    lines.attach({})
+    lines.attach({"/d/dump.json": {"text": "At fault"}})
     lines.write("Mint.add.2", row("Mint.add.2", "forward"))
     lines.close()
     assert path.read_bytes().startswith(before)

@@ -77,7 +77,7 @@ def test_the_command_takes_rows_of_every_suite_and_fails_when_one_did(
     assert main(["merge", str(tmp_path), "-o", str(tmp_path / "good")]) == 0
     text = capsys.readouterr().out
     assert text.count("1 passed, 0 failed, 0 skipped") == len(suites)
-    assert "(API calls by direction)" in text
+    assert "(records)" in text
     assert "(operations)" in text
     assert len(list(read_json_lines(tmp_path / "good" / "merged.jsonl"))) == len(suites)
     write(tmp_path / "9.jsonl", row("Mint.add.1", "forward", "error", suite="overflow"))

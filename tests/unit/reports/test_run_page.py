@@ -8,10 +8,12 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from page_reader import page_content, page_rows
 
+from pytest_msprobe.diagnosis import Diagnosis
 from pytest_msprobe.reports.jsonl import JsonLines, read_latest_rows
 from pytest_msprobe.reports.page import write_page
 from pytest_msprobe.suites.precheck.suite import PrecheckSuite
@@ -79,34 +81,72 @@ def test_the_last_row_on_a_record_counts_and_ranks_stay_apart(tmp_path: Path) ->
     assert [one["dump"] for one in found].count(dump) == 1
 
 
-def test_the_sentence_names_operation_cell_rounding_and_what_was_not_judged(tmp_path: Path) -> None:
-    explained = OutputRow("output.0", "", "", (), "error", figures={"ratio": 2.0}, rounding=EXPLAINED)
+def section_of(tmp_path: Path, *rows: VerdictRow) -> dict[str, Any]:
+    """What the page of some rows holds of their suite."""
+    write_page(tmp_path / "page.html", [written(tmp_path / "rows.jsonl", *rows)], SUITES)
+    (section,) = page_content(tmp_path / "page.html")["sections"]
+    return dict(section)
+
+
+WRONG_OUTPUT = OutputRow(
+    "output.0",
+    "",
+    "",
+    (),
+    "error",
+    figures={"ratio": 250.0},
+    rounding="not explained by rounding (900 times its tolerance)",
+)
+EXPLAINED_OUTPUT = OutputRow("output.0", "", "", (), "error", figures={"ratio": 2.0}, rounding=EXPLAINED)
+
+
+def test_the_answer_names_operation_cell_rounding_and_what_was_not_judged(tmp_path: Path) -> None:
     rows = [
         row("Mint.exp.0", 0),
-        row("Mint.rsqrt.0", 1, "error"),
+        row("Mint.rsqrt.0", 1, "error", outputs=(WRONG_OUTPUT,)),
         row("Mint.rsqrt.1", 2),
-        row("Mint.matmul.0", 3, "error", outputs=(explained,)),
+        row("Mint.matmul.0", 3, "error", outputs=(EXPLAINED_OUTPUT,)),
         row("Mint.rand.0", 4, "skip"),
     ]
-    write_page(tmp_path / "page.html", [written(tmp_path / "rows.jsonl", *rows)], SUITES)
-    answer = page_content(tmp_path / "page.html")["sections"][0]["answer"]
-    assert answer["headline"] == "Mint.rsqrt is at fault: 1 of its 2 records fail, in net.fc.Dense."
-    assert answer["points"][0] == "First in execution order: Mint.rsqrt.0 forward, in net.fc.Dense."
-    assert answer["points"][1].startswith("1 of the 2 failures are explained by rounding")
-    assert answer["points"][2] == "1 not judged: why (1)"
-    assert answer["faults"] == [["Mint.rsqrt", 1, 2]]
+    section = section_of(tmp_path, *rows)
+    diagnosis = section["diagnosis"]
+    assert diagnosis["headline"].startswith("Fault: Mint.rsqrt.0")
+    assert len(diagnosis["headline"]) <= 90
+    assert [(one["record"], one["cell"], one["count"]) for one in diagnosis["at_fault"]] == [
+        ("Mint.rsqrt.0.forward", "net.fc.Dense", 1)
+    ]
+    assert diagnosis["at_fault"][0]["id"] == rows[1].node_id
+    reasons = [one["why"] for one in diagnosis["cannot_say"]]
+    assert "why" in reasons
+    assert any("rounding explains it" in reason for reason in reasons)
+    assert section["answer"]["faults"] == [["Mint.rsqrt", 1, 2]]
+    assert section["answer"]["is_bad"]
 
 
 def test_a_run_without_failures_or_with_explained_ones_says_so(tmp_path: Path) -> None:
-    def headline(*rows: VerdictRow) -> str:
-        write_page(tmp_path / "page.html", [written(tmp_path / "rows.jsonl", *rows)], SUITES)
-        text: str = page_content(tmp_path / "page.html")["sections"][0]["answer"]["headline"]
-        return text
+    def outcome(*rows: VerdictRow) -> str:
+        return str(section_of(tmp_path, *rows)["diagnosis"]["outcome"])
 
-    explained = OutputRow("output.0", "", "", (), "error", figures={"ratio": 2.0}, rounding=EXPLAINED)
-    assert headline(row("Mint.exp.0", 0)).startswith("No failure: all 1 ")
-    assert "no operation is at fault" in headline(row("Mint.exp.0", 0, "error", outputs=(explained,)))
-    assert headline(row("Mint.exp.0", 0, "skip")) == "Nothing was judged."
+    judged = OutputRow("output.0", "", "", (), "pass", standard="backward-error", figures={"ratio": 0.5})
+    assert outcome(row("Mint.exp.0", 0, device="recorded values", outputs=(judged,))) == "rounding"
+    assert outcome(row("Mint.exp.0", 0, "error", outputs=(EXPLAINED_OUTPUT,))) == "unaccounted"
+    assert outcome(row("Mint.exp.0", 0, "skip")) == "not_judged"
+
+
+def test_the_title_is_the_verdict_and_the_dump(tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", [written(tmp_path / "rows.jsonl", row("Mint.add.0", 0, "error"))], SUITES)
+    (title,) = re.findall("<title>(.*)</title>", (tmp_path / "page.html").read_text(encoding="utf-8"))
+    (section,) = page_content(tmp_path / "page.html")["sections"]
+    assert title == f"{section['diagnosis']['headline']} - run"
+
+
+def test_the_answer_of_the_run_counts_before_that_of_its_rows(tmp_path: Path) -> None:
+    """It may know of dumps that could not be read, which no row says."""
+    answer = Diagnosis(suite="precheck", outcome="unaccounted", headline="Undecided: one dump cannot be read")
+    source = written(tmp_path / "rows.jsonl", row("Mint.add.0", 0))
+    write_page(tmp_path / "page.html", [source], SUITES, answer)
+    (section,) = page_content(tmp_path / "page.html")["sections"]
+    assert section["diagnosis"]["headline"] == "Undecided: one dump cannot be read"
 
 
 def test_nothing_of_a_dump_is_markup(tmp_path: Path) -> None:

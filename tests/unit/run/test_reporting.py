@@ -22,6 +22,7 @@ class Terminal:
     """The lines of a summary."""
 
     verbosity = 0
+    isatty = False
     stats: ClassVar[dict[str, list[object]]] = {}
 
     def __init__(self) -> None:
@@ -43,10 +44,20 @@ class Run:
         hook = SimpleNamespace(pytest_msprobe_verdict=self)
         self.suite = FakeSuite({DUMP: [group(f"Mint.add.{number}") for number in range(3)]})
         given = {"out": tmp_path / "out", "jsonl": None, "earlier": None, "allows_empty": False, **options}
-        config: Any = SimpleNamespace(hook=hook, stash={}, invocation_params=SimpleNamespace(args=(), dir=tmp_path))
-        earlier, settings = given.pop("earlier"), SimpleNamespace(page=None, **given)
+        config: Any = SimpleNamespace(
+            hook=hook,
+            stash={},
+            invocation_params=SimpleNamespace(args=(), dir=tmp_path),
+            option=SimpleNamespace(collectonly=False, verbose=0),
+            getoption=lambda name, default=None: default,
+            pluginmanager=SimpleNamespace(get_plugin=lambda name: None, hasplugin=lambda name: False),
+        )
+        others = {"page": None, "diagnosis": None, "baseline": None, "shard": None, "folders": (), "values": {}}
+        earlier, settings = given.pop("earlier"), SimpleNamespace(**others, **given)
         self.plugin = ReportPlugin(config, settings, self.suite, lambda: ["header"], earlier)
-        self.session: Any = SimpleNamespace(config=config, exitstatus=0)
+        self.session: Any = SimpleNamespace(
+            config=config, exitstatus=0, shouldstop=False, shouldfail=False, testscollected=0
+        )
         self.plugin.pytest_sessionstart(self.session)
 
     def get_hookimpls(self) -> list[None]:
@@ -56,7 +67,7 @@ class Run:
         self.observer(config, row)
 
     def report(self, item: VerdictRow, outcome: str = "passed") -> Any:
-        report: Any = SimpleNamespace(msprobe_row=item.to_wire(), outcome=outcome)
+        report: Any = SimpleNamespace(msprobe_row=item.to_wire(), outcome=outcome, failed=outcome == "failed")
         self.plugin.pytest_runtest_logreport(report)
         return report
 

@@ -1,28 +1,54 @@
 // The page put together.
 
 function App({ content }) {
-  const [at, setAt] = useState(0);
-  const [themeName, setTheme] = useState(() => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
-  document.documentElement.dataset.theme = themeName; // before canvases ask for its colours
   const sections = useMemo(() => content.sections.map((raw) => new Section(raw)), [content]);
+  const [at, setAt] = useState(() => sectionOf(sections, location.hash));
+  const [themeName, setTheme] = useState(() => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+  const [isPrinting, setPrinting] = useState(false);
+  document.documentElement.dataset.theme = isPrinting ? "light" : themeName; // before canvases ask for its colours
+  useLayoutEffect(() => { // at once: a page may be printed before it is painted
+    const print = () => setPrinting(true), back = () => setPrinting(false);
+    const follow = () => setAt(sectionOf(sections, location.hash));
+    const listeners = { beforeprint: print, afterprint: back, hashchange: follow };
+    Object.entries(listeners).forEach(([name, listener]) => window.addEventListener(name, listener));
+    return () => Object.entries(listeners).forEach(([name, listener]) => window.removeEventListener(name, listener));
+  }, [sections]);
   const section = sections[at];
+  const change = (index) => {
+    history.replaceState(null, "", index ? `#?suite=${encodeURIComponent(sections[index].suite)}` : "#");
+    setAt(index);
+  };
   return html`
     <header class="top"><span class="brand">pytest-msprobe ${content.version}</span><span class="made">${content.made}</span>
-      ${sections.length > 1 && html`<nav aria-label="Suites">${sections.map((one, index) => html`<button key=${one.suite} aria-pressed=${index === at} onClick=${() => setAt(index)}>${one.title}</button>`)}</nav>`}
+      ${sections.length > 1 && html`<nav aria-label="Suites">${sections.map((one, index) => html`<button key=${one.suite} aria-pressed=${index === at} onClick=${() => change(index)}>${one.title}</button>`)}</nav>`}
       <button class="small" id="theme" onClick=${() => setTheme(themeName === "dark" ? "light" : "dark")} aria-label="Dark or light">${themeName === "dark" ? "Light" : "Dark"}</button></header>
-    ${section ? html`<${SuitePage} key=${section.suite} section=${section} themeName=${themeName} />` : html`<main><h1>No rows</h1></main>`}`;
+    ${section ? html`<${SuitePage} key=${section.suite} section=${section} suite=${at ? section.suite : ""} isPrinting=${isPrinting} themeName=${isPrinting ? "light" : themeName} />` : html`<main><h1>No rows</h1></main>`}`;
 }
 
-function SuitePage({ section, themeName }) {
-  const [filter, change] = useReducer((before, changes) => ({ ...before, ...changes }), NO_FILTER);
-  const [sort, setSort] = useState({ id: "", isDescending: false });
-  const [selected, setSelected] = useState(-1);
-  const [isOpen, setOpen] = useState(false);
+// The suite that an address names, or that has its record.
+function sectionOf(sections, hash) {
+  const [record, query] = splitHash(hash);
+  const named = sections.findIndex((section) => section.suite === query.get("suite"));
+  if (named >= 0 || !record) return Math.max(0, named);
+  return Math.max(0, sections.findIndex((section) => section.find(record) >= 0));
+}
+
+function SuitePage({ section, suite, isPrinting, themeName }) {
+  const start = useMemo(() => viewOf(section, location.hash), [section]);
+  const [filter, change] = useReducer((before, changes) => ({ ...before, ...changes }), start.filter);
+  const [sort, setSort] = useState(start.sort);
+  const [selected, setSelected] = useState(start.selected);
+  const [hasPasses, setPasses] = useState(start.hasPasses);
+  const [unknown, setUnknown] = useState(start.unknown);
+  const now = useRef(start.selected); // the state may be one rendering behind
+  const isOpen = selected >= 0;
   const columns = useMemo(() => columnsOf(section), [section]);
   const tree = useMemo(() => { const made = new ModelTree(section); shortenNames(made); return made; }, [section]);
   section.parts = useMemo(() => ({ backward: section.count > 0 && section.columns.part.some((part) => section.texts[part].startsWith("backward")) }), [section]);
   const found = useMemo(() => selectRows(section, filter), [section, filter]);
-  const rows = useMemo(() => sortRows(found, columns.find((column) => column.id === sort.id), sort.isDescending), [found, sort, columns]);
+  const sorted = useMemo(() => sortRows(section, found, columns.find((column) => column.id === sort.id), sort.isDescending), [found, sort, columns]);
+  const isFolded = !hasPasses && found.some((row) => section.urgency(row) < 4);
+  const rows = useMemo(() => (isFolded ? sorted.filter((row) => section.urgency(row) < 4) : sorted), [sorted, isFolded]);
   const isShown = useMemo(() => { const mask = new Uint8Array(section.count); for (const row of found) mask[row] = 1; return mask; }, [found]);
   const isInTree = useMemo(() => {
     if (filter.cell < 0 && filter.api < 0) return isShown;
@@ -32,26 +58,36 @@ function SuitePage({ section, themeName }) {
   }, [section, filter]);
   const isFiltered = found.length < section.count;
 
+  const select = (row) => { now.current = row; setSelected(row); };
   const open = useCallback((row) => {
-    setSelected(row);
-    setOpen(true);
-    history.replaceState(null, "", `#${encodeURI(section.link(row))}`);
+    select(row);
+    setUnknown([]);
+    if (section.urgency(row) === 4) setPasses(true); // a record that is open has its place in the table
   }, [section]);
-  const close = useCallback(() => { setOpen(false); setSelected(-1); history.replaceState(null, "", "#"); }, []);
+  const close = useCallback(() => select(-1), []);
   const step = (by) => {
-    const current = section.find(decodeURI(location.hash.slice(1))); // the state may be one rendering behind
-    const next = rows.indexOf(current) + by;
-    if (current >= 0 && rows[next] !== undefined) open(rows[next]);
+    const next = rows.indexOf(now.current) + by;
+    if (now.current >= 0 && rows[next] !== undefined) open(rows[next]);
   };
-  useEffect(() => {
+  const view = { filter, sort, selected, hasPasses };
+  useLayoutEffect(() => {
+    // An address that says nothing that this page knows stays as it is, so that one can see what it was.
+    if (!unknown.length) replaceHash(hashOf(section, view, suite));
+  }, [section, filter, sort, selected, hasPasses, unknown]);
+  useLayoutEffect(() => {
     const follow = () => {
-      const row = section.find(decodeURI(location.hash.slice(1)));
-      if (row >= 0) { setSelected(row); setOpen(true); }
+      if (location.hash === hashOf(section, { ...view, selected: now.current }, suite)) return;
+      const next = viewOf(section, location.hash);
+      change(next.filter);
+      setSort(next.sort);
+      setPasses(next.hasPasses);
+      setUnknown(next.unknown);
+      if (next.selected >= 0) open(next.selected); else select(-1);
     };
-    follow();
     window.addEventListener("hashchange", follow);
     return () => window.removeEventListener("hashchange", follow);
-  }, [section]);
+  }, [section, filter, sort, hasPasses]);
+  useEffect(() => { if (start.selected >= 0 && section.urgency(start.selected) === 4) setPasses(true); }, [start]);
   useEffect(() => {
     const keys = (event) => {
       const isTyping = event.target.matches?.("input, select, textarea");
@@ -68,19 +104,29 @@ function SuitePage({ section, themeName }) {
   const shared = { section, isShown, isFiltered, filter, selected, themeName, onSelect: open };
   const setCell = (cell) => change({ cell, api: -1 });
   return html`<main class=${isOpen ? "with-details" : ""}>
+    ${unknown.length > 0 && html`<p class="panel unknown" role="alert">This page has no ${unknown.join(", no ")}. The link is of another run, or misspelt. <button class="small" onClick=${() => { setUnknown([]); change(NO_FILTER); }}>Show all records</button></p>`}
     <${Top} section=${section} filter=${filter} change=${change} onSelect=${open} />
     ${section.suite === "gradients" ? html`<${GradientMap} ...${shared} />` : html`<${Strip} ...${shared} onBrush=${(from, to) => change({ from, to })} />`}
     ${section.suite === "overflow" && html`<${OverflowGraph} ...${shared} />`}
     ${section.markup && html`<section class="panel suite-picture" aria-label="Picture of all records" dangerouslySetInnerHTML=${{ __html: section.markup }} />`}
-    <${FilterBar} section=${section} filter=${filter} change=${change} rows=${rows} columns=${columns} />
+    <${FilterBar} section=${section} filter=${filter} change=${change} count=${found.length} rows=${sorted} columns=${columns} />
     <div class="columns">
       <${TreeView} section=${section} tree=${tree} isShown=${isInTree} filter=${filter} selected=${selected} onCell=${setCell} onApi=${(api) => change({ api, cell: -1 })} onSelect=${open} />
-      <section class="panel" id="table" aria-label="Records"><${Table} section=${section} rows=${rows} columns=${columns} sort=${sort} selected=${selected} onSort=${sortBy} onSelect=${open} onOpen=${() => setOpen(true)} /></section>
+      <${Table} section=${section} rows=${isPrinting ? printedRows(section, sorted) : rows} folded=${sorted.length - rows.length} columns=${columns} sort=${sort} selected=${selected} isPrinting=${isPrinting}
+        hasPasses=${hasPasses} onPasses=${setPasses} onSort=${sortBy} onSelect=${open} />
     </div>
     <${Pictures} ...${shared} isShown=${useLater(isShown)} change=${change} />
-    ${isOpen && selected >= 0 && html`<${Details} section=${section} row=${selected} columns=${columns} onClose=${close} onStep=${step} onCell=${setCell} />`}
+    ${isOpen && html`<${Details} section=${section} row=${selected} columns=${columns} link=${() => hashOf(section, { selected }, suite)} onClose=${close} onStep=${step} onCell=${setCell} />`}
   </main>`;
 }
+
+function replaceHash(hash) {
+  if (location.hash === hash || (hash === "#" && !location.hash)) return;
+  try { history.replaceState(null, "", hash); } catch { /* a browser takes so many changes in so many seconds */ }
+}
+
+// What is printed below the answer.
+function printedRows(section, rows) { return rows.filter((row) => section.urgency(row) <= 1); }
 
 // A value some moments later: what stands below the first screen does not hold up the answer to a click.
 function useLater(value) {
@@ -98,31 +144,70 @@ function startsDescending(section, id) {
   return figure ? !figure.isLowBad : false;
 }
 
+const STATES = { fault: "bad", unaccounted: "open", rounding: "good", equal: "good", not_judged: "none" };
+const MOST_CAUSES = 3;
+
 function Top({ section, filter, change, onSelect }) {
-  const { answer } = section;
+  const { answer, diagnosis } = section;
   const fault = useMemo(() => rowsAtFault(section), [section]);
   const verdicts = useMemo(() => countVerdicts(section), [section]);
-  const first = (section.suite === "overflow" ? firstNonfinite(section, allRows(section)) : undefined) ?? firstFailure(section, allRows(section)) ?? fault[0];
   const faults = answer.faults.filter(([api]) => section.suite !== "overflow" || api !== "first_anomaly");
-  const state = answer.is_bad && !fault.length ? "bad" : fault.length ? (verdicts.some((one) => one.verdict === "explained" && one.count === fault.length) ? "explained" : "bad") : answer.outcomes.passed ? "good" : "none";
-  return html`<section class=${`answer answer-${state}`} aria-label="Answer">
+  const chosen = (api) => filter.api >= 0 && section.apis[filter.api] === api;
+  return html`<section class=${`answer answer-${STATES[diagnosis.outcome] || "none"}`} aria-label="Answer">
     <p class="suite">${section.title}</p>
-    <h1>${answer.headline}</h1>
+    <h1>${diagnosis.headline}</h1>
     <div class="verdicts" role="group" aria-label="Verdicts">${verdicts.map(({ verdict, title, count }) => html`<button key=${verdict} class=${`count count-${verdict}`} aria-pressed=${filter.verdict === verdict} onClick=${() => change({ verdict: filter.verdict === verdict ? "" : verdict })}><b>${number(count)}</b> ${title}</button>`)}</div>
     <div class="answer-columns">
-      <div><ul class="points" tabindex="0" aria-label="What else is known">${answer.points.map((point) => html`<li key=${point} class=${point.startsWith("  ") ? "inner" : ""}>${point}</li>`)}</ul>
-        ${faults.length > 0 && html`<p class="faults">Failing ${section.kinds}: ${faults.slice(0, 8).map(([api, count, total]) => html` <button class="chip" key=${api} aria-pressed=${filter.api >= 0 && section.apis[filter.api] === api} onClick=${() => { const at = section.apis.indexOf(api); change({ api: filter.api === at ? -1 : at, cell: -1 }); }}>${api} <b>${count}</b>/${total}</button>`)}${faults.length > 8 && ` and ${faults.length - 8} more`}</p>`}</div>
-      <div class="commands">
-        ${first !== undefined && html`<div class="command"><span class="command-title">First in order</span><button class="link" onClick=${() => onSelect(first)}>${section.title_(first)}</button>${section.cell[first] >= 0 && html`<span>in ${section.cells[section.cell[first]].name}</span>`}</div>`}
-        ${first !== undefined && section.text("source", first) && html`<div class="command"><span class="command-title">Source line</span><code tabindex="0">${section.text("source", first)}</code></div>`}
-        ${fault.length > 0 && html`<${Command} title="Judge only these again" text=${rerunCommand(section, fault)} />`}
-        ${fault.length > 0 && section.suite === "precheck" && html`<${Command} title="Write a script that shows it" text=${rerunCommand(section, [first], ["--msprobe-reproducers=reproducers"])} />`}
-      </div></div>
-    ${section.runs.some((run) => run.header) && html`<details class="runs"><summary>What was judged, against what</summary><ul>${[...new Set(section.runs.flatMap((run) => run.header || []))].map((line) => html`<li key=${line}>${line.replace(/^msprobe: /, "")}</li>`)}</ul></details>`}
+      <div><${Causes} section=${section} onSelect=${onSelect} /><${Effect} diagnosis=${diagnosis} />
+        ${faults.length > 0 && html`<p class="faults">Failing ${section.kinds}: ${faults.slice(0, 8).map(([api, count, total]) => html` <button class="chip" key=${api} aria-pressed=${chosen(api)} onClick=${() => change({ api: chosen(api) ? -1 : section.apis.indexOf(api), cell: -1 })}>${middle(api, 40)} <b>${count}</b>/${total}</button>`)}${faults.length > 8 && ` and ${faults.length - 8} more`}</p>`}</div>
+      <div><${Next} section=${section} fault=${fault} /><${Unsaid} diagnosis=${diagnosis} /></div></div>
+    <details class="runs"><summary>More of this run</summary>
+      <ul>${[...answer.points, ...new Set(section.runs.flatMap((run) => run.header || []).map((line) => line.replace(/^msprobe: /, "")))].map((line) => html`<li key=${line} class=${line.startsWith("  ") ? "inner" : ""}>${line}</li>`)}</ul></details>
   </section>`;
 }
 
-function FilterBar({ section, filter, change, rows, columns }) {
+// Each cause with its first record: the same fault in several layers, directions and ranks is one.
+function Causes({ section, onSelect }) {
+  const causes = section.diagnosis.at_fault, left = causes.length - MOST_CAUSES + (section.diagnosis.cut.at_fault || 0);
+  if (!causes.length) return null;
+  const one = (cause) => {
+    const row = section.item(cause.id), where = [cause.cell && `in ${cause.cell}`, cause.ranks.length > 0 && `rank ${cause.ranks.join(", ")}`, cause.steps.length > 0 && `step ${cause.steps.join(", ")}`];
+    return html`<li key=${cause.id + cause.name}>${row === undefined ? html`<b>${cause.name}</b>` : html`<button class="link" onClick=${() => onSelect(row)}>${cause.name}</button>`}
+      <span class="muted"> ${[`${cause.count} ${cause.count === 1 ? "record" : "records"}`, ...where, cause.confidence].filter(Boolean).join(", ")}</span>
+      <div>${cause.sentence}</div>${cause.source && html`<code class="source">${cause.source}</code>`}</li>`;
+  };
+  return html`<h2>${causes.length > 1 ? "Causes" : "Cause"}</h2><ol class=${`causes ${causes.length > 1 ? "" : "single"}`}>${causes.slice(0, MOST_CAUSES).map(one)}</ol>
+    ${left > 0 && html`<details><summary>${left} more</summary><ol class="causes" start=${MOST_CAUSES + 1}>${causes.slice(MOST_CAUSES).map(one)}</ol></details>`}`;
+}
+
+function Effect({ diagnosis }) {
+  const { count, last } = diagnosis.inherited;
+  if (!count) return null;
+  const records = `${number(count)} ${count === 1 ? "record" : "records"}`;
+  return html`<h2>Effect</h2><p>${diagnosis.suite === "overflow" ? `NaN or Inf reaches ${records}` : `${records} differ only because of their inputs`}${last ? `, the last of them ${last}` : ""}.</p>`;
+}
+
+function Next({ section, fault }) {
+  const steps = section.diagnosis.next.filter((step) => step.arguments.length), words = section.diagnosis.next.filter((step) => !step.arguments.length);
+  const own = fault.length ? [{ text: rerunCommand(section, fault), tells: "the verdicts of the failures alone" }] : [];
+  if (fault.length > MOST_CAUSES) own.unshift({ text: rerunCommand(section, [fault[0]]), tells: "the verdict of the first failure alone" });
+  if (fault.length && section.suite === "precheck") own.push({ text: rerunCommand(section, [fault[0]], ["--msprobe-reproducers=reproducers"]), tells: "the first failure, by a script that needs no dump" });
+  const commands = [...steps.map((step) => ({ text: step.arguments.map(quoted).join(" "), tells: step.tells })), ...own];
+  if (!commands.length && !words.length) return null;
+  const put = ({ text, tells }) => html`<${Command} key=${text} title=${`shows ${tells}`} text=${text} />`;
+  return html`<h2>What to do next</h2>${words.map((step) => html`<p key=${step.tells}>${step.tells}</p>`)}${commands.slice(0, 1).map(put)}
+    ${commands.length > 1 && html`<details><summary>${commands.length - 1} more ${commands.length === 2 ? "command" : "commands"}</summary>${commands.slice(1).map(put)}</details>`}`;
+}
+
+// What the answer does not cover, and how the two runs are set up differently.
+function Unsaid({ diagnosis }) {
+  const left = diagnosis.cut.cannot_say || 0;
+  return html`${diagnosis.manifest.length > 0 && html`<h2>The runs are set up differently</h2><ul class="points">${diagnosis.manifest.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`}
+    ${diagnosis.cannot_say.length > 0 && html`<h2>Not judged</h2><ul class="points">${diagnosis.cannot_say.slice(0, 4).map((one) => html`<li key=${one.what + one.why}>${one.what}: ${one.why}</li>`)}</ul>
+      ${diagnosis.cannot_say.length + left > 4 && html`<p class="muted">and ${diagnosis.cannot_say.length + left - 4} more reasons</p>`}`}`;
+}
+
+function FilterBar({ section, filter, change, count, rows, columns }) {
   const numbers = (key) => [...new Set(section.slots.map((slot) => slot[key]))].filter((value) => value !== null).sort((a, b) => a - b);
   const ranks = numbers("rank"), steps = numbers("step");
   const select = (name, label, options) => html`<label>${label}<select value=${filter[name]} onChange=${(event) => change({ [name]: typeof NO_FILTER[name] === "number" ? Number(event.target.value) : event.target.value })}>${options.map(([value, title]) => html`<option value=${value} selected=${String(filter[name]) === String(value)}>${title}</option>`)}</select></label>`;
@@ -135,17 +220,19 @@ function FilterBar({ section, filter, change, rows, columns }) {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
   const place = (name, label) => html`<label>${label}<input type="number" class="place" min="0" max=${section.longest - 1} value=${filter[name] < 0 ? "" : filter[name]} onInput=${(event) => { const value = event.target.value === "" ? -1 : Number(event.target.value); change(name === "from" ? { from: value, to: filter.to < 0 && value >= 0 ? section.longest - 1 : filter.to } : { to: value, from: filter.from < 0 && value >= 0 ? 0 : filter.from }); }} /></label>`;
+  const verdicts = useMemo(() => VERDICTS.map(([verdict, title]) => [verdict, verdictTitle(section, verdict, title)]), [section]);
   return html`<section class="filters" id="filters" aria-label="Filter">
-    <label class="grow">Text<input id="search" type="search" placeholder="name, message, source line, Cell   ( / )" value=${filter.text} onInput=${(event) => change({ text: event.target.value })} /></label>
-    ${select("verdict", "Verdict", [["", "all"], ...VERDICTS])}
+    <label class="grow">Text<input id="search" type="search" placeholder="Search ( / )" title="In names, messages, source lines and Cells" value=${filter.text} onInput=${(event) => change({ text: event.target.value })} /></label>
+    ${select("verdict", "Verdict", [["", "all"], ...verdicts])}
     ${section.dtypes.filter(Boolean).length > 1 && select("dtype", "Dtype", [[-1, "all"], ...section.dtypes.map((name, index) => [index, name || "unknown"])])}
     ${useMemo(() => section.cells.length > 0 && select("cell", "Cell", [[-1, "all"], ...section.cells.map((cell, index) => [index, cell.name])]), [section, filter.cell])}
     ${ranks.length > 1 && select("rank", "Rank", [["", "all"], ...ranks.map((rank) => [rank, rank])])}
     ${steps.length > 1 && select("step", "Step", [["", "all"], ...steps.map((one) => [one, one])])}
     ${section.suite !== "gradients" && [place("from", "From"), place("to", "To")]}
-    <div class="filter-end"><output id="shown"><b>${number(rows.length)}</b> of ${number(section.count)}</output>
+    <div class="filter-end"><output id="shown"><b>${number(count)}</b> of ${number(section.count)}</output>
       <button class="small" id="reset" disabled=${!is} onClick=${() => change(NO_FILTER)}>Show all</button>
-      <${Copy} what="the rows shown, as Markdown" label="Copy as Markdown" text=${() => markdownOf(section, Array.from(rows), columns)} />
+      <${Copy} what="to what is shown" label="Copy link" text=${() => location.href} />
+      <${Copy} what="the records shown, as Markdown" label="Copy as Markdown" text=${() => markdownOf(section, Array.from(rows), columns)} />
       <button class="small" id="csv" onClick=${download}>Save CSV</button></div>
   </section>`;
 }

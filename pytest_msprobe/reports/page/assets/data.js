@@ -9,7 +9,7 @@ const html = htm.bind(h);
 const PASS = 0, ERROR = 1, SKIP = 2, EXPECTED = 3;
 const EXPLAINED = "explained by rounding";
 // The parts of a difference as the strip stacks them: what an operation adds that is not at fault is rounding.
-const PARTS = [["inherited", "inherited"], ["rounding", "rounding"], ["defined", "defined differently"], ["born", "born here"]];
+const PARTS = [["inherited", "inherited"], ["rounding", "rounding"], ["defined", "defined differently"], ["born", "arises here"]];
 
 async function readContent(element) {
   const text = element.textContent.trim();
@@ -34,7 +34,7 @@ function asNumber(value) {
 class Section {
   constructor(raw) {
     Object.assign(this, { suite: raw.suite, title: raw.title, noun: raw.noun, kinds: raw.kinds, measure: raw.measure });
-    Object.assign(this, { answer: raw.answer, markup: raw.markup, runs: raw.runs, slots: raw.slots, texts: raw.texts });
+    Object.assign(this, { answer: raw.answer, diagnosis: raw.diagnosis, markup: raw.markup, runs: raw.runs, slots: raw.slots, texts: raw.texts });
     this.figures = raw.figures.map(([name, title, form, isLowBad]) => ({ name, title, form, isLowBad }));
     this.columns = raw.rows;
     this.outputs = raw.outputs;
@@ -45,6 +45,7 @@ class Section {
     this.order = Int32Array.from(raw.rows.order || []);
     this.cell = Int32Array.from(raw.rows.cell || []);
     this.heat = Float64Array.from((raw.rows.heat || []).map(asNumber));
+    this.hasHeights = this.heat.some((heat) => heat > 0); // else every height is 0, and an axis would measure nothing
     this.firstOutput = new Int32Array(this.count + 1);
     raw.counts.forEach((count, row) => { this.firstOutput[row + 1] = this.firstOutput[row] + count; });
     this.hasLimit = raw.measure[0] === "ratio";
@@ -70,6 +71,25 @@ class Section {
   outcome(row) { return this.text("outcome", row); }
   dump(row) { return this.slots[this.slot[row]]; }
   worst(row) { const worst = this.columns.worst[row]; return worst < 0 ? -1 : this.firstOutput[row] + worst; }
+
+  // What there is to look at first: 0 at fault, 1 a failure that rounding explains, 2 an expected one, 3 not judged, 4 passed.
+  urgency(row) {
+    if (this.suite === "overflow" && this.text("level", row) === "origin") return 0;
+    const status = this.status[row];
+    return status === ERROR ? this.explained[row] : status === EXPECTED ? 2 : status === SKIP ? 3 : 4;
+  }
+
+  // The row of a pytest item; undefined where the page has none.
+  item(id) {
+    if (!this.items) {
+      this.items = new Map();
+      for (let row = 0; row < this.count; row++) {
+        const own = this.columns.id[row];
+        this.items.set(own ? this.texts[own] : `${this.dump(row).id}::${this.call(row)}::${this.part(row)}`, row);
+      }
+    }
+    return this.items.get(id);
+  }
 
   // The name in links: that of the call, with its dump where there are several.
   link(row) {
@@ -200,12 +220,19 @@ function formatted(value, form) {
   return short(value, Number(digits));
 }
 
+// A long name with its beginning and its end, which tell it from others.
+function middle(text, most) {
+  if (text.length <= most) return text;
+  const end = Math.floor((most - 1) / 2);
+  return `${text.slice(0, most - 1 - end)}…${text.slice(-end)}`;
+}
+
 function short(value, digits = 3) {
   if (Number.isNaN(value)) return "";
   if (!Number.isFinite(value)) return value > 0 ? "inf/NaN" : "-inf";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  const text = size < 1e-4 || size >= 1e6 ? value.toExponential(digits - 1) : value.toPrecision(digits);
+  const text = size < 1e-4 || size >= 1e6 ? value.toExponential(digits - 1) : size >= 10 ** digits ? String(Number(value.toPrecision(digits))) : value.toPrecision(digits);
   return text.replace(/(\.\d*?)0+(e|$)/, "$1$2").replace(/\.(e|$)/, "$1");
 }
 

@@ -29,7 +29,7 @@ function nodeId(section, row) {
   return `${file}::${rest}`;
 }
 
-const MOST_IDS = 20;
+const MOST_IDS = 8;
 
 function rerunCommand(section, rows, extra = []) {
   const isNamed = rows.length <= MOST_IDS; // a node id names its dump
@@ -51,7 +51,7 @@ function rowsAtFault(section) {
 }
 
 function Command({ title, text }) {
-  return html`<div class="command"><span class="command-title">${title}</span><code tabindex="0">${text}</code><${Copy} text=${() => text} what=${title} /></div>`;
+  return html`<div class="command"><span class="command-title">${title}</span><code>${text}</code><${Copy} text=${() => text} what=${title} /></div>`;
 }
 
 function Copy({ text, what, label = "Copy" }) {
@@ -75,7 +75,7 @@ async function copyText(text) {
   area.remove();
 }
 
-function Details({ section, row, onClose, onStep, onCell, columns }) {
+function Details({ section, row, link, onClose, onStep, onCell, columns }) {
   const panel = useRef();
   const outputs = [];
   for (let output = section.firstOutput[row]; output < section.firstOutput[row + 1]; output++) outputs.push(output);
@@ -85,10 +85,10 @@ function Details({ section, row, onClose, onStep, onCell, columns }) {
   const note = section.text("note", row), message = section.text("message", row);
   const standards = [...new Set(outputs.map((output) => section.outputText("standard", output)).filter(Boolean))].join(", ");
   return html`<aside class="details" ref=${panel} aria-label="Record">
-    <div class="details-head"><h2><span class=${`mark mark-${section.explained[row] ? "explained" : section.status[row]}`} aria-hidden="true"></span>${section.title_(row)}</h2>
+    <div class="details-head"><h2><span class=${`mark mark-${markOf(section, row)}`} aria-hidden="true"></span>${section.title_(row)}</h2>
       <button class="small" onClick=${() => onStep(-1)} aria-label="Previous record">↑</button><button class="small" onClick=${() => onStep(1)} aria-label="Next record">↓</button>
       <button class="small" onClick=${onClose} aria-label="Close">✕</button></div>
-    <p class=${`verdict-line row-${section.explained[row] ? "explained" : section.status[row]}`}><span class="verdict">${verdictText(section, row)}</span> ${message}</p>
+    <p class=${`verdict-line row-${markOf(section, row)}`}><span class="verdict">${verdictText(section, row)}</span> ${message}</p>
     <dl>
       ${path.length > 0 && html`<div class="fact"><dt>In</dt><dd>${path.map((cell, at) => html`${at ? " › " : ""}<button class="link" onClick=${() => onCell(cell)}>${section.cells[cell].name}</button>`)}</dd></div>`}
       ${fact("Source", section.text("source", row))}
@@ -102,11 +102,11 @@ function Details({ section, row, onClose, onStep, onCell, columns }) {
     ${outputs.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Outputs"><table class="outputs"><thead><tr><th>Output</th><th>Verdict</th><th>Dtype</th><th>Shape</th>${figures.map((figure) => html`<th class="num">${figure.title}</th>`)}<th>What is known</th></tr></thead><tbody>
       ${outputs.slice(0, 100).map((output) => html`<tr class=${`row-${section.outputs.status[output]}`}><td>${section.outputText("label", output)}</td><td><span class="verdict">${["Passed", "Failed", "Not judged"][section.outputs.status[output]]}</span></td>
         <td>${dtypePair(section, output)}</td><td>${section.outputText("shape", output)}</td>${figures.map((figure) => html`<td class="num">${section.figureText(figure, output)}</td>`)}
-        <td title=${known(section, output)}>${known(section, output)}</td></tr>`)}
+        <td class="known">${known(section, output)}</td></tr>`)}
     </tbody></table></div>${outputs.length > 100 && html`<p>and ${outputs.length - 100} more</p>`}`}
     <${RecordPictures} section=${section} row=${row} />
     <${Command} title="Judge it again" text=${rerunCommand(section, [row])} />
-    <div class="actions"><${Copy} what="link to this record" label="Copy link" text=${() => location.href.split("#")[0] + "#" + encodeURI(section.link(row))} />
+    <div class="actions"><${Copy} what="link to this record" label="Copy link" text=${() => location.href.split("#")[0] + link()} />
       <${Copy} what="this record" label="Copy as Markdown" text=${() => markdownOf(section, [row], columns)} /></div>
   </aside>`;
 }

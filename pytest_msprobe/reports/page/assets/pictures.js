@@ -48,11 +48,13 @@ function Picture({ id, title, children, note }) {
 function Pictures(props) {
   const { section } = props;
   if (section.suite === "gradients" || section.suite === "overflow") return null; // theirs stand above the table
-  if (!section.count || !section.outputs.label) return null;
+  if (!section.count || !section.outputs.label || !section.hasHeights) return null;
   return html`<div class="pictures"><${Dots} ...${props} /><${Distribution} ...${props} /></div>`;
 }
 
-const MOST_APIS = 24, DOT_ROW = 22, DOT_LEFT = 190;
+const MOST_APIS = 24, DOT_ROW = 22;
+// Room for names: less on a phone. The style sheet gives the same to `#dots .labels`.
+const dotLeft = (width) => Math.min(190, 0.42 * width);
 
 // Which operation, in which dtype: one dot per output against its tolerance.
 function Dots({ section, isShown, filter, change, onSelect, themeName }) {
@@ -66,8 +68,8 @@ function Dots({ section, isShown, filter, change, onSelect, themeName }) {
         const api = section.api[row];
         if (!byApi.has(api)) byApi.set(api, { api, failed: 0, worst: 0, dots: [] });
         const group = byApi.get(api);
-        group.dots.push({ row, output, heat, dtype: section.outputText("tested", output) || section.outputText("against", output) });
-        group.failed += section.outputs.status[output] === ERROR && !section.explained[row];
+        group.dots.push({ row, output, heat, isOver: section.hasLimit ? section.outputs.status[output] === ERROR : null, dtype: section.outputText("tested", output) || section.outputText("against", output) });
+        group.failed += section.status[row] === ERROR && section.outputs.status[output] === ERROR && !section.explained[row];
         group.worst = Math.max(group.worst, heat);
       }
     }
@@ -78,23 +80,24 @@ function Dots({ section, isShown, filter, change, onSelect, themeName }) {
   const scale = useMemo(() => heightScale(section), [section]);
   const height = found.groups.length * DOT_ROW + 26;
   const place = (group, at, width) => (dot, index) => ({
-    x: DOT_LEFT + 6 + scale.share(dot.heat) * (width - DOT_LEFT - 20),
+    x: offLimit(scale, dot, dotLeft(width) + 6, width - dotLeft(width) - 20),
     y: at * DOT_ROW + DOT_ROW / 2 + (((index * 7) % 11) - 5) * 0.8,
   });
   const draw = (context, width, colors) => {
     context.clearRect(0, 0, width, height);
     const bottom = found.groups.length * DOT_ROW;
-    const every = Math.ceil((scale.top - scale.bottom) / Math.max(2, Math.floor((width - DOT_LEFT) / 60)));
+    const left = dotLeft(width);
+    const every = Math.ceil((scale.top - scale.bottom) / Math.max(2, Math.floor((width - left) / 60)));
     context.textAlign = "center";
     for (let decade = scale.bottom; decade <= scale.top; decade += every) {
-      const x = DOT_LEFT + 6 + scale.share(10 ** decade) * (width - DOT_LEFT - 20);
+      const x = left + 6 + scale.share(10 ** decade) * (width - left - 20);
       context.strokeStyle = colors.line;
       context.beginPath(); context.moveTo(x, 0); context.lineTo(x, bottom); context.stroke();
       context.fillStyle = colors.muted;
       context.fillText(Math.abs(decade) < 4 ? String(Number((10 ** decade).toPrecision(1))) : `1e${decade}`, x, bottom + 16);
     }
     if (section.hasLimit) {
-      const x = DOT_LEFT + 6 + scale.share(1) * (width - DOT_LEFT - 20);
+      const x = left + 6 + scale.share(1) * (width - left - 20);
       context.strokeStyle = colors.fail[1];
       context.lineWidth = 1.5;
       context.setLineDash([6, 4]);
@@ -128,16 +131,22 @@ function Dots({ section, isShown, filter, change, onSelect, themeName }) {
   const legend = found.dtypes.map((dtype, kind) => html`<button class="small chip" key=${dtype} aria-pressed=${filter.dtype >= 0 && section.dtypes[filter.dtype] === dtype}
     onClick=${() => { const index = section.dtypes.indexOf(dtype); change({ dtype: filter.dtype === index ? -1 : index }); }}><span aria-hidden="true" style=${`color:${DTYPE_COLORS[kind % 8]}`}>${["●", "■", "▲", "◆"][kind % 4]}</span> ${dtype || "unknown"}</button>`);
   return html`<${Picture} id="dots" title=${`${section.measureTitle} by ${section.suite === "comparison" ? "operation" : "API"} and dtype: one dot per output`} note=${legend}>
-    <div class="with-labels"><div class="labels" style=${`width:${DOT_LEFT}px`}>${found.groups.map((group) => html`<button key=${group.api} class="label" style=${`height:${DOT_ROW}px`} title=${section.apis[group.api]} aria-pressed=${filter.api === group.api}
-      onClick=${() => change({ api: filter.api === group.api ? -1 : group.api, cell: -1 })}>${group.failed > 0 && html`<b class="bad">${group.failed}</b> `}${section.apis[group.api]}</button>`)}</div>
+    <div class="with-labels"><div class="labels">${found.groups.map((group) => html`<button key=${group.api} class="label" style=${`height:${DOT_ROW}px`} title=${section.apis[group.api]} aria-pressed=${filter.api === group.api}
+      onClick=${() => change({ api: filter.api === group.api ? -1 : group.api, cell: -1 })}>${group.failed > 0 && html`<b class="bad">${group.failed}</b> `}${middle(section.apis[group.api], 25)}</button>`)}</div>
     <${Plot} height=${height} draw=${draw} pick=${pick} onSelect=${onSelect} watch=${[found, themeName]} label=${`${found.groups.length} operations, their outputs by error over limit`} /></div>
     ${found.left > 0 && html`<p class="muted">and ${found.left} more, all nearer to or below these</p>`}<//>`;
+}
+
+// A mark keeps its distance from the line of the limit, on the side of its verdict.
+function offLimit(scale, dot, left, width) {
+  const x = left + scale.share(dot.heat) * width, limit = left + scale.share(1) * width;
+  return dot.isOver === null || Number.isNaN(dot.heat) ? x : dot.isOver ? Math.max(x, limit + FROM_LIMIT) : Math.min(x, limit - FROM_LIMIT);
 }
 
 // How many outputs are how far off, by any figure.
 function Distribution({ section, isShown }) {
   const [name, setName] = useState("");
-  const figures = section.figures.filter((figure) => !figure.isLowBad);
+  const figures = section.figures.filter((figure) => !figure.isLowBad && (section.outputs[`f_${figure.name}`] || []).some((value) => value !== null));
   const figure = section.figure(name) || section.figure(section.measure[0]) || figures[0];
   const bins = useMemo(() => {
     const counts = new Map();
@@ -147,8 +156,10 @@ function Distribution({ section, isShown }) {
       for (let output = section.firstOutput[row]; output < section.firstOutput[row + 1]; output++) {
         const value = section.figureOf(figure.name, output);
         if (Number.isNaN(value)) continue;
-        const kind = section.outputs.status[output] === ERROR ? (section.outputText("rounding", output) === EXPLAINED ? 1 : 2) : 0;
-        add(value <= 0 ? -Infinity : Number.isFinite(value) ? Math.floor(Math.log10(value)) : Infinity, kind);
+        const isExcused = section.status[row] !== ERROR || section.outputText("rounding", output) === EXPLAINED;
+        const kind = section.outputs.status[output] === ERROR ? (isExcused ? 1 : 2) : 0;
+        // Up to and with its upper end: what uses its limit up has passed, and stands among passes.
+        add(value <= 0 ? -Infinity : Number.isFinite(value) ? Math.ceil(Math.log10(value) - 1e-12) : Infinity, kind);
       }
     }
     const decades = [...counts.keys()].filter(Number.isFinite);
@@ -157,18 +168,20 @@ function Distribution({ section, isShown }) {
     if (counts.has(Infinity)) keys.push(Infinity);
     return keys.map((key) => ({ key, counts: counts.get(key) || [0, 0, 0] }));
   }, [section, isShown, figure]);
+  if (!bins.length) return null;
+  const excused = section.status.includes(EXPECTED) ? expectedWord(section).toLowerCase() : EXPLAINED;
   const most = Math.max(1, ...bins.map((bin) => bin.counts[0] + bin.counts[1] + bin.counts[2]));
   const title = (key) => (key === -Infinity ? "0" : key === Infinity ? "inf" : Math.abs(key) < 4 ? String(Number((10 ** key).toPrecision(1))) : `1e${key}`);
   return html`<${Picture} id="distribution" title="How far off the outputs are" note=${html`<label>Figure <select aria-label="Figure" value=${figure.name} onChange=${(event) => setName(event.target.value)}>${figures.map((one) => html`<option value=${one.name} selected=${one.name === figure.name}>${one.title}</option>`)}</select></label>`}>
-    <div class="bars" role="img" aria-label=${`Outputs by ${figure.title}: ${bins.map((bin) => `from ${title(bin.key)}: ${bin.counts.reduce((a, b) => a + b)}`).join(", ")}`}>
-      ${bins.map(({ key, counts }) => { const all = counts[0] + counts[1] + counts[2]; return html`<div class="bar-column" key=${String(key)} title=${`${all} outputs from ${title(key)}: ${counts[2]} failed, ${counts[1]} explained, ${counts[0]} passed`}>
+    <div class="bars" role="img" aria-label=${`Outputs by ${figure.title}: ${bins.map((bin) => `up to ${title(bin.key)}: ${bin.counts.reduce((a, b) => a + b)}`).join(", ")}`}>
+      ${bins.map(({ key, counts }) => { const all = counts[0] + counts[1] + counts[2]; return html`<div class="bar-column" key=${String(key)} title=${`${all} outputs up to ${title(key)}: ${counts[2]} failed, ${counts[1]} ${excused}, ${counts[0]} passed`}>
         <span class="bar-count">${all || ""}</span>
         <div class="bar" style=${`height:${170 * Math.log1p(all) / Math.log1p(most)}px`}>${[2, 1, 0].map((kind) => counts[kind] > 0 && html`<i class=${`bar-${kind}`} style=${`flex:${counts[kind]}`}></i>`)}</div>
         <span class="bar-title">${title(key)}</span></div>`; })}
-    </div><p class="muted">${figure.title} from ..., by powers of ten; heights are logarithms of the counts. <span class="key"><i class="dot" style="background:var(--fail-1)"></i>failed</span> <span class="key"><i class="dot" style="background:var(--explained)"></i>explained by rounding</span> <span class="key"><i class="dot" style="background:var(--pass-1)"></i>passed</span></p><//>`;
+    </div><p class="muted">${figure.title} up to ..., by powers of ten; heights are logarithms of the counts. <span class="key"><i class="dot" style="background:var(--fail-1)"></i>failed</span> <span class="key"><i class="dot" style="background:var(--explained)"></i>${excused}</span> <span class="key"><i class="dot" style="background:var(--pass-1)"></i>passed</span></p><//>`;
 }
 
-const MOST_PARAMETERS = 40, GRADIENT_ROW = 20, GRADIENT_LEFT = 220;
+const MOST_PARAMETERS = 40, GRADIENT_ROW = 20;
 
 // Gradients: which parameter from which step on.
 function GradientMap({ section, isShown, onSelect, themeName }) {
@@ -203,7 +216,7 @@ function GradientMap({ section, isShown, onSelect, themeName }) {
     };
     return html`<${Picture} id=${`gradients-${rank ?? 0}`} key=${rank} title=${`Gradients by parameter and step${ranks.length > 1 ? `, rank ${rank}` : ""}`}
         note=${html`<span class="key"><i class="ramp ramp-pass"></i>similar to different</span><span class="key"><i class="dot" style="background:var(--fail-2)"></i>▲ broke a rule</span><span>steps from left to right</span>`}>
-      <div class="with-labels"><div class="labels" style=${`width:${GRADIENT_LEFT}px`}>${shown.map((parameter) => html`<span key=${parameter} class="label" style=${`height:${GRADIENT_ROW}px`} title=${parameter}>${parameter}</span>`)}</div>
+      <div class="with-labels"><div class="labels">${shown.map((parameter) => html`<span key=${parameter} class="label" style=${`height:${GRADIENT_ROW}px`} title=${parameter}>${middle(parameter, 30)}</span>`)}</div>
         <${Plot} height=${height} draw=${draw} pick=${pick} onSelect=${onSelect} watch=${[shown, isShown, themeName]} label=${`${parameters.length} parameters over ${steps.length} steps`} /></div>
       ${parameters.length > MOST_PARAMETERS && html`<button class="small" onClick=${() => setWhole(!isWhole)}>${isWhole ? "Fewer" : `All ${parameters.length} parameters`}</button>`}<//>`;
   });

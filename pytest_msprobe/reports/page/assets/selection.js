@@ -12,6 +12,51 @@ const VERDICTS = [
   ["unmatched", "Only on one side"],
 ];
 
+// A view in the address of the page: `#record?verdict=failed&cell=layers.20.Block&sort=-f_ratio`. Cells, APIs and dtypes go
+// by their names, so that the link means the same on a page that was made again.
+function hashOf(section, view, suite = "") {
+  const query = new URLSearchParams();
+  if (suite) query.set("suite", suite);
+  for (const [name, value] of Object.entries(view.filter || {})) {
+    if (value === NO_FILTER[name]) continue;
+    query.set(name, name === "cell" ? section.cells[value].name : name === "api" ? section.apis[value] : name === "dtype" ? section.dtypes[value] : value);
+  }
+  if (view.sort && view.sort.id) query.set("sort", `${view.sort.isDescending ? "-" : ""}${view.sort.id}`);
+  if (view.hasPasses) query.set("passes", "1");
+  const record = view.selected >= 0 ? encodeURI(section.link(view.selected)).replace(/[?#]/g, encodeURIComponent) : "";
+  const text = query.toString();
+  return `#${record}${text ? `?${text}` : ""}`;
+}
+
+// [record, parameters] of an address; an address that cannot be decoded is taken as it stands.
+function splitHash(hash) {
+  const [record, ...rest] = hash.replace(/^#/, "").split("?");
+  let name = record;
+  try { name = decodeURIComponent(record); } catch { /* not ours: it is reported as an unknown record */ }
+  return [name, new URLSearchParams(rest.join("?"))];
+}
+
+// The view that an address means; `unknown` are the parts of it that this page does not have.
+function viewOf(section, hash) {
+  const [record, query] = splitHash(hash);
+  const filter = { ...NO_FILTER }, unknown = [];
+  const find = (name, list) => {
+    if (!query.has(name)) return;
+    const at = list.indexOf(query.get(name));
+    if (at < 0) unknown.push(`${name} ${query.get(name)}`); else filter[name] = at;
+  };
+  find("cell", section.cells.map((cell) => cell.name));
+  find("api", section.apis);
+  find("dtype", section.dtypes);
+  for (const name of ["text", "rank", "step"]) if (query.has(name)) filter[name] = query.get(name);
+  for (const name of ["from", "to"]) if (/^\d+$/.test(query.get(name) || "")) filter[name] = Number(query.get(name));
+  if (VERDICTS.some(([verdict]) => verdict === query.get("verdict"))) filter.verdict = query.get("verdict");
+  const sort = query.get("sort") || "";
+  const selected = record ? section.find(record) : -1;
+  if (record && selected < 0) unknown.unshift(`record ${record}`);
+  return { filter, unknown, selected, hasPasses: query.get("passes") === "1", sort: { id: sort.replace(/^-/, ""), isDescending: sort.startsWith("-") } };
+}
+
 function hasVerdict(section, row, verdict) {
   if (verdict === "failed") return section.status[row] === ERROR;
   if (verdict === "unexplained") return section.status[row] === ERROR && !section.explained[row];
@@ -23,7 +68,12 @@ function hasVerdict(section, row, verdict) {
 }
 
 // What a comparison takes as an expected failure is a difference that the operation did not make.
-function expectedWord(section) { return section.suite === "comparison" ? "Inherited or rounding" : "Expected failures"; }
+function expectedWord(section) { return section.suite === "comparison" ? "Differ by their inputs or rounding" : section.suite === "sharded" ? "Follow from a fault" : "Expected failures"; }
+
+function verdictTitle(section, verdict, title) {
+  if (verdict === "expected") return expectedWord(section);
+  return verdict === "skipped" && section.suite === "overflow" ? "Pass it on, or not judged" : title;
+}
 
 // For each text of the section whether it holds the word.
 function textsWith(section, word) {
@@ -70,8 +120,13 @@ function cellsBelow(section, cell) {
   return below;
 }
 
-function sortRows(rows, column, isDescending) {
-  if (!column) return rows;
+// Without a column: what is at fault first, what passed last, each in the order of execution.
+function sortRows(section, rows, column, isDescending) {
+  if (!column) {
+    const kinds = [[], [], [], [], []];
+    for (const row of rows) kinds[section.urgency(row)].push(row);
+    return Int32Array.from(kinds.flat());
+  }
   const keys = Array.from(rows, column.key);
   const places = Int32Array.from(rows, (_, place) => place);
   const sign = isDescending ? -1 : 1;
@@ -91,8 +146,8 @@ function countVerdicts(section) {
   return VERDICTS.map(([verdict, title]) => {
     let count = 0;
     for (let row = 0; row < section.count; row++) if (hasVerdict(section, row, verdict)) count++;
-    return { verdict, title: verdict === "expected" ? expectedWord(section) : title, count };
-  }).filter(({ verdict, count }) => count || ["failed", "passed", "skipped"].includes(verdict))
+    return { verdict, title: verdictTitle(section, verdict, title), count };
+  }).filter(({ verdict, count }) => count || (verdict === "failed" && !section.answer.is_bad) || (verdict === "passed" && !section.count))
     .filter(({ verdict }, _, all) => verdict !== "unexplained" || all.some((one) => one.verdict === "explained"));
 }
 

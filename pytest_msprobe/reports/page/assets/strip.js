@@ -1,7 +1,10 @@
 // The execution strip: every row in its order, one lane per dump, on a canvas.
 
-const TALL = { left: 62, right: 14, top: 20, bottom: 30 };
-const LOW = { left: 108, right: 14, top: 8, bottom: 20 };
+// Flags have rows of their own above the plot, so that they hide no point: see `StripPainter`.
+const TALL = { left: 62, right: 14, top: 24, bottom: 30 }, FLAG = 20;
+const LOW = { left: 108, right: 14, top: 12, bottom: 20 };
+// A pass that uses its limit up is still a pass: marks keep this distance from the line of the limit, in pixels.
+const FROM_LIMIT = 6;
 // Height of the band that shows where differences come from, in lanes of either kind.
 const SHARES = { tall: 34, low: 14 };
 
@@ -73,7 +76,8 @@ function backwardStart(section, lane) {
 
 function laneHeight(section) {
   const count = section.lanes.length, shares = section.split ? (count === 1 ? SHARES.tall : SHARES.low) + 6 : 0;
-  return (count === 1 ? 210 : count <= 3 ? 110 : 70) + shares;
+  if (!section.hasHeights && !section.status.includes(ERROR)) return (count === 1 ? 84 : 56) + shares; // a row of equal marks, without an axis
+  return (count === 1 ? 250 : count <= 3 ? 114 : 74) + shares;
 }
 
 // Hatching, dots and lines, so that the parts of a difference are told apart without their colours: whether a point of
@@ -92,11 +96,17 @@ class StripPainter {
   constructor(canvas, section, lane, isTall) {
     this.shares = section.split ? SHARES[isTall ? "tall" : "low"] : 0;
     const margin = isTall ? TALL : LOW;
-    Object.assign(this, { canvas, section, lane, isTall, scale: heightScale(section), margin: { ...margin, bottom: margin.bottom + (this.shares && this.shares + 6) } });
     this.bands = bandsOf(section, lane);
     this.backward = backwardStart(section, lane);
     this.failure = firstFailure(section, lane.rows);
     this.nonfinite = firstNonfinite(section, lane.rows);
+    const word = section.suite === "comparison" ? "first difference" : "first failure";
+    this.flags = [];
+    if (this.failure !== undefined && section.order[this.failure] >= 0) this.flags.push([this.failure, `${word}: ${middle(section.title_(this.failure), 48)}`, 2]);
+    if (this.nonfinite !== undefined && this.nonfinite !== this.failure) this.flags.push([this.nonfinite, "first NaN or Inf", 3]);
+    this.hasAxis = section.hasHeights || section.status.includes(ERROR);
+    const top = isTall ? margin.top + FLAG * this.flags.length : margin.top;
+    Object.assign(this, { canvas, section, lane, isTall, scale: heightScale(section), margin: { ...margin, top, bottom: margin.bottom + (this.shares && this.shares + 6) } });
   }
 
   resize() {
@@ -118,7 +128,11 @@ class StripPainter {
     const { section } = this;
     if (section.status[row] === SKIP && Number.isNaN(section.heat[row])) return this.y(0) + 5;
     if (section.status[row] === ERROR && Number.isNaN(section.heat[row])) return this.y(1);
-    return this.y(this.scale.share(section.heat[row]));
+    if (!this.hasAxis) return (this.margin.top + this.y(0)) / 2;
+    const y = this.y(this.scale.share(section.heat[row]));
+    if (!section.hasLimit) return y;
+    const limit = this.y(this.scale.share(1));
+    return section.status[row] === PASS ? Math.max(y, limit + FROM_LIMIT) : section.status[row] === ERROR ? Math.min(y, limit - FROM_LIMIT) : y;
   }
 
   // Where each row of the lane stands and in which colour: a filter changes neither.
@@ -138,6 +152,7 @@ class StripPainter {
     context.clearRect(0, 0, this.width, this.height);
     context.font = colors.font;
     this.drawAxes(colors);
+    this.drawFlags(colors); // behind the points
     const step = (this.width - this.margin.left - this.margin.right) / section.longest;
     const size = Math.max(1.6, Math.min(this.isTall ? 4.5 : 3.5, step * 1.2));
     this.alpha = this.color = null;
@@ -150,8 +165,8 @@ class StripPainter {
     for (const row of later) this.drawRow(row, Math.max(size, this.isTall ? 4 : 3), !isFiltered || isShown[row]);
     context.globalAlpha = 1;
     if (this.shares) this.drawShares(colors, isShown, isFiltered);
-    this.drawFlags(colors);
-    if (selected >= 0 && section.lane[selected] === lane.number) this.drawRing(colors, selected);
+    for (const [row, , tone] of this.flags) this.drawRing(colors.fail[tone], row, 1.5);
+    if (selected >= 0 && section.lane[selected] === lane.number) this.drawRing(colors.text, selected, 2);
   }
 
   // Setting a canvas's colour costs more than a point: only where it changes.
@@ -183,19 +198,19 @@ class StripPainter {
     context.textAlign = "right";
     context.textBaseline = "middle";
     const every = Math.ceil((scale.top - scale.bottom) / (this.isTall ? 8 : 2));
-    for (let decade = scale.bottom; decade <= scale.top; decade += every) {
+    for (let decade = scale.bottom; this.hasAxis && decade <= scale.top; decade += every) {
       const y = this.y(scale.share(10 ** decade));
       context.strokeStyle = colors.line;
       context.beginPath(); context.moveTo(this.margin.left, y); context.lineTo(right, y); context.stroke();
       context.fillStyle = colors.muted;
       context.fillText(Math.abs(decade) < 4 ? String(Number((10 ** decade).toPrecision(1))) : `1e${decade}`, this.margin.left - 6, y);
     }
-    if (this.isTall) {
+    if (this.isTall && this.hasAxis) {
       context.fillStyle = colors.muted;
       context.fillText("0", this.margin.left - 6, this.y(0));
       context.fillText("inf", this.margin.left - 6, this.y(1));
     }
-    if (section.hasLimit) {
+    if (section.hasLimit && this.hasAxis) {
       const y = this.y(scale.share(1));
       context.strokeStyle = colors.fail[1];
       context.setLineDash([6, 4]);
@@ -268,36 +283,27 @@ class StripPainter {
   }
 
   drawFlags(colors) {
-    const word = this.section.suite === "comparison" ? "first divergence" : "first failure";
-    this.taken = null;
-    if (this.failure !== undefined) this.drawFlag(colors, this.failure, `${word}: ${this.section.title_(this.failure)}`, colors.fail[2]);
-    if (this.nonfinite !== undefined && this.nonfinite !== this.failure) this.drawFlag(colors, this.nonfinite, "first NaN or Inf", colors.fail[3]);
+    const { context } = this;
+    this.flags.forEach(([row, text, tone], at) => {
+      const color = colors.fail[tone], x = this.x(this.section.position[row]), top = this.isTall ? 2 + FLAG * at : 0;
+      context.strokeStyle = context.fillStyle = color;
+      context.lineWidth = 1;
+      context.beginPath(); context.moveTo(x, top + 8); context.lineTo(x, this.rowY(row) - 8); context.stroke();
+      if (!this.isTall) { context.beginPath(); context.moveTo(x - 5, 0); context.lineTo(x + 5, 0); context.lineTo(x, 9); context.fill(); return; }
+      const width = context.measureText(text).width + 12;
+      const left = Math.max(2, Math.min(Math.max(this.margin.left, x - 8), this.width - this.margin.right - width));
+      context.fillRect(left, top, width, FLAG - 3);
+      context.fillStyle = colors.panel;
+      context.textAlign = "left";
+      context.textBaseline = "middle";
+      context.fillText(text, left + 6, top + FLAG / 2 - 1);
+    });
   }
 
-  drawFlag(colors, row, text, color) {
+  drawRing(color, row, thick) {
     const { context } = this;
-    const x = this.x(this.section.position[row]), y = this.rowY(row), top = this.margin.top + (this.taken === null ? 0 : 18);
-    this.taken = x;
     context.strokeStyle = color;
-    context.lineWidth = 1.5;
-    context.beginPath(); context.moveTo(x, top + 4); context.lineTo(x, this.y(0) + 8); context.stroke();
-    context.lineWidth = 1;
-    context.beginPath(); context.arc(x, y, 7, 0, 7); context.stroke();
-    if (!this.isTall) { context.fillStyle = color; context.beginPath(); context.moveTo(x - 5, 0); context.lineTo(x + 5, 0); context.lineTo(x, 9); context.fill(); return; }
-    const width = context.measureText(text).width + 12;
-    const left = Math.min(Math.max(this.margin.left, x - 8), this.width - this.margin.right - width);
-    context.fillStyle = color;
-    context.fillRect(left, top - 8, width, 17);
-    context.fillStyle = colors.panel;
-    context.textAlign = "left";
-    context.textBaseline = "middle";
-    context.fillText(text, left + 6, top + 1);
-  }
-
-  drawRing(colors, row) {
-    const { context } = this;
-    context.strokeStyle = colors.text;
-    context.lineWidth = 2;
+    context.lineWidth = thick;
     context.beginPath(); context.arc(this.x(this.section.position[row]), this.rowY(row), 8, 0, 7); context.stroke();
   }
 
@@ -375,7 +381,7 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
     ${section.lanes.length > 1 && html`<span class="lane-name">${lane.name}${failed > 0 && html` <b class="bad">${failed}</b>`}</span>`}
     ${shade && html`<div class="brush" style=${`left:${shade[0]}px;width:${Math.max(2, shade[1] - shade[0])}px`}></div>`}
     ${hover && html`<div class=${`tip ${hover.x > 400 ? "tip-left" : ""}`} style=${`left:${hover.x}px;top:${hover.y}px`}>
-      <b>${section.title_(hover.row)}</b><br />${STATUS_WORDS[section.status[hover.row]]}${Number.isNaN(section.heat[hover.row]) ? "" : `, ${section.measureTitle} ${short(section.heat[hover.row])}`}
+      <b>${section.title_(hover.row)}</b><br />${statusWord(section, hover.row)}${Number.isNaN(section.heat[hover.row]) ? "" : `, ${section.measureTitle} ${short(section.heat[hover.row])}`}
       ${section.partsOf(hover.row).filter(([, share]) => share >= 0.005).map(([, share, title]) => html`<br />${Math.round(100 * share)} % ${title}`)}
       ${section.cell[hover.row] >= 0 && html`<br />${section.cells[section.cell[hover.row]].name}`}</div>`}
   </div>`;
@@ -383,16 +389,18 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
 
 const STATUS_WORDS = ["passed", "failed", "not judged", "expected failure"];
 
+function statusWord(section, row) { return section.status[row] === EXPECTED ? verdictText(section, row).toLowerCase() : STATUS_WORDS[section.status[row]]; }
+
 function Strip(props) {
   const { section } = props;
   const legend = section.suite === "overflow"
     ? html`<span class="key"><i class="dot" style="background:var(--fail-2)"></i>origin</span><span class="key"><i class="dot" style="background:var(--fail-0)"></i>passes on</span><span class="key"><i class="dot" style="background:var(--pass-1)"></i>clean or absorbs</span>`
-    : section.hasLimit
-    ? html`<span class="key"><i class="ramp ramp-pass"></i>1e-4 to 1</span><span class="key"><i class="ramp ramp-fail"></i>1 to 1000 times the limit</span>`
+    : section.hasLimit && section.hasHeights
+    ? html`<span class="key"><i class="ramp ramp-pass"></i>passes, up to the limit (1)</span><span class="key"><i class="ramp ramp-fail"></i>1 to 1000 times the limit</span>`
     : html`<span class="key"><i class="dot" style="background:var(--pass-1)"></i>passed</span><span class="key"><i class="dot" style="background:var(--fail-2)"></i>failed</span>`;
   return html`<section class="panel" id="strip" aria-label="Execution strip">
     <div class="panel-head"><h2>The step in execution order</h2>
-      <div class="legend"><span>height and colour: ${section.measureTitle}</span>${legend}
+      <div class="legend">${(section.hasHeights || section.status.includes(ERROR)) && html`<span>height and colour: ${section.measureTitle}</span>`}${legend}
         <span class="key"><i class="tick"></i>not judged</span>
         ${section.status.includes(EXPECTED) && html`<span class="key"><i class="dot" style="background:var(--explained)"></i>${expectedWord(section).toLowerCase()}</span>`}
         ${section.split && html`<span>below, where it comes from:</span>${PARTS.map(([name, title]) => html`<span class="key" key=${name}><i class=${`swatch swatch-${name}`}></i>${title}</span>`)}`}

@@ -22,7 +22,8 @@ class ModelTree {
       if (!groups.has(api)) groups.set(api, { index: -10 - api, api, name: this.section.apis[api], parent: -1, children: [], rows: [] });
       groups.get(api).rows.push(row);
     }
-    this.roots = [...groups.values()];
+    const failed = (group) => group.rows.some((row) => this.section.urgency(row) === 0);
+    this.roots = [...groups.values()].sort((a, b) => failed(b) - failed(a));
   }
 
   // Of a comparison: the golden Cell that most calls of a Cell were compared with.
@@ -52,7 +53,7 @@ class ModelTree {
   // Counts, worst and dtypes of every node over `isShown` rows.
   summarise(isShown) {
     const { section } = this;
-    const blank = () => ({ counts: [0, 0, 0, 0], sides: new Set(), unmatched: 0, heat: NaN, dtypes: new Set(), worst: -1 });
+    const blank = () => ({ isOrigin: false, counts: [0, 0, 0, 0], sides: new Set(), unmatched: 0, heat: NaN, dtypes: new Set(), worst: -1 });
     const facts = new Map();
     const add = (node) => {
       const own = blank();
@@ -60,6 +61,7 @@ class ModelTree {
       for (const row of node.rows) {
         if (!isShown[row]) continue;
         own.counts[section.status[row]]++;
+        own.isOrigin = own.isOrigin || (section.status[row] === PASS && section.urgency(row) === 0);
         const side = section.columns.side[row];
         own.sides.add(side);
         if (section.texts[side] !== "both") own.unmatched++;
@@ -69,6 +71,7 @@ class ModelTree {
       for (const child of node.children) {
         const inner = add(child);
         inner.counts.forEach((count, status) => { own.counts[status] += count; });
+        own.isOrigin = own.isOrigin || inner.isOrigin;
         own.unmatched += inner.unmatched;
         inner.sides.forEach((side) => own.sides.add(side));
         if (!(inner.heat <= own.heat) && !Number.isNaN(inner.heat)) { own.heat = inner.heat; own.worst = inner.worst; }
@@ -88,11 +91,11 @@ class ModelTree {
   }
 }
 
-// A Cell in short: what was born inside comes before what it inherits, its forward before its backward.
+// A Cell in short: what arose inside comes before what it inherits, its forward before its backward.
 function differenceOf(node) {
   const found = (node.differences || []).map(([part, words]) => ({
     part, words: words.replace(/, passed on$/, ""), isPassedOn: words.endsWith("passed on"),
-    kind: words.startsWith("born inside by rounding") ? "rounding" : words.startsWith("born inside") ? "born" : "inherited",
+    kind: / inside by rounding/.test(words) ? "rounding" : / inside/.test(words) ? "born" : "inherited",
   }));
   const rank = (one) => 2 * ["born", "rounding", "inherited"].indexOf(one.kind) + (one.part !== "forward");
   return found.sort((left, right) => rank(left) - rank(right))[0];

@@ -8,6 +8,7 @@ function TreeView({ section, tree, isShown, filter, selected, onCell, onApi, onS
   const [more, setMore] = useState({});
   const list = useRef();
   const facts = useMemo(() => tree.summarise(isShown), [tree, isShown]);
+  const hasExpected = section.status.includes(EXPECTED), hasSkipped = section.status.includes(SKIP);
   const matching = useMemo(() => matchingNodes(section, tree, search), [tree, search]);
   useEffect(() => {
     if (selected < 0 || section.cell[selected] < 0) return;
@@ -52,19 +53,19 @@ function TreeView({ section, tree, isShown, filter, selected, onCell, onApi, onS
   return html`<section class="panel" id="tree" aria-label="Model">
     <div class="panel-head"><h2>${tree.isOfCells ? "Model" : "Operations"}</h2>
       <input type="search" class="small" placeholder="Find a Cell or a call" aria-label="Find in the tree" value=${search} onInput=${(event) => setSearch(event.target.value)} /></div>
-    <div class="tree-head" aria-hidden="true"><span>Worst</span><span>Failed</span><span>Passed</span><span>n.j.</span></div>
+    <div class="tree-head" aria-hidden="true"><span>Worst</span><span>Failed</span>${hasExpected && html`<span>${["comparison", "sharded"].includes(section.suite) ? "Follow" : "Expected"}</span>`}<span class="of-passes">Passed</span>${hasSkipped && html`<span>Not judged</span>`}</div>
     <div class="tree" role="tree" aria-label="Model" ref=${list} onKeyDown=${keys}>
       ${entries.map((entry, index) => entry.rest ? html`<button class="tree-more" key=${`rest${entry.node.index}`} role="treeitem" style=${`padding-left:${entry.depth * 16 + 24}px`} onClick=${() => setMore((before) => ({ ...before, [entry.node.index]: (before[entry.node.index] || 0) + 1 }))}>and ${number(entry.rest)} more</button>`
-        : entry.node ? html`<${TreeNode} key=${`n${entry.node.index}`} entry=${entry} index=${index} section=${section}
+        : entry.node ? html`<${TreeNode} key=${`n${entry.node.index}`} entry=${entry} index=${index} section=${section} hasExpected=${hasExpected} hasSkipped=${hasSkipped}
             isChosen=${(filter.cell >= 0 && filter.cell === entry.node.index) || (entry.node.api !== undefined && filter.api === entry.node.api)} onToggle=${toggle} onChoose=${choose} />`
         : html`<${TreeCall} key=${`r${entry.row}`} entry=${entry} section=${section} isChosen=${selected === entry.row} onSelect=${onSelect} />`)}
       ${!entries.length && html`<p class="empty">Nothing here fits the filter.</p>`}
     </div></section>`;
 }
 
-function TreeNode({ entry, index, section, isChosen, onToggle, onChoose }) {
+function TreeNode({ entry, index, section, hasExpected, hasSkipped, isChosen, onToggle, onChoose }) {
   const { node, own, depth, isOpen } = entry;
-  const status = statusOf(own);
+  const status = own.isOrigin ? ERROR : statusOf(own);
   const dtypes = [...own.dtypes].join(", ");
   const difference = differenceOf(node), only = onlySide(section, own);
   const words = (node.differences || []).map(([part, one]) => `; ${part}: ${one}`).join("");
@@ -72,7 +73,7 @@ function TreeNode({ entry, index, section, isChosen, onToggle, onChoose }) {
   const partner = node.partner && node.partner !== node.name ? node.partner : "";
   return html`<div role="treeitem" tabindex=${index ? -1 : 0} aria-level=${depth + 1} aria-expanded=${isOpen} aria-selected=${isChosen}
     class=${`node ${isChosen ? "chosen" : ""}`} style=${`padding-left:${depth * 16 + 4}px`} onClick=${() => onChoose(node)}
-    title=${`${node.name}: ${own.counts[1]} failed, ${own.counts[0]} passed, ${own.counts[3] ? `${own.counts[3]} expected failures, ` : ""}${own.counts[2]} not judged${unmatched}${words}${dtypes && `; ${dtypes}`}`}>
+    title=${`${node.name}: ${own.counts[1]} failed, ${own.counts[0]} passed, ${own.counts[3] ? `${own.counts[3]} ${expectedWord(section).toLowerCase()}, ` : ""}${own.counts[2]} not judged${unmatched}${words}${dtypes && `; ${dtypes}`}`}>
     <span class="twist" aria-hidden="true" onClick=${(event) => { event.stopPropagation(); onToggle(node); }}>${isOpen ? "▾" : "▸"}</span>
     <span class=${`mark mark-${status}`} aria-hidden="true"></span>
     <span class="node-name">${lastWords(node)}${partner && html`<i class="partner"> ↔ ${partner}</i>`}</span>
@@ -81,8 +82,9 @@ function TreeNode({ entry, index, section, isChosen, onToggle, onChoose }) {
     <span class="node-facts">${own.unmatched > 0 && !only && html`<i class="one-sided">${own.unmatched} one-sided</i>`}${!difference && html`<i class="dtypes">${dtypes}</i>`}</span>
     <span class=${`num ${status === ERROR ? "bad" : ""}`}>${short(own.heat, 2)}</span>
     <span class=${`num ${own.counts[1] ? "bad" : ""}`}>${own.counts[1] || ""}</span>
-    <span class="num">${own.counts[0] || ""}</span>
-    <span class="num muted">${own.counts[2] || ""}</span>
+    ${hasExpected && html`<span class="num expected">${own.counts[3] || ""}</span>`}
+    <span class="num of-passes">${own.counts[0] || ""}</span>
+    ${hasSkipped && html`<span class="num muted">${own.counts[2] || ""}</span>`}
   </div>`;
 }
 
@@ -94,13 +96,13 @@ function TreeCall({ entry, section, isChosen, onSelect }) {
   const bare = partner.replace(/\.(forward|backward)$/, "");
   return html`<div role="treeitem" tabindex="-1" aria-level=${depth + 1} aria-selected=${isChosen} class=${`node call ${isChosen ? "chosen" : ""}`}
     style=${`padding-left:${depth * 16 + 24}px`} onClick=${() => onSelect(row)}>
-    <span class=${`mark mark-${section.explained[row] ? "explained" : section.status[row]}`} aria-hidden="true"></span>
+    <span class=${`mark mark-${markOf(section, row)}`} aria-hidden="true"></span>
     <span class="node-name">${section.call(row).replace(/^golden\./, "")}${section.label(row) && html` <i class="part">${section.label(row)}</i>`}
       ${side !== "both" && html` <i class=${`one-sided side-${side}`}>${onlyIn(side)}</i>`}
       ${bare && side === "both" && bare !== section.call(row) && !partner.startsWith(section.call(row)) && html`<i class="partner"> ↔ ${bare}</i>`}</span>
     <span class="node-facts"><i class="dtypes">${output >= 0 && `${section.outputText("tested", output)} ${section.outputText("shape", output)}`}</i></span>
     <span class=${`num ${section.status[row] === ERROR ? "bad" : ""}`}>${short(section.heat[row], 2)}</span>
-    <span class="num wide">${STATUS_WORDS[section.status[row]]}</span>
+    <span class="num wide">${statusWord(section, row)}</span>
   </div>`;
 }
 

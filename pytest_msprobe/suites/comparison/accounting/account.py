@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -395,22 +394,3 @@ def with_growth(output: OutputAccount, inputs: float) -> OutputAccount:
     """
     growth = output.sizes[INHERITED] / inputs if 0 < inputs < math.inf else math.inf
     return structs.replace(output, growth=growth) if growth < _LARGEST_GROWTH else output
-
-
-_FIGURE = re.compile(r"(?<![\w.'\"-])-?\d+\.\d+(?:e[+-]?\d+)?(?!\.?\w)")
-_DIGITS, _ALL_DIGITS = 4, 17
-
-
-def readable(text: str) -> str:
-    """`text` with four digits of each figure, or with as many as tell it from the others."""
-    values = {float(figure) for figure in _FIGURE.findall(text)}
-
-    def short(match: re.Match[str]) -> str:
-        value = float(match[0])
-        for digits in range(_DIGITS, _ALL_DIGITS):
-            words = f"{value:.{digits}g}"
-            if all(f"{other:.{digits}g}" != words for other in values - {value}):
-                return words
-        return match[0]
-
-    return _FIGURE.sub(short, text)

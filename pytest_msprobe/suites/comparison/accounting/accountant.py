@@ -430,7 +430,7 @@ class Accountant:
                 continue
             judgement = call.judge(direction, output)
             if judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS):
-                blamed[part] = f"born in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
+                blamed[part] = f"arises in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
                 ratio = judgement.ratio if ratio is None else ratio
         defined = terms.parts[DEFINED]
         is_blamed = pair.is_defined_otherwise and defined.weight >= SHARE

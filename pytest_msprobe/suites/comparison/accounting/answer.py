@@ -2,7 +2,6 @@
 
 - The answer as a paragraph, what is at fault first.
 - Faults of one cause, such as the same argument in every layer, as one sentence.
-- The file of --msprobe-diagnosis; docs/reference/diagnosis.md documents it.
 - What to do about a fault: commands first.
 - What dumps without tensors tell of two runs, in words that claim no more than that.
 """
@@ -16,26 +15,24 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import structs
 
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.accounting.account import Account, Basis, Step, readable
+from pytest_msprobe.diagnosis.from_rows import named
+from pytest_msprobe.diagnosis.value import listed_numbers, readable
+from pytest_msprobe.suites.comparison.accounting.account import Basis, Step
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import (
-    OUTCOMES,
     Outcome,
     RunDiagnosis,
     any_differs,
     explains,
     is_suspect,
 )
-from pytest_msprobe.suites.comparison.accounting.next_collection import next_collection
 from pytest_msprobe.suites.comparison.cells import CellDifference
-from pytest_msprobe.suites.comparison.sides import ComparedDump
 from pytest_msprobe.verdicts import Wire
 
 _EQUAL = {
@@ -49,11 +46,11 @@ _EQUAL = {
 }
 #: Of operations that an origin reaches, behind their number.
 REACHED: dict[Basis, str] = {
-    "values": "of those that get it differ by more than they may, too",
-    "sketches": "of those that get it differ by more than they may, too",
-    "statistics": "of those that get it differ by more than they may, too",
-    "fingerprints": "of those that get it differ by more than they may, too",
-    "checksums": "of those that get it differ, too",
+    "values": "of the operations that get it are beyond their own limit as well",
+    "sketches": "of the operations that get it are beyond their own limit as well",
+    "statistics": "of the operations that get it are beyond their own limit as well",
+    "fingerprints": "of the operations that get it are beyond their own limit as well",
+    "checksums": "of the operations that get it differ as well",
 }
 HOW_TO_TELL = (
     'Without tensors it cannot be told whether the operation is wrong: dump both runs with "task": "tensor", at least '
@@ -120,8 +117,8 @@ class Answer(Wire, msgspec.Struct, frozen=True):
             diagnosis.outcome,
             is_known,
             _first(diagnosis) if is_known else None,
-            {name: readable(fault.sentence) for fault in values for name in _items(fault)},
-            f"{diagnosis.outcome} {[_cause(group[0]) for group in grouped(diagnosis.faults)]}",
+            {name: readable(fault.sentence) for fault in values for name in items_of(fault)},
+            f"{diagnosis.outcome} {[cause_of(group[0]) for group in grouped(diagnosis.faults)]}",
             covers(diagnosis.steps),
         )
 
@@ -138,7 +135,7 @@ class Answer(Wire, msgspec.Struct, frozen=True):
         return self.is_known and self.outcome == "fault"
 
 
-def _items(fault: Fault) -> Iterator[str]:
+def items_of(fault: Fault) -> Iterator[str]:
     """`CALL.PART` of the items at fault; what only the golden dump has is called so there."""
     golden = "golden." if fault.step.account.place < 0 else ""
     for record in fault.records or [fault.step.record]:
@@ -162,21 +159,10 @@ def answers_in_words(answers: Mapping[str, Answer]) -> Iterator[str]:
     for dumps in alike.values():
         name = str(slots[dumps[0]]) if is_clear else dumps[0]
         if len(dumps) > 1:
-            ranks = ranges(slots[dump].rank or 0 for dump in dumps)
+            ranks = listed_numbers(slots[dump].rank or 0 for dump in dumps)
             step = f"step {slots[dumps[0]].step}, " if slots[dumps[0]].step is not None else ""
             name = f"{step}the same in ranks {ranks}; rank {slots[dumps[0]].rank}"
         yield f"{name}: {answers[dumps[0]].text}" if len(answers) > 1 else answers[dumps[0]].text
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """`0 to 3, 7` of 0, 1, 2, 3, 7."""
-    found: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
-        else:
-            found.append([number])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in found)
 
 
 def first_bits(steps: Sequence[Step]) -> tuple[Step, str] | None:
@@ -226,7 +212,7 @@ def _pieces(sentence: str) -> list[tuple[str, str]]:
     return [*found, (sentence[end:],) * 2]
 
 
-def _cause(fault: Fault) -> tuple[object, ...]:
+def cause_of(fault: Fault) -> tuple[object, ...]:
     """Equal for faults of one cause: the same API, kind and sentence but for its figures."""
     if fault.kind == "parameter":
         return fault.kind, fault.name or (fault.step.record, fault.value)
@@ -240,7 +226,7 @@ def grouped(faults: Iterable[Fault]) -> list[list[Fault]]:
     """The faults by their causes, in the order of the first of each."""
     groups: dict[object, list[Fault]] = {}
     for fault in faults:
-        groups.setdefault(_cause(fault), []).append(fault)
+        groups.setdefault(cause_of(fault), []).append(fault)
     return list(groups.values())
 
 
@@ -384,7 +370,7 @@ def _initial_state(
 
 
 def _sentence(diagnosis: RunDiagnosis, group: Sequence[Fault]) -> str:
-    sources = {_source(diagnosis, each): None for each in group}
+    sources = {source_of(diagnosis, each): None for each in group}
     source, *other_sources = sources
     where = f", {'first ' if other_sources else ''}called from {source}" if source else ""
     name = _named(group) if len(group) > 1 else _named_alone(group[0])
@@ -400,22 +386,12 @@ def _named_alone(fault: Fault) -> str:
 def _named(group: Sequence[Fault]) -> str:
     """`Functional.gelu in 12 layers (0 to 11), forward and backward`."""
     records = [record for fault in group for record in fault.records or [fault.step.record]]
-    phases = [word for word in ("forward", "backward") if any(record.endswith(f".{word}") for record in records)]
-    directions = f", {' and '.join(phases)}" if phases else ""
-    operation = group[0].step.operation
-    layers = [re.split(r"(\d+)", fault.step.cells[-1]) if fault.step.cells else [] for fault in group]
-    words = {tuple(parts[::2]) for parts in layers}
-    if len(words) == 1:
-        numbers = [column for column in list(zip(*layers))[1::2] if len(set(column)) > 1]
-        if len(numbers) == 1:
-            distinct = {int(number) for number in numbers[0]}
-            return f"{operation.name} in {len(distinct)} layers ({ranges(distinct)}){directions}"
-    calls = {fault.step.operation.number for fault in group}
-    known = f" ({ranges(map(int, calls))})" if all(call.isdecimal() for call in calls) else ""
-    return f"{operation.name} in {len(group)} calls{known}{directions}"
+    calls = [(fault.step.operation.call, fault.step.cells[-1] if fault.step.cells else "") for fault in group]
+    return named(group[0].step.operation.name, calls, [record.rpartition(".")[2] for record in records])
 
 
-def _source(diagnosis: RunDiagnosis, fault: Fault) -> str:
+def source_of(diagnosis: RunDiagnosis, fault: Fault) -> str:
+    """`train.py:25`, the line of the training script that made the call at fault; "" where nothing says it."""
     if diagnosis.sides is None:
         return fault.step.source
     frame = diagnosis.frame(fault)
@@ -530,8 +506,6 @@ def next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[str]:
     return [f"compare both lines that make the call {call}: arguments, dtypes, configuration of the model"]
 
 
-_VERSION = 1
-
 #: What differences do in Cells, by their records.
 Cells = Mapping[str, CellDifference]
 
@@ -549,119 +523,3 @@ class PairDiagnosis:
     diagnosis: RunDiagnosis
     answer: Answer
     cells: Cells
-
-
-def write_diagnosis(path: Path, found: Sequence[PairDiagnosis]) -> None:
-    """Write the answer of a run. Raises OSError when the file cannot be written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(content(found)), indent=1) + b"\n")
-
-
-def content(found: Sequence[PairDiagnosis]) -> dict[str, Any]:
-    """What the file says, in builtin types; the diagnoses know their dumps."""
-    outcomes = [pair.diagnosis.outcome for pair in found]
-    known = [pair.diagnosis for pair in found if pair.diagnosis.basis == "tensors"]
-    return {
-        "version": _VERSION,
-        "outcome": next((outcome for outcome in OUTCOMES if outcome in outcomes), "equal"),
-        "text": "\n".join(answers_in_words({str(_sides(pair)[0].path): pair.answer for pair in found})),
-        "at_fault": [_fault(diagnosis, fault) for diagnosis in known for fault in diagnosis.faults],
-        "groups": [_group(diagnosis, group) for diagnosis in known for group in grouped(diagnosis.faults)],
-        "dumps": [_dump(pair) for pair in found],
-        "next_collection": msgspec.to_builtins(next_collection([pair.diagnosis for pair in found])),
-    }
-
-
-def _sides(pair: PairDiagnosis) -> tuple[ComparedDump, ComparedDump]:
-    assert pair.diagnosis.sides is not None
-    return pair.diagnosis.sides
-
-
-def _dump(pair: PairDiagnosis) -> dict[str, Any]:
-    diagnosis, (target, golden) = pair.diagnosis, _sides(pair)
-    last = diagnosis.last
-    is_known = diagnosis.basis == "tensors"
-    bits = first_bits(diagnosis.steps)
-    return {
-        "target": str(target.path),
-        "golden": str(golden.path),
-        "outcome": diagnosis.outcome,
-        "text": pair.answer.text,
-        "basis": diagnosis.basis,
-        "origins": [] if is_known else [_fault(diagnosis, fault) for fault in diagnosis.faults],
-        "first_bits": None if bits is None else {"record": bits[0].record, "value": bits[1]},
-        "counts": dict(diagnosis.counts),
-        "growth": [{"record": record, "growth": growth} for record, growth in diagnosis.growths()],
-        "last": None if last is None else {"record": last[0].record, "value": last[1], "distance": _number(last[2])},
-        "cells": [
-            {
-                "record": record,
-                "inherited": cell.inherits,
-                "born_inside": list(cell.born),
-                "passed_on": cell.passes_on,
-                "level": cell.level,
-            }
-            for record, cell in pair.cells.items()
-        ],
-        "unknown": [{"record": fault.step.record, "value": fault.value} for fault in diagnosis.unknown],
-        "unexplained": [step.record for step in diagnosis.unexplained],
-        "unaccounted": [
-            {
-                "record": step.record,
-                "reason": step.account.reason,
-                "distance": _distance(step.account),
-                "is_suspect": is_suspect(step),
-            }
-            for step in diagnosis.unaccounted
-        ],
-    }
-
-
-def _fault(diagnosis: RunDiagnosis, fault: Fault) -> dict[str, Any]:
-    assert diagnosis.sides is not None
-    frame = diagnosis.frame(fault)
-    growth = next(iter(diagnosis.growths(fault.reached)), None)
-    return {
-        "dump": str(diagnosis.sides[0].path),
-        "record": fault.records[0] if fault.records else fault.step.record,
-        "records": fault.records,
-        "partner": fault.step.account.partner or None,
-        "cells": list(fault.step.cells),
-        "side": fault.side,
-        "kind": fault.kind,
-        "value": fault.value,
-        "name": fault.name,
-        "sentence": readable(fault.sentence),
-        "size": _number(fault.size),
-        "share": _number(fault.share),
-        "worst": None if fault.worst is None else list(fault.worst),
-        "source": None
-        if frame is None
-        else {"file": frame.file, "line": frame.line, "function": frame.function, "code": frame.source},
-        "after": fault.after or None,
-        "inheriting": len(fault.reached),
-        "last": fault.reached[-1].record if fault.reached else None,
-        "growth": None if growth is None else {"record": growth[0], "growth": growth[1]},
-        "next": next_steps(diagnosis, fault),
-    }
-
-
-def _group(diagnosis: RunDiagnosis, group: Sequence[Fault]) -> dict[str, Any]:
-    assert diagnosis.sides is not None
-    sizes = [fault.size for fault in group if fault.size is not None and math.isfinite(fault.size)]
-    return {
-        "dump": str(diagnosis.sides[0].path),
-        "kind": group[0].kind,
-        "records": [record for fault in group for record in fault.records or [fault.step.record]],
-        "sentence": _sentence(diagnosis, group),
-        "sizes": [min(sizes), max(sizes)] if sizes else None,
-    }
-
-
-def _distance(account: Account) -> float | None:
-    found = [key.distance for key in account.keys if key.is_output and key.distance is not None]
-    return _number(max(found, default=None))
-
-
-def _number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

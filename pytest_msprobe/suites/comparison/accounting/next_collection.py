@@ -73,15 +73,15 @@ def read_next_collection(path: Path) -> NextCollection | None:
         raise ValueError(f"{path}: is not what --msprobe-diagnosis writes ({error}); compare the dumps again") from None
 
 
-def next_collection(diagnoses: Sequence[RunDiagnosis]) -> NextCollection | None:
-    """What to collect next; None where nothing is suspected that tensors would clear up."""
+def next_collection(diagnoses: Sequence[RunDiagnosis], most: int = MOST_CALLS) -> NextCollection | None:
+    """What to collect next, of about `most` calls; None where nothing is suspected that tensors would clear up."""
     known = [each for each in diagnoses if each.sides is not None and each.basis not in ("tensors", "values", "none")]
     names: tuple[dict[str, None], dict[str, None]] = ({}, {})
     calls: dict[str, None] = {}
     for each in known:
         for steps in _suspected(each):
             found = {step.operation.call: None for step in steps if step.operation.call not in calls}
-            if calls and len(calls) + len(found) > MOST_CALLS:
+            if calls and len(calls) + len(found) > most:
                 continue
             calls |= found
             for step in steps:

@@ -4,10 +4,10 @@ The difference of one output, split without remainder.
 
 With the exact operation f in float64 as each side defines it, and the inputs of both sides::
 
-    target - golden = [target - f_t(in_t)]          born in the target
+    target - golden = [target - f_t(in_t)]          arises in the target
                     + [f_t(in_t) - f_t(in_g)]       inherited
                     + [f_t(in_g) - f_g(in_g)]       defined differently
-                    + [f_g(in_g) - golden]          born in the golden run
+                    + [f_g(in_g) - golden]          arises in the golden run
 
 Whether an incoming gradient is the sum of the gradients of its uses: nothing records that addition.
 """

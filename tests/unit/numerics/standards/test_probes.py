@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.numerics import BackwardError, Fused, OutputPair, Perturbed, measure
+from pytest_msprobe.numerics.judgement import Deviations
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 U = 2.0**-8
@@ -160,3 +161,20 @@ def test_an_output_is_rounded_once_where_the_kernel_is_exact_inside() -> None:
     pair = OutputPair(tested, exact, measure(tested, exact, off_bound=1.0), perturbed=tuple)
     assert BackwardError().judge_pair(pair).is_pass
     assert not Fused().judge_pair(pair).is_pass
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_sum_that_overflows_inside_is_judged_once() -> None:
+    """Inf - Inf inside makes it NaN, which the benchmark's value in its place, beyond float32, does not settle."""
+    exact = np.array([8e49, 1.0])
+    tested = np.array([np.nan, 1.0], np.float32)
+    asked = []
+
+    def terms(at: int) -> tuple[Values, ...]:
+        asked.append(at)
+        return (np.array([7e48, -3e48, 7.6e49]),)
+
+    nowhere = Deviations(lambda: None, lambda: None, lambda places: np.ones(1), lambda: (exact, exact), have_terms=True)
+    pair = OutputPair(tested, exact, measure(tested, exact, off_bound=1.0), deviations=lambda: nowhere, terms=terms)
+    BackwardError().judge_pair(pair)
+    assert len(asked) <= 2

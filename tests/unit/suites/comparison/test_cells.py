@@ -58,7 +58,7 @@ OUT, IN = "Cell.b.Block.forward.0", "Cell.b.a.Attn.forward.0"
         (CLEAN, ""),
         (INHERITS, "inherited, passed on"),
         (CellFacts(True, False), "inherited"),
-        (ARISES, "born inside, passed on"),
+        (ARISES, "arises inside, passed on"),
         (CellFacts(False, True, is_known=False), "passed on"),
     ],
 )
@@ -69,10 +69,10 @@ def test_what_a_cell_alone_says(facts: CellFacts, level: str) -> None:
 
 def test_a_fault_inside_outweighs_what_comes_in_and_only_the_changed_rows_are_named() -> None:
     found = differences(row(OUT, OUTER, INHERITS, order=1), row(IN, INNER, ARISES, order=0))
-    assert levels(found) == {IN: "born inside, passed on", OUT: "born inside, passed on"}
-    assert found.changed() == {("Cell.b.Block.0", "forward"): "born inside, passed on"}
+    assert levels(found) == {IN: "arises inside, passed on", OUT: "arises inside, passed on"}
+    assert found.changed() == {("Cell.b.Block.0", "forward"): "arises inside, passed on"}
     assert found.of()[OUT].born == (IN,)
-    assert found.line() == "born inside of: b.a.Attn (forward)"
+    assert found.line() == "arises inside of: b.a.Attn (forward)"
 
 
 def test_a_fault_of_the_other_direction_or_of_another_cell_is_not_inside() -> None:
@@ -85,9 +85,9 @@ def test_a_fault_of_the_other_direction_or_of_another_cell_is_not_inside() -> No
 def test_calls_that_are_accounted_for_say_whether_it_is_rounding() -> None:
     accounted = CellFacts(False, True, is_accounted=True)
     found = differences(row(OUT, OUTER, accounted, keys=()))
-    assert levels(found) == {OUT: "born inside by rounding, passed on"}
+    assert levels(found) == {OUT: "arises inside by rounding, passed on"}
     fault = Origin("Mint.exp.0.forward", "forward", INNER)
-    assert levels(found, fault) == {OUT: "born inside, passed on"}
+    assert levels(found, fault) == {OUT: "arises inside, passed on"}
     assert found.changed(only_born=True) == {}
     assert found.line() == ""
 
@@ -97,14 +97,14 @@ def test_a_value_that_comes_in_with_the_inputs_is_inherited_and_a_parameter_is_b
     found = differences(row(OUT, OUTER, INHERITS, keys=(batch,)), row(IN, INNER, INHERITS, keys=()))
     assert levels(found, Origin("Mint.exp.0.forward", "forward", INNER, ("t", "g"))) == {
         OUT: "inherited, passed on",
-        IN: "born inside, passed on",
+        IN: "arises inside, passed on",
     }
 
 
 def test_a_backward_whose_forward_differs_may_have_it_from_there() -> None:
     backward = row("Cell.b.Block.backward.0", OUTER, ARISES)
     assert levels(differences(backward, row(OUT, OUTER, CLEAN))) == {
-        "Cell.b.Block.backward.0": "born inside, passed on"
+        "Cell.b.Block.backward.0": "arises inside, passed on"
     }
     found = levels(differences(backward, row(OUT, OUTER, INHERITS)))
     assert found["Cell.b.Block.backward.0"] == "inherited, passed on"

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.diagnosis.value import listed_numbers, readable
 from pytest_msprobe.suites.comparison.accounting.account import (
     Account,
     Kind,
     OutputAccount,
     Step,
     ValueKey,
-    readable,
     with_growth,
 )
-from pytest_msprobe.suites.comparison.accounting.answer import Answer, answers_in_words, ranges
+from pytest_msprobe.suites.comparison.accounting.answer import Answer, answers_in_words
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import Outcome, RunDiagnosis
 
@@ -81,11 +81,11 @@ def test_the_same_argument_in_every_layer_is_one_sentence() -> None:
 def test_figures_of_one_cause_are_a_range_and_other_arguments_another_cause() -> None:
     steps = [step(f"Mint.exp.{n}.forward", n, key("output.0")) for n in range(3)]
     faults = [
-        fault(one, f"born in the target: The output is {1.03 + n / 1000} times the benchmark as a whole.")
+        fault(one, f"arises in the target: The output is {1.03 + n / 1000} times the benchmark as a whole.")
         for n, one in enumerate(steps)
     ]
     text = answer(steps, faults).text
-    assert "Mint.exp in 3 calls (0 to 2), forward: born in the target: The output is 1.03 to 1.032 times the" in text
+    assert "Mint.exp in 3 calls (0 to 2), forward: arises in the target: The output is 1.03 to 1.032 times the" in text
     other = [
         step(f"Mint.norm.{n}.forward", n, key("output.0"), definition=f"eps 1e-0{n} against 0.1") for n in range(3)
     ]
@@ -107,10 +107,10 @@ def test_a_swap_in_every_layer_is_one_sentence() -> None:
 def test_one_factor_in_all_that_inherits_is_said_once() -> None:
     first = step("Mint.mul.0.forward", 0, key("output.0", 0.03))
     rest = [step(f"Mint.add.{n}.forward", n + 1, key("input.0", 0.03), key("output.0", 0.03)) for n in range(20)]
-    text = answer([first, *rest], [fault(first, "born in the target", reached=rest)]).text
+    text = answer([first, *rest], [fault(first, "arises in the target", reached=rest)]).text
     assert "; 20 operations inherit it, all 20 outputs off by 3 % of their size." in text
     rest[-1] = step("Mint.add.19.forward", 20, key("output.0", 0.04))
-    assert "of their size" not in answer([first, *rest], [fault(first, "born in the target", reached=rest)]).text
+    assert "of their size" not in answer([first, *rest], [fault(first, "arises in the target", reached=rest)]).text
 
 
 def test_parameters_are_counted_as_what_they_are() -> None:
@@ -136,7 +136,7 @@ def test_figures_have_four_digits_or_as_many_as_tell_them_apart(text: str, expec
 
 
 def test_ranges() -> None:
-    assert ranges([3, 0, 1, 7, 2]) == "0 to 3, 7"
+    assert listed_numbers([3, 0, 1, 7, 2]) == "0 to 3, 7"
 
 
 def test_the_last_output_is_the_loss_and_not_the_optimizers() -> None:

@@ -15,7 +15,7 @@ from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 
-BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "born in the target: wrong."})
+BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "arises in the target: wrong."})
 
 
 def value(path: str, content: str, **fields: Any) -> ValueKey:

@@ -7,12 +7,13 @@ import math
 
 from msgspec import structs
 
+from pytest_msprobe.diagnosis.value import readable
 from pytest_msprobe.reports.jsonl import encode_row
-from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount, ValueKey, readable
+from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount, ValueKey
 from pytest_msprobe.suites.comparison.report import ComparisonSummary, RecordSummary
 from pytest_msprobe.verdicts import StepPosition, VerdictRow
 
-BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "born in the target: wrong."})
+BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "arises in the target: wrong."})
 
 
 def row(record: str, place: int, account: Account) -> VerdictRow:
@@ -51,7 +52,7 @@ def test_an_operation_at_fault_leads() -> None:
     found.add(row("Mint.exp.0.forward", 0, wrong))
     first = next(iter(found.lines()))
     assert first == (
-        "At fault: Mint.exp.0.forward: born in the target: wrong, called from train.py:7; 1 operation inherits it. "
+        "At fault: Mint.exp.0.forward: arises in the target: wrong, called from train.py:7; 1 operation inherits it. "
         "The last forward output, Mint.sum.0.forward.output.0, differs by 0.5."
     )
 

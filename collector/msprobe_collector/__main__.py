@@ -1,0 +1,64 @@
+"""`python -m msprobe_collector collect train.py`: runs a training script as it is, and collects steps of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from msprobe_collector.configuration import ConfigurationError
+
+_DESCRIPTION = (
+    "Run a training script of PyTorch, which needs no changes, and collect steps of it. A step begins with the first "
+    "call of a Module that has parameters, with gradients on, and ends when every optimizer has stepped. On several "
+    "ranks: torchrun ... -m msprobe_collector collect train.py."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        The exit code: 0, 1 where nothing was collected, 2 for wrong arguments. A script that ends by an exception or
+        by `sys.exit` ends as it does alone.
+    """
+    parser = argparse.ArgumentParser(prog="python -m msprobe_collector", description="Collects training steps.")
+    command = parser.add_subparsers(metavar="COMMAND", required=True).add_parser(
+        "collect", help="run a script and collect steps of it", description=_DESCRIPTION
+    )
+    command.add_argument("--config", metavar="FILE", help="config.json; the options below win over it")
+    command.add_argument("--dump-path", metavar="DIR", help="default: msprobe_dump")
+    command.add_argument("--task", help="default: tensor; statistics is far smaller; grad_probe: all gradients")
+    command.add_argument("--level", help="default: mix")
+    command.add_argument("--step", action="append", metavar="N", help="step, or a range such as 3-5; default: 0")
+    command.add_argument("--exit", action="store_true", help="end the script behind the last of these steps")
+    command.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
+    command.add_argument("script", metavar="SCRIPT", help="a file, or a module behind -m")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+    given = parser.parse_args(arguments)
+    if not given.is_module and not Path(given.script).is_file():
+        command.error(f"{given.script} is no file; name a script, or a module behind -m")
+    settings = {"task": given.task, "dump_path": given.dump_path, "level": given.level, "step": given.step}
+    if given.config is None:
+        defaults = {"task": "tensor", "dump_path": "msprobe_dump"}
+        if given.task != "grad_probe":  # which is for every step, and has no levels
+            defaults |= {"level": "mix", "step": ["0"]}
+        settings = {name: value or defaults.get(name) for name, value in settings.items()}
+    from msprobe_collector.pytorch.unedited_scripts import run_script
+
+    try:
+        return run_script(
+            given.script,
+            given.arguments,
+            is_module=given.is_module,
+            ends_after_steps=given.exit,
+            config_path=given.config,
+            **settings,
+        )
+    except ConfigurationError as error:
+        command.error(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

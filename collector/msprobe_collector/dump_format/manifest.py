@@ -1,0 +1,240 @@
+"""run.json beside a dump.json: what a run is made of, read. Nothing in it is trusted: it may have any form.
+
+Sections that are missing, or are not what they should be, are empty; what is not known is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from msprobe_collector.dump_format.values import DumpError, quote_nonfinite
+from msprobe_collector.dump_format.yaml_files import read_plain
+
+MANIFEST_FILE = "run.json"
+#: A model of 10,000 layers with Adam has 10 MB.
+_MOST_BYTES = 1 << 27
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """A parameter, a buffer, or a tensor of a batch; None and empty where that is not known.
+
+    Attributes:
+        name: in its model, or the place in a call: `input.0`, `kwargs.mask`.
+        dtype: without the framework's name.
+        shape: lengths of its dimensions.
+        requires_grad: None of one that is no parameter.
+        fingerprint: equal for equal bits; None where it could not be read.
+        tied: name of the parameter that this one is the same as; "" for one of its own.
+    """
+
+    name: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    requires_grad: bool | None = None
+    fingerprint: str | None = None
+    tied: str = ""
+
+    @classmethod
+    def of(cls, encoded: object) -> TensorFacts | None:
+        """What an entry of run.json says; None of one without a name."""
+        entry = _mapping(encoded)
+        name = entry.get("name")
+        if not isinstance(name, str):
+            return None
+        dtype, shape, needs = entry.get("dtype"), entry.get("shape"), entry.get("requires_grad")
+        fingerprint = entry.get("fingerprint")
+        return cls(
+            name,
+            dtype if isinstance(dtype, str) else "",
+            tuple(size for size in _sequence(shape) if type(size) is int),
+            needs if isinstance(needs, bool) else None,
+            fingerprint if isinstance(fingerprint, str) else None,
+            _text(entry.get("tied")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFacts:
+    """A Module or Cell: path in its model, class, whether it trains, and its settings (`p`, `eps`, `num_heads`)."""
+
+    path: str
+    kind: str
+    is_training: bool | None
+    settings: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model: class, parameters and buffers in their order, and its layers, the model first."""
+
+    kind: str
+    parameters: tuple[TensorFacts, ...]
+    buffers: tuple[TensorFacts, ...]
+    layers: tuple[LayerFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A parameter group: its hyper-parameters, and the names of its parameters."""
+
+    settings: Mapping[str, object]
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerFacts:
+    """A scheduler: class and settings."""
+
+    kind: str
+    settings: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerFacts:
+    """An optimizer: class, groups, schedulers, and its state when the step began, by key."""
+
+    kind: str
+    groups: tuple[GroupFacts, ...]
+    schedulers: tuple[SchedulerFacts, ...]
+    state: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a run is made of.
+
+    Attributes:
+        framework: as in dump.json.
+        versions: of the framework and packages, by name.
+        device: what computes.
+        environment: variables that change numbers and were set.
+        switches: settings of the framework.
+        script: `command` (list of str) and `git` (`revision`, `branch`).
+        ranks: what dump.json says of the rank and its groups; empty in one process.
+        models: the models that were given to `start`, or the first that ran.
+        optimizers: those of the process.
+        step: number, `forwards` of the model, `random`, `loss_scale`, `autocast`.
+        batches: tensors of each forward of the model; None where no model was seen to run.
+    """
+
+    framework: str = ""
+    versions: Mapping[str, object] = field(default_factory=dict)
+    device: Mapping[str, object] = field(default_factory=dict)
+    environment: Mapping[str, object] = field(default_factory=dict)
+    switches: Mapping[str, object] = field(default_factory=dict)
+    script: Mapping[str, object] = field(default_factory=dict)
+    ranks: Mapping[str, object] = field(default_factory=dict)
+    models: tuple[ModelFacts, ...] = ()
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    step: Mapping[str, object] = field(default_factory=dict)
+    batches: tuple[tuple[TensorFacts, ...], ...] | None = None
+
+    @property
+    def number(self) -> int | None:
+        """Number of the step."""
+        number = self.step.get("number")
+        return number if type(number) is int else None
+
+    @property
+    def parameters(self) -> dict[str, TensorFacts]:
+        """The parameters of all models by name."""
+        return {one.name: one for model in self.models for one in model.parameters}
+
+
+def manifest_beside(dump_path: Path) -> tuple[Manifest | None, str]:
+    """The manifest beside a dump.json, and one line where it is there and cannot be used."""
+    path = dump_path.parent / MANIFEST_FILE
+    if not os.path.lexists(path):
+        return None, ""
+    try:
+        return read_manifest(path), ""
+    except DumpError as error:
+        return None, str(error)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest in the file at `path`.
+
+    Raises:
+        DumpError: it cannot be read, is not JSON, or is no object.
+    """
+    try:
+        decoded = msgspec.json.decode(quote_nonfinite(read_plain(path, most_bytes=_MOST_BYTES)))
+    except OSError as error:
+        raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise DumpError(f"is not valid JSON: {error}; collect the step again", file=str(path)) from None
+    if not isinstance(decoded, dict):
+        raise DumpError(f"expected an object, found {type(decoded).__name__}", file=str(path))
+    step = _mapping(decoded.get("step"))
+    batches = step.get("batches")
+    sections = {
+        name: _mapping(decoded.get(name))
+        for name in ("versions", "device", "environment", "switches", "script", "ranks")
+    }
+    return Manifest(
+        framework=_text(decoded.get("framework")),
+        **sections,
+        models=tuple(_model(one) for one in _sequence(decoded.get("models"))),
+        optimizers=tuple(_optimizer(one) for one in _sequence(decoded.get("optimizers"))),
+        step={key: value for key, value in step.items() if key != "batches"},
+        batches=tuple(_tensors(one) for one in batches) if isinstance(batches, list) and batches else None,
+    )
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _sequence(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _tensors(encoded: object) -> tuple[TensorFacts, ...]:
+    found = (TensorFacts.of(one) for one in _sequence(encoded))
+    return tuple(one for one in found if one is not None)
+
+
+def _model(encoded: object) -> ModelFacts:
+    entry = _mapping(encoded)
+    layers = []
+    for one in map(_mapping, _sequence(entry.get("modules"))):
+        training = one.get("training")
+        layers.append(
+            LayerFacts(
+                _text(one.get("path")),
+                _text(one.get("class")),
+                training if isinstance(training, bool) else None,
+                _mapping(one.get("settings")),
+            )
+        )
+    parameters, buffers = _tensors(entry.get("parameters")), _tensors(entry.get("buffers"))
+    return ModelFacts(_text(entry.get("class")), parameters, buffers, tuple(layers))
+
+
+def _optimizer(encoded: object) -> OptimizerFacts:
+    entry = _mapping(encoded)
+    groups = tuple(
+        GroupFacts(_mapping(one.get("settings")), tuple(_names(one.get("parameters"))))
+        for one in map(_mapping, _sequence(entry.get("groups")))
+    )
+    schedulers = tuple(
+        SchedulerFacts(_text(one.get("class")), _mapping(one.get("settings")))
+        for one in map(_mapping, _sequence(entry.get("schedulers")))
+    )
+    return OptimizerFacts(_text(entry.get("class")), groups, schedulers, _mapping(entry.get("state")))
+
+
+def _names(encoded: object) -> Iterator[str]:
+    return (name for name in _sequence(encoded) if isinstance(name, str))

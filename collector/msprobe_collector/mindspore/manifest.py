@@ -1,0 +1,225 @@
+"""What a run with MindSpore is made of: models, optimizers, context, random state, batch; see `RunFacts`."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import mindspore
+import xxhash
+from mindspore import Tensor, context, nn
+from mindspore.amp import LossScaleManager, LossScaler
+from mindspore.experimental import optim
+from mindspore.experimental.optim.lr_scheduler import LRScheduler
+
+from msprobe_collector.dump_format.writing.encoding import fingerprint_of
+from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings, number_of
+from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
+from msprobe_collector.recording.manifest import layer_settings, python_state, seen_objects
+from msprobe_collector.recording.plain_values import OMITTED, plain
+
+#: Of the context what changes numbers, by MindSpore's name. One that a version does not have is left out.
+_CONTEXT = (
+    *("mode", "deterministic", "jit_level", "jit_syntax_level", "jit_config", "enable_graph_kernel"),
+    *("graph_kernel_flags", "pynative_synchronize", "runtime_num_threads"),
+    *("inter_op_parallel_num", "memory_optimize_level", "exec_order"),
+)
+#: Elsewhere MindSpore warns when it is asked for these.
+_CONTEXT_OF_ASCEND = ("ascend_config", "enable_reduce_precision")
+_PARALLEL = (
+    *("parallel_mode", "device_num", "gradients_mean", "gradient_fp32_sync", "enable_parallel_optimizer", "full_batch"),
+    *("search_mode", "loss_repeated_mean"),
+)
+
+
+class MindSporeFacts:
+    """See `msprobe_collector.recording.manifest.RunFacts`."""
+
+    name = "mindspore"
+
+    def __init__(self) -> None:
+        """Look at nothing yet."""
+        self._objects: dict[str, list[Any]] = {}
+
+    def versions(self) -> Mapping[str, object]:
+        """None besides those of packages."""
+        return {}
+
+    def device(self) -> Mapping[str, object]:
+        """Target and number of the device."""
+        found: dict[str, object] = {"kind": str(context.get_context("device_target"))}
+        with suppress(Exception):
+            if found["kind"] != "CPU":
+                found["name"] = str(mindspore.hal.get_device_name(context.get_context("device_id")))
+        return found
+
+    def switches(self) -> Mapping[str, object]:
+        """Of the context and of that of parallel training."""
+        found: dict[str, object] = {}
+        of_ascend = _CONTEXT_OF_ASCEND if context.get_context("device_target") == "Ascend" else ()
+        own = (*_CONTEXT, *of_ascend)
+        for ask, names in ((context.get_context, own), (context.get_auto_parallel_context, _PARALLEL)):
+            for name in names:
+                with suppress(Exception):
+                    found[name] = plain(ask(name), number_of)
+        if "mode" in found:
+            found["mode"] = "GRAPH_MODE" if found["mode"] == context.GRAPH_MODE else "PYNATIVE_MODE"
+        return {name: value for name, value in found.items() if value is not OMITTED}
+
+    def models(self, layers: Sequence[Any]) -> list[Any]:
+        """See `RunFacts`; parameters have their own names."""
+        return [
+            {
+                "class": _class_of(model),
+                "parameters": [self._tensor(item.name, item) for item in model.get_parameters()],
+                "buffers": [self._tensor(name, item) for name, item in _buffers_of(model)],
+                "modules": [
+                    {
+                        "path": path,
+                        "class": type(cell).__name__,
+                        "training": bool(cell.training),
+                        "settings": _settings_of(cell),
+                    }
+                    for path, cell in model.cells_and_names()
+                ],
+            }
+            for model in layers
+        ]
+
+    def optimizers(self, layers: Sequence[Any], *, with_state: bool = True) -> list[Any]:
+        """See `RunFacts`; those that have nothing of the models are left out where others have."""
+        if not self._objects.get("optimizers"):
+            self._objects = _seen()
+        known = {id(item) for model in layers for item in model.get_parameters()}
+        every = self._objects["optimizers"]
+        has = [any(id(item) in known for item in getattr(one, "parameters", ())) for one in every]
+        chosen = [one for one, is_of_these in zip(every, has) if is_of_these or not any(has)]
+        # LARS and its like hold the optimizer that they scale.
+        inner = {id(cell) for one in chosen for cell in getattr(one, "_cells", {}).values()}
+        return [self._optimizer(one, with_state) for one in chosen if id(one) not in inner]
+
+    def watch_optimizers(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Nothing is watched: the rate of a schedule is told from the optimizer's step counter."""
+        return lambda: None
+
+    def randomness(self) -> Mapping[str, object]:
+        """Of MindSpore's operators and of mint, of Python and NumPy."""
+        states: dict[str, object] = {"python": python_state(random.getstate())}
+        seeds: dict[str, object] = {"mindspore": mindspore.get_seed()}
+        with suppress(Exception):
+            states["mint"] = xxhash.xxh3_64_hexdigest(mindspore.get_rng_state().asnumpy().tobytes())
+            seeds["mint"] = int(mindspore.initial_seed())
+        if (numpy := sys.modules.get("numpy")) is not None:
+            states["numpy"] = python_state(numpy.random.get_state())
+        return {"seeds": seeds, "states": states}
+
+    def loss_scale(self) -> object:
+        """Of the scaler, the manager or the Cell that scales losses."""
+        if not self._objects:
+            self._objects = _seen()
+        for scaler in self._objects["scalers"]:
+            for name in ("scale_value", "_loss_scale", "loss_scale_value", "loss_scale"):
+                value = plain(getattr(scaler, name, None), number_of)
+                if isinstance(value, (int, float)):
+                    return {"scale": float(value), "class": type(scaler).__name__}
+        return None
+
+    def autocast(self) -> object:
+        """MindSpore has none: mixed precision is a property of Cells."""
+        return {}
+
+    def is_model(self, layer: Any) -> bool:
+        """Whether it has parameters, and is no optimizer."""
+        is_optimizer = isinstance(layer, (nn.Optimizer, optim.Optimizer))
+        return not is_optimizer and next(iter(layer.get_parameters()), None) is not None
+
+    def tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """See `RunFacts`."""
+        parts = mindspore_values().parts
+        named = [one for at, value in enumerate(args) for one in parts.tensors(f"input.{at}", value)]
+        named += [one for name, value in kwargs.items() for one in parts.tensors(f"kwargs.{name}", value)]
+        return [self._tensor(name, tensor) for name, tensor in named]
+
+    def settled(self, values: Any) -> Any:
+        """Nothing is fetched later."""
+        return values
+
+    def _optimizer(self, optimizer: Any, with_state: bool) -> dict[str, object]:
+        schedulers = [one for one in self._objects["schedulers"] if getattr(one, "optimizer", None) is optimizer]
+        groups = zip(group_settings(optimizer), group_parameters(optimizer))
+        entry: dict[str, object] = {
+            "class": _class_of(optimizer),
+            "groups": [
+                {"settings": settings, "parameters": [item.name for item in parameters]}
+                for settings, parameters in groups
+            ],
+            "schedulers": [{"class": _class_of(one), "settings": _scheduler_settings(one)} for one in schedulers],
+        }
+        if with_state:
+            known = {id(item) for item in optimizer.parameters}
+            held = [item for item in getattr(optimizer, "_params", {}).values() if id(item) not in known]
+            own = [item for item in held if item.name != "momentum" and not item.name.startswith("learning_rate")]
+            entry["state"] = {item.name: self._tensor(item.name, item).get("fingerprint") for item in own}
+        return entry
+
+    def _tensor(self, name: str, tensor: Any) -> dict[str, object]:
+        entry: dict[str, object] = {"name": name, "dtype": str(tensor.dtype).lower(), "shape": list(tensor.shape)}
+        if isinstance(tensor, mindspore.Parameter):
+            entry["requires_grad"] = bool(tensor.requires_grad)
+            if getattr(tensor, "has_init", False):  # its values are made later
+                return entry
+        with errors_of_the_script([tensor]):
+            array = mindspore_values().read(tensor).array
+        entry["fingerprint"] = None if array is None else fingerprint_of(array)
+        return entry
+
+
+def _seen() -> dict[str, list[Any]]:
+    scaling = (LossScaler, LossScaleManager, nn.FixedLossScaleUpdateCell, nn.DynamicLossScaleUpdateCell)
+    kinds = {"optimizers": nn.Optimizer, "others": optim.Optimizer, "schedulers": LRScheduler}
+    found = seen_objects(gc.get_objects(), {**kinds, **{f"scaler {kind.__name__}": kind for kind in scaling}})
+    found["optimizers"] += found.pop("others")
+    # MindSpore itself holds those of its levels of mixed precision.
+    levels = getattr(sys.modules.get("mindspore.train.amp"), "_config_level", {})
+    own = {id(value) for level in levels.values() for value in level.values()}
+    scalers = [one for kind in scaling for one in found.pop(f"scaler {kind.__name__}")]
+    found["scalers"] = [one for one in scalers if id(one) not in own]
+    return found
+
+
+def _buffers_of(model: Any) -> list[tuple[str, Any]]:
+    named = getattr(model, "named_buffers", None)  # since MindSpore 2.6
+    return [(name, item) for name, item in named() if isinstance(item, Tensor)] if callable(named) else []
+
+
+#: Flags that `Cell.to_float` sets.
+_TO_FLOAT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+
+
+def _settings_of(cell: Any) -> dict[str, object]:
+    own = {key: value for key, value in layer_settings(cell, number_of).items() if key not in _TO_FLOAT}
+    return {**own, **_precision_of(cell)}
+
+
+def _precision_of(cell: Any) -> dict[str, object]:
+    """The precision that `to_float` and amp have given a Cell."""
+    found: dict[str, object] = {}
+    for flag, dtype in _TO_FLOAT.items():
+        if vars(cell).get(flag) is True:
+            found["to_float"] = dtype
+    if isinstance(level := getattr(cell, "_amp_level", ""), str) and level:
+        found["amp_level"] = level
+    return found
+
+
+def _scheduler_settings(scheduler: Any) -> dict[str, object]:
+    found = {key: plain(value, number_of) for key, value in vars(scheduler).items() if not key.startswith("_")}
+    return {key: value for key, value in found.items() if value is not OMITTED and key != "optimizer"}
+
+
+def _class_of(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

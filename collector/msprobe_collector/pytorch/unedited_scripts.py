@@ -1,0 +1,189 @@
+"""Collecting from a training script that does not know of the collector: where its steps begin and end.
+
+A step begins with the first call of a Module that has parameters, while gradients are on and there is an optimizer, and
+ends when every optimizer has stepped. Nothing is put in the place of what computes: a wrapper around
+`Module.__call__` waits for the first call and is taken away then, and another one around each optimizer's own `step`
+waits for its end. What runs between two steps (evaluation, checkpoints) is not collected.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+import runpy
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from msprobe_collector.pytorch.framework import PrecisionDebugger
+from msprobe_collector.recording.swaps import MethodSwaps
+
+logger = logging.getLogger("msprobe_collector")
+
+#: Steps of one optimizer while another has not stepped yet, as a generator's, before it is no longer waited for.
+MOST_STEPS_OF_ONE = 16
+
+
+def run_script(
+    script: str, arguments: Sequence[str], *, is_module: bool, ends_after_steps: bool, **settings: Any
+) -> int:
+    """Run a script, or a module, as the main one of this process, and collect its steps.
+
+    Args:
+        script: Path of the script, or name of the module.
+        arguments: What it gets as `sys.argv[1:]`.
+        is_module: Whether `script` is a module, as behind `python -m`.
+        ends_after_steps: Whether the script is ended (`SystemExit`) behind the last step that is collected.
+        **settings: Arguments of `PrecisionDebugger`.
+
+    Returns:
+        0, or 1 where no step was found.
+
+    Raises:
+        ConfigurationError: A setting is wrong.
+    """
+    steps = StepFinder(PrecisionDebugger(**settings), ends_after_steps=ends_after_steps)
+    steps.install()
+    sys.argv[:] = [script, *arguments]
+    try:
+        if is_module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            _run_file(script)
+    finally:
+        steps.uninstall()
+    if steps.has_begun:
+        return 0
+    logger.warning(
+        "nothing was collected: %s called no Module with parameters while gradients were on and an optimizer of "
+        "torch.optim was there; put the lines of the debugger into the script instead",
+        script,
+    )
+    return 1
+
+
+def _run_file(script: str) -> None:
+    """Run a file as `python FILE` does; its module stays `__main__` to the end of the process, as pickle needs it."""
+    path = Path(script).resolve()
+    main = ModuleType("__main__")
+    main.__file__ = script
+    sys.modules["__main__"] = main
+    sys.path[0] = str(path.parent)
+    exec(compile(path.read_bytes(), str(path), "exec"), vars(main))  # noqa: S102  # the user's own script
+
+
+class StepFinder:
+    """Starts and ends the steps of a training that does not do so itself.
+
+    Attributes:
+        has_begun: Whether a step was found.
+    """
+
+    def __init__(self, debugger: PrecisionDebugger, *, ends_after_steps: bool = False) -> None:
+        """Look for nothing yet."""
+        self._debugger, self._ends_after_steps = debugger, ends_after_steps
+        self._guard = debugger._guard
+        self._calls, self._optimizer_steps = MethodSwaps(), MethodSwaps()
+        self._number = 0
+        #: All optimizers, while a step runs.
+        self._optimizers: list[torch.optim.Optimizer] = []
+        #: Steps of each optimizer that is waited for in this training step, by its id.
+        self._stepped: dict[int, int] = {}
+        #: Optimizers that did not step in a whole training step, such as those that the script uses no more.
+        self._idle: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self.has_begun = False
+
+    def install(self) -> None:
+        """Wait for a step to begin."""
+        if not self._calls.are_in:
+            self._calls.put(nn.Module, "__call__", self._awaiting)
+
+    def uninstall(self) -> None:
+        """Wait no more. What a step has collected so far is kept."""
+        self._calls.uninstall()
+        self._optimizer_steps.uninstall()
+
+    def _awaiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                self._guard.enter("looking for a step", self._look, module)
+            return original(module, *args, **kwargs)
+
+        return called
+
+    def _look(self, module: nn.Module) -> None:
+        """Begin a step if this is the call of a model that is being trained."""
+        if self._optimizer_steps.are_in or next(module.parameters(), None) is None:
+            return
+        optimizers = [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)]
+        if not optimizers:
+            return
+        self._calls.uninstall()
+        self.has_begun = True
+        if self._debugger.configuration.task == "grad_probe":  # it counts the steps of an optimizer by itself
+            own = {id(parameter) for parameter in module.parameters()}
+            self._debugger.monitor(max(optimizers, key=lambda one: len(own & _parameters_of(one))))
+            return
+        self._optimizers = optimizers
+        self._stepped = {id(optimizer): 0 for optimizer in optimizers if optimizer not in self._idle}
+        for optimizer in optimizers:
+            self._optimizer_steps.put(optimizer, "step", functools.partial(self._ending, optimizer))
+        models = _models(module, optimizers)
+        self._debugger.start(models[0] if len(models) == 1 else models)
+
+    def _ending(self, optimizer: torch.optim.Optimizer, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            is_over = self._guard.enter("looking for the end of a step", self._look_for_end, optimizer)
+            if is_over and self._ends_after_steps:
+                sys.exit(0)
+            return result
+
+        return step
+
+    def _look_for_end(self, optimizer: torch.optim.Optimizer) -> bool:
+        """End the step if it is over; whether it was the last one to collect."""
+        self._idle.discard(optimizer)
+        self._stepped[id(optimizer)] = self._stepped.get(id(optimizer), 0) + 1
+        if 0 in self._stepped.values() and self._stepped[id(optimizer)] < MOST_STEPS_OF_ONE:
+            return False
+        self._idle.update(one for one in self._optimizers if not self._stepped.get(id(one)))
+        self._optimizers.clear()
+        self._optimizer_steps.uninstall()
+        self._debugger.stop()
+        self._debugger.step()
+        last = self._debugger.configuration.steps.last
+        if last is not None and self._number >= last:
+            logger.info("step %s is collected in %s", self._number, self._debugger.configuration.dump_path)
+            return True
+        self._number += 1
+        self.install()
+        return False
+
+
+def _models(called: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Module]:
+    """Modules that stand in no other one: that of `called` first, then those with parameters of the optimizers."""
+    modules = [value for value in gc.get_objects() if issubclass(type(value), nn.Module) and "_modules" in vars(value)]
+    inner = {id(module) for outer in modules for module in outer._modules.values()}
+    trained = set().union(*map(_parameters_of, optimizers))
+    found = [model for model in modules if id(model) not in inner and _has(model, called, trained)]
+    found.sort(key=lambda model: all(module is not called for module in model.modules()))
+    return found or [called]
+
+
+def _has(model: nn.Module, called: nn.Module, trained: set[int]) -> bool:
+    is_of_call = any(module is called for module in model.modules())
+    return is_of_call or any(id(parameter) in trained for parameter in model.parameters())
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> set[int]:
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

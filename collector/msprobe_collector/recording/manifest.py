@@ -1,0 +1,370 @@
+"""run.json: what a run is made of, taken when a step begins, and completed when it has run.
+
+- What a framework tells of a run (`RunFacts`), and the facts of the process around it.
+- The file beside each dump.json: written when the step begins, once more when batch and optimizers are known.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import xxhash
+
+from msprobe_collector.dump_format.manifest import MANIFEST_FILE
+from msprobe_collector.recording.environment import environment
+from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.plain_values import as_json, plain
+from msprobe_collector.recording.script import has_secret_name, script_facts
+
+#: Packages whose version may matter, where they are imported.
+_PACKAGES = (
+    *("torch", "torch_npu", "mindspore", "numpy", "msadapter", "mindtorch", "torchvision", "torchaudio", "scipy"),
+    *("transformers", "tokenizers", "datasets", "accelerate", "peft", "trl", "diffusers", "timm", "safetensors"),
+    *("megatron", "megatron.core", "mindspeed", "mindspeed_llm", "mindspeed_mm", "mindformers", "mindnlp", "mindcv"),
+    *("deepspeed", "colossalai", "lightning", "pytorch_lightning", "torchtitan", "torchtune", "fairscale", "composer"),
+    *("flash_attn", "xformers", "apex", "transformer_engine", "triton", "bitsandbytes", "torchao", "liger_kernel"),
+    *("vllm", "verl", "mmcv", "mmengine", "mmdet", "detectron2", "sentencepiece", "jax", "tensorflow", "cupy"),
+)
+#: Forwards of the model in one step of which the batch is noted.
+_MOST_FORWARDS = 64
+#: Tensors of one batch.
+_MOST_TENSORS = 64
+
+
+class RunFacts(Protocol):
+    """What a framework tells of a run. Nothing is kept between steps, and nothing of the training is changed.
+
+    Attributes:
+        name: of the framework, as in dump.json.
+    """
+
+    name: str
+
+    def versions(self) -> Mapping[str, object]:
+        """Versions of the framework's libraries, besides those of packages."""
+
+    def device(self) -> Mapping[str, object]:
+        """What computes."""
+
+    def switches(self) -> Mapping[str, object]:
+        """Settings of the framework that change numbers."""
+
+    def models(self, layers: Sequence[Any]) -> list[Any]:
+        """Of each model class, parameters, buffers and layers."""
+
+    def optimizers(self, layers: Sequence[Any], *, with_state: bool = True) -> list[Any]:
+        """Of each optimizer of the process class, groups, state and schedulers; `layers` name its parameters."""
+
+    def watch_optimizers(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when an optimizer that `optimizers` found is about to update; returns what ends that."""
+
+    def randomness(self) -> Mapping[str, object]:
+        """Seeds, and digests of the states of generators."""
+
+    def loss_scale(self) -> object:
+        """Of the scaler of the process; None without one."""
+
+    def autocast(self) -> object:
+        """What autocast does now: None, or a dtype by device."""
+
+    def is_model(self, layer: Any) -> bool:
+        """Whether `layer`, the first that runs, is what is trained: it has parameters."""
+
+    def tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Name, shape, dtype and fingerprint of each tensor of a call; fingerprints of a device may come later."""
+
+    def settled(self, values: Any) -> Any:
+        """`values` with fingerprints that were still on their way."""
+
+
+class ManifestRecorder:
+    """Writes the manifest of each step that is collected.
+
+    What fails is a fault of the collector, which `Guard` keeps away from the training, and costs its own section only.
+
+    Attributes:
+        is_open: a step has begun, and `called` is to be shown the calls of its models.
+        roots: ids of the models; empty while none is known: then every layer is shown.
+    """
+
+    def __init__(
+        self, guard: Guard, folder: Callable[[], Path | None], facts: Callable[[], RunFacts], dump_path: Path
+    ) -> None:
+        """Write nothing yet.
+
+        Args:
+            guard: keeps faults away from the training.
+            folder: gives that of the dump; None while there is none.
+            facts: makes what is asked of a step.
+            dump_path: root of the dumps, which the command line is written without.
+        """
+        self._guard = guard
+        self._folder = folder
+        self._dump_path = dump_path
+        self._make_facts = facts
+        self._facts: RunFacts | None = None
+        self._sections: dict[str, Any] = {}
+        self._layers: list[Any] = []
+        self._forwards: list[Any] = []
+        self._count = 0
+        self._end_watching: Callable[[], None] | None = None
+        self._written = b""
+        self.is_open = False
+        self.roots: frozenset[int] = frozenset()
+
+    def begin(self, step: int, layers: Sequence[Any], ranks: Mapping[str, object] | None) -> None:
+        """The step begins: take what is known and write it. Once per step."""
+        if self.is_open:
+            return
+        facts = self._facts = self._make_facts()
+        self.is_open = True
+        self._layers, self._forwards, self._count, self._written = list(layers), [], 0, b""
+        self.roots = frozenset(map(id, layers))
+        self._sections = {"schema": 1, "framework": facts.name, "step": {"number": step}}
+        take = self._take
+        take("versions", lambda: {**_versions(), **facts.versions()})
+        take("device", lambda: {"machine": platform.machine(), **facts.device()})
+        take("environment", environment)
+        take("switches", facts.switches)
+        take("script", lambda: script_facts(self._dump_path))
+        self._sections["ranks"] = ranks
+        take("models", lambda: facts.models(self._layers))
+        self._take_optimizers()
+        self._take_of_step("random", facts.randomness)
+        self._take_of_step("loss_scale", facts.loss_scale)
+        self._take_of_step("autocast", facts.autocast)
+        self._write()
+
+    def called(self, layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """The model is called with these arguments: the batch."""
+        facts = self._facts
+        if facts is None or not self.is_open:
+            return
+        if not self._layers:
+            if not facts.is_model(layer):
+                return
+            self._layers, self.roots = [layer], frozenset((id(layer),))
+            self._take("models", lambda: facts.models(self._layers))
+            self._take_optimizers()
+        self._count += 1
+        if not self._forwards:
+            self._take_of_step("autocast", facts.autocast)
+        if len(self._forwards) < _MOST_FORWARDS:
+            self._forwards.append(facts.tensors(args, kwargs)[:_MOST_TENSORS])
+
+    def complete(self, ranks: Mapping[str, object] | None = None) -> None:
+        """Nothing more is collected of the step for now: write what was seen since it began."""
+        facts = self._facts
+        if facts is None or not self.is_open:
+            return
+        if ranks is not None:
+            self._sections["ranks"] = ranks
+        if not self._sections.get("optimizers"):
+            self._take_optimizers()
+        if self._sections["step"].get("loss_scale") is None:
+            self._take_of_step("loss_scale", facts.loss_scale)
+        self._forwards = self._guard.faults.guarded("the batch", facts.settled, self._forwards, otherwise=[])
+        self._sections["step"].update(forwards=self._count, batches=self._forwards)
+        self._write()
+
+    def end(self) -> None:
+        """The step is over."""
+        try:
+            self._stop_watching()
+            self.complete()
+        finally:
+            self.is_open = False
+            self._facts, self._sections, self._layers, self._forwards = None, {}, [], []
+            self.roots = frozenset()
+
+    def _take(self, name: str, ask: Callable[[], Any]) -> None:
+        found = self._guard.faults.guarded(f"run.json: {name}", ask)
+        if found is not None:
+            self._sections[name] = found
+
+    def _take_of_step(self, name: str, ask: Callable[[], Any]) -> None:
+        self._sections["step"][name] = self._guard.faults.guarded(f"run.json: {name}", ask)
+
+    def _take_optimizers(self) -> None:
+        facts = self._facts
+        assert facts is not None
+        self._take("optimizers", lambda: facts.optimizers(self._layers))
+        self._stop_watching()
+        update = partial(self._guard.enter, "run.json: optimizers", self._update_optimizers)
+        guarded = self._guard.faults.guarded
+        self._end_watching = guarded("run.json: optimizers", facts.watch_optimizers, update)
+
+    def _stop_watching(self) -> None:
+        end, self._end_watching = self._end_watching, None
+        if end is not None:
+            self._guard.faults.guarded("run.json: optimizers", end)
+
+    def _update_optimizers(self) -> None:
+        """An optimizer is about to update: what it does so with counts, whatever was set when the step began."""
+        facts = self._facts
+        if facts is not None and self.is_open:
+            state = [one.get("state") for one in self._sections.get("optimizers", ())]
+            self._take("optimizers", lambda: facts.optimizers(self._layers, with_state=False))
+            for one, before in zip(self._sections.get("optimizers", ()), state):
+                one["state"] = before  # the state is that at the beginning, as that of the parameters
+
+    def _write(self) -> None:
+        folder = self._folder()
+        if folder is None:
+            return
+        content = msgspec.json.encode(as_json(self._sections))
+        if content == self._written:
+            return
+        partial = folder / f"{MANIFEST_FILE}.partial"
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o640)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+            os.replace(partial, folder / MANIFEST_FILE)
+        except OSError:
+            with suppress(OSError):
+                partial.unlink()
+            raise
+        self._written = content
+
+
+def _versions() -> dict[str, str]:
+    """Versions of Python and of the packages of the table that are imported."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(version, str):  # torch has a class of its own
+            found[name] = str(version)
+    if cann := _cann():
+        found["cann"] = cann
+    return found
+
+
+def _cann() -> str:
+    """Version of the CANN toolkit, as its folder says; "" without one."""
+    home = next((os.environ[name] for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH") if os.environ.get(name)), "")
+    if not home:
+        return ""
+    for file in (Path(home) / "version.cfg", Path(home) / "version.info"):
+        with suppress(OSError):
+            with file.open(encoding="utf-8", errors="replace") as text:
+                lines = text.read(4096).splitlines()
+            return next(
+                (line.partition("=")[2].strip("[] \t") for line in lines if "ersion" in line and "=" in line), ""
+            )
+    return ""
+
+
+class Fingerprints:
+    """Fingerprints of tensors; those on a device are fetched together."""
+
+    def __init__(self, content_of: Callable[[Any], Any], fetched: Callable[[Sequence[Any]], list[str]]) -> None:
+        """Take fingerprints.
+
+        Args:
+            content_of: gives the fingerprint of a tensor as text, None of one that cannot be read, or something that
+                `fetched` makes a text of.
+            fetched: gives the texts of several of those.
+        """
+        self._content_of = content_of
+        self._fetched = fetched
+        self._waiting: list[Any] = []
+
+    def of(self, tensor: Any) -> Any:
+        """The fingerprint, or what `settled` puts it in the place of."""
+        found = self._content_of(tensor)
+        if found is None or isinstance(found, str):
+            return found
+        self._waiting.append(found)
+        return _Waiting(len(self._waiting) - 1)
+
+    def settled(self, values: Any) -> Any:
+        """`values` with every fingerprint in its place."""
+        if not self._waiting:
+            return values
+        texts = self._fetched(self._waiting)
+        self._waiting = []
+        return _filled(values, texts)
+
+
+class _Waiting:
+    """Stands for a fingerprint that is fetched later."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _filled(values: Any, texts: Sequence[str]) -> Any:
+    if isinstance(values, _Waiting):
+        return texts[values.number]
+    if isinstance(values, dict):
+        return {key: _filled(value, texts) for key, value in values.items()}
+    return [_filled(value, texts) for value in values] if isinstance(values, list) else values
+
+
+def seen_objects(objects: Sequence[Any], kinds: Mapping[str, type]) -> dict[str, list[Any]]:
+    """Those of `objects` that are of each kind. Their types alone are asked, so that no code of theirs runs."""
+    names: dict[type, str] = {}
+    for name, base in kinds.items():
+        names.update(dict.fromkeys((base, *_subclasses(base)), name))
+    found: dict[str, list[Any]] = {name: [] for name in kinds}
+    for value in [value for value in objects if type(value) in names]:
+        found[names[type(value)]].append(value)
+    return found
+
+
+def _subclasses(base: type) -> list[type]:
+    found: list[type] = []
+    kinds: list[type] = type.__subclasses__(base)
+    for kind in kinds:
+        found += [kind, *_subclasses(kind)]
+    return found
+
+
+#: What every layer has, and what is none of its settings.
+_NO_SETTINGS = frozenset(
+    "training requires_grad is_top_cell arguments_key mixed_precision_type cell_type grad_ops_label has_bprop".split()
+)
+_MOST_IN_A_TUPLE = 8
+
+
+def layer_settings(layer: Any, number_of: Callable[[Any], Any]) -> dict[str, object]:
+    """The numbers, truth values, words and short tuples of numbers that a layer keeps: `p`, `eps`, `num_heads`."""
+    found = {}
+    for key, value in vars(layer).items():
+        if key.startswith("_") or key in _NO_SETTINGS or has_secret_name(key):
+            continue
+        if isinstance(value, str):
+            is_setting = value.isidentifier() and len(value) <= _MOST_LETTERS
+        elif isinstance(value, (tuple, list)):
+            is_setting = len(value) <= _MOST_IN_A_TUPLE and all(type(item) in (bool, int, float) for item in value)
+        else:
+            is_setting = type(value) in (bool, int, float)
+        if is_setting:
+            found[key] = plain(value, number_of)
+    return found
+
+
+_MOST_LETTERS = 32
+
+
+def python_state(state: object) -> str:
+    """A digest of what a generator of Python or NumPy gives as its state."""
+    return xxhash.xxh3_64_hexdigest(repr(_written_out(state)).encode())
+
+
+def _written_out(state: object) -> object:
+    if isinstance(state, tuple):
+        return [_written_out(item) for item in state]
+    tolist = getattr(state, "tolist", None)
+    return tolist() if callable(tolist) else state

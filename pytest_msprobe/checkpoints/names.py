@@ -1,0 +1,109 @@
+"""Which tensors of two checkpoints belong together by their names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+#: What wrappers, savers and whole Modules put before or between the names of parameters.
+_WRAPPERS = frozenset(
+    "module _orig_mod _fsdp_wrapped_module _checkpoint_wrapped_module _modules _parameters _buffers".split()
+)
+#: Names of the dictionary that holds the model, the likeliest first where several fit.
+_HOLDERS = ("model", "module", "state_dict", "model_state_dict", "net", "network", "backbone", "ema", "optimizer")
+#: MindSpore's names of parameters, and PyTorch's.
+#: Source: mindspore.nn (LayerNorm, BatchNorm, Embedding) and torch.nn 2.13.
+_MINDSPORE = {
+    "gamma": "weight",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+    "embedding_table": "weight",
+}
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Two names of one tensor; `how` is "" for equal names."""
+
+    target: str
+    golden: str
+    how: str
+
+
+def match_names(target: Iterable[str], golden: Iterable[str]) -> list[Matched]:
+    """The names that belong together, each once: equal ones, then without what wraps them, then by MindSpore's words.
+
+    A prefix that one side alone has is taken away where its rest is a whole name of the other side; of several
+    prefixes with the same rest, that of the model, or the one that fits most names.
+    """
+    left, right = dict.fromkeys(target), dict.fromkeys(golden)
+    found = [Matched(name, name, "") for name in left if name in right]
+    for match in found:
+        del left[match.target], right[match.golden]
+    for change, how in ((_unwrapped, "prefix"), (_translated, "MindSpore's names")):
+        found += _by_key(left, right, change, how)
+        found += _by_suffix(left, right, change, how)
+    return found
+
+
+def likeness(one: str, other: str) -> tuple[bool, int]:
+    """How much two names have in common: whether all numbers agree, and how many words; for choosing the largest."""
+    words, others = (Counter(re.split(r"[._/]", name)) for name in (one, other))
+    return _NUMBER.findall(one) == _NUMBER.findall(other), sum((words & others).values())
+
+
+def _unwrapped(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def _translated(name: str) -> str:
+    return ".".join(_MINDSPORE.get(part, part) for part in _unwrapped(name).split("."))
+
+
+def _by_key(left: dict[str, None], right: dict[str, None], change: Callable[[str], str], how: str) -> list[Matched]:
+    """Names that are the same when changed; each is taken from both sides."""
+    keys: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+    for side, names in enumerate((left, right)):
+        for name in names:
+            keys[change(name)][side].append(name)
+    found = [Matched(own[0], other[0], how) for own, other in keys.values() if len(own) == len(other) == 1]
+    for match in found:
+        del left[match.target], right[match.golden]
+    return found
+
+
+def _by_suffix(left: dict[str, None], right: dict[str, None], change: Callable[[str], str], how: str) -> list[Matched]:
+    """Names of which one is the end of the other, prefix by prefix."""
+    owners: list[dict[str, list[str]]] = []
+    for held in (left, right):
+        owner: dict[str, list[str]] = defaultdict(list)
+        for name in held:
+            owner[change(name)].append(name)
+        owners.append(owner)
+    pairs: dict[tuple[int, str], list[tuple[str, str]]] = defaultdict(list)
+    for side in (0, 1):
+        for key, names in owners[side].items():
+            parts = key.split(".")
+            for cut in range(1, len(parts)):
+                rest = owners[1 - side].get(".".join(parts[cut:]))
+                if rest is not None and len(rest) == len(names) == 1:
+                    pair = (names[0], rest[0]) if side == 0 else (rest[0], names[0])
+                    pairs[side, ".".join(parts[:cut])].append(pair)
+    found = []
+    for (_, prefix), candidates in sorted(pairs.items(), key=lambda item: (_rank(item[0][1]), -len(item[1]))):
+        for own, other in candidates:
+            if own in left and other in right:
+                found.append(Matched(own, other, f"{how} {prefix}." if how == "prefix" else how))
+                del left[own], right[other]
+    return found
+
+
+def _rank(prefix: str) -> int:
+    """The place of a prefix in the order in which prefixes are tried."""
+    words = prefix.split(".")
+    known = [_HOLDERS.index(word) for word in words if word in _HOLDERS]
+    return max(known) if len(known) == len(words) else len(_HOLDERS)

@@ -1,0 +1,142 @@
+"""The command `baseline`: the failures of a run, or of its rows, as a file for --msprobe-baseline."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from pytest_msprobe import __version__
+from pytest_msprobe.commands.common import CommandError, stated_errors
+from pytest_msprobe.reports.baseline import Baseline, BaselineError, baseline_of, encode_baseline, read_baseline
+from pytest_msprobe.reports.jsonl import read_latest_rows
+from pytest_msprobe.suites.contract import RUN_FAULTS
+from pytest_msprobe.verdicts import VerdictRow
+
+#: Exit codes of a run whose verdicts are whole.
+_JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "baseline",
+        help="write the failures of a run as known ones, for --msprobe-baseline",
+        usage="python -m pytest_msprobe baseline DUMP... -o FILE [options of pytest]\n"
+        "       python -m pytest_msprobe baseline ROWS.jsonl... -o FILE",
+        description="Judge dumps, or read the rows of a finished run (--msprobe-jsonl), and write all failures into "
+        "FILE. pytest --msprobe-baseline=FILE then expects them. An earlier baseline in FILE is replaced: failures "
+        "that stay keep their `since` and `reason`, and those of other suites stay as they are.",
+        prefix_chars="+",  # options are pytest's
+        add_help=False,
+    )
+    parser.add_argument(
+        "arguments", nargs="*", metavar="DUMP|ROWS.jsonl", help="what is judged, then options of pytest"
+    )
+    parser.set_defaults(run=write_baseline, help_text=parser.format_help())
+
+
+def write_baseline(arguments: argparse.Namespace) -> None:
+    """Make the baseline, and say what is in it.
+
+    Raises:
+        CommandError: there is nothing to make one from, or the file cannot be written.
+    """
+    given: list[str] = arguments.arguments
+    if {"-h", "--help"} & set(given):
+        sys.stdout.write(arguments.help_text)
+        return
+    target, rest = _target(given)
+    count = next((place for place, text in enumerate(rest) if text.startswith("-")), len(rest))
+    sources, options = rest[:count], rest[count:]
+    earlier = _earlier(target)
+    if sources and all(source.endswith(".jsonl") for source in sources):
+        if options:
+            raise CommandError(f"{options[0]}: rows of a finished run take no options of pytest")
+        found = _of_rows([Path(source) for source in sources], earlier)
+    else:
+        found = _of_run(sources, options, earlier)
+    with stated_errors():
+        _write(target, encode_baseline(found))
+    sys.stdout.write("".join(f"{line}\n" for line in _said(target, found, earlier)))
+
+
+def _earlier(target: Path) -> Baseline | None:
+    if not target.exists():
+        return None
+    try:
+        return read_baseline(target)
+    except BaselineError as error:
+        raise CommandError(f"{target}: {error}; it is left as it is") from None
+
+
+def _target(given: Sequence[str]) -> tuple[Path, list[str]]:
+    """(file to write, the other arguments): the first -o is ours, later ones are pytest's."""
+    place = next((place for place, text in enumerate(given) if text.startswith("-o")), None)
+    if place is not None and given[place] != "-o":
+        return Path(given[place][2:]), [*given[:place], *given[place + 1 :]]
+    if place is None or place + 1 >= len(given):
+        raise CommandError("name the file to write: -o FILE")
+    return Path(given[place + 1]), [*given[:place], *given[place + 2 :]]
+
+
+def _of_run(sources: Sequence[str], options: Sequence[str], earlier: Baseline | None) -> Baseline:
+    """The baseline of a new run of pytest, which prints as it always does."""
+    if not sources and not any(option.startswith("--msprobe-") for option in options):
+        raise CommandError("name a dump, or rows of a finished run (a file of --msprobe-jsonl)")
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder, "rows.jsonl")
+        command = [sys.executable, "-m", "pytest", *(f"--msprobe-dump={source}" for source in sources), *options]
+        if not any(option.startswith("--msprobe-out") for option in options):
+            command.append(f"--msprobe-out={folder}")
+        own = [option.partition("=")[2] for option in options if option.startswith("--msprobe-jsonl=")]
+        if own:
+            rows = Path(own[-1])
+        else:
+            command.append(f"--msprobe-jsonl={rows}")
+        code = subprocess.run(command, check=False).returncode
+        if code not in _JUDGED or not rows.is_file():
+            raise CommandError(f"pytest ended with exit code {code}, so that no baseline was written")
+        return _of_rows([rows], earlier)
+
+
+def _of_rows(files: Sequence[Path], earlier: Baseline | None) -> Baseline:
+    faults: dict[str, dict[str, None]] = {}
+
+    def rows() -> Iterator[VerdictRow]:
+        for row in read_latest_rows(files):
+            if row.attachment:
+                faults.setdefault(row.suite, {}).update(dict.fromkeys(map(str, row.attachment.get(RUN_FAULTS, ()))))
+            yield row
+
+    with stated_errors():
+        found = list(rows())
+    if not found:
+        raise CommandError(f"{files[0]}: holds no row")
+    return baseline_of(found, faults, f"{date.today()}, pytest-msprobe {__version__}", earlier)
+
+
+def _write(target: Path, content: bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    beside.write_bytes(content)
+    os.replace(beside, target)
+
+
+def _said(target: Path, found: Baseline, earlier: Baseline | None) -> Iterator[str]:
+    count = len(found.known)
+    text = f"wrote {target}: {count} known failure{'' if count == 1 else 's'}"
+    if earlier is not None:
+        before, now = ({known.key for known in each.known} for each in (earlier, found))
+        text += f" ({len(now - before)} new, {len(before - now)} gone, {len(now & before)} as before)"
+    yield text
+    if found.run:
+        yield f"and {len(found.run)} known of the run as a whole"
+    yield f"pytest ... --msprobe-baseline={target}"

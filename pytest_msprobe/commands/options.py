@@ -1,0 +1,108 @@
+"""The command `options`: all options by suite and by what they are about, or one of them explained."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from pytest_msprobe.commands.common import CommandError
+from pytest_msprobe.run.old_names import GONE_IN, OLD_NAMES, flag_of
+from pytest_msprobe.run.option_help import Section, sections, suites_of
+from pytest_msprobe.run.settings import CONFIG, DUMP, all_options
+from pytest_msprobe.suites.options import Option
+from pytest_msprobe.suites.registry import QUESTIONS, SUITES
+
+_PREFIXES = ("--msprobe-", "msprobe_", "msprobe-")
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "options",
+        help="list all options of pytest by suite, or explain one",
+        description="List all options that pytest-msprobe adds to pytest, by suite and by what they are about, or the "
+        "options of one suite, or explain one option.",
+        prefix_chars="+",  # the names of options are values here
+        add_help=False,
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="option, such as --msprobe-seed or seed, or a suite")
+    parser.set_defaults(run=show_options, help_text=parser.format_help())
+
+
+def show_options(arguments: argparse.Namespace) -> None:
+    """List options, or explain one.
+
+    Raises:
+        CommandError: there is no such option or suite.
+    """
+    name: str | None = arguments.name
+    if name in ("-h", "--help"):
+        sys.stdout.write(arguments.help_text)
+        return
+    width = min(shutil.get_terminal_size().columns, 120)
+    if name is None:
+        lines = [line for section in sections() for line in _listing(section, width)]
+        lines.append(
+            "Each is also a key of an ini file (msprobe_seed) and of the YAML file of --msprobe-config (seed)."
+        )
+        lines.append("One option: python -m pytest_msprobe options NAME")
+    elif name in SUITES:
+        lines = [line for section in sections() if section.title == name for line in _listing(section, width)]
+    else:
+        lines = list(_explanation(_option(name), width))
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def _option(given: str) -> Option:
+    known = {each.name: each for each in (DUMP, CONFIG, *all_options())}
+    plain = next((given[len(prefix) :] for prefix in _PREFIXES if given.startswith(prefix)), given).replace("-", "_")
+    plain = {each.old: each.new for each in OLD_NAMES}.get(plain, plain)
+    if plain not in known:
+        near = get_close_matches(plain, [*known, *SUITES], n=1)
+        hint = f"did you mean {near[0]}?" if near else "`python -m pytest_msprobe options` lists all"
+        raise CommandError(f"there is no option and no suite {given!r}; {hint}")
+    return known[plain]
+
+
+def _listing(section: Section, width: int) -> Iterator[str]:
+    question = QUESTIONS.get(section.title)
+    yield f"{section.title}: {question}?" if question else section.title
+    if section.shared:
+        names = f"also, as above: {' '.join(each.flag for each in section.shared)}"
+        yield from _wrapped(names, width, "  ")
+    for title, options in section.questions:
+        yield f"  {title}"
+        for each in options:
+            yield f"    {_usage(each)}"
+            text = f"{each.help} (default: {each.default or 'none'})"
+            yield from _wrapped(text, width, " " * 8)
+    yield ""
+
+
+def _explanation(option: Option, width: int) -> Iterator[str]:
+    yield _usage(option)
+    yield from _wrapped(option.help, width, "  ")
+    suites = suites_of(option)
+    yield f"  {'suite' if len(suites) == 1 else 'suites'}: {', '.join(suites).removesuffix(' suite')}"
+    yield f"  default: {option.default or 'none'}"
+    if not option.is_yaml_only:
+        yield f"  ini file: {option.key}"
+    yield f"  YAML file of --msprobe-config: {option.name}"
+    old = [flag_of(each.old) for each in OLD_NAMES if each.new == option.name]
+    if old:
+        yield f"  old name, until pytest-msprobe {GONE_IN}: {', '.join(old)}"
+
+
+def _usage(option: Option) -> str:
+    if option.is_yaml_only:
+        return f"{option.name}: (in the YAML file of --msprobe-config only)"
+    return f"{option.flag}{f'={option.metavar}' if option.metavar else ''}"
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    """Lines of `text`; names of options stay whole."""
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)

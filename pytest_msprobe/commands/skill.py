@@ -1,0 +1,48 @@
+"""The command `skill`: how a coding agent localises wrong numerics with this package, on one page."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from pytest_msprobe.commands.common import CommandError, stated_errors
+
+_PACKAGE = Path(__file__).parents[1]
+_NAME = "localise-numerics"
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "skill",
+        help="print the page for coding agents that localise wrong numerics",
+        description="Print SKILL.md, the page for coding agents that localise wrong numerics, or copy it, and planted "
+        "faults to test an agent with (evals.json), into a folder of skills.",
+    )
+    parser.add_argument(
+        "-o", dest="folder", metavar="DIR", type=Path, help=f"copy both into DIR/{_NAME}, such as .claude/skills"
+    )
+    parser.set_defaults(run=show_skill)
+
+
+def show_skill(arguments: argparse.Namespace) -> None:
+    """Print the page, or copy it and the evals.
+
+    Raises:
+        CommandError: the folder is there already or cannot be written, or the installation has no skill.
+    """
+    folders = [root / "skills" / _NAME for root in (_PACKAGE, _PACKAGE.parent)]
+    source = next((folder for folder in folders if folder.is_dir()), None)
+    if source is None:
+        raise CommandError(f"the skill is missing from this installation: {folders[0]}; install it again")
+    if arguments.folder is None:
+        sys.stdout.write((source / "SKILL.md").read_text(encoding="utf-8"))
+        return
+    target = arguments.folder / _NAME
+    if target.exists():
+        raise CommandError(f"{target} exists and is left as it is; name another folder with -o")
+    with stated_errors():
+        shutil.copytree(source, target)
+    sys.stdout.write(f"wrote {target}\n")

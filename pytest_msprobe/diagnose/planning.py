@@ -1,0 +1,124 @@
+"""Which suites answer most about what paths hold: the cheapest first, the one whose answer counts last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pytest_msprobe.diagnose.looking import Holding, of_one_model
+from pytest_msprobe.suites.registry import SUITES
+
+#: What a run costs before it judges anything, in seconds: without a framework, and with PyTorch.
+_START, _WITH_FRAMEWORK = 0.6, 2.5
+#: Records that a suite judges in a second, on two cores, of small tensors; bytes of tensors that it reads in one.
+_RECORDS = {"comparison": 60, "precheck": 120, "overflow": 900, "sharded": 80, "gradients": 500, "laws": 300}
+_WITHOUT_TENSORS = 3000
+_BYTES = 80e6
+#: Share of the shapes that agree of two dumps of one rank each, apart from a call or two.
+_SAME = 0.9
+#: Files of laws that are named beside a dump.
+_MOST_LAWS = 8
+_STANDARD = "--msprobe-standard=backward-error"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run of pytest.
+
+    Attributes:
+        suite: that judges.
+        arguments: of pytest.
+        why: what it tells.
+        seconds: about how long it takes.
+        is_main: whether its answer counts when nothing is wrong; that of the others counts only where something is.
+        in_process: whether it may share this process: nothing of it runs on a device.
+        computes: whether a framework may run, which writes where Python does not see it.
+        if_clean: whether it is only made when the steps before it have found nothing wrong.
+    """
+
+    suite: str
+    arguments: tuple[str, ...]
+    why: str
+    seconds: float
+    is_main: bool = True
+    in_process: bool = True
+    if_clean: bool = False
+    computes: bool = True
+
+
+def plan(target: Holding, golden: Holding | None) -> list[Step]:
+    """The runs that answer what is wrong with `target`, held to `golden` where there is one."""
+    return list(_steps(target, golden))
+
+
+def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
+    dump = f"--msprobe-dump={target.path}"
+    is_pair = golden is not None and golden.is_dump
+    if target.gradients:
+        yield from _gradients(target, golden)
+    if not target.is_dump:
+        if target.laws and "laws" in SUITES:
+            yield _laws(target)
+        return
+    if target.not_finite:
+        arguments = (dump, "--msprobe-suite=overflow")
+        yield _step("overflow", arguments, "a value is NaN or Inf: where that begins", target, is_main=False)
+    if golden is not None and is_pair:
+        if _is_sharded(target, golden):
+            arguments = (dump, f"--msprobe-logical={golden.path}")
+            yield _step("sharded", arguments, "what the ranks hold against the whole model", target, golden)
+        else:
+            arguments = (dump, f"--msprobe-golden={golden.path}")
+            yield _step("comparison", arguments, "where the two runs part", target, golden)
+    elif target.ranks > 1:
+        arguments = (dump, "--msprobe-suite=sharded")
+        yield _step("sharded", arguments, "whether the ranks fit together", target, is_main=False)
+    if "laws" in SUITES and (target.has_optimizer or target.laws):
+        yield _laws(target)
+    if not is_pair or target.holds_tensors:
+        why = "each call against a float64 benchmark"
+        yield _step("precheck", (dump, _STANDARD), why, target, is_main=not is_pair, if_clean=True)
+
+
+def _is_sharded(target: Holding, golden: Holding) -> bool:
+    """Whether the ranks of `target` are parts of the one model of `golden`, and not runs like it."""
+    if target.ranks < 2 or golden.ranks > 1:
+        return False
+    return target.ranks_differ_in_shapes or of_one_model(target, golden) < _SAME
+
+
+def _gradients(target: Holding, golden: Holding | None) -> Iterator[Step]:
+    arguments = [f"--msprobe-gradients={target.runs[0]}"]
+    if golden is not None and golden.gradients:
+        arguments.append(f"--msprobe-golden={golden.runs[0]}")
+    yield Step(
+        "gradients",
+        tuple(arguments),
+        "at which step gradients go wrong",
+        _START + 1,
+        is_main=not target.is_dump,
+    )
+
+
+def _laws(target: Holding) -> Step:
+    named = [target.path] if target.has_optimizer or not target.is_dump else []
+    named += target.laws[:_MOST_LAWS] if target.is_dump else []
+    arguments = (*(f"--msprobe-dump={path}" for path in named), "--msprobe-suite=laws")
+    return _step("laws", arguments, "what training must obey", target, is_main=not target.is_dump)
+
+
+def _step(
+    suite: str,
+    arguments: tuple[str, ...],
+    why: str,
+    *holdings: Holding,
+    is_main: bool = True,
+    if_clean: bool = False,
+) -> Step:
+    has_tensors = all(holding.holds_tensors for holding in holdings)
+    records = max(holding.records for holding in holdings)
+    computes = suite == "precheck" or (suite == "comparison" and has_tensors)
+    rate = _RECORDS[suite] if has_tensors or suite == "precheck" else _WITHOUT_TENSORS
+    seconds = (_WITH_FRAMEWORK if computes else _START) + records / rate + sum(each.bytes for each in holdings) / _BYTES
+    in_process = suite != "precheck" or has_tensors
+    return Step(suite, arguments, why, seconds, is_main, in_process, if_clean, computes or suite == "overflow")

@@ -1,0 +1,66 @@
+"""What manifests alone say: what looks wrong in one run, and how two runs are set up differently."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from msprobe_collector.dump_format.manifest import read_manifest
+from msprobe_collector.dump_format.values import DumpError
+from pytest_msprobe.diagnose.looking import Holding
+from pytest_msprobe.diagnosis import AtFault, Diagnosis
+from pytest_msprobe.diagnosis.from_rows import headline_of
+from pytest_msprobe.manifests.alone import suspicions
+from pytest_msprobe.manifests.folders import manifests_in, paired
+from pytest_msprobe.manifests.text import sentences_of
+
+
+def looks_wrong(holding: Holding) -> list[AtFault]:
+    """What looks wrong in the manifests of one run, each thing once."""
+    causes: dict[str, AtFault] = {}
+    for one in manifests_in(holding.path) if holding.has_manifest else ():
+        try:
+            manifest = read_manifest(one.path)
+        except DumpError:
+            continue
+        for line in suspicions(manifest):
+            known = causes.get(line)
+            steps = () if one.step is None else (one.step,)
+            if known is not None:
+                causes[line] = structs.replace(known, count=known.count + 1, steps=(*known.steps, *steps))
+                continue
+            name, colon, values = line.partition(": ")
+            causes[line] = AtFault(
+                id=str(one.path),
+                record=values or name,
+                kind="manifest",
+                confidence="possible",
+                name=line if len(line) < _LONGEST else name,
+                sentence=f"run.json says so{f' of {values}' if colon else ''}",
+                steps=steps,
+                ranks=() if one.rank is None else (one.rank,),
+            )
+    return list(causes.values())
+
+
+#: Sentences up to this length stand whole in the headline.
+_LONGEST = 60
+
+
+def with_suspicions(found: Diagnosis, causes: list[AtFault]) -> Diagnosis:
+    """`found`, and what looks wrong in the manifest: nothing is called right before that is looked at."""
+    if not causes:
+        return found
+    at_fault = (*found.at_fault, *causes) if found.outcome == "fault" else (*causes, *found.at_fault)
+    if found.outcome == "fault":
+        return structs.replace(found, at_fault=at_fault)
+    return structs.replace(
+        found, outcome="unaccounted", at_fault=at_fault, headline=headline_of("unaccounted", at_fault)
+    )
+
+
+def set_up_differently(target: Holding, golden: Holding | None) -> tuple[str, ...]:
+    """How two runs are set up differently, as their manifests say; () where they say nothing."""
+    if golden is None or not (target.has_manifest and golden.has_manifest):
+        return ()
+    pairs, _, _ = paired(manifests_in(target.path), manifests_in(golden.path))
+    return tuple(sentences_of(pairs))

@@ -1,0 +1,169 @@
+"""What one manifest shows of its run, and what looks wrong in it without another one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, ModelFacts, OptimizerFacts
+from pytest_msprobe.manifests.optimizers import left_out
+from pytest_msprobe.manifests.pairing import is_dropout, plural_of
+from pytest_msprobe.manifests.wording import counted, cut, last_name, names, shown, switched
+
+#: Settings of a group that are shown.
+_SHOWN = ("lr", "betas", "beta1", "beta2", "momentum", "eps", "weight_decay", "nesterov", "use_nesterov", "loss_scale")
+
+
+def facts(manifest: Manifest) -> list[str]:
+    """What the run is made of, in some twenty lines."""
+    versions = ", ".join(f"{cut(name)} {shown(version)}" for name, version in list(manifest.versions.items())[:12])
+    device = manifest.device
+    found = [f"step {shown(manifest.number)} of {cut(manifest.framework) or 'an unknown framework'}: {versions}"]
+    found.append(f"device: {', '.join(shown(value) for value in list(device.values())[:6]) or 'unknown'}")
+    found += [_model(model, plural_of(manifest)) for model in manifest.models[:8]]
+    for optimizer in manifest.optimizers[:8]:
+        found += _optimizer(optimizer)
+    found.append(_batch(manifest))
+    random = manifest.step.get("random")
+    seeds = random.get("seeds") if isinstance(random, dict) else None
+    if isinstance(seeds, dict):
+        found.append(f"seeds: {_listed({name: switched(seed) for name, seed in seeds.items()}, ' ')}")
+    switches = {name: switched(value) for name, value in manifest.switches.items() if name in _SWITCHES}
+    if switches:
+        found.append(f"switches: {_listed(switches, ' ')}")
+    if manifest.environment:
+        found.append(f"variables: {_listed(manifest.environment, '=')}")
+    command = manifest.script.get("command")
+    if isinstance(command, list):
+        found.append(f"command: {cut(' '.join(str(part) for part in command[:40]), 200)}")
+    git = manifest.script.get("git")
+    if isinstance(git, dict) and isinstance(git.get("revision"), str):
+        found.append(f"git: {cut(git['revision'], 40)} {shown(git.get('branch', ''))}".rstrip())
+    return found
+
+
+#: Switches that are shown.
+_SWITCHES = (
+    "deterministic algorithms",
+    "deterministic",
+    "float32 matmul precision",
+    "default dtype",
+    "threads",
+    "mode",
+)
+_MOST_LISTED = 12
+
+
+def _listed(values: Mapping[str, object], mark: str) -> str:
+    return ", ".join(f"{cut(str(name))}{mark}{shown(value)}" for name, value in list(values.items())[:_MOST_LISTED])
+
+
+def _batch(manifest: Manifest) -> str:
+    if manifest.batches is None:
+        return "batch: no call of the model was seen"
+    first = [f"{cut(one.name)} {cut(one.dtype)} {shown(list(one.shape))}" for one in manifest.batches[0][:4]]
+    forwards = manifest.step.get("forwards")
+    count = counted(forwards, "forward") if isinstance(forwards, int) else "some forwards"
+    return f"batch: {', '.join(first) or 'no tensors'}; {count} of the model in the step"
+
+
+def _model(model: ModelFacts, noun: str) -> str:
+    own = [one for one in model.parameters if not one.tied]
+    elements = sum(prod(one.shape) for one in own)
+    frozen = sum(one.requires_grad is False for one in own)
+    dtypes = ", ".join(cut(dtype) for dtype, _ in Counter(one.dtype for one in own).most_common(3))
+    modes = Counter(one.is_training for one in model.layers)
+    mode = "training" if not modes[False] else "eval"
+    if modes[False] and modes[True]:
+        mode = f"{modes[False]} of {len(model.layers)} {noun}s in eval"
+    rates = sorted({rate for one in model.layers for rate in dropout_rates(one)})
+    told = f", dropout {', '.join(shown(rate) for rate in rates[:4])}" if rates else ""
+    return (
+        f"model {last_name(model.kind)}: {counted(len(own), 'parameter')} with {elements:,} elements ({dtypes})"
+        f"{f', {frozen} frozen' if frozen else ''}, {mode}{told}"
+    )
+
+
+def dropout_rates(layer: LayerFacts) -> list[float]:
+    """Probabilities with which a layer drops."""
+    values = [value for key, value in layer.settings.items() if is_dropout(key, layer)]
+    return [float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+
+
+def _optimizer(optimizer: OptimizerFacts) -> Iterator[str]:
+    schedulers = ", ".join(last_name(one.kind) for one in optimizer.schedulers)
+    yield f"optimizer {last_name(optimizer.kind)}{f' with {schedulers}' if schedulers else ''}"
+    for number, group in enumerate(optimizer.groups[:8]):
+        settings = ", ".join(f"{key} {shown(group.settings[key])}" for key in _SHOWN if key in group.settings)
+        yield f"  group {number}: {counted(len(group.parameters), 'parameter')}, {settings}"
+
+
+def suspicions(manifest: Manifest) -> list[str]:
+    """What looks wrong in a run by itself, one line each."""
+    looks = (_unoptimized, _frozen, _twice, _rates, _modes, _precision, _same_batch)
+    return [line for look in looks for line in look(manifest)]
+
+
+def _unoptimized(manifest: Manifest) -> Iterator[str]:
+    if missing := left_out(manifest):
+        count = sum(1 for model in manifest.models for one in model.parameters if not one.tied)
+        verb = "is" if len(missing) == 1 else "are"
+        yield f"{counted(len(missing), 'parameter')} of {count} {verb} in no optimizer: {names(missing)}"
+
+
+def _frozen(manifest: Manifest) -> Iterator[str]:
+    held = {name for one in manifest.optimizers for group in one.groups for name in group.parameters}
+    frozen = [name for name, one in manifest.parameters.items() if one.requires_grad is False and name in held]
+    if frozen:
+        verb = "requires" if len(frozen) == 1 else "require"
+        yield f"{counted(len(frozen), 'parameter')} in an optimizer {verb} no gradient: {names(frozen)}"
+
+
+def _twice(manifest: Manifest) -> Iterator[str]:
+    counts = Counter(name for one in manifest.optimizers for group in one.groups for name in group.parameters)
+    known = manifest.parameters
+    several = [name for name, count in counts.items() if count > 1 and name in known]
+    if several:
+        verb = "is" if len(several) == 1 else "are"
+        yield f"{counted(len(several), 'parameter')} {verb} in several groups or optimizers: {names(several)}"
+
+
+def _rates(manifest: Manifest) -> Iterator[str]:
+    for optimizer in manifest.optimizers:
+        idle = [number for number, group in enumerate(optimizer.groups) if group.settings.get("lr") == 0]
+        if idle:
+            yield f"lr of {last_name(optimizer.kind)} is 0 in group {', '.join(map(str, idle[:8]))}: it changes nothing"
+
+
+def _modes(manifest: Manifest) -> Iterator[str]:
+    noun = plural_of(manifest)
+    for model in manifest.models:
+        root = model.layers[0] if model.layers else None
+        if root is None or root.is_training is None:
+            continue
+        other = [one.path for one in model.layers[1:] if one.is_training is (not root.is_training)]
+        drops = [one.path for one in model.layers if any(rate > 0 for rate in dropout_rates(one)) and one.path in other]
+        if drops:
+            state, whole = ("in eval", "trains") if root.is_training else ("active", "is in eval")
+            yield f"dropout is {state} in {counted(len(drops), noun)} while the model {whole}: {names(drops)}"
+        elif not root.is_training and manifest.optimizers and not other:
+            yield f"model {last_name(model.kind)} is in eval while an optimizer trains it"
+
+
+def _precision(manifest: Manifest) -> Iterator[str]:
+    half = [one.name for one in manifest.parameters.values() if one.dtype.lower() == "float16" and one.requires_grad]
+    scales = [group.settings.get("loss_scale", 1.0) for one in manifest.optimizers for group in one.groups]
+    if half and manifest.step.get("loss_scale") is None and all(scale == 1.0 for scale in scales):
+        yield f"{counted(len(half), 'parameter')} of float16 and no loss scale: small gradients become 0: {names(half)}"
+
+
+def _same_batch(manifest: Manifest) -> Iterator[str]:
+    seen: dict[tuple[str | None, ...], int] = {}
+    for number, batch in enumerate(manifest.batches or ()):
+        key = tuple(one.fingerprint for one in batch)
+        if key and None not in key:
+            if key in seen:
+                yield f"forwards {seen[key]} and {number} of step {shown(manifest.number)} got the same batch"
+                return
+            seen[key] = number

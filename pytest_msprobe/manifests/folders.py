@@ -1,0 +1,107 @@
+"""The manifests below a folder, and which of two runs belong together."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.manifest import MANIFEST_FILE, read_manifest
+from msprobe_collector.dump_format.tensors import TENSOR_FOLDER
+from msprobe_collector.dump_format.values import DumpError, printable
+from pytest_msprobe.manifests.differences import ManifestDifference, differences
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A manifest that was found: its file, step, and the name of its rank's folder. It is read when it is asked for,
+    since a run of 1,000 ranks has as many.
+    """
+
+    path: Path
+    step: int | None
+    owner: str
+
+    @classmethod
+    def at(cls, path: Path) -> Found:
+        """The manifest in the file at `path`; its step is that of its folders, or its own."""
+        absolute = path.absolute()
+        step = Slot.of(absolute).step
+        if step is None:
+            with suppress(DumpError):
+                step = read_manifest(path).number
+        return cls(path, step, absolute.parent.name)
+
+    @property
+    def rank(self) -> int | None:
+        """Number of its rank; None of the only process."""
+        return Slot.of(self.path.absolute()).rank
+
+
+def manifests_in(path: Path) -> list[Found]:
+    """The manifests in a folder, of a run, a step or a rank, or in one file.
+
+    Beside a dump.json that is named the manifest of that folder is taken.
+    """
+    return [Found.at(file) for file in _files(path)]
+
+
+def differences_of(pairs: Sequence[tuple[Found, Found]]) -> tuple[list[tuple[Found, ManifestDifference]], list[str]]:
+    """What each of the pairs differs in, and a line for each manifest that cannot be read."""
+    found: list[tuple[Found, ManifestDifference]] = []
+    problems = []
+    for one, other in pairs:
+        sides = []
+        for side in (one, other):
+            try:
+                sides.append(read_manifest(side.path))
+            except DumpError as error:
+                problems.append(printable(str(error)))
+        if len(sides) == 2:
+            found += [(one, difference) for difference in differences(*sides)]
+    return found, list(dict.fromkeys(problems))
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        file = path.with_name(MANIFEST_FILE) if path.name == "dump.json" else path
+        return [file] if file.is_file() else []
+    found = []
+    for place, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if name != TENSOR_FOLDER]
+        if MANIFEST_FILE in files:
+            found.append(Path(place) / MANIFEST_FILE)
+    return sorted(found, key=_natural)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Sort key that puts step2 before step10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]
+
+
+def paired(
+    target: Sequence[Found], golden: Sequence[Found]
+) -> tuple[list[tuple[Found, Found]], list[Found], list[Found]]:
+    """Manifests of one step and rank, in the order of the steps; then those that only one run has.
+
+    One manifest on each side is a pair whatever they are called, and so are the only ranks of a step.
+    """
+    if len(target) == len(golden) == 1:
+        return [(target[0], golden[0])], [], []
+    pairs, alone, rest = [], [], list(golden)
+    for one in target:
+        same_step = [other for other in rest if other.step == one.step]
+        same = [other for other in same_step if other.owner == one.owner]
+        is_only = len(same_step) == 1 and sum(other.step == one.step for other in target) == 1
+        if same or is_only:
+            other = (same or same_step)[0]
+            rest.remove(other)
+            pairs.append((one, other))
+        else:
+            alone.append(one)
+    pairs.sort(key=lambda pair: pair[0].step or 0)
+    return pairs, alone, rest

@@ -1,0 +1,127 @@
+"""A run that is held to a baseline: known failures are expected ones, and one line says what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.reports.baseline import (
+    Baseline,
+    BaselineCounts,
+    BaselineError,
+    Held,
+    KnownFailures,
+    read_baseline,
+)
+from pytest_msprobe.run.settings import RUN, Settings
+from pytest_msprobe.suites.contract import Suite, SuiteReport
+from pytest_msprobe.verdicts import Verdict, VerdictRow
+
+_INPUT = "msprobe_baseline"
+
+
+def known_failures(config: pytest.Config, settings: Settings, suite: Suite) -> KnownFailures | None:
+    """What the baseline says of the run of this process; None without one. A worker gets it from the controller.
+
+    Raises:
+        pytest.UsageError: the file cannot be read, or is no baseline.
+    """
+    given = getattr(config, "workerinput", {}).get(_INPUT)
+    if given is None and settings.baseline is None:
+        return None
+    baseline = msgspec.convert(given, Baseline) if given is not None else _read(settings.baseline)
+    return KnownFailures(baseline, suite.name, map(str, suite.files))
+
+
+def _read(path: Path | None) -> Baseline:
+    assert path is not None
+    try:
+        return read_baseline(path)
+    except BaselineError as error:
+        raise pytest.UsageError(f"--msprobe-baseline={path}: {error}") from None
+
+
+def hold(known: KnownFailures | None, row: VerdictRow, verdict: Verdict) -> Held | None:
+    """What the baseline says of a row; None where there is none, or where it says nothing."""
+    return None if known is None else known.hold(row, fails=verdict.status == "error" and not verdict.excuse)
+
+
+def baseline_header(settings: Settings, known: KnownFailures | None) -> Iterator[str]:
+    """The line above a run that is held to a baseline."""
+    if known is not None:
+        others = f", and {known.elsewhere} of other dumps" if known.elsewhere else ""
+        yield f"msprobe: baseline: {settings.baseline}: {len(known.known)} known failures{others}"
+
+
+def fault_keys(report: SuiteReport) -> list[str]:
+    """What makes the run no success although no item failed."""
+    return list(dict.fromkeys(map(printable, report.fault_keys())))
+
+
+class BaselineForWorkers:
+    """Gives workers what the baseline says of their suite. Other hosts do not have the file."""
+
+    def __init__(self, path: Path, suite: str) -> None:
+        """Of the file at `path`, what is known of `suite`.
+
+        Raises:
+            pytest.UsageError: it cannot be read, or is no baseline.
+        """
+        found = _read(path)
+        own = msgspec.structs.replace(
+            found,
+            known=tuple(known for known in found.known if known.suite == suite),
+            run=tuple(known for known in found.run if known.suite == suite),
+        )
+        self._content: dict[str, Any] = msgspec.to_builtins(own)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker, also one that replaces another."""
+        node.workerinput[_INPUT] = self._content
+
+
+class BaselineReport:
+    """What became of known failures, on the process that writes."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        """For the run of `config`."""
+        self._config = config
+        self._settings = settings
+        self._counts = BaselineCounts()
+        self._absent = 0
+
+    def add(self, name: str, row: VerdictRow) -> None:
+        """Count one row; `name` is how reports call its group."""
+        self._counts.add(name, row, has_baseline=self._settings.baseline is not None)
+
+    def finish(self, session: pytest.Session, report: SuiteReport) -> None:
+        """Count the known failures that had no row, and what is known of the run as a whole, where every item ran."""
+        known = self._known
+        terminal: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+        # A resumed run leaves out what has a row already.
+        left_out = terminal is not None and terminal.stats.get("deselected") and self._settings.resume is None
+        if known is not None and not (left_out or session.shouldstop or session.shouldfail):
+            met = sum(count for state, count in self._counts.states.items() if state != "new")
+            self._absent = max(0, len(known.known) - met)
+            self._counts.add_run(fault_keys(report), known.run)
+
+    def lines(self) -> Iterator[str]:
+        """The line on all of them; none without a baseline."""
+        if self._settings.baseline is not None:
+            yield from self._counts.lines(absent=self._absent)
+
+    def unknown_fault(self, report: SuiteReport) -> str:
+        """Why the run is no success although no item failed; "" where there is no such reason, or it is known."""
+        known, keys = self._known, fault_keys(report)
+        return "" if known is not None and keys and known.run.issuperset(keys) else report.fault()
+
+    @property
+    def _known(self) -> KnownFailures | None:
+        run = self._config.stash.get(RUN, None)
+        return None if run is None else run.known_failures

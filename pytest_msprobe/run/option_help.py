@@ -1,0 +1,120 @@
+"""How options are declared to pytest and listed: by what they are about, the common ones in `pytest --help`.
+
+`pytest --help` lists the options that most runs need. All others work the same way on the command line, in ini files
+and in YAML; `python -m pytest_msprobe options` lists all.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pytest_msprobe.run.old_names import add_old_names, old_ini_keys
+from pytest_msprobe.run.settings import CONFIG, DUMP, RUN_OPTIONS, all_options, known_keys, near_key
+from pytest_msprobe.suites.options import OPTION_QUESTIONS, Option
+from pytest_msprobe.suites.registry import SUITES, suites_with
+
+#: Of several suites' options, what the section of those of every suite is called.
+EVERY_SUITE = "every suite"
+
+
+@dataclass(frozen=True)
+class Section:
+    """The options of a suite.
+
+    Attributes:
+        title: name of the suite, or `EVERY_SUITE`.
+        questions: what options are about, and those that are, in the order of lists; none is empty.
+        shared: options of this suite that stand in an earlier section.
+    """
+
+    title: str
+    questions: tuple[tuple[str, tuple[Option, ...]], ...]
+    shared: tuple[Option, ...] = ()
+
+
+def sections() -> Iterator[Section]:
+    """All options, each once: those of every suite, then by the first suite that has them."""
+    yield Section(EVERY_SUITE, by_question([DUMP, CONFIG, *RUN_OPTIONS]))
+    seen: set[str] = set()
+    for suite, options in SUITES.items():
+        new = [each for each in options if each.name not in seen]
+        yield Section(suite, by_question(new), tuple(each for each in options if each.name in seen))
+        seen.update(each.name for each in options)
+
+
+def by_question(options: Sequence[Option]) -> tuple[tuple[str, tuple[Option, ...]], ...]:
+    """What these options are about, and the options that are, in the order of `OPTION_QUESTIONS`."""
+    found = (
+        (OPTION_QUESTIONS[key], tuple(each for each in options if each.question == key)) for key in OPTION_QUESTIONS
+    )
+    return tuple((title, own) for title, own in found if own)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option with its ini twin."""
+    heads = [
+        "pytest-msprobe (python -m pytest_msprobe options: all of them)",
+        *["pytest-msprobe"] * len(OPTION_QUESTIONS),
+    ]
+    groups = {
+        key: parser.getgroup(f"msprobe-{key}", f"{head}: {title}")
+        for head, (key, title) in zip(heads, OPTION_QUESTIONS.items())
+    }
+    for each in (DUMP, CONFIG, *all_options()):
+        if each.is_yaml_only:
+            continue
+        kind: dict[str, Any] = {"metavar": each.metavar}
+        if each.bare:
+            kind = {"action": "store_const", "const": each.bare}
+        if each.is_list or each is DUMP:
+            kind["action"] = "append"
+        # argparse formats help.
+        shown = help_of(each).replace("%", "%%") if each.is_common else argparse.SUPPRESS
+        groups[each.question].addoption(each.flag, help=shown, **kind)
+        if each is DUMP:
+            parser.addini(each.key, f"as {each.flag}", type="paths", default=[])
+        else:
+            parser.addini(each.key, f"as {each.flag}", default="")
+    add_old_names(parser, groups["part"])
+
+
+def help_of(option: Option) -> str:
+    """One line: what the option does, which suites honour it, and its default."""
+    return f"{option.help} ({', '.join(suites_of(option))}; default: {option.default or 'none'})"
+
+
+def suites_of(option: Option) -> list[str]:
+    """The suites that honour an option, or `EVERY_SUITE`."""
+    if option is DUMP:
+        return [name for name in SUITES if name != "gradients"]
+    return suites_with(option.name) or [EVERY_SUITE]
+
+
+def list_common_ini_keys(config: pytest.Config) -> None:
+    """Leave out of `--help`, which lists all keys of ini files, those of options that it does not list."""
+    listed: dict[str, Any] = getattr(config._parser, "_inidict", {})  # nothing public says what is listed
+    for key in [*old_ini_keys(), *(each.key for each in all_options() if not each.is_common)]:
+        listed.pop(key, None)
+
+
+def refuse_unknown_options(parser: pytest.Parser, arguments: Sequence[str]) -> None:
+    """Refuse an argument that is meant as one of our options and misspelt, which pytest refuses without a suggestion.
+
+    Raises:
+        pytest.UsageError: there is one; the text has the nearest option.
+    """
+    given = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    if not any(name.lower().startswith("--m") for name in given):
+        return
+    _, unknown = parser.parse_known_and_unknown_args(arguments)
+    for argument in unknown:
+        name = argument.partition("=")[0]
+        near = near_key(name.lstrip("-"), known_keys()) if name.startswith("--") else None
+        if near:
+            flag = f"--{near.replace('_', '-')}"
+            raise pytest.UsageError(f"{name}: there is no such option; did you mean {flag}?")

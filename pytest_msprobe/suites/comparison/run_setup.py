@@ -1,0 +1,108 @@
+"""What is said of two runs before any of their numbers: whether they are the same step, whether an earlier step differs
+already, and in what they are set up differently, as their manifests say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from msprobe_collector.dump_format import Dump, DumpError
+from msprobe_collector.dump_format.dump import STEP, Slot
+from msprobe_collector.dump_format.manifest import MANIFEST_FILE, manifest_beside
+from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.manifests.folders import Found
+from pytest_msprobe.manifests.text import sentences_of
+
+#: An earlier dump that is larger is not looked into.
+_MOST_BYTES = 1 << 28
+#: Names of tensor files and of process groups, which say nothing of numbers.
+_NAMES = re.compile(rb',?\s*"(?:data_name|group_id)"\s*:\s*"[^"]*"')
+
+
+def told_before(golden_of: Mapping[Path, Path | None]) -> list[str]:
+    """Sentences on the pairs of dumps of a run, the most important first; empty where nothing is to be said."""
+    pairs = [(target, golden) for target, golden in golden_of.items() if golden is not None]
+    return [
+        *dict.fromkeys(line for pair in pairs for line in _other_steps(*pair)),
+        *_earlier_steps(pairs),
+        *_manifests(pairs),
+    ]
+
+
+def _other_steps(target: Path, golden: Path) -> Iterator[str]:
+    """Two dumps of different steps, as their folders say; where manifests say it they do."""
+    left, right = Slot.of(target.absolute()), Slot.of(golden.absolute())
+    is_other = left.step is not None and right.step is not None and left.step != right.step
+    if is_other and not all(manifest_beside(path)[0] for path in (target, golden)):
+        yield f"step {left.step}, golden step {right.step}: these are not the same step"
+
+
+def _earlier_steps(pairs: list[tuple[Path, Path]]) -> Iterator[str]:
+    """The first step before those of the run that both sides hold, where it differs already."""
+    steps = {Slot.of(target.absolute()).step for target, _ in pairs}
+    earlier: dict[int, tuple[Path, Path]] = {}
+    for target, golden in pairs:
+        if Slot.of(target.absolute()).step == Slot.of(golden.absolute()).step:
+            theirs = dict(_siblings(golden))
+            for step, path in _siblings(target):
+                if step in theirs and step not in steps:
+                    earlier.setdefault(step, (path, theirs[step]))
+    for step, (target, golden) in sorted(earlier.items()):
+        if (record := first_difference(target, golden)) is not None:
+            folders = (target.parent.parent, golden.parent.parent)
+            options = [f"--msprobe-{name}={_near(path)}" for name, path in zip(("dump", "golden"), folders)]
+            command = shlex.join(["pytest", *options])
+            yield printable(f"step {step} already differs, first in {record}: compare it: {command}")
+            return
+
+
+def _near(path: Path) -> Path:
+    """`path` from the working directory, where it is inside."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _siblings(dump: Path) -> Iterator[tuple[int, Path]]:
+    """(number, dump) of the earlier steps beside the step of a dump, of the same rank."""
+    path = dump.absolute()
+    at = next((at for at in range(len(path.parts) - 1, 0, -1) if STEP.fullmatch(path.parts[at])), None)
+    if at is None:
+        return
+    root, rest = Path(*path.parts[:at]), path.parts[at + 1 :]
+    own = Slot.of(path).step
+    for folder in root.iterdir() if root.is_dir() else ():
+        match = STEP.fullmatch(folder.name)
+        other = folder.joinpath(*rest)
+        if match is not None and own is not None and int(match.group(1)) < own and other.is_file():
+            # As it was named, so that a command can be copied.
+            yield int(match.group(1)), dump.parents[len(rest)] / folder.name / Path(*rest)
+
+
+def first_difference(target: Path, golden: Path) -> str | None:
+    """The first record of two dumps that is not the same text; None where none differs.
+
+    Dumps that are large or cannot be read say nothing.
+    """
+    try:
+        if max(target.stat().st_size, golden.stat().st_size) > _MOST_BYTES:
+            return None
+        left, right = Dump(target), Dump(golden)
+    except (OSError, DumpError):
+        return None
+    if left.framework != right.framework or left.task != right.task:
+        return None
+    shared = [name for name in left.record_names if name in right]
+    for name in shared:
+        if _NAMES.sub(b"", left.raw(name)) != _NAMES.sub(b"", right.raw(name)):
+            return name
+    return None
+
+
+def _manifests(pairs: list[tuple[Path, Path]]) -> list[str]:
+    """Differences of the manifests of all pairs that have both, and a line for each that cannot be used."""
+    files = [[path.with_name(MANIFEST_FILE) for path in pair] for pair in pairs]
+    both = [(Found.at(one), Found.at(other)) for one, other in files if os.path.lexists(one) and os.path.lexists(other)]
+    return sentences_of(both)

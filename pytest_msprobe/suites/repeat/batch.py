@@ -1,0 +1,354 @@
+"""Whether the rows of a call are the same to the bit in other batches: alone, halved, doubled, in other order.
+
+What a row is made of is known of the API (`apis/facts/batch.txt`); of APIs of which it is not known, nothing is said.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from msprobe_collector.dump_format import ApiName
+from pytest_msprobe.apis import facts
+from pytest_msprobe.apis.fact_table import Term, read_terms
+from pytest_msprobe.cases.call_run import CapturedError, Incoming, attempt
+from pytest_msprobe.engines.protocol import (
+    Array,
+    Call,
+    DeviceEngine,
+    LeafPath,
+    NumpyArgument,
+    Unsupported,
+    dtype_names,
+    leaves,
+    map_leaves,
+    output_label,
+)
+from pytest_msprobe.numerics.dtypes import float_format, in_spacings, kind_of, unit_roundoff
+from pytest_msprobe.suites.repeat.results import bytes_of
+from pytest_msprobe.verdicts import OutputRow, Verdict
+
+_ARRAY = "__array_interface__"
+#: Rows that run alone, at most: the first, the last and some between them.
+_MOST_ALONE = 8
+_SHOWN = 6
+#: Changes above so many unit roundoffs of the largest value are none of another order of additions.
+_ROUNDING = 1024
+#: How often the tensors of a doubled batch are in memory, results included.
+_COPIES = 4
+
+
+class UnknownBatch(Exception):
+    """Why a call has no rows that could be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of a call: places of the arguments that hold them along dimension 0, and how many there are."""
+
+    places: frozenset[LeafPath]
+    size: int
+
+
+def find_batch(call: Call) -> Batch:
+    """What the facts say of the batch of `call`.
+
+    Raises:
+        UnknownBatch: they say nothing, or that this call has none.
+    """
+    term = _term(call.api, call.framework)
+    tensors = {path: value for path, value in leaves(call) if hasattr(value, _ARRAY)}
+    if any(len(path) > 2 for path in tensors) or any(isinstance(value, NumpyArgument) for _, value in leaves(call)):
+        raise UnknownBatch("some of its tensors are in a list, or NumPy arrays")
+    rows = _matching(tensors, term) if term.name in ("matching", "matmul") else _named(call, tensors, term)
+    size = rows[0][1].shape[0] if rows and rows[0][1].ndim else 0
+    if not size:
+        raise UnknownBatch("its tensors have no rows")
+    if any(not value.ndim or value.shape[0] != size for _, value in rows):
+        raise UnknownBatch("its tensors do not have equally many rows")
+    _check_form(call, rows[0][1], term)
+    places = {path for path, _ in rows}
+    for where in term.keywords.get("maybe", ()):
+        path, value = _argument(call, where)
+        if hasattr(value, _ARRAY) and value.ndim == rows[0][1].ndim and value.shape[0] == size:
+            places.add(path)
+        elif term.keywords.get("alone") and hasattr(value, _ARRAY) and value.ndim and value.shape[0] == size > 1:
+            raise UnknownBatch(f"{_name(path)} may be part of the batch or not")
+        elif hasattr(value, _ARRAY):
+            tensors.pop(path)
+    others = [path for path in tensors if path not in places]
+    if term.keywords.get("alone") and others:
+        raise UnknownBatch(f"it is not known whether {_name(others[0])} is part of the batch")
+    return Batch(frozenset(places), size)
+
+
+def _term(api: ApiName, framework: str) -> Term:
+    fact = facts("batch").of(api, framework)
+    if fact is None:
+        sliced = facts("slices").of(api, framework)
+        if sliced is not None and sliced.text == "elements":
+            return Term("matching", (), {})
+        raise UnknownBatch("it is not known which dimension is its batch")
+    if fact.reason:
+        raise UnknownBatch(fact.reason)
+    return read_terms(fact.text)[0]
+
+
+_Tensors = Mapping[LeafPath, Any]
+
+
+def _matching(tensors: _Tensors, term: Term) -> list[tuple[LeafPath, Any]]:
+    """Tensors of the most dimensions and rows; of a product with a matrix the first one alone."""
+    if term.name == "matmul" and len(tensors) == 2:
+        (path, left), (_, right) = tensors.items()
+        if min(left.ndim, right.ndim) < 3:
+            if left.ndim < 2 or right.ndim > 2:
+                raise UnknownBatch("its first argument has no rows")
+            return [(path, left)]
+    most = max((value.ndim for value in tensors.values()), default=0)
+    full = [(path, value) for path, value in tensors.items() if value.ndim == most > 0]
+    longest = max((value.shape[0] for _, value in full), default=0)
+    return [(path, value) for path, value in full if value.shape[0] == longest]
+
+
+def _named(call: Call, tensors: _Tensors, term: Term) -> list[tuple[LeafPath, Any]]:
+    found = []
+    for item in term.arguments:
+        path, value = _argument(call, ast.literal_eval(item))
+        if path not in tensors:
+            raise UnknownBatch(f"{_name(path)} is no tensor")
+        found.append((path, value))
+    return found
+
+
+def _argument(call: Call, where: Any) -> tuple[LeafPath, Any]:
+    """Place and value of an argument: by position, or by one of its names; None where it is not given."""
+    positions = [one for one in (where if isinstance(where, tuple) else (where,)) if isinstance(one, int)]
+    names = [one for one in (where if isinstance(where, tuple) else (where,)) if isinstance(one, str)]
+    for position in positions:
+        if position < len(call.arguments):
+            return ("input", position), call.arguments[position]
+    for name in names:
+        if name in call.named:
+            return ("kwargs", name), call.named[name]
+    return ("input", positions[0]) if positions else ("kwargs", names[0]), None
+
+
+def _check_form(call: Call, first: Any, term: Term) -> None:
+    """Raises UnknownBatch where dimension 0 is none, or values are joined along it."""
+    given = term.keywords
+    fewest = given.get("fewest", 1)
+    if "dims_of" in given:
+        other = _argument(call, given["dims_of"])[1]
+        fewest = getattr(other, "ndim", 99)
+    if "inner" in given:
+        inner = _argument(call, given["inner"])[1]
+        count = inner.ndim if hasattr(inner, _ARRAY) else len(inner) if isinstance(inner, tuple) else 1
+        fewest = count + 1
+    if first.ndim < fewest:
+        raise UnknownBatch(f"a tensor of {first.ndim} dimensions is one without a batch here")
+    if "axis" in given:
+        axis = _argument(call, given["axis"])[1]
+        axis = given.get("default") if axis is None else axis
+        axes = axis if isinstance(axis, tuple) else (axis,)
+        if not axes or any(type(one) is not int for one in axes):
+            raise UnknownBatch("values are joined over all dimensions")
+        if 0 in [one % first.ndim for one in axes]:
+            raise UnknownBatch("values are joined along dimension 0")
+    if "absent" in given and _argument(call, given["absent"])[1] is not None:
+        raise UnknownBatch(f"{_name(_argument(call, given['absent'])[0])} is given")
+    if "layout" in given:
+        layout = _argument(call, given["layout"])[1]
+        if not isinstance(layout, str) or not layout.startswith("B"):
+            raise UnknownBatch(f"its layout is {layout}")
+
+
+def _name(path: LeafPath) -> str:
+    return f"{path[0]}[{path[1]!a}]"
+
+
+@dataclass(slots=True)
+class _Found:
+    """What other batches gave of one output or gradient.
+
+    Attributes:
+        rows: changed rows, by the batch in which they changed.
+        tried: how many rows were computed in each batch.
+        ulp: largest change, in units in the last place of the changed value; None for what is no float.
+        share: the largest change over the largest magnitude of its row.
+        elements: largest number of elements of a row that changed.
+    """
+
+    rows: dict[str, set[int]] = field(default_factory=dict)
+    tried: dict[str, set[int]] = field(default_factory=dict)
+    ulp: float | None = None
+    share: float = 0.0
+    elements: int = 0
+
+
+def variants(size: int) -> Iterator[tuple[str, list[Array]]]:
+    """(what it is called, rows of each run) of the other batches of so many rows."""
+    if size > 1:
+        count = min(size, _MOST_ALONE)
+        alone = sorted({round(index * (size - 1) / (count - 1)) for index in range(count)})
+        yield "alone", [np.array([row]) for row in alone]
+    if size > 3:
+        yield "halved", [np.arange(size // 2), np.arange(size // 2, size)]
+    yield "doubled", [np.tile(np.arange(size), 2)]
+    if size > 1:
+        yield "reversed", [np.arange(size)[::-1]]
+
+
+def with_rows(call: Call, batch: Batch, rows: Array) -> Call:
+    """`call` with other rows of its batch."""
+
+    def taken(path: LeafPath, value: Any) -> Any:
+        return np.ascontiguousarray(value[rows]) if path in batch.places else value
+
+    arguments, keywords = map_leaves(call, taken)
+    return replace(call, arguments=tuple(arguments), keywords=keywords)
+
+
+class BatchCheck:
+    """The check of one call: each other batch runs its forward once, and its gradients from that forward."""
+
+    def __init__(
+        self, engine: DeviceEngine, call: Call, wanted: tuple[LeafPath, ...], labels: Sequence[str], memory: int
+    ) -> None:
+        """A check on `engine`.
+
+        Args:
+            engine: the device.
+            call: with its own batch.
+            wanted: arguments whose gradients are computed.
+            labels: of these gradients.
+            memory: bytes that the tensors of a batch may have.
+        """
+        self._engine, self._call, self._wanted, self._labels, self._memory = engine, call, wanted, labels, memory
+
+    def run(self, incoming: Incoming | None) -> Verdict:
+        """The verdict on the forward, or on the backward with these gradients; a skip says why there is none.
+
+        The results of the whole batch are computed here once more, so that all runs are made alike.
+        """
+        try:
+            batch = find_batch(self._call)
+            whole = self._rows_of(self._call, batch, incoming)
+            found = {label: (array, _Found()) for label, array in whole.items()}
+            for name, runs in variants(batch.size):
+                for rows in runs:
+                    self._compare_run(batch, incoming, name, rows, found)
+        except UnknownBatch as stop:
+            return Verdict("skip", f"its rows were not compared: {stop}")
+        return _verdict(found, batch.size, self._engine.label)
+
+    def _compare_run(
+        self, batch: Batch, incoming: Incoming | None, name: str, rows: Array, found: dict[str, tuple[Array, _Found]]
+    ) -> None:
+        call = with_rows(self._call, batch, rows)
+        held = sum(value.nbytes for _, value in leaves(call) if hasattr(value, _ARRAY))
+        if len(rows) > batch.size and _COPIES * held > self._memory:
+            return
+        given = None if incoming is None else tuple(_taken(array, batch.size, rows) for array in incoming)
+        arrays = self._rows_of(call, replace(batch, size=len(rows)), given)
+        for label, (whole, result) in found.items():
+            array = arrays.get(label)
+            if array is None or array.shape[1:] != whole.shape[1:] or array.dtype != whole.dtype:
+                raise UnknownBatch(f"{label} has another form with the batch {name}")
+            _note(result, name, whole[rows], array, rows)
+
+    def _rows_of(self, call: Call, batch: Batch, incoming: Incoming | None) -> dict[str, Array]:
+        """Outputs, or gradients of the arguments with rows: those of other arguments are sums over the batch."""
+        is_forward = incoming is None
+        start = self._engine.repeated(call, differentiate=() if is_forward else self._wanted)
+        execution = attempt(start)
+        if isinstance(execution, (CapturedError, Unsupported)):
+            raise UnknownBatch(f"the device does not run it with another batch: {execution}")
+        if incoming is None:
+            found: dict[str, Any] = {output_label(output.path): output.value for output in execution.outputs}
+        else:
+            gradients = attempt(partial(execution.gradients, incoming))
+            if isinstance(gradients, (CapturedError, Unsupported)):
+                raise UnknownBatch(f"the device does not run its gradient with another batch: {gradients}")
+            pairs = zip(self._wanted, self._labels, gradients)
+            found = {label: value for path, label, value in pairs if path in batch.places and value is not None}
+        for label, value in found.items():
+            if not hasattr(value, _ARRAY) or not value.ndim or value.shape[0] != batch.size:
+                raise UnknownBatch(f"{label} does not have a row for each of the batch")
+        if not found:
+            raise UnknownBatch("it has no output" if is_forward else "its gradients are sums over the batch")
+        return found
+
+
+def _taken(array: Array | None, size: int, rows: Array) -> Array | None:
+    if array is None:
+        return None
+    if not array.ndim or array.shape[0] != size:
+        raise UnknownBatch("an incoming gradient does not have a row for each of the batch")
+    taken: Array = np.ascontiguousarray(array[rows])
+    return taken
+
+
+def _note(result: _Found, name: str, whole: Array, array: Array, rows: Array) -> None:
+    """Add the rows that are other bytes."""
+    result.tried.setdefault(name, set()).update(map(int, rows))
+    left, right = (bytes_of(one).reshape(len(rows), -1) for one in (array, whole))
+    for place in np.flatnonzero((left != right).any(axis=1)):
+        result.rows.setdefault(name, set()).add(int(rows[place]))
+        _measure(result, np.atleast_1d(array[place]), np.atleast_1d(whole[place]))
+
+
+def _measure(result: _Found, found: Array, own: Array) -> None:
+    """How many elements of a row changed, and by how much."""
+    left, right = (bytes_of(one).reshape(one.size, -1) for one in (found, own))
+    result.elements = max(result.elements, int((left != right).any(axis=1).sum()))
+    if kind_of(own.dtype) != "float":
+        return
+    a, b = (one.astype(np.float64).reshape(-1) for one in (found, own))
+    finite = np.isfinite(a) & np.isfinite(b)
+    off, magnitude = np.abs(a - b)[finite], np.abs(b)[finite]
+    ulp = share = float("inf")
+    if (np.isfinite(a) == np.isfinite(b)).all():
+        ulp = float(in_spacings(off, magnitude, float_format(own.dtype)).max(initial=0.0))
+        share = float(off.max(initial=0.0)) / (float(magnitude.max(initial=0.0)) or 1.0)
+    result.ulp, result.share = max(ulp, result.ulp or 0.0), max(share, result.share)
+
+
+def _verdict(found: Mapping[str, tuple[Array, _Found]], size: int, device: str) -> Verdict:
+    rows = tuple(_row(label, array, result, size) for label, (array, result) in found.items())
+    wrong = [row for row in rows if row.status == "error"]
+    if not wrong:
+        return Verdict("pass", outputs=rows, device=device)
+    lines = [f"{row.label} {row.tested_dtype} {row.shape}: {row.message}" for row in wrong]
+    return Verdict("error", "rows change with the batch", rows, explanation="\n".join(lines), device=device)
+
+
+def _row(label: str, array: Array, found: _Found, size: int) -> OutputRow:
+    (dtype,) = dtype_names(array)
+    if not found.rows:
+        figures: dict[str, float | None] = {"rows": 0.0}
+        return OutputRow(label, "", dtype, array.shape, "pass", figures=figures)
+    changed = sorted({row for rows in found.rows.values() for row in rows})
+    figures = {"rows": float(len(changed)), "elements": float(found.elements), "ulp": found.ulp}
+    batches = "; ".join(_batch_words(name, found, size) for name in found.rows)
+    by = ""
+    if found.ulp is not None:
+        is_large = found.share > _ROUNDING * unit_roundoff(array.dtype)
+        by = f" by up to {found.ulp:.3g} ulp, {found.share:.1g} of the largest value of the row"
+        by += ", more than rounding" if is_large else ""
+    message = f"rows change{by}: {batches}"
+    return OutputRow(label, "", dtype, array.shape, "error", message, figures=figures, pattern="rows change")
+
+
+def _batch_words(name: str, found: _Found, size: int) -> str:
+    """`alone (batch of 1) 2 of 8 rows: 0, 3`."""
+    half = f"{size // 2}" if size % 2 == 0 else f"{size // 2} and {size - size // 2}"
+    sizes = {"alone": "1", "halved": half, "doubled": f"{2 * size}", "reversed": f"{size}"}
+    rows, tried = sorted(found.rows[name]), len(found.tried[name])
+    shown = ", ".join(map(str, rows[:_SHOWN])) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
+    return f"{name} (batch of {sizes[name]}) {len(rows)} of {tried} rows: {shown}"

@@ -1,0 +1,53 @@
+"""Every suite says its answer in one form, also of a run that cannot begin, or whose input cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from contract_runs import Run, Workspace
+
+from pytest_msprobe.diagnosis.value import MOST_HEADLINE, WORDS
+
+
+def test_the_answer_names_a_failed_item_and_says_where_it_is(plain: Run) -> None:
+    found = plain.diagnosis
+    assert found["outcome"] == "fault"
+    assert found["at_fault"][0]["id"] in plain.ids["failed"]
+    assert found["headline"].startswith(f"{WORDS['fault']}: ")
+    assert len(found["headline"]) <= MOST_HEADLINE
+    assert found["suite"] == plain.rows[0]["suite"]
+    assert found["next"], "a fault without a next step"
+
+
+def test_input_that_cannot_be_read_is_said(workspace: Workspace, plain: Run) -> None:
+    """The files of one dump, or of one step of gradients, are torn: the others are judged."""
+    torn = workspace.folder / Path(plain.rows[-1]["dump"]).relative_to(plain.folder)
+    torn.write_text("{ torn", encoding="utf-8")
+    (run,) = workspace.run_all([()])
+    assert run.exit_code != pytest.ExitCode.OK
+    found = run.diagnosis
+    assert found["outcome"] not in ("equal", "rounding")
+    told = [f"{each['what']}: {each['why']}" for each in found["cannot_say"]]
+    told += [fault["sentence"] for fault in found["at_fault"]]
+    assert any(torn.name in line for line in told), told
+
+
+def test_a_run_that_cannot_begin_says_why(workspace: Workspace) -> None:
+    """The answer of an earlier run does not stay."""
+    option = f"{workspace.sample.arguments[0].partition('=')[0]}=nowhere"
+    answer = f"--msprobe-diagnosis={workspace.folder}/out1/diagnosis.json"
+    first, refused = workspace.run_all([(), (answer, option)])
+    assert first.exit_code == pytest.ExitCode.TESTS_FAILED
+    assert refused.exit_code == pytest.ExitCode.USAGE_ERROR
+    assert first.diagnosis["outcome"] == "not_judged"
+    assert "nowhere" in first.diagnosis["headline"]
+
+
+def test_a_file_of_somebody_else_stays(workspace: Workspace) -> None:
+    notes = workspace.folder / "notes.json"
+    notes.write_text("[1, 2]", encoding="utf-8")
+    (run,) = workspace.run_all([(f"--msprobe-diagnosis={notes}",)])
+    assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+    assert "notes.json" in run.text
+    assert notes.read_text(encoding="utf-8") == "[1, 2]"

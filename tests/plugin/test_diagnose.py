@@ -1,0 +1,211 @@
+"""`python -m pytest_msprobe diagnose`: what it runs, what it says, and that it claims no more than it has judged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from dump_builder import DumpBuilder
+from gradient_runs import write_step
+
+from pytest_msprobe.__main__ import main
+from pytest_msprobe.diagnosis.value import MOST_LINES, SCHEMA_FILE
+
+ROOT = Path(__file__).parents[2]
+X = np.linspace(0.5, 2.0, 12, dtype=np.float32).reshape(3, 4)
+
+
+def step(folder: Path, *, fault: float = 1.0, bad: bool = False) -> None:
+    """exp, square and abs of x; `fault` times exp's output, or an infinite element of it."""
+    made = np.exp(X) * np.float32(fault)
+    if bad:
+        made[1, 2] = np.inf
+    builder = DumpBuilder(folder / "step0" / "rank0")
+    builder.call("Mint.exp.0", [X], [made])
+    builder.call("Mint.square.0", [made], [np.square(made)]).call("Mint.abs.0", [made], [np.abs(made)])
+    builder.write()
+
+
+def without_tensors(folder: Path) -> None:
+    """Take the tensors of a dump away, and what names them."""
+    for path in folder.rglob("dump.json"):
+        text = path.read_text(encoding="utf-8").replace('"data_name"', '"name"').replace('"tensor"', '"statistics"')
+        content = json.loads(text)
+        content["task"] = "statistics"
+        path.write_text(json.dumps(content), encoding="utf-8")
+        shutil.rmtree(path.parent / "dump_tensor_data")
+
+
+class Asked:
+    """What the command said."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str, code: int) -> dict[str, Any]:
+        """The JSON of the answer, held to its schema; the text is the same."""
+        ended = main(["diagnose", *arguments, "--json", "-"])
+        out, self.talk = self._capsys.readouterr()
+        assert ended == code, self.talk
+        assert len(out) <= 4096
+        found: dict[str, Any] = json.loads(out)
+        jsonschema.validate(found, json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+        answer = self.talk[self.talk.index(found["headline"]) :].splitlines()
+        assert len(answer) <= MOST_LINES
+        return found
+
+
+@pytest.fixture
+def asked(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """The command, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return Asked(capsys)
+
+
+@pytest.mark.needs("torch")
+def test_two_dumps_are_compared_and_the_fault_is_named(asked: Asked, tmp_path: Path) -> None:
+    step(tmp_path / "target", fault=1.02)
+    step(tmp_path / "golden")
+    found = asked("target", "golden", "--page", "page.html", code=1)
+    assert (found["outcome"], found["suite"]) == ("fault", "comparison")
+    assert found["headline"] == "Fault: Mint.exp.0, 2 % off, net.py:7"
+    assert found["at_fault"][0]["id"].endswith("target/step0/rank0/dump.json::Mint.exp.0::forward")
+    (ran,) = found["steps"]
+    assert ran["arguments"] == ["pytest", "--msprobe-dump=target", "--msprobe-golden=golden"]
+    assert "pytest --msprobe-dump=target --msprobe-golden=golden" in asked.talk
+    assert "Mint.exp.0" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["golden", "page.html", "target"]
+
+
+@pytest.mark.needs("torch")
+def test_one_right_dump_is_rounding_and_a_wrong_one_is_not(asked: Asked, tmp_path: Path) -> None:
+    step(tmp_path / "right")
+    step(tmp_path / "wrong", fault=1.02)
+    assert asked("right", code=0)["outcome"] == "rounding"
+    found = asked("wrong", code=1)
+    assert [(each["record"], each["confidence"]) for each in found["at_fault"]] == [("Mint.exp.0.forward", "proved")]
+
+
+def test_without_tensors_the_first_difference_is_named_and_no_fault_is_claimed(asked: Asked, tmp_path: Path) -> None:
+    for side, fault in (("target", 1.02), ("golden", 1.0)):
+        step(tmp_path / side, fault=fault)
+        without_tensors(tmp_path / side)
+    found = asked("target", "golden", code=1)
+    assert (found["outcome"], found["basis"]) == ("unaccounted", "statistics")
+    assert [each["confidence"] for each in found["at_fault"]] == ["first difference only"]
+    write, collect = (step["arguments"] for step in found["next"][:2])
+    assert write[3:] == ["diagnose", "target", "golden", "--json", "diagnosis.json"]
+    assert collect[3:] == ["next", "diagnosis.json", "-o", "proof.json"]
+    assert main(write[3:]) == 1
+    assert main(collect[3:]) == 0
+    assert (tmp_path / "proof.json").is_file()
+
+
+@pytest.mark.needs("torch")
+def test_where_infinity_begins_is_asked_first(asked: Asked, tmp_path: Path) -> None:
+    step(tmp_path / "target", bad=True)
+    found = asked("target", code=1)
+    assert (found["suite"], found["at_fault"][0]["record"]) == ("overflow", "Mint.exp.0.forward")
+    assert found["at_fault"][0]["kind"] == "abnormal"
+    assert [step["arguments"][-1] for step in found["steps"]] == ["--msprobe-suite=overflow"]
+
+
+def test_gradients_are_compared(asked: Asked, tmp_path: Path) -> None:
+    rising = np.arange(1.0, 101.0)
+    for side in ("a", "b"):
+        for number in range(3):
+            wrong = np.where(np.arange(100) < 20, -1.0, 1.0) if (side, number) == ("a", 2) else 1.0
+            write_step(tmp_path / side, number, {"w": rising * wrong})
+    found = asked("a", "b", code=1)
+    assert (found["suite"], found["at_fault"][0]["steps"]) == ("gradients", [2])
+    both = asked(".", code=5)
+    assert both["next"][0]["arguments"][3:] == ["diagnose", "a", "b"]
+
+
+def an_empty_folder(folder: Path) -> list[str]:
+    (folder / "empty").mkdir()
+    return ["empty"]
+
+
+def a_text(folder: Path) -> list[str]:
+    (folder / "notes.txt").write_text("hello")
+    return ["notes.txt"]
+
+
+def nothing(_: Path) -> list[str]:
+    return ["nowhere"]
+
+
+def a_torn_dump(folder: Path) -> list[str]:
+    step(folder / "torn")
+    (folder / "torn" / "step0" / "rank0" / "dump.json").write_text('{"task": ')
+    return ["torn"]
+
+
+def a_dump_without_records(folder: Path) -> list[str]:
+    DumpBuilder(folder / "none").write()
+    return ["none"]
+
+
+def a_manifest_alone(folder: Path) -> list[str]:
+    (folder / "made").mkdir()
+    (folder / "made" / "run.json").write_text("{}")
+    return ["made"]
+
+
+def other_models(folder: Path) -> list[str]:
+    step(folder / "one")
+    other = np.ones((5, 7), np.float32)
+    DumpBuilder(folder / "other" / "step0" / "rank0").call("Mint.neg.0", [other], [-other]).write()
+    return ["one", "other"]
+
+
+def a_dump_and_a_text(folder: Path) -> list[str]:
+    step(folder / "one")
+    return ["one", *a_text(folder)]
+
+
+@pytest.mark.parametrize(
+    ("build", "code", "words"),
+    [
+        (an_empty_folder, 5, "holds no dump.json"),
+        (a_text, 4, "is not valid JSON"),
+        (nothing, 4, "there is no such file or folder"),
+        (a_torn_dump, 5, "is not"),
+        (a_dump_without_records, 5, "holds no record"),
+        (a_manifest_alone, 5, "holds a manifest"),
+        (other_models, 5, "is of another model or batch"),
+        (a_dump_and_a_text, 4, "is not valid JSON"),
+    ],
+)
+def test_what_cannot_be_judged_is_said_and_no_suite_runs(
+    asked: Asked, tmp_path: Path, build: Any, code: int, words: str
+) -> None:
+    found = asked(*build(tmp_path), code=code)
+    assert (found["outcome"], found["steps"], found["at_fault"]) == ("not_judged", [], [])
+    assert words in found["cannot_say"][0]["why"]
+    assert found["next"]
+
+
+@pytest.mark.needs("torch")
+def test_a_rank_that_cannot_be_read_takes_praise_back(asked: Asked, tmp_path: Path) -> None:
+    step(tmp_path / "target")
+    shutil.copytree(tmp_path / "target" / "step0" / "rank0", tmp_path / "target" / "step0" / "rank1")
+    (tmp_path / "target" / "step0" / "rank1" / "dump.json").write_text("{")
+    found = asked("target", code=1)
+    assert found["outcome"] == "unaccounted"
+    assert any("rank1" in each["what"] for each in found["cannot_say"])
+
+
+def test_files_of_others_stay(asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.json").write_text("[1]")
+    (tmp_path / "page.html").write_text("<p>mine")
+    for option, name in (("--json", "notes.json"), ("--page", "page.html")):
+        assert main(["diagnose", ".", option, name]) == 2
+        assert name in capsys.readouterr().err
+    assert (tmp_path / "notes.json").read_text() == "[1]"

@@ -1,0 +1,304 @@
+"""Every command and output in README and docs is executed: here, or where `ELSEWHERE` says; the rest has its reason."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from documented import ROOT, Block, Command, blocks, inline_commands
+from dump_builder import DumpBuilder
+from gradient_runs import write_step
+
+#: What executes a block, by its page and the beginning of its first line.
+ELSEWHERE = {
+    ("README.md", "python3 -m venv .venv && .venv/bin/pip"): ".ci/run",
+    ("README.md", "python3 -m venv .venv-test"): ".ci/run",
+    ("README.md", ". .venv/bin/activate && pip install"): ".ci/run",
+    ("README.md", "pip install './pytest_msprobe-"): ".ci/installed",
+    ("README.md", "git clone URL"): "tests/plugin/test_first_verdict.py",
+    ("docs/first_verdict.md", "git clone URL"): "tests/plugin/test_first_verdict.py",
+    ("docs/first_verdict.md", "msprobe_dump: tensors"): "tests/plugin/test_first_verdict.py",
+    ("docs/first_verdict.md", "python -m msprobe_collector collect"): "tests/plugin/test_first_verdict.py",
+    ("docs/manifest.md", "$ python train.py"): "tests/plugin/test_manifest_docs.py",
+    ("collector/README.md", "cd collector/examples/gpt"): "tests/collector/test_readme_examples.py",
+    ("docs/batch.md", "$ pytest"): "tests/plugin/test_batch.py",
+    ("docs/checkpoints.md", "$ python -m pytest_msprobe checkpoints"): "tests/plugin/test_checkpoints_docs.py",
+    ("docs/comparison.md", "$ pytest --msprobe-dump=target"): "tests/plugin/test_comparison_docs.py",
+    ("docs/comparison.md", "$ python collector/examples"): "tests/plugin/test_comparison_docs.py",
+    ("docs/gradients.md", "$ pytest"): "tests/plugin/test_gradients.py",
+    ("docs/graphs.md", "cd collector/examples/static_graph"): "tests/collector/test_static_graph.py",
+    ("docs/hooks.md", "$ pytest"): "tests/plugin/test_hooks.py",
+    ("docs/hosts.md", "#!/bin/bash"): "tests/plugin/test_hosts.py",
+    ("docs/hosts.md", "pytest --msprobe-dump=step0 --msprobe-shard=1/2"): "tests/plugin/test_hosts.py",
+    ("docs/localise.md", "$ pytest --msprobe-dump=target"): "tests/plugin/test_sketch_dumps.py",
+    ("docs/overflow.md", "$ pytest"): "tests/plugin/test_overflow_docs.py",
+    ("docs/precheck.md", "$ pytest"): "tests/plugin/test_repeat_docs.py",
+    ("docs/repeat.md", "$ pytest"): "tests/plugin/test_repeat_docs.py",
+    ("docs/sharded.md", "$ pytest"): "tests/sharded/test_example.py",
+    ("docs/standards.md", "$ pytest"): "tests/plugin/test_standards.py",
+    ("docs/apis.md", "scaled_tanh"): "tests/plugin/test_adding_an_operator.py",
+    ("docs/apis.md", "[mindspore]"): "tests/plugin/test_adding_an_operator.py",
+}
+#: What cannot be executed, or holds nothing to execute, and why.
+NOT_HERE = {
+    ("CONTRIBUTING.md", "git clone URL"): "needs the address of a repository; .ci/run sets itself up like that",
+    ("CONTRIBUTING.md", "pip install -c constraints.txt -e ."): "another environment, for a small disk",
+    ("CONTRIBUTING.md", ".ci/quick"): "runs the tests that this one is among",
+    ("collector/README.md", "python train.py"): "a script of the reader's; the examples below it are executed",
+    ("docs/accounting.md", "target - golden ="): "a formula",
+    ("docs/apis.md", "# a comment"): "a grammar",
+    ("docs/architecture.md", "plugin.py"): "a drawing",
+    ("docs/checkpoints.md", "python -m pytest_msprobe checkpoints A B"): "the form; the example below it is executed",
+    ("docs/hosts.md", "pytest --msprobe-dump=step0 --dist=load"): "two hosts with Ascend NPUs, as in the next",
+    ("docs/hosts.md", ". /usr/local/Ascend"): "CANN; test_hosts.py connects two hosts by ssh",
+    ("docs/hosts.md", "cd /home/me"): "a host with Ascend NPUs",
+    ("docs/repeat.md", "output.0 Float32 (8, 8)"): "what a broken device does; test_repeat.py has the same words",
+    ("docs/repeat.md", "device 2 differs"): "what a broken device does; test_repeat.py has four",
+    ("docs/repeat.md", "pytest --msprobe-dump=step0 --msprobe-suite=repeat"): "two hosts with Ascend NPUs",
+    ("docs/localise.md", "$ pytest --msprobe-dump=silu"): "dumps of MindSpore: python -m tools.benchmarks.noise",
+    ("docs/noise.md", "$ pytest"): "dumps of MindSpore, a minute each: python -m tools.benchmarks.noise",
+}
+#: Pages with commands in their lines, of which each names what `samples` has.
+WITH_INLINE = ("README.md", "docs/index.md")
+#: Inline commands of other blocks and of texts.
+FRAGMENTS = (
+    "python -m pytest_msprobe conftest",
+    "python -m pytest_msprobe docs",
+    "python -m pytest_msprobe baseline dump",
+)
+
+A = np.linspace(0.5, 2, 12, dtype=np.float32).reshape(3, 4)
+SQUARE = (A.astype(np.float64) @ A.T).astype(np.float32)
+
+
+def named(block: Block, among: Any) -> list[tuple[str, str]]:
+    """The keys of `among` that mean a block."""
+    return [key for key in among if key[0] == block.page and block.start.startswith(key[1])]
+
+
+BLOCKS = list(blocks())
+HERE = [block for block in BLOCKS if not named(block, ELSEWHERE) and not named(block, NOT_HERE)]
+LISTED = [*HERE, *(block for page in WITH_INLINE for block in inline_commands(page) if block.text not in FRAGMENTS)]
+#: Outputs that stand below the command of another block: README's.
+PAIRED = {"target: tensors, level L1": "tar xJf", "_____": ".venv/bin/pytest"}
+
+
+def test_each_block_is_executed_in_one_place() -> None:
+    twice = [block.start for block in BLOCKS if len({*named(block, ELSEWHERE), *named(block, NOT_HERE)}) > 1]
+    assert twice == []
+    keys = {key for block in BLOCKS for key in (*named(block, ELSEWHERE), *named(block, NOT_HERE))}
+    assert {*ELSEWHERE, *NOT_HERE} - keys == set(), "entries without a block"
+    alone = [f"{block.page}: {block.start}" for block in HERE if not block.commands and not paired(block)]
+    assert alone == [], "outputs of no command: give it, as `$ command`"
+
+
+def test_readme_has_the_commands_of_the_first_verdict() -> None:
+    readme, page = (
+        block.text
+        for name in ("README.md", "docs/first_verdict.md")
+        for block in BLOCKS
+        if block.page == name and block.start.startswith("git clone")
+    )
+    assert readme == page
+    assert len(page.splitlines()) <= 5  # steps that a stranger types
+
+
+@pytest.mark.parametrize(("page", "start"), ELSEWHERE, ids=lambda text: text[:30])
+def test_what_executes_a_block_elsewhere_reads_its_page(page: str, start: str) -> None:
+    text = (ROOT / ELSEWHERE[page, start]).read_text(encoding="utf-8")
+    assert Path(page).name in text or Path(page).name.removesuffix(".md") in text
+    if ELSEWHERE[page, start].endswith(".py"):
+        assert any(
+            isinstance(node, ast.FunctionDef) and node.name.startswith("test_") for node in ast.walk(ast.parse(text))
+        )
+
+
+def paired(block: Block) -> str:
+    """The beginning of the command that prints the output `block`; "" for none."""
+    return next((command for start, command in PAIRED.items() if block.start.startswith(start)), "")
+
+
+def step(folder: Path, *, off: float = 0.0, overflow: bool = False) -> None:
+    """Two ranks of a step; `off` is added to an output of the first."""
+    for rank in (0, 1):
+        builder = DumpBuilder(folder / f"rank{rank}", framework="pytorch")
+        builder.call("Torch.matmul.0", [A, A.T.copy()], [SQUARE])
+        builder.call("Torch.exp.0", [A], [np.exp(A) + np.float32(off if rank == 0 else 0)])
+        if overflow:
+            builder.call("Torch.neg.0", [A], [np.full_like(A, -np.inf)])
+        builder.write()
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the commands name."""
+    folder = tmp_path_factory.mktemp("samples")
+    builder = DumpBuilder(folder)
+    builder.call("Mint.matmul.0", [A, A.T.copy()], [SQUARE])
+    builder.call("Mint.rsqrt.1", [A], [np.float32(1) / np.sqrt(A)], incoming=[A], gradients=[-A / 2 / A**1.5])
+    builder.call("Mint.exp.0", [A], [np.exp(A) + np.float32(1)])
+    builder.write()
+    for target in ("dump/step0", "target/step0", "npu/step0", "tp2/step0", "parallel_dump/step0", "tp2pp2/step0"):
+        step(folder / target, off=1.0)
+    for golden in ("golden/step0", "gpu/step0", "single/step0", "single_dump/step0", "tp4/step0"):
+        step(folder / golden)
+    step(folder / "step0", overflow=True)
+    shutil.copytree(folder / "dump", folder / "DUMP")
+    shutil.copytree(folder / "golden", folder / "GOLDEN")
+    for number in range(4):
+        rising = np.arange(1.0, 101.0)
+        for run, wrong in (("run_a", number == 2), ("run_b", False)):
+            signs = np.where(np.arange(100) < 20, -1.0, 1.0) if wrong else 1.0
+            write_step(folder / run, number, {"w": rising * signs, "v": rising})
+    shutil.copytree(folder / "run_a", folder / "RUN")
+    shutil.copytree(folder / "run_b", folder / "GOLDEN_RUN")
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    return folder
+
+
+def _readme(folder: Path) -> None:
+    """The dumps of the repository in their places; README unpacks its pair."""
+    for name in ("gpt_perturbed", "gpt_tiny_tensor"):
+        shutil.copytree(ROOT / "tests" / "dumps" / name, folder / "tests" / "dumps" / name)
+    for name in ("target", "golden"):
+        shutil.rmtree(folder / name)
+
+
+def _baseline(folder: Path) -> None:
+    shutil.rmtree(folder / "dump")
+    shutil.copytree(ROOT / "tests" / "dumps" / "gpt_tiny_tensor", folder / "dump")
+
+
+def _diagnosis(folder: Path) -> None:
+    name = "overflow_attention"
+    shutil.copytree(ROOT / "tests" / "dumps" / name, folder / "tests" / "dumps" / name)
+    (folder / "docs").mkdir()
+
+
+#: What a page's folder has besides, or instead.
+PREPARED: dict[str, Callable[[Path], None]] = {
+    "README.md": _readme,
+    "docs/baseline.md": _baseline,
+    "docs/diagnosis.md": _diagnosis,
+}
+#: Commands that make what a page's commands name.
+BEFORE: dict[str, list[str]] = {
+    "README.md": ["pytest --msprobe-dump=dump.json --msprobe-out=earlier"],
+    "docs/page.md": [
+        f"pytest --msprobe-dump=dump.json --msprobe-jsonl=shard{part}.jsonl --msprobe-shard={part}/2" for part in (1, 2)
+    ],
+}
+#: Runs the commands of a list of pages in one process: page, folder, words of each.
+DRIVER = """
+import io, json, os, shutil, subprocess, sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from pytest_msprobe.__main__ import main
+
+QUIET = ["-p", "no:hypothesispytest", "-p", "no:pytest_cov", "-p", "no:randomly"]
+
+def run(words):
+    if "&&" in words:
+        place = words.index("&&")
+        return run(words[:place]) or run(words[place + 1 :])
+    if words[0].endswith("pytest"):
+        return int(pytest.main([*QUIET, *("2" if word == "8" else word for word in words[1:])]))
+    if words[:3] == ["python", "-m", "pytest_msprobe"] and words[3] not in ("baseline", "diagnose"):  # they run pytest
+        return main(words[3:])
+    try:
+        done = subprocess.run(words, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    except OSError as error:  # a page of which nothing here knows what executes it
+        print(error)
+        return 127
+    print(done.stdout)
+    return done.returncode
+
+results = []
+for page, folder, commands in json.loads(Path(sys.argv[1]).read_text()):
+    os.chdir(folder)
+    for words in commands:
+        text = io.StringIO()
+        with redirect_stdout(text), redirect_stderr(text):
+            try:
+                code = run(words)
+            except SystemExit as end:
+                code = end.code
+        results.append([page, words, code, text.getvalue()])
+        if "earlier" in words[-1]:
+            for kind in ("result", "details"):
+                (file,) = Path("earlier").glob(f"accuracy_checking_{kind}_*.csv")
+                shutil.copy(file, f"accuracy_checking_{kind}_20261121052626.csv")
+Path(sys.argv[2]).write_text(json.dumps(results))
+"""
+
+
+@pytest.fixture(scope="module")
+def results(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, tuple[str, ...]], list[Any]]:
+    """[exit code, text] of each command of each page."""
+    root, pages = tmp_path_factory.mktemp("pages"), []
+    for page in dict.fromkeys(block.page for block in LISTED):
+        folder = root / page.replace("/", "_")
+        shutil.copytree(samples, folder)
+        PREPARED.get(page, lambda folder: None)(folder)
+        before = [shlex.split(command) for command in BEFORE.get(page, ())]
+        words = dict.fromkeys(command.words for block in LISTED if block.page == page for command in block.commands)
+        pages.append((page, str(folder), [*before, *words]))
+    (root / "commands.json").write_text(json.dumps(pages))
+    environment = {**os.environ, "COLUMNS": "100", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(root / "commands.json"), str(root / "results.json")],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    found = json.loads((root / "results.json").read_text())
+    return {(page, tuple(words)): [code, text] for page, words, code, text in found}
+
+
+Results = dict[tuple[str, tuple[str, ...]], list[Any]]
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("block", "command"),
+    [(block, command) for block in LISTED for command in block.commands],
+    ids=lambda value: value.page if isinstance(value, Block) else " ".join(value.words)[:70],
+)
+def test_a_command_runs_and_prints_what_the_page_says(results: Results, block: Block, command: Command) -> None:
+    code, text = results[block.page, command.words]
+    is_lawless = code == 5 and "no law speaks of it" in text  # of the sample, which no rank communicates in
+    is_told = code in (4, 5) and any(line.startswith("Not judged") for line in command.output)
+    assert code in (0, 1) or is_lawless or is_told, text[-3000:]
+    assert_printed(text, command.output)
+
+
+def assert_printed(text: str, lines: Sequence[str]) -> None:
+    """`text` has these lines, in this order; times and rules are of any length."""
+    printed, *shown = (re.sub(r"about \d+ s", "about 5 s", re.sub("_{3,}", "___", each)) for each in (text, *lines))
+    pytest.LineMatcher(printed.splitlines()).fnmatch_lines([line.replace("[", "[[]") for line in shown])
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("block", [block for block in BLOCKS if paired(block)], ids=lambda block: block.start[:40])
+def test_an_output_is_that_of_its_command(results: Results, block: Block) -> None:
+    (text,) = (
+        text
+        for (page, words), (_, text) in results.items()
+        if page == block.page and " ".join(words).startswith(paired(block))
+    )
+    assert_printed(text, block.text.splitlines())

@@ -1,0 +1,194 @@
+"""Collecting from scripts that do not know of the collector: their steps are found, and they compute the same."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from msprobe_collector.__main__ import main
+from msprobe_collector.pytorch.unedited_scripts import MOST_STEPS_OF_ONE, StepFinder
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+
+
+def scheduled() -> list[nn.Module]:
+    """A scheduler, clipping, and an evaluation behind each step."""
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(5, 6)).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        with torch.no_grad():
+            torch.tanh(model(torch.randn(2, 6)))
+    return [model]
+
+
+def adversarial() -> list[nn.Module]:
+    """Two models with an optimizer each: two steps of the discriminator, then one of the generator."""
+    generator, discriminator = nn.Linear(4, 6), network()
+    ours = torch.optim.Adam(generator.parameters(), lr=0.01)
+    theirs = torch.optim.SGD(discriminator.parameters(), lr=0.01)
+    for _ in range(3):
+        for _ in range(2):
+            theirs.zero_grad()
+            fake = generator(torch.randn(5, 4)).detach()
+            (discriminator(fake) - discriminator(torch.randn(5, 6))).mean().backward()
+            theirs.step()
+        ours.zero_grad()
+        discriminator(generator(torch.randn(5, 4))).mean().neg().backward()
+        ours.step()
+    return [generator, discriminator]
+
+
+def accumulated() -> list[nn.Module]:
+    """Two batches a step, a loss scaler, and an optimizer that steps by a closure of its own."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu")
+    for _ in range(3):
+        for _ in range(2):
+            scaler.scale(model(torch.randn(5, 6)).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return [model]
+
+
+#: Calls of `linear` in the forward of one step.
+TRAININGS = {scheduled: 2, adversarial: 2 * (1 + 4) + 3, accumulated: 4}
+
+
+def trained(training: Callable[[], list[nn.Module]]) -> list[bytes]:
+    gc.collect()  # optimizers of other tests would be waited for
+    torch.manual_seed(0)
+    return [value.numpy().tobytes() for model in training() for value in model.state_dict().values()]
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=lambda training: training.__name__)
+def test_each_step_is_found_and_the_training_stays_bit_identical(
+    training: Callable[[], list[nn.Module]], make_debugger: Any, records: Any, tmp_path: Path
+) -> None:
+    alone = trained(training)
+    finder = StepFinder(make_debugger(level="mix", common={"step": [0, 2]}))
+    finder.install()
+    collected = trained(training)
+    finder.uninstall()
+
+    assert collected == alone
+    assert sorted(folder.name for folder in (tmp_path / "dump").iterdir()) == ["step0", "step2"]
+    for step in (0, 2):
+        names = list(records(step))
+        assert sum("linear" in name and "forward" in name for name in names) == TRAININGS[training]
+        assert any(name.startswith("Optimizer.") for name in names)
+        assert not any("tanh" in name for name in names), "the evaluation between steps belongs to none"
+    assert nn.Module.__call__.__qualname__ == "Module._wrapped_call_impl", "a wrapper was left behind"
+
+
+def test_an_optimizer_that_is_used_no_more_is_waited_for_once(make_debugger: Any, records: Any, tmp_path: Path) -> None:
+    gc.collect()
+    left_over = torch.optim.SGD(network().parameters(), lr=0.1)
+    finder = StepFinder(make_debugger(common={"step": [1, 2]}))
+    finder.install()
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(MOST_STEPS_OF_ONE + 2):
+        functional.relu(model(torch.ones(2, 3))).sum().backward()
+        optimizer.step()
+    finder.uninstall()
+    assert left_over.state == {}
+    assert sum("linear" in name and "forward" in name for name in records(1)) == 1
+    assert sum("linear" in name and "forward" in name for name in records(2)) == 1
+
+
+def test_gradients_of_every_step_are_those_of_the_optimizer_of_the_model(make_debugger: Any, tmp_path: Path) -> None:
+    debugger = make_debugger(level=None, task="grad_probe", grad_level="L1")
+    finder = StepFinder(debugger)
+    finder.install()
+    trained(scheduled)
+    finder.uninstall()
+    debugger._gradients.stop()
+    names = [f"grad_summary_{step}.csv" for step in range(3)]
+    assert sorted(path.name for path in (tmp_path / "dump").rglob("*.csv")) == names
+
+
+SCRIPT = """
+import sys
+import torch
+from helper import width
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(width, 1)
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x))
+
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(int(sys.argv[1])):
+    model(torch.ones(2, width)).sum().backward()
+    optimizer.step()
+    print("step", step, flush=True)
+import pickle
+assert __name__ == "__main__" and pickle.loads(pickle.dumps(Model()))
+sys.exit(3)
+"""
+
+
+def collect(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "helper.py").write_text("width = 3\n")
+    (folder / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "msprobe_collector", "collect", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_a_script_runs_as_it_does_alone(tmp_path: Path) -> None:
+    done = collect(tmp_path, "train.py", "2")
+    assert (done.returncode, done.stdout) == (3, "step 0\nstep 1\n")
+    assert "step 0 is collected in" in done.stderr
+    stacks = (tmp_path / "msprobe_dump" / "step0" / "proc0" / "stack.json").read_text()
+    assert f"File {tmp_path / 'train.py'}, line 12, in forward" in stacks
+    assert "unedited_scripts" not in stacks
+
+
+def test_a_module_is_ended_behind_the_last_step(tmp_path: Path) -> None:
+    options = ("--exit", "--step=1", "--task=statistics", "--dump-path=here")
+    done = collect(tmp_path, *options, "-m", "train", "9")
+    assert (done.returncode, done.stdout) == (0, "step 0\n")
+    assert (tmp_path / "here" / "step1" / "proc0" / "dump.json").exists()
+
+
+def test_what_cannot_be_collected_is_said(tmp_path: Path) -> None:
+    (tmp_path / "no_training.py").write_text("import torch\ntorch.nn.Linear(2, 2)(torch.ones(2))\n")
+    done = collect(tmp_path, "no_training.py")
+    assert done.returncode == 1
+    assert "nothing was collected: no_training.py called no Module" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["absent.py"], "absent.py is no file"), (["--task=tensors", __file__], "tensors"), ([], "SCRIPT")],
+)
+def test_wrong_arguments_are_refused_before_the_script_runs(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["collect", *arguments])
+    assert refused.value.code == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
