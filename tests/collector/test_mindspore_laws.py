@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -188,3 +190,21 @@ def test_records_of_optimizers_hold_what_the_formula_needs(kind: str, tmp_path: 
         assert UpdateFormula().check(FormulaCheck(update)) == []
         if step or kind != "nn.SGD":
             assert MomentsFormula().check(FormulaCheck(update)) == []
+
+
+def test_laws_keep_no_network_alive(tmp_path: Path) -> None:
+    network = Mlp()
+    gone = weakref.ref(network)
+
+    def train(network: nn.Cell) -> None:
+        optimizer = nn.Adam(network.trainable_params(), 1e-2)
+        gradients_of = ms.value_and_grad(lambda x, y: squared(network, x, y), None, optimizer.parameters)
+        for x, y in rows(2):
+            _, gradients = gradients_of(x, y)
+            optimizer(gradients)
+
+    with watched(tmp_path):
+        train(network)
+        del network
+        gc.collect()
+        assert gone() is None

@@ -302,6 +302,7 @@ def old_gradient() -> None:
         "embedding.weight",
         "positions.weight",
         *(f"blocks.{i}.{name}.weight" for i in (0, 1) for name in ("norm1", "qkv", "proj", "norm2", "up", "down")),
+        *(f"blocks.{i}.{name}.bias" for i in (0, 1) for name in ("qkv", "proj", "up", "down")),
         "norm.weight",
         "head.weight",
     ),
@@ -330,7 +331,7 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
 @violation(
     "the clipped parameters are an empty generator",
     laws="clip norm",
-    at=_EVERY,
+    at=(*_EVERY, "gradients"),
     wrong="The generator of parameters is used up by the norm; the clipping gets nothing.",
     source="torchtitan #1258",
     link="https://github.com/pytorch/torchtitan/pull/1258",

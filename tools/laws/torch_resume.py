@@ -86,7 +86,7 @@ class Trainer:
 @violation(
     "moments are not saved",
     laws="resume",
-    at=("moment", "exp_avg", "optimizer"),
+    at=("moment", "exp_avg", "optimizer", "lr is"),
     wrong="The checkpoint has no optimizer state: moments and step counts begin at zero.",
     source="OneVision-Encoder #65, KempnerForge #115",
     link="https://github.com/KempnerInstitute/KempnerForge/pull/115",

@@ -12,6 +12,7 @@ import linecache
 import math
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,6 +72,10 @@ class _Thread(threading.local):
         self.cells: list[Any] = []
 
 
+#: A Cell, and the attribute that holds a parameter of it.
+_Held = tuple["weakref.ref[Any]", str]
+
+
 @dataclass(slots=True)
 class _Model:
     """A Cell that the script calls itself, with gradients.
@@ -86,10 +91,10 @@ class _Model:
         trained: whether a step on it was taken in training mode.
     """
 
-    root: Any
+    root: weakref.ref[Any]
     name: str
     paths: dict[int, str] = field(default_factory=dict)
-    ties: list[tuple[tuple[Any, str], tuple[Any, str]]] = field(default_factory=list)
+    ties: list[tuple[_Held, _Held]] = field(default_factory=list)
     batches: list[str] = field(default_factory=list)
     is_poor: bool = False
     modes: list[bool] = field(default_factory=list)
@@ -107,7 +112,7 @@ class _Sum:
         all_before: that of all steps before.
     """
 
-    parameter: Any
+    parameter: weakref.ref[Any]
     now: Array | None = None
     last: Array | None = None
     all_before: Array | None = None
@@ -131,11 +136,11 @@ class TrainingSignals:
         self._scaled: dict[int, Any] = {}
         self._scale = 1.0
         self._is_scaling = False
-        self._owners: dict[str, dict[int, Any]] = {}
+        self._owners: dict[str, dict[int, weakref.ref[Any]]] = {}
         self._order: dict[str, list[int]] = {}
         self._ticks = 0
-        self._trainable: dict[int, Any] = {}
-        self._dtypes: dict[int, tuple[Any, str]] = {}
+        self._trainable: dict[int, weakref.ref[Any]] = {}
+        self._dtypes: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._tokens: Array | None = None
         self._iterations: dict[int, int] = {}
         self._iteration = 0
@@ -225,7 +230,7 @@ class TrainingSignals:
         """An optimizer was made; what it is to train is what can be trained now."""
         for item in getattr(optimizer, "parameters", ()):
             if item.requires_grad:
-                self._trainable[id(item)] = item
+                self._trainable[id(item)] = weakref.ref(item)
 
     def step_begins(
         self, optimizer: Any, name: str, parameters: Sequence[Any], gradients: Sequence[Any], number: int, source: str
@@ -249,7 +254,7 @@ class TrainingSignals:
     def step_ended(self, optimizer: Any, parameters: Sequence[Any]) -> None:
         """The step is over."""
         for item in parameters:
-            total = self._sums.get(id(item))
+            total = self._sum_of(item)
             if total is not None and total.now is not None:
                 total.last = total.now
                 total.all_before = total.now if total.all_before is None else total.all_before + total.now
@@ -262,11 +267,11 @@ class TrainingSignals:
 
     def _in_two(self, name: str, parameters: Sequence[Any]) -> list[Finding]:
         own = {id(item): item for item in parameters}
-        self._owners[name] = own
+        self._owners[name] = {key: weakref.ref(item) for key, item in own.items()}
         steps = self._order.setdefault(name, [])
         found = []
         for other, held in self._owners.items():
-            shared = [item for key, item in own.items() if key in held]
+            shared = [item for key, item in own.items() if key in held and held[key]() is item]
             is_between = steps and self._order.get(other) and self._order[other][-1] > steps[-1]
             if other != name and shared and is_between:
                 message = f"{name} and {other} both update it, in turn"
@@ -276,7 +281,8 @@ class TrainingSignals:
         return found
 
     def _stays_trainable(self, name: str, parameters: Sequence[Any]) -> list[Finding]:
-        frozen = [item for item in parameters if id(item) in self._trainable and not item.requires_grad]
+        known = self._trainable
+        frozen = [item for item in parameters if not item.requires_grad and _is_of(known.get(id(item)), item)]
         for item in frozen:
             del self._trainable[id(item)]
         if not frozen:
@@ -297,7 +303,7 @@ class TrainingSignals:
         """Whether the gradients are a multiple of those of this step, or of these and of those of steps before."""
         rows: list[tuple[Array, Array, Array, Array]] = []
         for item, grad in zip(parameters, gradients):
-            total = self._sums.get(id(item))
+            total = self._sum_of(item)
             if total is None or total.now is None or total.last is None or not isinstance(grad, Tensor):
                 continue
             given = _some(grad, _GRADIENT)
@@ -317,7 +323,11 @@ class TrainingSignals:
 
     def _in_an_optimizer(self) -> Checked:
         known = set().union(*self._owners.values())
-        missing = [total.parameter for key, total in self._sums.items() if total.now is not None and key not in known]
+        missing = [
+            item
+            for key, total in self._sums.items()
+            if total.now is not None and key not in known and (item := total.parameter()) is not None
+        ]
         if missing:
             known |= _in_optimizers()
             missing = [item for item in missing if id(item) not in known]
@@ -333,18 +343,21 @@ class TrainingSignals:
         for item in parameters:
             now = str(item.dtype)
             before = self._dtypes.get(id(item))
-            if before is not None and before[1] != now:
+            if before is not None and before[0]() is item and before[1] != now:
                 message = f"its dtype is {now}, and was {before[1]} in the step before"
                 found.append(Finding(_STORAGE, str(item.name), message))
-            self._dtypes[id(item)] = item, now
+            self._dtypes[id(item)] = weakref.ref(item), now
         return found
 
     # Cells
 
     def _of_model(self, model: _Model, say: Callable[..., None]) -> None:
+        root = model.root()
+        if root is None:
+            return
         if model.modes:
             is_trained = any(model.modes)
-            if model.trained and not is_trained and _has_modes(model.root):
+            if model.trained and not is_trained and _has_modes(root):
                 message = "it is trained in evaluation mode, after steps in training mode (set_train() is missing?)"
                 say(TRAINING_MODE, model.name, [Finding(TRAINING_MODE, model.name, message)])
             else:
@@ -375,7 +388,8 @@ class TrainingSignals:
         return __call__
 
     def _is_model(self, cell: Any) -> bool:
-        return id(cell) in self._models
+        model = self._models.get(id(cell))
+        return model is not None and model.root() is cell
 
     def _cell_begins(self, cell: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors = list(_tensors_in((args, kwargs)))
@@ -383,7 +397,8 @@ class TrainingSignals:
         if not graph_executors()._pynative_executor.requires_grad():
             return
         model = self._models.get(id(cell))
-        if model is None:
+        if model is None or model.root() is not cell:
+            self._models = {key: other for key, other in self._models.items() if other.root() is not None}
             model = self._models[id(cell)] = _model_of(cell, self._models)
         model.modes.append(bool(cell.training))
         if tensors and len(model.batches) < 64:
@@ -450,12 +465,18 @@ class TrainingSignals:
         for item, grad in zip(chosen, found):
             if not isinstance(item, Parameter):
                 continue
-            total = self._sums.setdefault(id(item), _Sum(item))
+            total = self._sum_of(item)
+            if total is None:
+                total = self._sums[id(item)] = _Sum(weakref.ref(item))
             some = _some(grad, _GRADIENT)
             total.now = some if total.now is None or total.now.size != some.size else total.now + some
             if self._is_scaling:
                 self._scaled[id(grad)] = grad
         self._is_scaling = False
+
+    def _sum_of(self, item: Any) -> _Sum | None:
+        total = self._sums.get(id(item))
+        return total if total is not None and total.parameter() is item else None
 
     def _seen_scaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -498,9 +519,9 @@ class TrainingSignals:
         )
 
     def _names_of(self, gradients: Sequence[Any]) -> list[str]:
-        recent = [total.parameter for total in self._sums.values() if total.now is not None]
+        recent = [total.parameter() for total in self._sums.values() if total.now is not None]
         if len(recent) == len(gradients):
-            return [str(item.name) for item in recent]
+            return [str(getattr(item, "name", "")) for item in recent]
         return [f"gradients.{at}" for at in range(len(gradients))]
 
     # Data and checkpoints
@@ -647,16 +668,16 @@ def _has_modes(root: Any) -> bool:
 def _model_of(cell: Any, known: Mapping[int, _Model]) -> _Model:
     kind = type(cell).__name__
     count = sum(model.name.partition(".")[0] == kind for model in known.values())
-    model = _Model(cell, f"{kind}.{count}" if count else kind)
-    first: dict[int, tuple[Any, str]] = {}
+    model = _Model(weakref.ref(cell), f"{kind}.{count}" if count else kind)
+    first: dict[int, _Held] = {}
     for path, inner in cell.cells_and_names():
         model.paths[id(inner)] = path or kind
         for name, item in inner._params.items():
             if item is None:
                 continue
             if id(item) in first:
-                model.ties.append((first[id(item)], (inner, name)))
-            first.setdefault(id(item), (inner, name))
+                model.ties.append((first[id(item)], (weakref.ref(inner), name)))
+            first.setdefault(id(item), (weakref.ref(inner), name))
     return model
 
 
@@ -665,11 +686,19 @@ def _ties_kept(model: _Model) -> Checked:
         return Unchecked("the model has no tied parameters")
     found = []
     for (one, name), (other, other_name) in model.ties:
-        first, second = one._params.get(name), other._params.get(other_name)
+        first, second = _parameter_at(one(), name), _parameter_at(other(), other_name)
         if first is not None and second is not None and first is not second:
             message = f"it is no longer the same parameter as {first.name}"
             found.append(Finding(TIES_KEPT, str(second.name), message))
     return found
+
+
+def _parameter_at(cell: Any, name: str) -> Any:
+    return None if cell is None else cell._params.get(name)
+
+
+def _is_of(reference: weakref.ref[Any] | None, item: Any) -> bool:
+    return reference is not None and reference() is item
 
 
 def _in_optimizers() -> set[int]:

@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,8 @@ class OptimizerLaws:
         """See nothing yet."""
         self._session, self._guard, self._signals = session, guard, signals
         self._swaps = MethodSwaps()
-        #: Name and number of the next step by the optimizer's id; the optimizers are kept, so that ids are theirs.
-        self._seen: dict[int, tuple[Any, str, int]] = {}
+        #: The optimizer, its name and the number of its next step, by its id.
+        self._seen: dict[int, tuple[weakref.ref[Any], str, int]] = {}
         self._counts: dict[str, int] = {}
 
     def install(self) -> None:
@@ -111,11 +112,13 @@ class OptimizerLaws:
             return None
         given = list(gradients) if isinstance(gradients, (tuple, list)) else [gradients]
         parameters = list(optimizer.parameters)
-        if id(optimizer) not in self._seen:
+        known = self._seen.get(id(optimizer))
+        if known is None or known[0]() is not optimizer:  # its number was that of one that is gone
             kind = type(optimizer).__name__
             count = self._counts[kind] = self._counts.get(kind, 0) + 1
-            self._seen[id(optimizer)] = optimizer, f"{kind}.{count - 1}" if count > 1 else kind, 0
-        _, name, number = self._seen[id(optimizer)]
+            known = weakref.ref(optimizer), f"{kind}.{count - 1}" if count > 1 else kind, 0
+            self._seen[id(optimizer)] = known
+        _, name, number = known
         self._signals.step_begins(optimizer, name, parameters, given, number, source)
         scale = getattr(optimizer, "loss_scale", 1.0)
         half = _Half(parameters, given, float(scale) if isinstance(scale, (int, float)) else 1.0)
@@ -126,7 +129,7 @@ class OptimizerLaws:
 
     def _end(self, optimizer: Any, half: _Half, source: str) -> None:
         _, name, number = self._seen[id(optimizer)]
-        self._seen[id(optimizer)] = optimizer, name, number + 1
+        self._seen[id(optimizer)] = weakref.ref(optimizer), name, number + 1
         parameters = list(optimizer.parameters)
         formula, unknown, is_own = formula_of(optimizer)
         states, counter = _states(optimizer, parameters), steps_done(optimizer)
