@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from msgspec import structs
+
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.commands.common import stated_errors
 from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
@@ -77,7 +79,10 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
     sides = [side for side in (target, golden) if side is not None]
     steps = plan(target, golden)
     if not steps:
-        return _nothing(target, target.why_nothing or "holds nothing that a suite judges", target, golden)
+        why = target.why_nothing or "holds nothing that a suite judges"
+        if target.has_manifest and golden is not None and golden.has_manifest:
+            why = "holds a manifest and no dump.json, so that only the set-ups could be compared"
+        return _nothing(target, why, target, golden)
     if golden is not None and (why := _why_unlike(target, golden)):
         return _nothing(golden, why, target, golden)
     for side in sides:
@@ -87,11 +92,27 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
         ran = _run(runner, steps, talk)
         gaps = [CannotSay(str(path), why) for side in sides for path, why in side.unreadable.items()]
         found = summed_up(ran, manifest=set_up_differently(target, golden), gaps=gaps)
+        found = _with_own_file(found, Path(folder), arguments)
         causes = looks_wrong(target) if golden is None else []
         found = with_suspicions(found, causes)
         if arguments.page is not None:
             _write_page(arguments.page, ran, talk)
     return found, max(_exit_code(found, ran), int(bool(causes)))
+
+
+def _with_own_file(found: Diagnosis, folder: Path, arguments: argparse.Namespace) -> Diagnosis:
+    """`found` with the file of --json in commands that read the answer; first how to write it, where there is none."""
+    written = arguments.json not in (None, "-")
+    own = arguments.json if written else "diagnosis.json"
+    steps = []
+    for step in found.next:
+        reads = any(argument.startswith(f"{folder}/") for argument in step.arguments)
+        if reads and not written:
+            sides = (str(path) for path in (arguments.dump, arguments.golden) if path is not None)
+            steps.append(NextStep((*_OURS, "diagnose", *sides, "--json", own), "the file that the next command reads"))
+        own_arguments = (own if argument.startswith(f"{folder}/") else argument for argument in step.arguments)
+        steps.append(structs.replace(step, arguments=tuple(own_arguments)))
+    return structs.replace(found, next=tuple(steps))
 
 
 def _run(runner: StepRunner, steps: list[Step], talk: TextIO) -> list[Ran]:
@@ -159,7 +180,9 @@ def _what_to_do(target: Holding, golden: Holding | None) -> tuple[NextStep, ...]
     if target.has_manifest and (golden is None or golden.has_manifest):
         other = "GOLDEN" if golden is None else str(golden.path)
         return (
-            NextStep(("python", "-m", "pytest_msprobe", "manifest", str(target.path), other), "how runs are set up"),
+            NextStep(
+                ("python", "-m", "pytest_msprobe", "manifest", str(target.path), other), "how both runs are set up"
+            ),
         )
     return (NextStep((), "collect a step with PrecisionDebugger (docs/collector.md), and name its dump.json"),)
 

@@ -32,6 +32,7 @@ class Step:
         seconds: about how long it takes.
         is_main: whether its answer counts when nothing is wrong; that of the others counts only where something is.
         in_process: whether it may share this process: nothing of it runs on a device.
+        computes: whether a framework may run, which writes where Python does not see it.
         if_clean: whether it is only made when the steps before it have found nothing wrong.
     """
 
@@ -42,6 +43,7 @@ class Step:
     is_main: bool = True
     in_process: bool = True
     if_clean: bool = False
+    computes: bool = True
 
 
 def plan(target: Holding, golden: Holding | None) -> list[Step]:
@@ -119,4 +121,4 @@ def _step(
     rate = _RECORDS[suite] if has_tensors or suite == "precheck" else _WITHOUT_TENSORS
     seconds = (_WITH_FRAMEWORK if computes else _START) + records / rate + sum(each.bytes for each in holdings) / _BYTES
     in_process = suite != "precheck" or has_tensors
-    return Step(suite, arguments, why, seconds, is_main, in_process, if_clean)
+    return Step(suite, arguments, why, seconds, is_main, in_process, if_clean, computes or suite == "overflow")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from msgspec import structs
 
+from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.manifest import read_manifest
 from pytest_msprobe.diagnose.looking import Holding
 from pytest_msprobe.diagnosis import AtFault, Diagnosis
 from pytest_msprobe.diagnosis.from_rows import headline_of
@@ -14,10 +18,10 @@ from pytest_msprobe.manifests.text import sentences_of
 
 def looks_wrong(holding: Holding) -> list[AtFault]:
     """What looks wrong in the manifests of one run, each thing once."""
-    found, _ = manifests_in(holding.path) if holding.has_manifest else ([], [])
+    found = manifests_in(holding.path) if holding.has_manifest else []
     causes: dict[str, AtFault] = {}
     for one in found:
-        for line in suspicions(one.manifest):
+        for line in _suspicions(one.path):
             known = causes.get(line)
             steps = () if one.step is None else (one.step,)
             if known is not None:
@@ -35,6 +39,14 @@ def looks_wrong(holding: Holding) -> list[AtFault]:
                 ranks=() if one.rank is None else (one.rank,),
             )
     return list(causes.values())
+
+
+def _suspicions(path: Path) -> list[str]:
+    """What looks wrong in the manifest at `path`; one that cannot be read tells nothing, and its dump may."""
+    try:
+        return suspicions(read_manifest(path))
+    except DumpError:
+        return []
 
 
 #: Sentences up to this length stand whole in the headline.
@@ -57,6 +69,5 @@ def set_up_differently(target: Holding, golden: Holding | None) -> tuple[str, ..
     """How two runs are set up differently, as their manifests say; () where they say nothing."""
     if golden is None or not (target.has_manifest and golden.has_manifest):
         return ()
-    (left, _), (right, _) = manifests_in(target.path), manifests_in(golden.path)
-    pairs, _, _ = paired(left, right)
+    pairs, _, _ = paired(manifests_in(target.path), manifests_in(golden.path))
     return tuple(sentences_of(pairs))

@@ -44,7 +44,7 @@ _TELLING = re.compile(r"'[^']*'|\S*[./\[]\S*|\d+")
 _EXPECTED = {EXPECTED, "baseline"}
 #: Options of a run that a command which repeats a part of it leaves out: files that it writes, and how it runs.
 _NOT_REPEATED = re.compile(
-    r"-(q+|v+|n\d*|x|rN|k|pno:cacheprovider)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
+    r"-(q+|v+|n\d*|x|rN|k|pno:cacheprovider|-capture=no)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
     r"|--msprobe-(diagnosis|jsonl|page|out|resume|shard|csv)\b"
 )
 _TAKES_VALUE = ("-k", "-n", "--junitxml", "--junit-xml", "--html", "--maxfail", "--durations", "--numprocesses", "-m")
@@ -73,6 +73,7 @@ class RunFacts:
         passing: what a run amounts to in which everything was judged and passed.
         certainty: confidence in a failure of this suite.
         excuses: whether the suite itself expects failures (xfailed), of records that inherit what is wrong.
+        answer: file that the diagnosis is written to, for commands that read it; "" for none.
         is_selected: whether only a part of the items was to run, by -k, a shard or the like.
     """
 
@@ -83,6 +84,7 @@ class RunFacts:
     passing: Outcome = "rounding"
     certainty: Confidence = "likely"
     excuses: bool = False
+    answer: str = ""
     is_selected: bool = False
 
     def command(self, *more: str) -> tuple[str, ...]:

@@ -368,9 +368,13 @@ def headline(outcome: Outcome, *parts: str, source: str = "", others: int = 0, w
     text = f"{word or WORDS[outcome]}: "
     line = source.rpartition("/")[2]
     end = f", {line}" if line and len(line) <= MOST_HEADLINE // 3 else ""
-    end += f" (and {others} more)" if others else ""
+    first, *rest = [part for part in parts if part] or [""]
+    more = f" (and {others} more)" if others else ""
+    if len(f"{text}{first}{end}{more}") > MOST_HEADLINE:
+        first = _IN_BRACKETS.sub("", first)
+    end += more if len(f"{text}{first}{end}{more}") <= MOST_HEADLINE else ""
     room = MOST_HEADLINE - len(end)
-    for place, part in enumerate(filter(None, parts)):
+    for place, part in enumerate((first, *rest)):
         added = f"{', ' if place else ''}{part}"
         if len(text) + len(added) <= room:
             text += added
@@ -378,6 +382,10 @@ def headline(outcome: Outcome, *parts: str, source: str = "", others: int = 0, w
             text = abridged(f"{text}{added}", room)
             break
     return f"{text}{end}"
+
+
+#: Numbers of layers and the like, which a headline can do without.
+_IN_BRACKETS = re.compile(r" \([^)]*\)")
 
 
 def of_ranks(numbers: Sequence[int]) -> str:

@@ -77,6 +77,7 @@ class RunDiagnosis:
                 passing=suite.passing,
                 certainty=suite.certainty,
                 excuses=suite.excuses,
+                answer=_shown(config, settings),
                 is_selected=settings.shard is not None or any(config.getoption(name, None) for name in _SELECTING),
             )
         )
@@ -139,6 +140,11 @@ class RunDiagnosis:
         """Write the file, where one was asked for. Raises OSError."""
         if self.path is not None:
             write_diagnosis(self.path, self.found)
+
+
+def _shown(config: pytest.Config, settings: Settings) -> str:
+    """The file of the diagnosis as it was given, "" without one."""
+    return str(config.getoption("msprobe_diagnosis") or settings.diagnosis or "")
 
 
 def _parted(line: str) -> tuple[str, str]:

@@ -98,7 +98,12 @@ def test_without_tensors_the_first_difference_is_named_and_no_fault_is_claimed(a
     found = asked("target", "golden", code=1)
     assert (found["outcome"], found["basis"]) == ("unaccounted", "statistics")
     assert [each["confidence"] for each in found["at_fault"]] == ["first difference only"]
-    assert found["next"][0]["arguments"][:4] == ["python", "-m", "pytest_msprobe", "next"]
+    write, collect = (step["arguments"] for step in found["next"][:2])
+    assert write[3:] == ["diagnose", "target", "golden", "--json", "diagnosis.json"]
+    assert collect[3:] == ["next", "diagnosis.json", "-o", "proof.json"]
+    assert main(write[3:]) == 1
+    assert main(collect[3:]) == 0
+    assert (tmp_path / "proof.json").is_file()
 
 
 @pytest.mark.needs("torch")

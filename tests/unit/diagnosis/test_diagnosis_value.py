@@ -111,7 +111,10 @@ def test_a_headline_names_what_matters_first_and_fits() -> None:
         "fault", "Functional.scaled_dot_product_attention " * 3, "12 % off", source="/a/train.py:25", others=2
     )
     assert len(long) <= MOST_HEADLINE
-    assert long.endswith("..., train.py:25 (and 2 more)")
+    assert long.endswith("..., train.py:25")
+    name = "Functional.gelu in 12 layers (0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22)"
+    short = headline("fault", name, "2 % off", source="train.py:25", others=2)
+    assert short == "Fault: Functional.gelu in 12 layers, 2 % off, train.py:25 (and 2 more)"
     assert headline("equal", "all 3 records") == "Equal: all 3 records"
     assert headline("fault", "x", "y " * 60, "in z") == "Fault: x, in z"
 

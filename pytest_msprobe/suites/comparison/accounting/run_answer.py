@@ -58,11 +58,8 @@ class Pair:
         return Slot.of(Path(self.dump))
 
 
-def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis], file: str = "diagnosis.json") -> Diagnosis:
-    """The diagnosis of a run from the diagnoses of its pairs, by the paths of their targets.
-
-    `file` is where the diagnosis is written, for the command that reads it.
-    """
+def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis]) -> Diagnosis:
+    """The diagnosis of a run from the diagnoses of its pairs, by the paths of their targets."""
     pairs = [Pair(dump, diagnosis) for dump, diagnosis in diagnoses.items()]
     basis = basis_of(step for pair in pairs for step in pair.diagnosis.steps)
     found = [pair.diagnosis.outcome for pair in pairs]
@@ -87,7 +84,7 @@ def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis], file: str =
         outcome,
         at_fault,
         told=_told(outcome, basis, pairs),
-        next_steps=list(_next(causes or _unknown(pairs), basis, file)) or _with_noise(outcome, basis),
+        next_steps=list(_next(rows, causes or _unknown(pairs), basis)) or _with_noise(outcome, basis),
     )
     return structs.replace(
         diagnosis,
@@ -313,8 +310,11 @@ def _told(outcome: Outcome, basis: Basis, pairs: Sequence[Pair]) -> str:
     return f"{count} of {len(steps)} records differ, none by more than its limit"
 
 
-def _next(causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: Basis, file: str) -> Iterator[NextStep]:
+def _next(rows: RunRows, causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: Basis) -> Iterator[NextStep]:
     if basis not in ("tensors", "values", "none") and causes:
+        file = rows.facts.answer or "diagnosis.json"
+        if not rows.facts.answer and rows.facts.arguments:
+            yield NextStep(rows.facts.command(f"--msprobe-diagnosis={file}"), "the file that the next command reads")
         yield NextStep(
             ("python", "-m", "pytest_msprobe", "next", file, "-o", "proof.json"),
             "the smallest collection of tensors that shows whether these calls are wrong",
