@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from msprobe_collector.configuration import ConfigurationError
@@ -45,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.task != "grad_probe":  # which is for every step, and has no levels
             defaults |= {"level": "mix", "step": ["0"]}
         settings = {name: value or defaults.get(name) for name, value in settings.items()}
-    from msprobe_collector.pytorch.unedited_scripts import run_script
-
+    run_script: Callable[..., int] = import_module("msprobe_collector.pytorch.unedited_scripts").run_script
     try:
         return run_script(
             given.script,

@@ -187,6 +187,7 @@ def test_frameworks_load_only_inside_functions() -> None:
                 "msprobe_collector.pytorch.gradients",
                 "msprobe_collector.pytorch.hyperparameters",
                 "msprobe_collector.pytorch.installation",
+                "msprobe_collector.pytorch.unedited_scripts",
                 "msprobe_collector.pytorch.law",
                 "msprobe_collector.pytorch.manifest",
                 "msprobe_collector.pytorch.optimizers",
