@@ -47,7 +47,7 @@ _MOST_ROWS = 20
 class _Read:
     """A record of an optimizer, read once for all of its laws."""
 
-    group: Group
+    of: tuple[Path, str]
     update: Update | None = None
     formula: FormulaCheck | None = None
     before: Update | None = None
@@ -95,15 +95,16 @@ class LawsSuite(Suite):
             for record in found:
                 call = record.rpartition(".")[0] or record
                 parts = _OF_CLIPPING if record.startswith(CLIP) else (*_OF_FORMULA, *_OF_UPDATE)
-                yield Group(escape(call), call, parts, record)
+                yield from (Group(escape(call), f"{call}.{part}", (part,), record) for part in parts)
             return
         laws = self._file(file)
         if not laws.things:
             raise SuiteError(f"{file}: says of no law that it was checked; the process ended before its first step")
         for about, things in laws.things.items():
-            yield Group(escape(about), printable(about), tuple(map(escape, things)), None)
+            for law in things:
+                yield Group(escape(about), f"{printable(about)}.{printable(law)}", (escape(law),), (about, law))
         if file == self._of_run(file)[0]:
-            yield Group(RANKS, RANKS, _OF_RANKS, None)
+            yield from (Group(RANKS, f"{RANKS}.{law}", (law,), None) for law in _OF_RANKS)
 
     def judge(self, record: Record) -> Verdict:
         if record.file.name == FILE:
@@ -111,7 +112,7 @@ class LawsSuite(Suite):
         return self._judge_recorded(record)
 
     def headline(self, record: Record) -> str:
-        return f"{record.call}: {record.part}"
+        return record.call
 
     def api(self, record: Record) -> ApiName:
         """Type `Law` and what the law is about, so that hooks choose by it."""
@@ -126,14 +127,11 @@ class LawsSuite(Suite):
         told = self._told(record)
         step = told[0].get("step") if told else None
         source = printable(str(told[0].get("source", ""))) if told else ""
-        rank = None if record.call == RANKS else self._file(record.file).rank
+        rank = None if record.payload is None else self._file(record.file).rank
         return StepPosition(rank=rank, step=step if isinstance(step, int) else None, source=source)
 
     def frames(self, record: Record) -> Sequence[Frame]:
         return () if record.file.name == FILE else self._dump(record.file).stacks.frames(record.payload)
-
-    def release(self, group: Group) -> None:
-        self._read = None
 
     def header(self) -> list[str]:
         files = self.files
@@ -185,8 +183,8 @@ class LawsSuite(Suite):
         return _verdict(result, len(read.update.parameters), "parameters", read.update.source)
 
     def _read_of(self, record: Record) -> _Read:
-        if self._read is None or self._read.group is not record.group:
-            self._read = read = _Read(record.group)
+        if self._read is None or self._read.of != (record.file, record.payload):
+            self._read = read = _Read((record.file, record.payload))
             dump = self._dump(record.file)
             try:
                 from msprobe_collector.laws.updates import FormulaCheck
@@ -224,7 +222,7 @@ class LawsSuite(Suite):
     # Live
 
     def _judge_live(self, record: Record) -> Verdict:
-        if record.call == RANKS:
+        if record.payload is None:
             return self._judge_ranks(record)
         item = self._checked(record)
         if item is None:
@@ -256,13 +254,11 @@ class LawsSuite(Suite):
         return judge_replicas(files) if record.part == _OF_RANKS[0] else judge_draws(files)
 
     def _checked(self, record: Record) -> Checked | None:
-        things = next(
-            (laws for about, laws in self._file(record.file).things.items() if printable(about) == record.call), {}
-        )
-        return next((item for law, item in things.items() if escape(law) == record.part), None)
+        about, law = record.payload
+        return self._file(record.file).things.get(about, {}).get(law)
 
     def _told(self, record: Record) -> Sequence[Mapping[str, Any]]:
-        item = None if record.call == RANKS else self._checked(record)
+        item = None if record.payload is None else self._checked(record)
         return () if item is None else item.told
 
     def _of_run(self, file: Path) -> list[Path]:
