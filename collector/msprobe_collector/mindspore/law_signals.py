@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import gc
 import linecache
-import math
 import sys
 import threading
 import weakref
@@ -41,13 +40,23 @@ from msprobe_collector.laws.training import (
 )
 from msprobe_collector.laws.updates import StorageKept
 from msprobe_collector.mindspore.discovery import JitCalls, is_searched
+from msprobe_collector.mindspore.law_tensors import (
+    coarseness,
+    factors_of,
+    fingerprint_of,
+    first_elements,
+    leaves,
+    norm_of,
+    some_elements,
+    tensors_in,
+)
 from msprobe_collector.mindspore.mindspore_internals import graph_executors, is_graph_mode
 from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
 
-#: Elements of a mask, of a batch, and of the gradient of one parameter.
-_MASK, _BATCH, _GRADIENT = 512, 1 << 16, 32
+#: Elements of the gradient of one parameter.
+_GRADIENT = 32
 _OURS = str(Path(__file__).parents[1])
 _FRAMEWORK = str(Path(mindspore.__file__).parent)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, mint.nn.Dropout)
@@ -306,16 +315,16 @@ class TrainingSignals:
             total = self._sum_of(item)
             if total is None or total.now is None or total.last is None or not isinstance(grad, Tensor):
                 continue
-            given = _some(grad, _GRADIENT)
+            given = some_elements(grad, _GRADIENT)
             if given.size == total.now.size == total.last.size and total.all_before is not None:
                 rows.append((given, total.now, total.last, total.all_before))
         if not rows:
             return Unchecked("gradients of two steps one after another were not seen")
         given, now, last, before = (np.concatenate([row[at] for row in rows]) for at in range(4))
-        if _fits(given, (now,)):
+        if factors_of(given, (now,)):
             return []
         for older, which in ((last, "the step before"), (before, "the steps before")):
-            shares = _fits(given, (now, older))
+            shares = factors_of(given, (now, older))
             if shares and abs(shares[1] - shares[0]) < 0.05 * abs(shares[0]):
                 message = f"its gradient still holds that of {which}: what gradients are added to was not set to zero"
                 return [_of_many(FRESH, list(parameters), message)]
@@ -392,7 +401,7 @@ class TrainingSignals:
         return model is not None and model.root() is cell
 
     def _cell_begins(self, cell: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tensors = list(_tensors_in((args, kwargs)))
+        tensors = list(tensors_in((args, kwargs)))
         self._tokens = _tokens_of(tensors, self._tokens)
         if not graph_executors()._pynative_executor.requires_grad():
             return
@@ -402,7 +411,7 @@ class TrainingSignals:
             model = self._models[id(cell)] = _model_of(cell, self._models)
         model.modes.append(bool(cell.training))
         if tensors and len(model.batches) < 64:
-            fingerprint, model.is_poor = _fingerprint(tensors)
+            fingerprint, model.is_poor = fingerprint_of(tensors)
             model.batches.append(fingerprint)
 
     def _path_of(self, cell: Any) -> str:
@@ -423,8 +432,8 @@ class TrainingSignals:
     def _dropped(self, args: tuple[Any, ...], result: Any, rate: float, cell: Any) -> None:
         if not args or not isinstance(args[0], Tensor) or not isinstance(result, Tensor) or not 0 < rate < 1:
             return
-        known = _first(args[0]) != 0
-        dropped = (_first(result) == 0) & known
+        known = first_elements(args[0]) != 0
+        dropped = (first_elements(result) == 0) & known
         source = "" if cell is not None else source_of(sys._getframe(3))
         place = self._path_of(cell) if cell is not None else source.partition(":")[0] + ":dropout"
         is_training = bool(cell.training) if cell is not None else True
@@ -459,7 +468,7 @@ class TrainingSignals:
 
     def _gradients(self, weights: Any, result: Any) -> None:
         chosen = list(weights) if isinstance(weights, (tuple, list)) else [weights]
-        found = list(_tensors_in(result))[-len(chosen) :]
+        found = list(tensors_in(result))[-len(chosen) :]
         if len(found) != len(chosen):
             return
         for item, grad in zip(chosen, found):
@@ -468,7 +477,7 @@ class TrainingSignals:
             total = self._sum_of(item)
             if total is None:
                 total = self._sums[id(item)] = _Sum(weakref.ref(item))
-            some = _some(grad, _GRADIENT)
+            some = some_elements(grad, _GRADIENT)
             total.now = some if total.now is None or total.now.size != some.size else total.now + some
             if self._is_scaling:
                 self._scaled[id(grad)] = grad
@@ -493,20 +502,20 @@ class TrainingSignals:
         self._is_scaling = self._scale != 1
 
     def _clip_called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        given = list(_tensors_in(args[0] if args else kwargs.get("x", ())))
-        clipped = list(_tensors_in(result))
+        given = list(tensors_in(args[0] if args else kwargs.get("x", ())))
+        clipped = list(tensors_in(result))
         limit = kwargs.get("clip_norm", args[1] if len(args) > 1 else 1.0)
         if not given or len(given) != len(clipped):
             return
         names = self._names_of(given)
         is_scaled = any(id(item) in self._scaled for item in given)
-        dtype = max((str(item.dtype).lower() for item in given), key=_coarseness)
+        dtype = max((str(item.dtype).lower() for item in given), key=coarseness)
         uses_norm = kwargs.get("use_norm", args[2] if len(args) > 2 else None) is not None
         self._session.clipping(
             Clipping(
                 names,
-                None if uses_norm else _norm(given),
-                None if uses_norm else _norm(clipped),
+                None if uses_norm else norm_of(given),
+                None if uses_norm else norm_of(clipped),
                 None,
                 float(limit) if isinstance(limit, (int, float)) else 0.0,
                 2.0,
@@ -542,10 +551,10 @@ class TrainingSignals:
             self._iteration += 1
             number = iterator._msprobe_iteration = self._iteration
         dataset = getattr(iterator, "ori_dataset", getattr(iterator, "dataset", None))
-        arrays = [item for item in _leaves(batch) if isinstance(item, (Tensor, np.ndarray))]
+        arrays = [item for item in leaves(batch) if isinstance(item, (Tensor, np.ndarray))]
         if not arrays:
             return
-        fingerprint, is_poor = _fingerprint(arrays)
+        fingerprint, is_poor = fingerprint_of(arrays)
         count = getattr(dataset, "dataset_size", None)
         name = f"dataset {type(dataset).__name__}"
         self._session.batch(Batch(name, fingerprint, True, count if isinstance(count, int) else 0, number, is_poor))
@@ -580,65 +589,6 @@ class TrainingSignals:
 def _of_many(law: str, parameters: Sequence[Any], message: str) -> Finding:
     names = [str(item.name) for item in parameters]
     return Finding(law, names[0], message, None, tuple(names[1:]))
-
-
-def _fits(given: Array, parts: Sequence[Array]) -> tuple[float, ...]:
-    """Factors of `parts` whose sum is `given`, to within float16; () where there are none or they cannot be told."""
-    table = np.stack(parts, axis=1)
-    size = np.linalg.norm(given)
-    if not np.isfinite(size) or not size or not np.all(np.isfinite(table)):
-        return ()
-    units = table / np.maximum(np.linalg.norm(table, axis=0), 1e-300)
-    if len(parts) > 1 and abs(float(units[:, 0] @ units[:, 1])) > 0.999:
-        return ()
-    factors, *_ = np.linalg.lstsq(table, given, rcond=None)
-    rest = np.linalg.norm(given - table @ factors)
-    return tuple(map(float, factors)) if rest < 2e-3 * size else ()
-
-
-def _some(tensor: Any, most: int) -> Array:
-    """At most so many elements as float64, evenly spread."""
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-        return np.empty(0)
-    stride = -(-int(tensor.size) // most) or 1
-    if tensor.size > _BATCH:
-        tensor, stride = tensor.reshape(-1)[::stride], 1
-    return np.array(mindspore_values().read(tensor).array.reshape(-1)[::stride], np.float64)
-
-
-def _first(tensor: Any) -> Array:
-    return np.array(mindspore_values().read(tensor).array.reshape(-1)[:_MASK], np.float32)
-
-
-def _leaves(value: Any, depth: int = 0) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if isinstance(value, (tuple, list)) and depth < 6:
-        for item in value:
-            yield from _leaves(item, depth + 1)
-    else:
-        yield value
-
-
-def _tensors_in(value: Any) -> Iterator[Any]:
-    return (item for item in _leaves(value) if isinstance(item, Tensor))
-
-
-def _fingerprint(tensors: Sequence[Any]) -> tuple[str, bool]:
-    """(fingerprint of all elements, or of a part of many; whether they have too few values to tell batches apart)."""
-    digest = xxhash.xxh64()
-    distinct = count = 0
-    for tensor in tensors:
-        array = tensor if isinstance(tensor, np.ndarray) else mindspore_values().read(tensor).array
-        stride = -(-array.size // _BATCH) or 1
-        values = np.ascontiguousarray(array.reshape(-1)[::stride])
-        if not values.dtype.isbuiltin:
-            values = values.astype(np.float32)
-        digest.update(repr((array.shape, str(array.dtype))).encode())
-        digest.update(values.tobytes())
-        count += values.size
-        distinct = max(distinct, np.unique(values[:512]).size)
-    return digest.hexdigest(), distinct < 12 or count < 24
 
 
 def _tokens_of(tensors: Sequence[Any], otherwise: Array | None) -> Array | None:
@@ -709,15 +659,3 @@ def _in_optimizers() -> set[int]:
         if issubclass(type(item), (nn.Optimizer, optim.Optimizer))
         for parameter in getattr(item, "parameters", ())
     }
-
-
-def _norm(tensors: Sequence[Any]) -> float:
-    total = 0.0
-    for tensor in tensors:
-        array = np.asarray(mindspore_values().read(tensor).array, np.float64)
-        total += float(np.sum(array * array))
-    return math.sqrt(total) if math.isfinite(total) else total
-
-
-def _coarseness(dtype: str) -> int:
-    return {"float64": 0, "float32": 1, "float16": 2, "bfloat16": 3}.get(dtype, 1)
