@@ -62,6 +62,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-gradient-collapse=0.5": (GRADIENTS,),
     "--msprobe-gradient-warmup=2": (GRADIENTS,),
     "--msprobe-repeat-runs=3": (REPEAT,),
+    "--msprobe-batch": (REPEAT,),
     "--msprobe-logical={logical}": (SHARDED,),
     "--msprobe-sharded-inherited=fail": (SHARDED,),
 }
@@ -92,7 +93,10 @@ def test_every_option_says_which_suites_honour_it() -> None:
     """A new option says in `ELSEWHERE` or `EVERYWHERE` where it has an effect."""
     listed = {each.flag: help_of(each) for each in (DUMP, CONFIG, *all_options()) if not each.is_yaml_only}
     suites = {text.partition("=")[0]: ", ".join(suites) for text, suites in ELSEWHERE.items()}
-    inputs = {"--msprobe-gradients": GRADIENTS, "--msprobe-dump": "precheck, comparison, overflow, repeat, sharded"}
+    inputs = {
+        "--msprobe-gradients": GRADIENTS,
+        "--msprobe-dump": "precheck, comparison, overflow, repeat, sharded, laws",
+    }
     tested_elsewhere = ("--msprobe-config", "--msprobe-suite", "--msprobe-resume", "--msprobe-timeout")
     everywhere = [text.partition("=")[0] for text in EVERYWHERE]
     expected = {**suites, **dict.fromkeys((*everywhere, *tested_elsewhere), "every suite"), **inputs}
