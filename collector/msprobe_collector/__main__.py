@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.error(f"{given.script} is no file; name a script, or a module behind -m")
     settings = {"task": given.task, "dump_path": given.dump_path, "level": given.level, "step": given.step}
     if given.config is None:
-        defaults = {"task": "tensor", "dump_path": "msprobe_dump"}
+        defaults: dict[str, object] = {"task": "tensor", "dump_path": "msprobe_dump"}
         if given.task != "grad_probe":  # which is for every step, and has no levels
             defaults |= {"level": "mix", "step": ["0"]}
         settings = {name: value or defaults.get(name) for name, value in settings.items()}

@@ -350,11 +350,11 @@ class TrainingSignals:
         """Dtypes of parameters since the last step on them."""
         found = []
         for item in parameters:
-            now = str(item.dtype)
+            name, now = str(item.name), str(item.dtype)
             before = self._dtypes.get(id(item))
             if before is not None and before[0]() is item and before[1] != now:
                 message = f"its dtype is {now}, and was {before[1]} in the step before"
-                found.append(Finding(_STORAGE, str(item.name), message))
+                found.append(Finding(_STORAGE, name, message))
             self._dtypes[id(item)] = weakref.ref(item), now
         return found
 
