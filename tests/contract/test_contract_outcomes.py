@@ -110,7 +110,8 @@ def test_workers_that_die_cost_a_record_each(workspace: Workspace, plain: Run) -
         verdicts = [
             found["verdict"]
             for _, found, tags in run.test_cases
-            if tags and (found["api"], found.get("direction")) == (row["call"], row["direction"])
+            if tags
+            and (found["dump"], found["api"], found.get("direction")) == (row["dump"], row["call"], row["direction"])
         ]
         assert verdicts == ["error"]
     counts = dict(Counter(run.outcomes.values()))

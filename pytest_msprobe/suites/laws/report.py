@@ -16,6 +16,16 @@ COLUMNS = ("Rank", "Step", "Part", "Law", "Status", "Parameter", "Size/Tolerance
 _SHOWN = 8
 
 
+def law_of(call: str) -> str:
+    """The law that an item asks, from the name of its call: `AdamW.step-counter`."""
+    return call.rpartition(".")[2]
+
+
+def subject_of(call: str) -> str:
+    """What the law is asked of: an optimizer or its record, a model, clipping."""
+    return call.rpartition(".")[0]
+
+
 class LawsSummary(RowSummary):
     """Laws that do not hold, worst first, and how many were checked."""
 
@@ -26,7 +36,7 @@ class LawsSummary(RowSummary):
     def add(self, row: VerdictRow) -> None:
         self._counts[row.status] += 1
         if row.status == "error":
-            self._broken.setdefault(row.part, []).append(row)
+            self._broken.setdefault(law_of(row.call), []).append(row)
 
     def lines(self) -> Iterator[str]:
         if not self._counts:
@@ -41,7 +51,7 @@ class LawsSummary(RowSummary):
         for law, rows in broken[:_SHOWN]:
             worst = max(rows, key=_size)
             also = f" [and of {len(rows) - 1} more records]" if len(rows) > 1 else ""
-            yield f"  {law}, {worst.call}: {worst.message}{also}"
+            yield f"  {law}, {subject_of(worst.call)}: {worst.message}{also}"
         if len(broken) > _SHOWN:
             yield f"  and {len(broken) - _SHOWN} more laws"
 
@@ -74,8 +84,8 @@ class LawsReport(SuiteReport):
         cells = (
             "" if place is None or place.rank is None else place.rank,
             "" if place is None or place.step is None else place.step,
-            row.call,
-            row.part,
+            subject_of(row.call),
+            law_of(row.call),
             WORDS[row.status],
             "" if worst is None else worst.label,
             "" if worst is None or worst.ratio is None else f"{worst.ratio:.3g}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from pytest_msprobe.suites.contract import (
 from pytest_msprobe.suites.laws.live import FILE, Checked, LawsFile, read_laws
 from pytest_msprobe.suites.laws.options import OPTIONS
 from pytest_msprobe.suites.laws.recorded import CLIP, NotRecordedError, clipping_of, names, update_of
-from pytest_msprobe.suites.laws.report import LawsReport, LawsSummary
+from pytest_msprobe.suites.laws.report import LawsReport, LawsSummary, law_of
 from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
 
 if TYPE_CHECKING:
@@ -95,21 +95,22 @@ class LawsSuite(Suite):
             for record in found:
                 call = record.rpartition(".")[0] or record
                 parts = _OF_CLIPPING if record.startswith(CLIP) else (*_OF_FORMULA, *_OF_UPDATE)
-                yield from (Group(escape(call), f"{call}.{part}", (part,), record) for part in parts)
+                yield from (_group(call, law, record) for law in parts)
             return
         laws = self._file(file)
         if not laws.things:
             raise SuiteError(f"{file}: says of no law that it was checked; the process ended before its first step")
         for about, things in laws.things.items():
             for law in things:
-                yield Group(escape(about), f"{printable(about)}.{printable(law)}", (escape(law),), (about, law))
+                yield _group(about, law, (about, law))
         if file == self._of_run(file)[0]:
-            yield from (Group(RANKS, f"{RANKS}.{law}", (law,), None) for law in _OF_RANKS)
+            yield from (_group(RANKS, law, None) for law in _OF_RANKS)
 
     def judge(self, record: Record) -> Verdict:
-        if record.file.name == FILE:
-            return self._judge_live(record)
-        return self._judge_recorded(record)
+        verdict = self._judge_live(record) if record.file.name == FILE else self._judge_recorded(record)
+        if verdict.status != "error":
+            return verdict
+        return replace(verdict, properties=(("kind", law_of(record.call)), *verdict.properties))
 
     def headline(self, record: Record) -> str:
         return record.call
@@ -119,7 +120,7 @@ class LawsSuite(Suite):
         return ApiName("Law", record.call, 0)
 
     def marks(self, record: Record) -> tuple[str, ...]:
-        return (record.part.replace("-", "_"), "Law")
+        return (law_of(record.call).replace("-", "_"), "Law")
 
     def place(self, record: Record) -> StepPosition:
         if record.file.name != FILE:
@@ -160,9 +161,9 @@ class LawsSuite(Suite):
     # Recorded
 
     def _judge_recorded(self, record: Record) -> Verdict:
-        dump, name = self._dump(record.file), record.payload
+        dump, name, asked = self._dump(record.file), record.payload, law_of(record.call)
         try:
-            if record.part in _OF_CLIPPING:
+            if asked in _OF_CLIPPING:
                 from msprobe_collector.laws.signals import ClipNorm
 
                 clipping = clipping_of(dump, name)
@@ -174,12 +175,12 @@ class LawsSuite(Suite):
         read = self._read_of(record)
         if read.update is None or read.formula is None:
             return Verdict("error" if read.is_fault else "skip", read.problem)
-        law = _laws()[record.part]
-        if record.part == "state-continues":
+        law = _laws()[asked]
+        if asked == "state-continues":
             if read.before is None:
                 return Verdict("skip", "the step before is not in the dump; collect steps one after another")
             law.check(read.before)
-        result = law.check(read.formula if record.part in _OF_FORMULA else read.update)
+        result = law.check(read.formula if asked in _OF_FORMULA else read.update)
         return _verdict(result, len(read.update.parameters), "parameters", read.update.source)
 
     def _read_of(self, record: Record) -> _Read:
@@ -251,7 +252,7 @@ class LawsSuite(Suite):
         for path in self._of_run(record.file):
             with suppress(SuiteError):
                 files.append(self._file(path))
-        return judge_replicas(files) if record.part == _OF_RANKS[0] else judge_draws(files)
+        return judge_replicas(files) if law_of(record.call) == _OF_RANKS[0] else judge_draws(files)
 
     def _checked(self, record: Record) -> Checked | None:
         about, law = record.payload
@@ -295,6 +296,12 @@ def _laws() -> dict[str, Any]:
         updates.HyperParameters,
     )
     return {kind.name: kind() for kind in kinds}
+
+
+def _group(subject: str, law: str, payload: object) -> Group:
+    """One law asked of one thing: a call of its own, so that JUnit and lost workers name it."""
+    call = f"{subject}.{law}"
+    return Group("", printable(call), (escape(call),), payload)
 
 
 def _verdict(result: Result, count: int, what: str, source: str) -> Verdict:
