@@ -328,7 +328,11 @@ def _next(rows: RunRows, causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: 
                 yield NextStep((), text)
             elif "--msprobe-device=DEVICE" not in text:
                 is_kept = "--msprobe-error-data" in text
-                tells = "the inputs of the call and both results, as files" if is_kept else "how far this call is off by itself"
+                tells = (
+                    "the inputs of the call and both results, as files"
+                    if is_kept
+                    else "how far this call is off by itself"
+                )
                 yield NextStep(tuple(shlex.split(text)), tells)
 
 
