@@ -253,7 +253,7 @@ _KIND_WORDS = {
     "abnormal": "wrong result",
     "uncollected": "not collected",
     "born": "wrong result",
-    "defined": "other settings",
+    "defined": "defined differently",
 }
 #: What is taken away first where the whole is too large: the list, and how many of it are left by then.
 _LEAST = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,47 @@ def test_where_infinity_begins_is_asked_first(asked: Asked, tmp_path: Path) -> N
     assert (found["suite"], found["at_fault"][0]["record"]) == ("overflow", "Mint.exp.0.forward")
     assert found["at_fault"][0]["kind"] == "abnormal"
     assert [step["arguments"][-1] for step in found["steps"]] == ["--msprobe-suite=overflow"]
+
+
+def a_wrong_call(folder: Path) -> list[str]:
+    step(folder / "target", fault=1.02)
+    return ["target"]
+
+
+def a_wrong_call_of_two_runs(folder: Path) -> list[str]:
+    step(folder / "golden")
+    return [*a_wrong_call(folder), "golden"]
+
+
+def statistics_of_two_runs(folder: Path) -> list[str]:
+    sides = a_wrong_call_of_two_runs(folder)
+    for side in sides:
+        without_tensors(folder / side)
+    return sides
+
+
+def infinity(folder: Path) -> list[str]:
+    step(folder / "target", bad=True)
+    return ["target"]
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("build", [a_wrong_call, a_wrong_call_of_two_runs, statistics_of_two_runs, infinity])
+def test_each_command_that_is_named_next_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Any) -> None:
+    """Exit code 0 or 1: no wrong use, and something is judged. What says that it writes files writes some."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["diagnose", *build(tmp_path), "--json=answer.json"]) == 1
+    found = json.loads((tmp_path / "answer.json").read_text(encoding="utf-8"))
+    commands = [each["arguments"] for each in found["next"] if each["arguments"]]
+    assert commands
+    for command in commands:
+        assert "diagnosis.json" not in command
+        words = command[1:] if command[0] == "python" else ["-m", *command]
+        ended = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+        assert ended.returncode in (0, 1), f"{command}: {ended.stdout}{ended.stderr}"
+        for word in command:
+            option, _, folder = word.partition("=")
+            assert option != "--msprobe-error-data" or list((tmp_path / folder).rglob("*")), command
 
 
 def ran(suite: str, outcome: Outcome, **counts: int) -> Ran:

@@ -16,6 +16,7 @@ from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.suites.gradients.options import GradientSettings
 from pytest_msprobe.suites.options import Option, Options
+from pytest_msprobe.suites.laws.options import LawsSettings
 from pytest_msprobe.suites.overflow.options import OverflowSettings
 from pytest_msprobe.suites.precheck.options import STANDARDS, PrecheckSettings
 from pytest_msprobe.suites.registry import QUESTIONS, SUITES, suite_class, suite_options, suites_with
@@ -26,6 +27,7 @@ SETTINGS: list[type[Options]] = [
     GradientSettings,
     OverflowSettings,
     ComparisonSettings,
+    LawsSettings,
     PrecheckSettings,
     RepeatSettings,
     ShardedSettings,
