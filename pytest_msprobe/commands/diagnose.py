@@ -91,7 +91,8 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
         runner = StepRunner(Path(folder), arguments.out, with_rows=arguments.page is not None, show=_progress(talk))
         ran = _run(runner, steps, talk)
         gaps = [CannotSay(str(path), why) for side in sides for path, why in side.unreadable.items()]
-        found = summed_up(ran, manifest=set_up_differently(target, golden), gaps=gaps)
+        manifest = set_up_differently(target, golden)
+        found = summed_up(ran, manifest=manifest, gaps=gaps, has_several_steps=target.steps > 1)
         found = _with_own_file(found, Path(folder), arguments)
         causes = looks_wrong(target) if golden is None else []
         found = with_suspicions(found, causes)
@@ -166,6 +167,9 @@ def _nothing(bad: Holding, why: str, target: Holding, golden: Holding | None) ->
 
 
 def _what_to_do(target: Holding, golden: Holding | None) -> tuple[NextStep, ...]:
+    missing = [str(side.path) for side in (target, golden) if side is not None and not side.path.exists()]
+    if missing:
+        return (NextStep((), f"{' and '.join(missing)}: check the path, from the folder {Path.cwd()}"),)
     if len(target.runs) > 1:
         return (
             NextStep(

@@ -72,6 +72,11 @@ class Holding:
         return any(_NOT_FINITE.search(dump.path.read_bytes()) for dump in self.dumps)
 
     @property
+    def steps(self) -> int:
+        """How many steps of the training there are, as the folders of the dumps say."""
+        return len({Slot.of(dump.path).step for dump in self.dumps})
+
+    @property
     def ranks(self) -> int:
         """Most ranks of one step."""
         return max((len(dumps) for dumps in self._steps.values()), default=0)

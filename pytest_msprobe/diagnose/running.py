@@ -167,23 +167,50 @@ def _rank(ran: Ran) -> tuple[int, bool]:
     return min(sure, default=len(CONFIDENCES)), not ran.step.is_main
 
 
-def summed_up(ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[CannotSay]) -> Diagnosis:
-    """The answer of all steps as one."""
+def summed_up(
+    ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[CannotSay], has_several_steps: bool = False
+) -> Diagnosis:
+    """The answer of all runs as one; `has_several_steps`: whether the dump holds more than one step of the training."""
     best = chosen(ran)
-    # A suite that was asked and could not judge all leaves a part unjudged; rules on gradients never show that.
+    # Rules on gradients never show that nothing is wrong.
     open_ones = [each for each in ran if each is not best and each.step.suite != "gradients"]
     open_ones = [each for each in open_ones if each.diagnosis.outcome in ("unaccounted", "not_judged")]
-    left = [CannotSay(f"in the suite {each.step.suite}", _why(each.diagnosis)) for each in open_ones]
-    found = with_gaps(best.diagnosis, left)
+    taking = [each for each in open_ones if _takes_praise_back(each, best, has_several_steps=has_several_steps)]
+    found = with_gaps(best.diagnosis, [_gap(each) for each in taking])
+    beside = tuple(_gap(each) for each in open_ones if each not in taking)
     steps = [
         TakenStep(("pytest", *each.step.arguments), each.diagnosis.outcome, each.diagnosis.headline) for each in ran
     ]
     return structs.replace(
         found,
         manifest=(*manifest, *(line for line in found.manifest if line not in manifest)),
-        cannot_say=(*gaps, *found.cannot_say),
+        cannot_say=(*gaps, *found.cannot_say, *beside),
         steps=tuple(steps),
     )
+
+
+#: Results of items that a praise never stands beside.
+_DOUBTS = ("failed", "xfailed", "xpassed")
+#: Suites that hold the values of a run to those of another one.
+_HELD = ("comparison", "sharded")
+
+
+def _takes_praise_back(open_one: Ran, best: Ran, *, has_several_steps: bool) -> bool:
+    """Whether what a run left open keeps `best` from saying that nothing is wrong (docs/diagnosis.md).
+
+    It does where something failed. What was only skipped does not where `best` is about all that was recorded: a
+    comparison holds every record to one that is right, and in a single step no law from step to step can be broken.
+    """
+    found = open_one.diagnosis
+    if found.at_fault or any(found.counts.get(word) for word in _DOUBTS):
+        return True
+    if best.step.suite in _HELD:
+        return open_one.step.suite not in ("laws", "precheck")
+    return open_one.step.suite != "laws" or has_several_steps
+
+
+def _gap(ran: Ran) -> CannotSay:
+    return CannotSay(f"in the suite {ran.step.suite}", _why(ran.diagnosis))
 
 
 def _why(found: Diagnosis) -> str:

@@ -482,10 +482,12 @@ def _rank_of(cause: _Cause) -> tuple[bool, float]:
 
 def with_setup(found: Diagnosis, manifest: tuple[str, ...]) -> Diagnosis:
     """`found`, of two runs that are set up differently: values that differ before any operation may be due to that."""
-    if not manifest or not all(fault.kind in _BEFORE for fault in found.at_fault):
+    # What a script was called with differs by the folder of the dump alone, and explains no value.
+    explains = [line for line in manifest if not line.startswith("command line:")]
+    if not explains or not all(fault.kind in _BEFORE for fault in found.at_fault):
         return structs.replace(found, manifest=manifest)
     at_fault = tuple(structs.replace(fault, confidence="first difference only") for fault in found.at_fault)
-    line = headline(found.outcome, manifest[0], f"then {at_fault[0].name}") if at_fault else found.headline
+    line = headline(found.outcome, explains[0], f"then {at_fault[0].name}") if at_fault else found.headline
     return structs.replace(found, manifest=manifest, at_fault=at_fault, headline=line)
 
 

@@ -189,7 +189,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         for place, fault in enumerate(self.at_fault[:most], 1):
             number = f"{place}. " if len(self.at_fault) > 1 else ""
             where = f", at {fault.source}" if fault.source else ""
-            text = f"{fault.name} ({fault.kind}, {fault.confidence}): {_ended(fault.sentence)}{where}"
+            kind = _KIND_WORDS.get(fault.kind, fault.kind)
+            text = f"{fault.name} ({kind}, {fault.confidence}): {_ended(fault.sentence)}{where}"
             yield _wrapped(number, text, width)
         left = len(self.at_fault) - most + self.cut.get("at_fault", 0)
         if self.at_fault and left > 0:
@@ -245,6 +246,15 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+#: Kinds that a reader of the text would have to look up, in plain words.
+_KIND_WORDS = {
+    "normal-range": "range of the dtype too small",
+    "normal-math": "mathematically not finite",
+    "abnormal": "wrong result",
+    "uncollected": "not collected",
+    "born": "wrong result",
+    "defined": "defined differently",
+}
 #: What is taken away first where the whole is too large: the list, and how many of it are left by then.
 _LEAST = (
     ("cannot_say", 4),

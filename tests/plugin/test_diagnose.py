@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,10 @@ from dump_builder import DumpBuilder
 from gradient_runs import write_step
 
 from pytest_msprobe.__main__ import main
+from pytest_msprobe.diagnose.planning import Step
+from pytest_msprobe.diagnose.running import Ran, summed_up
+from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Outcome
+from pytest_msprobe.diagnosis.from_rows import with_setup
 from pytest_msprobe.diagnosis.value import MOST_LINES, SCHEMA_FILE
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +120,93 @@ def test_where_infinity_begins_is_asked_first(asked: Asked, tmp_path: Path) -> N
     assert (found["suite"], found["at_fault"][0]["record"]) == ("overflow", "Mint.exp.0.forward")
     assert found["at_fault"][0]["kind"] == "abnormal"
     assert [step["arguments"][-1] for step in found["steps"]] == ["--msprobe-suite=overflow"]
+
+
+def a_wrong_call(folder: Path) -> list[str]:
+    step(folder / "target", fault=1.02)
+    return ["target"]
+
+
+def a_wrong_call_of_two_runs(folder: Path) -> list[str]:
+    step(folder / "golden")
+    return [*a_wrong_call(folder), "golden"]
+
+
+def statistics_of_two_runs(folder: Path) -> list[str]:
+    sides = a_wrong_call_of_two_runs(folder)
+    for side in sides:
+        without_tensors(folder / side)
+    return sides
+
+
+def infinity(folder: Path) -> list[str]:
+    step(folder / "target", bad=True)
+    return ["target"]
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("build", [a_wrong_call, a_wrong_call_of_two_runs, statistics_of_two_runs, infinity])
+def test_each_command_that_is_named_next_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Any) -> None:
+    """Exit code 0 or 1: no wrong use, and something is judged. What says that it writes files writes some."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["diagnose", *build(tmp_path), "--json=answer.json"]) == 1
+    found = json.loads((tmp_path / "answer.json").read_text(encoding="utf-8"))
+    commands = [each["arguments"] for each in found["next"] if each["arguments"]]
+    assert commands
+    for command in commands:
+        assert "diagnosis.json" not in command
+        words = command[1:] if command[0] == "python" else ["-m", *command]
+        ended = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+        assert ended.returncode in (0, 1), f"{command}: {ended.stdout}{ended.stderr}"
+        for word in command:
+            option, _, folder = word.partition("=")
+            assert option != "--msprobe-error-data" or list((tmp_path / folder).rglob("*")), command
+
+
+def ran(suite: str, outcome: Outcome, **counts: int) -> Ran:
+    """A run of a suite that found nothing wrong, and left something open where it is unaccounted."""
+    open_part = (CannotSay("3 records", "skipped", 3),) if outcome == "unaccounted" else ()
+    found = Diagnosis(suite=suite, outcome=outcome, headline=f"{suite}: x", cannot_say=open_part, counts=counts)
+    return Ran(Step(suite, (), "", 1.0, is_main=suite not in ("laws", "overflow")), 0, found)
+
+
+@pytest.mark.parametrize(
+    ("runs", "has_several_steps", "outcome"),
+    [
+        ([ran("laws", "unaccounted"), ran("precheck", "rounding")], False, "rounding"),
+        ([ran("laws", "unaccounted"), ran("precheck", "rounding")], True, "unaccounted"),
+        ([ran("laws", "unaccounted", failed=1), ran("precheck", "rounding")], False, "unaccounted"),
+        ([ran("overflow", "unaccounted"), ran("precheck", "rounding")], False, "unaccounted"),
+    ],
+)
+def test_what_was_skipped_takes_praise_back_by_the_rule(
+    runs: list[Ran], has_several_steps: bool, outcome: Outcome
+) -> None:
+    found = summed_up(runs, manifest=(), gaps=(), has_several_steps=has_several_steps)
+    assert found.outcome == outcome
+    assert [(each.what, each.why) for each in found.cannot_say] == [
+        (f"in the suite {runs[0].step.suite}", "3 records: skipped")
+    ]
+
+
+def test_skips_of_a_precheck_leave_a_comparison_that_accounts_for_all() -> None:
+    later = ran("precheck", "unaccounted")
+    later = replace(later, step=replace(later.step, is_main=False))
+    found = summed_up([ran("comparison", "rounding"), later], manifest=(), gaps=())
+    assert (found.outcome, found.cannot_say[0].what) == ("rounding", "in the suite precheck")
+
+
+def test_a_path_that_is_not_there_is_to_be_checked(asked: Asked) -> None:
+    found = asked("nowhere", code=4)
+    assert found["next"][0]["tells"].startswith("nowhere: check the path")
+
+
+def test_the_command_line_alone_explains_no_value() -> None:
+    fault = AtFault(id="a", record="a", kind="parameter", confidence="proved", name="a", sentence="b", how="c")
+    found = Diagnosis(suite="comparison", outcome="fault", headline="Fault: a", at_fault=(fault,))
+    line = "command line: target, golden golden"
+    assert with_setup(found, (line,)).headline == "Fault: a"
+    assert with_setup(found, ("lr of group 0: 0.003, golden 0.001", line)).headline.startswith("Fault: lr of group 0")
 
 
 def test_gradients_are_compared(asked: Asked, tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
 
+from msgspec import structs
+
+from pytest_msprobe.diagnosis import CannotSay, Diagnosis, RunRows
 from pytest_msprobe.reports.csv_pair import WORDS, neutral, new_files
 from pytest_msprobe.suites.contract import RowSummary, SuiteReport
 from pytest_msprobe.verdicts import VerdictRow
@@ -32,9 +35,14 @@ class LawsSummary(RowSummary):
     def __init__(self) -> None:
         self._broken: dict[str, list[VerdictRow]] = {}
         self._counts: Counter[str] = Counter()
+        self._unchecked: dict[str, str] = {}
+        self._unchecked_count = 0
 
     def add(self, row: VerdictRow) -> None:
         self._counts[row.status] += 1
+        if row.status == "skip":
+            self._unchecked.setdefault(row.part, row.message)
+            self._unchecked_count += 1
         if row.status == "error":
             self._broken.setdefault(law_of(row.call), []).append(row)
 
@@ -55,10 +63,21 @@ class LawsSummary(RowSummary):
         if len(broken) > _SHOWN:
             yield f"  and {len(broken) - _SHOWN} more laws"
 
+    def unchecked(self) -> CannotSay | None:
+        """Which laws were not checked, why, and what to do; None where all were."""
+        if not self._unchecked:
+            return None
+        reasons = "; ".join(dict.fromkeys(reason.partition(";")[0] for reason in self._unchecked.values()))
+        what = f"law{'s' if len(self._unchecked) > 1 else ''} {', '.join(self._unchecked)}"
+        return CannotSay(what, f"{reasons}; {_CHECK_MORE}", self._unchecked_count)
+
     @property
     def checked(self) -> int:
         """How many items were judged."""
         return self._counts["pass"] + self._counts["error"]
+
+
+_CHECK_MORE = "collect two steps, or run the script with MSPROBE_LAWS=1"
 
 
 def _size(row: VerdictRow) -> float:
@@ -98,6 +117,14 @@ class LawsReport(SuiteReport):
     def finish(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """What the rows amount to; laws that were not checked are named in one entry."""
+        found = rows.diagnosis()
+        unchecked = self._summary.unchecked()
+        if unchecked is None or rows.unreadable:
+            return found
+        return structs.replace(found, cannot_say=(unchecked, *rows.gaps))
 
     def findings(self) -> Iterator[str]:
         return self._summary.lines()

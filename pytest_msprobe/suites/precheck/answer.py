@@ -63,8 +63,8 @@ def _next(rows: RunRows, at_fault: list[AtFault], *, is_shown: bool) -> list[Nex
         call = call_of(at_fault[0].record)
         return [
             NextStep(
-                rows.facts.command("-k", call, "--msprobe-reproducers=reproducers"),
-                "a script that repeats this call alone",
+                rows.facts.command("-k", call, "--msprobe-error-data=error_data"),
+                "the inputs of this call and both results, as files",
             ),
             NextStep(rows.facts.command("-k", call, "-v"), "all figures of this call"),
         ]

@@ -39,6 +39,9 @@ _MOST_ALONE = 8
 _SHOWN = 6
 #: Changes above so many unit roundoffs of the largest value are none of another order of additions.
 _ROUNDING = 1024
+#: Kind of what changes with the batch by no more than another order of additions does.
+DEPENDS_ON_BATCH = "depends on the batch"
+MORE_THAN_ROUNDING = "more than rounding"
 #: How often the tensors of a doubled batch are in memory, results included.
 _COPIES = 4
 
@@ -325,7 +328,15 @@ def _verdict(found: Mapping[str, tuple[Array, _Found]], size: int, device: str) 
     if not wrong:
         return Verdict("pass", outputs=rows, device=device)
     lines = [f"{row.label} {row.tested_dtype} {row.shape}: {row.message}" for row in wrong]
-    return Verdict("error", "rows change with the batch", rows, explanation="\n".join(lines), device=device)
+    is_rounding = not any(row.message.partition(": ")[0].endswith(MORE_THAN_ROUNDING) for row in wrong)
+    return Verdict(
+        "error",
+        "rows change with the batch",
+        rows,
+        explanation="\n".join(lines),
+        device=device,
+        properties=(("kind", DEPENDS_ON_BATCH),) if is_rounding else (),
+    )
 
 
 def _row(label: str, array: Array, found: _Found, size: int) -> OutputRow:
@@ -340,7 +351,7 @@ def _row(label: str, array: Array, found: _Found, size: int) -> OutputRow:
     if found.ulp is not None:
         is_large = found.share > _ROUNDING * unit_roundoff(array.dtype)
         by = f" by up to {found.ulp:.3g} ulp, {found.share:.1g} of the largest value of the row"
-        by += ", more than rounding" if is_large else ""
+        by += f", {MORE_THAN_ROUNDING}" if is_large else ""
     message = f"rows change{by}: {batches}"
     return OutputRow(label, "", dtype, array.shape, "error", message, figures=figures, pattern="rows change")
 

@@ -11,8 +11,11 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from pytest_msprobe.diagnosis import AtFault, Diagnosis, RunRows
 from pytest_msprobe.diagnosis.from_rows import short_source
+from pytest_msprobe.diagnosis.value import CONFIDENCES
 from pytest_msprobe.reports.csv_pair import WORDS, neutral, new_files
 from pytest_msprobe.suites.contract import SuiteReport
 from pytest_msprobe.suites.grouping import direction_and_device
@@ -95,6 +98,8 @@ def _region(blocks: Sequence[int], length: int, shape: tuple[int, ...]) -> str:
 
 COLUMNS = ("API Name", "Direction", "Device", "Status", "Digest", "Devices", "Message")
 _SHOWN = 10
+#: `DEPENDS_ON_BATCH` of batch.py, which would load NumPy here.
+_DEPENDS_ON_BATCH = "depends on the batch"
 
 
 class RepeatReport(SuiteReport):
@@ -157,8 +162,14 @@ class RepeatReport(SuiteReport):
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         """Calls that do not repeat, and devices that disagree."""
+        at_fault = [
+            structs.replace(each, confidence="possible") if each.kind == _DEPENDS_ON_BATCH else each
+            for each in rows.at_fault()
+        ]
+        at_fault.sort(key=lambda each: CONFIDENCES.index(each.confidence))
         if not self._odd_rows:
-            return rows.diagnosis()
+            is_doubt = bool(at_fault) and all(each.confidence == "possible" for each in at_fault)
+            return rows.made("unaccounted" if is_doubt else rows.outcome(is_fault=bool(at_fault)), at_fault)
         row, found = self._odd_rows[0]
         (first, count), *others = self._odd.most_common()
         sentence = f"differs from the others in {count} of {self._compared} results, first {row.call}: {found.where}"
@@ -173,7 +184,7 @@ class RepeatReport(SuiteReport):
             source=short_source(row.place.source) if row.place is not None else "",
             count=count,
         )
-        return rows.made("fault", [*rows.at_fault(), device])
+        return rows.made("fault", [*at_fault, device])
 
     def fault(self) -> str:
         """Devices that disagree: none of their items has failed, since each agrees with itself."""

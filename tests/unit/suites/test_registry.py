@@ -27,6 +27,7 @@ SETTINGS: list[type[Options]] = [
     GradientSettings,
     OverflowSettings,
     ComparisonSettings,
+    LawsSettings,
     PrecheckSettings,
     RepeatSettings,
     ShardedSettings,

@@ -479,7 +479,7 @@ def next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[str]:
     if fault.kind == "born":
         return [
             check,
-            f"{check} --msprobe-reproducers=reproducers",
+            f"{check} --msprobe-error-data=error_data",
             f'dump again with "scope": ["{call}", "{call}"] for this call alone',
         ]
     if fault.kind == "parameter":

@@ -327,8 +327,12 @@ def _next(rows: RunRows, causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: 
             if not text.startswith("pytest "):
                 yield NextStep((), text)
             elif "--msprobe-device=DEVICE" not in text:
-                is_script = "--msprobe-reproducers" in text
-                tells = "a script that repeats the call alone" if is_script else "how far this call is off by itself"
+                is_kept = "--msprobe-error-data" in text
+                tells = (
+                    "the inputs of the call and both results, as files"
+                    if is_kept
+                    else "how far this call is off by itself"
+                )
                 yield NextStep(tuple(shlex.split(text)), tells)
 
 
