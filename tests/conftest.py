@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,8 @@ LEFT_OUT = {TESTS / name: needed for name, needed in NEEDS.items() if importlib.
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Workers have a width of 80, to which the runs inside tests would wrap their texts.
+    os.environ.pop("COLUMNS", None)
     config.addinivalue_line("markers", "needs(module): skipped where this optional dependency is not installed")
     config.pluginmanager.register(ExpectedSkips(TESTS / "expected_skips.txt"), "expected-skips")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import gc
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -261,6 +262,8 @@ class Run:
         if self._said.lines:
             self.problems.append(f"{name}: without any fault it says {self._said.lines[:3]}")
         self.entries |= {POINTS.names[number] for number in POINTS.entries}
+        # The collector looks through the objects of the process for optimizers: those of the framework are many.
+        gc.freeze()
         errors = itertools.cycle((Injected, MemoryError, RecursionError))
         for number in sorted(reached.keys() - self.done):
             self.done.add(number)
