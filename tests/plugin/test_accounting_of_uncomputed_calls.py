@@ -77,7 +77,7 @@ def test_what_is_left_of_a_sum_of_zero_is_rounding(pytester: pytest.Pytester) ->
     for side, error in (("target", 2e-6), ("golden", -1e-6)):
         builder = DumpBuilder(pytester.path / side / "step0" / "rank0")
         builder.call("Mint.sum.0", [values], [np.array(values.sum(dtype=np.float64) + error, np.float32)]).write()
-    result = pytester.runpytest_inprocess("--msprobe-dump=target", "--msprobe-golden=golden")
+    result = pytester.runpytest_inprocess("--msprobe-dump=target", "--msprobe-golden=golden", "-v")
     result.assert_outcomes(xfailed=1)
     result.stdout.fnmatch_lines(["No operation is wrong on either side: *"])
 
@@ -95,7 +95,7 @@ def test_a_run_that_is_not_accounted_for_is_no_success_unless_that_is_accepted(
         folder, held = pytester.path / side / "step0" / "rank0", X * np.float32(factor)
         path = DumpBuilder(folder).call("Mint.exp.0", [held], [np.exp(held)]).write()
         change_tensors(path, unwritten)
-    result = pytester.runpytest_inprocess("--msprobe-dump=target", "--msprobe-golden=golden", *accepted)
+    result = pytester.runpytest_inprocess("--msprobe-dump=target", "--msprobe-golden=golden", "-v", *accepted)
     assert (result.ret, result.parseoutcomes()) == (ret, {"xfailed": 1})
     said = ["*not every difference is accounted for*", "*--msprobe-accept=unaccounted accepts it"]
     result.stdout.fnmatch_lines(said[: 1 + ret])

@@ -40,7 +40,7 @@ def diagnosis(pytester: pytest.Pytester) -> dict[str, Any]:
 def test_permuted_rows_are_seen(pytester: pytest.Pytester) -> None:
     write(pytester.path / "target", np.exp(X)[::-1].copy())
     write(pytester.path / "golden", np.exp(X))
-    result = pytester.runpytest(*RUN)
+    result = pytester.runpytest(*RUN, "-v")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*Torch.exp.0.forward: its inputs have equal sketches, and output.0 differs: *"])
     found = diagnosis(pytester)
@@ -65,7 +65,7 @@ def test_a_run_that_compared_nothing_is_no_success(pytester: pytest.Pytester) ->
         change_tensors(path, lambda entry, folder: [entry.pop(key) for key in ("Max", "Min", "Mean", "Norm")])
     sketches = pytester.path / "golden" / "step3" / "rank1" / "sketches.bin"
     sketches.write_bytes(sketches.read_bytes().replace(b"20261124", b"20261125"))
-    result = pytester.runpytest(*RUN)
+    result = pytester.runpytest(*RUN, "-v")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*sketches with seed 20261125 cannot be used here*", "*no value was compared*"])
     assert "passed" not in result.parseoutcomes()

@@ -6,7 +6,6 @@ import gc
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import mindspore
@@ -20,7 +19,7 @@ from msprobe_collector.dump_format.writing.encoding import fingerprint_of
 from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings, number_of
 from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
 from msprobe_collector.recording.manifest import layer_settings, python_state, seen_objects
-from msprobe_collector.recording.plain_values import OMITTED, plain
+from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, plain
 
 #: Of the context what changes numbers, by MindSpore's name. One that a version does not have is left out.
 _CONTEXT = (
@@ -52,7 +51,7 @@ class MindSporeFacts:
     def device(self) -> Mapping[str, object]:
         """Target and number of the device."""
         found: dict[str, object] = {"kind": str(context.get_context("device_target"))}
-        with suppress(Exception):
+        with WhatIsTold():
             if found["kind"] != "CPU":
                 found["name"] = str(mindspore.hal.get_device_name(context.get_context("device_id")))
         return found
@@ -64,7 +63,7 @@ class MindSporeFacts:
         own = (*_CONTEXT, *of_ascend)
         for ask, names in ((context.get_context, own), (context.get_auto_parallel_context, _PARALLEL)):
             for name in names:
-                with suppress(Exception):
+                with WhatIsTold():
                     found[name] = plain(ask(name), number_of)
         if "mode" in found:
             found["mode"] = "GRAPH_MODE" if found["mode"] == context.GRAPH_MODE else "PYNATIVE_MODE"
@@ -110,7 +109,7 @@ class MindSporeFacts:
         """Of MindSpore's operators and of mint, of Python and NumPy."""
         states: dict[str, object] = {"python": python_state(random.getstate())}
         seeds: dict[str, object] = {"mindspore": mindspore.get_seed()}
-        with suppress(Exception):
+        with WhatIsTold():
             states["mint"] = xxhash.xxh3_64_hexdigest(mindspore.get_rng_state().asnumpy().tobytes())
             seeds["mint"] = int(mindspore.initial_seed())
         if (numpy := sys.modules.get("numpy")) is not None:

@@ -6,7 +6,6 @@ import gc
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from msprobe_collector.pytorch.hyperparameters import group_settings, number_of
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
 from msprobe_collector.recording.manifest import Fingerprints, layer_settings, python_state, seen_objects
-from msprobe_collector.recording.plain_values import OMITTED, plain
+from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, plain
 
 _C: Any = torch._C
 _backends: Any = torch.backends
@@ -82,10 +81,10 @@ class TorchFacts:
     def versions(self) -> Mapping[str, object]:
         """Of CUDA and what belongs to it."""
         found: dict[str, object] = {"cuda": torch.version.cuda, "hip": torch.version.hip}
-        with suppress(Exception):
+        with WhatIsTold():
             found["cudnn"] = _backends.cudnn.version()
         if torch.version.cuda is not None and _cuda.is_initialized():
-            with suppress(Exception):
+            with WhatIsTold():
                 found["nccl"] = ".".join(map(str, _cuda.nccl.version()))
         if isinstance(cann := getattr(getattr(sys.modules.get("torch_npu"), "version", None), "cann", None), str):
             found["cann of torch_npu"] = cann
@@ -94,10 +93,10 @@ class TorchFacts:
     def device(self) -> Mapping[str, object]:
         """Name and number of the current device; the CPU's instructions."""
         found: dict[str, object] = {}
-        with suppress(Exception):
+        with WhatIsTold():
             found["cpu instructions"] = _backends.cpu.get_cpu_capability()
         for kind in ("cuda", "npu", "xpu"):
-            with suppress(Exception):
+            with WhatIsTold():
                 module = getattr(torch, kind, None)
                 if module is not None and module.is_initialized():
                     found["kind"], found["name"] = kind, str(module.get_device_name())
@@ -108,7 +107,7 @@ class TorchFacts:
         """Those of the table that this version has."""
         found: dict[str, object] = {}
         for name, ask in _SWITCHES.items():
-            with suppress(Exception):
+            with WhatIsTold():
                 found[name] = plain(ask(), number_of)
         return found
 
@@ -175,7 +174,7 @@ class TorchFacts:
         """Of PyTorch, of CUDA where it runs, of Python, of NumPy where it is loaded."""
         states = {"torch": _digest(torch.get_rng_state()), "python": python_state(random.getstate())}
         for kind in ("cuda", "npu"):
-            with suppress(Exception):
+            with WhatIsTold():
                 module = getattr(torch, kind, None)
                 if module is not None and module.is_initialized():
                     states[kind] = _digest(module.get_rng_state())
@@ -198,7 +197,7 @@ class TorchFacts:
         kinds = ("cpu", "cuda", "npu")
         found = {}
         for kind in kinds:
-            with suppress(Exception):
+            with WhatIsTold():
                 if torch.is_autocast_enabled(kind):
                     found[kind] = str(torch.get_autocast_dtype(kind))
         return found
@@ -232,7 +231,7 @@ class TorchFacts:
 
     def _tensor(self, name: str, tensor: Any) -> dict[str, object]:
         entry: dict[str, object] = {"name": name, "dtype": str(tensor.dtype).removeprefix("torch.")}
-        with suppress(Exception):  # a parameter that is made later has no shape
+        with WhatIsTold():  # a parameter that is made later has no shape
             entry["shape"] = list(tensor.shape)
             if isinstance(tensor, nn.Parameter):
                 entry["requires_grad"] = tensor.requires_grad
