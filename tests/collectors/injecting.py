@@ -262,8 +262,6 @@ class Run:
         if self._said.lines:
             self.problems.append(f"{name}: without any fault it says {self._said.lines[:3]}")
         self.entries |= {POINTS.names[number] for number in POINTS.entries}
-        # The collector looks through the objects of the process for optimizers: those of the framework are many.
-        gc.freeze()
         errors = itertools.cycle((Injected, MemoryError, RecursionError))
         for number in sorted(reached.keys() - self.done):
             self.done.add(number)
@@ -274,6 +272,8 @@ class Run:
             self._inject(name, bare, number, turn, next(errors))
 
     def _inject(self, scenario: str, bare: object, number: int, turn: int, error: type[BaseException]) -> None:
+        # The collector looks through the objects of the process for optimizers: those of the framework are many.
+        gc.freeze()
         found, problem = self._collected(scenario, number, turn, error)
         self.injections += 1
         where = f"{scenario}: {error.__name__} in call {turn} of {POINTS.names[number]}"
