@@ -357,7 +357,8 @@ def _same_bytes(left: Array, right: Array) -> bool:
 def _wide(values: Array) -> Array:
     if values.dtype.kind in "iub" and values.dtype.itemsize == 8:
         return values.astype(np.longdouble)  # 64 bits: float64 would make neighbours equal
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs of a damaged file
+        return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def _leftovers(

@@ -69,7 +69,7 @@ def test_all_that_was_collected_passes(
     counts = re.search(r"(\d+) passed, 0 failed", text)
     assert counts is not None, text
     assert int(counts[1]) >= passed
-    not_judged = text.partition("not judged:")[2].partition("results:")[0]
+    not_judged = text.partition("\nnot judged:\n")[2].partition("results:")[0]
     assert {line.split(maxsplit=1)[1] for line in not_judged.splitlines() if line.strip()} == reasons
 
 

@@ -188,7 +188,7 @@ def test_a_mix_dump_compares_its_cells_too(pytester: pytest.Pytester, dumps: Pat
     mix = dumps / "gpt_tiny_mix"
     result = pytester.runpytest(f"--msprobe-dump={mix}", f"--msprobe-golden={mix}")
     result.assert_outcomes(passed=236)
-    result.stdout.fnmatch_lines(["Equal: every tensor of 236 records, bit by bit"])
+    result.stdout.fnmatch_lines(["Equal: every compared tensor of 236 records, bit by bit"])
 
 
 def test_no_framework_is_imported(pytester: pytest.Pytester) -> None:

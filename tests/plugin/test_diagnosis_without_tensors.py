@@ -155,7 +155,7 @@ def test_equal_tensors_are_said_to_be_equal_where_nothing_is_computed_again(pyte
         step(pytester.path / side)
     result, found = diagnose(pytester, "--msprobe-accounting=off")
     assert result.ret == 0
-    assert found["headline"] == "Equal: every tensor of 5 records, element by element"
+    assert found["headline"] == "Equal: every compared tensor of 5 records, element by element"
 
 
 def test_workers_come_to_the_same_answer(pytester: pytest.Pytester) -> None:

@@ -281,8 +281,8 @@ def _not_covered(pairs: Sequence[Pair], basis: Basis) -> Iterator[CannotSay]:
 
 
 _EQUAL = {
-    "tensors": "every tensor of {} records, bit by bit",
-    "values": "every tensor of {} records, element by element",
+    "tensors": "every compared tensor of {} records, bit by bit",
+    "values": "every compared tensor of {} records, element by element",
     "fingerprints": "all fingerprints of {} records, bit by bit",
     "checksums": "all checksums of {} records, bit by bit",
     "sketches": "all sketches and statistics of {} records",
