@@ -274,7 +274,7 @@ class RunRows:
         """What the rows say was not judged, the most frequent reason first."""
         found = [
             CannotSay(name if count == 1 else f"{count} {self.facts.item_noun}, the first {name}", reason, count)
-            for reason, (name, count) in sorted(self._skipped.items(), key=lambda entry: -entry[1][1])
+            for reason, (name, count) in sorted(self._skipped.items(), key=lambda entry: (-entry[1][1], entry[0]))
         ]
         found = [
             *(

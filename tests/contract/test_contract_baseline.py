@@ -57,7 +57,11 @@ def scaled(factor: float) -> Callable[[Content], None]:
 def passed_beside(plain: Run, baseline: Path) -> dict[str, Any]:
     """The row of a record that passes, in the file of the first known failure."""
     first = json.loads(baseline.read_text(encoding="utf-8"))["known"][0]
-    (dump, *_) = (row["dump"] for row in plain.rows if (row["call"], row["part"]) == (first["call"], first["part"]))
+    (dump, *_) = (
+        row["dump"]
+        for row in plain.rows
+        if (row["call"], row["part"], row["outcome"]) == (first["call"], first["part"], "failed")
+    )
     return next(row for row in plain.rows if row["outcome"] == "passed" and row["dump"] == dump)
 
 

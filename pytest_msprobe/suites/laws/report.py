@@ -37,12 +37,15 @@ class LawsSummary(RowSummary):
         self._counts: Counter[str] = Counter()
         self._unchecked: dict[str, str] = {}
         self._unchecked_count = 0
+        self._is_of_dump = False
 
     def add(self, row: VerdictRow) -> None:
         self._counts[row.status] += 1
         if row.status == "skip":
-            self._unchecked.setdefault(row.part, row.message)
+            law = law_of(row.call)
+            self._unchecked[law] = min(row.message, self._unchecked.get(law, row.message))
             self._unchecked_count += 1
+            self._is_of_dump |= not row.dump.endswith(".jsonl")
         if row.status == "error":
             self._broken.setdefault(law_of(row.call), []).append(row)
 
@@ -67,9 +70,12 @@ class LawsSummary(RowSummary):
         """Which laws were not checked, why, and what to do; None where all were."""
         if not self._unchecked:
             return None
-        reasons = "; ".join(dict.fromkeys(reason.partition(";")[0] for reason in self._unchecked.values()))
-        what = f"law{'s' if len(self._unchecked) > 1 else ''} {', '.join(self._unchecked)}"
-        return CannotSay(what, f"{reasons}; {_CHECK_MORE}", self._unchecked_count)
+        laws = sorted(self._unchecked)  # workers give rows in any order
+        reasons = dict.fromkeys(self._unchecked[law].partition(";")[0] for law in laws)
+        what = f"law{'s' if len(laws) > 1 else ''} {', '.join(laws)}"
+        return CannotSay(
+            what, "; ".join([*reasons, *([_CHECK_MORE] if self._is_of_dump else [])]), self._unchecked_count
+        )
 
     @property
     def checked(self) -> int:
