@@ -31,7 +31,6 @@ SETTINGS: list[type[Options]] = [
     PrecheckSettings,
     RepeatSettings,
     ShardedSettings,
-    LawsSettings,
 ]
 
 
