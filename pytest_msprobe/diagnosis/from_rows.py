@@ -392,9 +392,14 @@ def how_wrong(output: OutputRow | None) -> str:
     """How wrong an output is, in a few words; "" where no figure says it."""
     if output is None or output.status != "error":
         return ""
+    distance, tolerance = output.figures.get("distance"), output.figures.get("tolerance")
+    if distance is not None and tolerance is not None and 0 < distance <= tolerance:
+        return ""  # it is wrong in another way than by its size
     for name, words in _HOW:
         value = output.figures.get(name)
-        if value:
+        # Of a value that must be equal the distance says how wrong it is, not how many times no tolerance.
+        is_exact = name == "ratio" and tolerance == 0 and distance is not None
+        if value and not is_exact:
             return words.format(figure(value)) if math.isfinite(value) else "not finite on one side"
     return ""
 

@@ -234,6 +234,32 @@ def test_the_first_wrong_place_is_at_fault(
     assert strict["failed"] == 1 + result.parseoutcomes().get("xfailed", 0)
 
 
+def _said(result: pytest.RunResult) -> tuple[list[str], str]:
+    """The lines on failures, and the headline."""
+    (headline,) = (line for line in result.outlines if line.startswith("Fault: "))
+    return [line for line in result.outlines if line.startswith("FAILED ")], headline
+
+
+@pytest.mark.parametrize("verbose", [(), ("-v",)], ids=["", "verbose"])
+def test_how_far_off_is_not_said_of_a_sum_that_fits(pytester: pytest.Pytester, verbose: tuple[str, ...]) -> None:
+    sharded(pytester.path, _no_reduction)
+    (failed,), headline = _said(pytester.runpytest(*ARGUMENTS[:2], *verbose))
+    assert failed.startswith("FAILED (input.0: the ranks hold terms of a sum that nothing has a")
+    assert headline == "Fault: Module.norm.Norm.0, ranks 0 to 1"
+
+
+@pytest.mark.parametrize("verbose", [(), ("-v",)], ids=["", "verbose"])
+def test_a_dump_without_an_optimizer_says_so(pytester: pytest.Pytester, verbose: tuple[str, ...]) -> None:
+    sharded(pytester.path)
+    for path in pytester.path.rglob("dump.json"):
+        data = json.loads(path.read_text(encoding="utf-8"))["data"]
+        edited(path, data={name: record for name, record in data.items() if not name.startswith("Optimizer.")})
+    result = pytester.runpytest(*ARGUMENTS[:2], *verbose)
+    result.assert_outcomes(passed=ITEMS - 1)
+    words = "what the optimizer got and left is not in the dump of the logical run, so it was not judged"
+    assert result.outlines.count(words) == 1
+
+
 def _copy(ranks: list[Arrays]) -> None:
     ranks[1]["copy"] = SCALE
 

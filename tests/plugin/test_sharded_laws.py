@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
-from test_sharded import GRADIENT, Arrays, membership, sharded, table, whole
+from test_sharded import GRADIENT, Arrays, _said, membership, sharded, table, whole
 
 F32 = np.float32
 ARGUMENTS = ("--msprobe-dump=tp2", "--msprobe-suite=sharded", "-v")
@@ -58,6 +59,11 @@ COLLECTIVES: dict[str, tuple[list[list[Any]], list[list[Any]], dict[str, Any]]] 
 }
 
 
+def _is_exact(name: str) -> bool:
+    """Whether a collective adds nothing, so that what comes out must be equal."""
+    return "reduce" not in name
+
+
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_what_comes_out_of_a_collective_is_what_went_in(pytester: pytest.Pytester, name: str) -> None:
     given, made, keywords = COLLECTIVES[name]
@@ -78,6 +84,10 @@ def test_what_comes_out_of_a_collective_is_what_went_in(pytester: pytest.Pyteste
             "*what came out on rank 1 is not what went in on ranks 0, 1: *",
         ]
     )
+    (failed,), headline = _said(result)
+    assert failed.startswith("FAILED (off by 0.01" if _is_exact(name) else "FAILED (1"), "all is finite"
+    assert " x its tolerance) " in failed or " of its size) " in failed
+    assert re.search(r", [01]\.\d+ % off, ", headline)
 
 
 def test_an_asynchronous_result_in_no_record_is_not_judged(pytester: pytest.Pytester) -> None:

@@ -18,7 +18,7 @@ from pytest_msprobe.diagnosis.from_rows import named, short_source
 from pytest_msprobe.reports.csv_pair import neutral, new_files
 from pytest_msprobe.suites.contract import RowSummary, SuiteReport
 from pytest_msprobe.suites.sharded.alone import LawsSession
-from pytest_msprobe.suites.sharded.judgement import PHASES, WRONG, RecordFinding
+from pytest_msprobe.suites.sharded.judgement import PHASES, WRONG, RecordFinding, ValueFinding
 from pytest_msprobe.suites.sharded.lanes import Place, picture
 from pytest_msprobe.suites.sharded.session import ShardedSession
 from pytest_msprobe.verdicts import VerdictRow
@@ -82,8 +82,8 @@ def _entry(group: Sequence[_Wrong]) -> AtFault:
     values = first.finding.wrong
     value = values[0] if values else None
     cells = [(one.row.call, one.row.place.cells[-1] if one.row.place and one.row.place.cells else "") for one in group]
-    sizes = [each.distance for one in group for each in one.finding.wrong if each.distance is not None]
-    size = max(filter(isfinite, sizes), default=None)
+    sizes = [size for one in group for each in one.finding.wrong if (size := _size(each)) is not None]
+    size = max(sizes, default=None)
     evidence: dict[str, float | int | str] = {}
     if value is not None:
         evidence = {"state": value.state, "tried": "; ".join(value.tried[:3])}
@@ -106,6 +106,13 @@ def _entry(group: Sequence[_Wrong]) -> AtFault:
         count=len(group),
         evidence=evidence,
     )
+
+
+def _size(value: ValueFinding) -> float | None:
+    """How far off a value is; None where it fits a placement, which it may not have, and where no number says it."""
+    if value.distance is None or not isfinite(value.distance) or value.distance <= (value.tolerance or 0.0):
+        return None
+    return value.distance
 
 
 class ShardedSummary(RowSummary):
@@ -191,6 +198,7 @@ class ShardedSummary(RowSummary):
             yield printable(next(_lines(step, prefix)))
             if step.by_laws and step.states["unjudged"]:
                 yield f"{step.states['unjudged']} values are of no law, so that they may be wrong"
+            yield from _of_optimizer(step)
 
     def markup(self) -> str:
         return "".join(picture(step.places) for step in self.steps.values())
@@ -221,7 +229,11 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
     yield from (f"{count} records were not judged: {reason}" for reason, count in step.reasons.most_common(_SHOWN))
     if step.beside:
         yield f"{step.beside} records of ranks were not judged: the logical run has no such call or layer"
-    if judged and not step.has_optimizer:
+    yield from _of_optimizer(step)
+
+
+def _of_optimizer(step: _Step) -> Iterator[str]:
+    if any(step.states[state] for state in ("placed", *WRONG)) and not step.has_optimizer:
         where = "of the ranks" if step.by_laws else "of the logical run"
         yield f"what the optimizer got and left is not in the dump {where}, so it was not judged"
 
