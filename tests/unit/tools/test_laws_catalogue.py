@@ -77,9 +77,7 @@ def test_a_training_that_wrote_nothing_has_no_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize(
-    ("name", "verdict"), [("zero_grad left out", "right"), ("labels are moved twice", "right"), ("Adam", "clean")]
-)
+@pytest.mark.parametrize(("name", "verdict"), [("zero_grad left out", "right"), ("Adam", "clean")])
 def test_entries_are_trained_and_judged(name: str, verdict: str, tmp_path: Path) -> None:
     outcome = launched(entry(name), tmp_path)
     assert read(entry(name), outcome.folder, failure=outcome.failure).verdict == verdict
