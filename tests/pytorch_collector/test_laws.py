@@ -237,14 +237,22 @@ if __name__ == "__main__":
 """,
         encoding="utf-8",
     )
-    environment = {**os.environ, "MSPROBE_LAWS": "1", "PYTHONPATH": os.pathsep.join((str(tmp_path), str(root)))}
-    command = [sys.executable, "train.py"]
+    page = (Path(__file__).parents[2] / "docs" / "laws.md").read_text(encoding="utf-8")
+    train, judge = page.partition("```bash\n")[2].partition("```")[0].splitlines()
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "PYTHONPATH": os.pathsep.join((str(tmp_path), str(root), str(Path(__file__).parents[2]))),
+    }
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=True
+        train, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=True
     )
     assert {line["law"] for line in findings_in(tmp_path / "msprobe_laws")} == {"gradients-are-fresh"}
     assert done.stderr.count("msprobe: ") == 2
     assert "train.py:10, in <module>: optimizer.step()" in done.stderr
+    judged = subprocess.run(judge, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert judged.returncode == 1, judged.stdout
+    assert "gradients-are-fresh" in judged.stdout
     without = {**environment, "MSPROBE_LAWS": ""}
     code = "import sys; print([name for name in sys.modules if 'msprobe' in name])"
     shown = subprocess.run(
