@@ -115,7 +115,8 @@ class RunDiagnosis:
         if not is_judged and found.outcome != "fault":
             reason = report.untested() or next((each.why for each in (*unread, *left, *found.cannot_say)), "")
             found = self.rows.made("not_judged", told=reason)
-        found = with_gaps(found, [*unread, *left])
+        said = {each.why for each in found.cannot_say}  # by the suite, of a folder that the collection refused as well
+        found = with_gaps(found, [*(each for each in unread if each.why not in said), *left])
         if is_bad and found.outcome in OUTCOMES[2:4]:
             found = with_gaps(found, [CannotSay("the run", "it ended with an error, which the terminal shows")])
         self._found = found

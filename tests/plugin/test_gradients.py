@@ -168,6 +168,7 @@ def test_missing_ranks_and_steps_are_named_and_the_others_compared(pytester: pyt
             f"not compared: rank 2: {runs}/a has no such rank, which the other run has",
         ]
     )
+    assert "which the other run has (and 2 more)" in " ".join(result.stdout.str().split())  # however it is wrapped
 
 
 def test_torn_files_cost_their_own_gradients(pytester: pytest.Pytester, runs: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,10 @@ def _save_sharded(rank: int, folder: str) -> None:
     dcp.save(sharded.state_dict(), checkpoint_id=f"{folder}/fsdp")
     parallelize_module(parallel, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel(), "1": RowwiseParallel()})
     dcp.save(parallel.state_dict(), checkpoint_id=f"{folder}/tp")
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(
+        0
+    )  # gloo now and then aborts a rank whose peer takes its groups down first, and that is not what is tested
 
 
 def test_checkpoints_that_two_ranks_saved(tmp_path: Path) -> None:
