@@ -188,7 +188,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         most = 1 if len(self.at_fault) == 1 else 3
         for place, fault in enumerate(self.at_fault[:most], 1):
             number = f"{place}. " if len(self.at_fault) > 1 else ""
-            where = f", at {fault.source}" if fault.source else ""
+            where = f"{self._told_apart(fault)}{f', at {fault.source}' if fault.source else ''}"
             kind = _KIND_WORDS.get(fault.kind, fault.kind)
             text = f"{fault.name} ({kind}, {fault.confidence}): {_ended(fault.sentence)}{where}"
             yield _wrapped(number, text, width)
@@ -212,6 +212,18 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
                 yield [f"{_COMMAND}{step}", *_wrapped("      (", f"{step.tells})", width)]
             else:
                 yield _wrapped(_COMMAND, step.tells, width)
+
+    def _told_apart(self, fault: AtFault) -> str:
+        """Steps and ranks of a cause where another one has others: the same call may be wrong in each of them."""
+        found = (
+            (noun, places)
+            for noun, places, others in (
+                ("step", fault.steps, {each.steps for each in self.at_fault}),
+                ("rank", fault.ranks, {each.ranks for each in self.at_fault}),
+            )
+            if places and len(others) > 1
+        )
+        return "".join(f", {noun}{'s' if len(many) > 1 else ''} {', '.join(map(str, many))}" for noun, many in found)
 
     def _shortened(self) -> Diagnosis:
         """A copy with texts and lists of bounded length, and rounded figures."""

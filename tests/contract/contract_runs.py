@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import jsonschema
 from contract_samples import Sample
 
 from pytest_msprobe.diagnosis.value import SCHEMA_FILE
@@ -158,6 +157,8 @@ class Run:
         encoded = (self.out / "diagnosis.json").read_bytes()
         assert len(encoded) <= 4096
         found: dict[str, Any] = json.loads(encoded)
+        import jsonschema  # here: pytest loads this folder's conftest where only the plugin is installed
+
         jsonschema.validate(found, json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
         return found
 

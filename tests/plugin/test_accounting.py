@@ -7,6 +7,7 @@ import shutil
 import weakref
 import zlib
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +332,10 @@ def test_an_earlier_step_that_differs_is_said_before_the_later_one(pytester: pyt
         ["step 0 rank 0: At fault: *", "step 1 rank 0: Step 0 differs already: read its answer first. At fault: *"]
     )
     assert [fault["steps"] for fault in diagnosis(pytester)["at_fault"]] == [[0], [1]]
+    result = pytester.runpytest("--msprobe-dump=target", "--msprobe-golden=golden")
+    causes = [f"{number}. Mint.exp.0 *, step {number - 1}, at /home/train/net.py:7" for number in (1, 2)]
+    text = " ".join(line.strip() for line in result.outlines)
+    assert fnmatch(text, f"*{causes[0]} {causes[1]} follows from it: *")
 
 
 def test_other_steps_that_are_compared_are_said(pytester: pytest.Pytester) -> None:
