@@ -24,7 +24,6 @@ from msprobe_collector.dump_format.dump import own_frames
 from msprobe_collector.dump_format.values import printable, printable_lines
 from pytest_msprobe.engines.process import ending_after, time_limit_seconds
 from pytest_msprobe.reports.baseline import PROPERTY, complaint_of
-from pytest_msprobe.run.baseline import hold
 from pytest_msprobe.run.settings import ROW, RUN, SUITE
 from pytest_msprobe.suites.contract import Group, Problem, Record, Suite, SuiteError, file_id
 from pytest_msprobe.verdicts import EXPECTED, OUTCOMES, Outcome, Status, Verdict, VerdictRow
@@ -175,7 +174,9 @@ class RecordItem(pytest.Item):
             self.stash[ROW] = self.unjudged_row("error", message, seconds=perf_counter() - started)
             raise
         row = self._row(record, verdict, seconds=perf_counter() - started)
-        held = hold(self.config.stash[RUN].known_failures, row, verdict)
+        known = self.config.stash[RUN].known_failures
+        is_wrong = verdict.status == "error" and not verdict.excuse
+        held = None if known is None else known.hold(row, fails=is_wrong)
         self.stash[ROW] = row = row if held is None else row.with_property(PROPERTY, held.as_property)
         if verdict.status == "skip":
             pytest.skip(printable(verdict.message))
@@ -187,7 +188,8 @@ class RecordItem(pytest.Item):
                 pytest.xfail(printable(held.text))
             self.location = self._training_line() or self.location
             text = printable_lines(verdict.explanation) or printable(verdict.message)
-            raise CheckFailure("\n\n".join(filter(None, (text, printable(complaint_of(row))))))
+            complaint = "" if held is None else printable(complaint_of(row))
+            raise CheckFailure("\n\n".join(filter(None, (text, complaint))))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
         """The explanation instead of a traceback through our own code, which also takes long to make."""

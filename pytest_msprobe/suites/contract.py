@@ -6,8 +6,10 @@ pytest's items, of workers and of other suites. `registry.SUITES` lists the suit
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -402,6 +404,31 @@ def file_id(path: Path, root: Path) -> str:
     """
     text = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+class CallNames:
+    """Names in the reports of a run over some files; no two groups share one."""
+
+    def __init__(self, files: Sequence[Path], *, tell_files: bool = False) -> None:
+        """Names for the groups in `files`; `tell_files`: calls of files in one folder have different names anyway."""
+        different = dict.fromkeys(files)
+        self._common = os.path.commonpath([path.parent for path in different]) if len(different) > 1 else None
+        #: Folders that the run takes more than one file of: their names are not enough.
+        counts = Counter(path.parent for path in different)
+        self._shared = {folder for folder, count in counts.items() if count > 1 and not tell_files}
+
+    def of(self, file: str, call: str) -> str:
+        """The name of `call` of the file at path `file`: `rank0/Mint.add.0`, or `Mint.add.0` in a run of one file.
+
+        It is safe to show.
+        """
+        if self._common is None:
+            return printable(call)
+        path = Path(file)
+        place = path.parent.relative_to(self._common)
+        if path.parent in self._shared:
+            place /= path.name if path.name == "dump.json" else path.stem
+        return printable((place / call).as_posix())
 
 
 def place_in(dump: Dump, record: str, forward: str = "") -> StepPosition:
