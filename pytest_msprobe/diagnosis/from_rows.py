@@ -41,8 +41,8 @@ _TELLING = re.compile(r"'[^']*'|\S*[./\[]\S*|\d+")
 _EXPECTED = {EXPECTED, "baseline"}
 #: Options of a run that a command which repeats a part of it leaves out: files that it writes, and how it runs.
 _NOT_REPEATED = re.compile(
-    r"-(q+|v+|n\d*|x|rN|k|pno:cacheprovider|-capture=no)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
-    r"|--msprobe-(diagnosis|jsonl|page|out|resume|shard|csv)\b"
+    r"-(q+|v+|n\d*|x|rN|k|pno:(cacheprovider|unraisableexception|threadexception)|-capture=no)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
+    r"|--msprobe-(diagnosis|jsonl|page|out|resume|shard|table)\b"
 )
 _TAKES_VALUE = ("-k", "-n", "--junitxml", "--junit-xml", "--html", "--maxfail", "--durations", "--numprocesses", "-m")
 #: Figures that say how wrong an output is, and how a reader is told.

@@ -44,12 +44,12 @@ class VerdictObservers:
         self.problem = ""
 
     def tell(self, row: VerdictRow) -> None:
-        """Hand `row` over. What an observer raises ends the observing, not the run."""
+        """Hand `row` over, without its attachment. What an observer raises ends the observing, not the run."""
         hook = self._config.hook.pytest_msprobe_verdict
         if self.problem or not hook.get_hookimpls():
             return
         try:
-            hook(config=self._config, row=row)
+            hook(config=self._config, row=row if row.attachment is None else replace(row, attachment=None))
         except Exception as error:
             self.problem = (
                 f"pytest_msprobe_verdict failed at {row.node_id}: {type(error).__name__}: {error} "
@@ -232,7 +232,7 @@ class ReportPlugin:
             self._done += 1
             self._stream(name, row)
             self._hand_over(name, row)
-            self._observers.tell(_without_attachment(row))
+            self._observers.tell(row)
 
     @pytest.hookimpl
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -458,7 +458,7 @@ class ReportPlugin:
         except OSError as error:
             self._fail(f"--msprobe-out={self._settings.out}", f"{name} {row.label}".rstrip(), error)
         rows = self._open_groups.setdefault(name, [])
-        rows.append(_without_attachment(row))
+        rows.append(row)
         if len(rows) >= len(row.selected):
             self._write(name)
 
@@ -482,11 +482,6 @@ class ReportPlugin:
         )
         if name:
             self._unwritten[name] = None
-
-
-def _without_attachment(row: VerdictRow) -> VerdictRow:
-    """What is kept and shown of a row: its attachment is for the suite's report only."""
-    return row if row.attachment is None else replace(row, attachment=None)
 
 
 def register_reports(

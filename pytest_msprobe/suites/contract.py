@@ -21,7 +21,7 @@ from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.options import Option
 from pytest_msprobe.support import without_numbers
-from pytest_msprobe.verdicts import Figure, Status, StepPosition, Verdict, VerdictRow
+from pytest_msprobe.verdicts import Figure, HeldBy, Status, StepPosition, Verdict, VerdictRow
 
 if TYPE_CHECKING:
     import pytest
@@ -431,8 +431,19 @@ class CallNames:
         return printable((place / call).as_posix())
 
 
-def place_in(dump: Dump, record: str, forward: str = "") -> StepPosition:
-    """Where `record` stands in its step. What a backward does not say is taken from its `forward`."""
+def place_in(
+    dump: Dump,
+    record: str,
+    forward: str = "",
+    *,
+    side: HeldBy = "both",
+    partner: str = "",
+    partner_cells: tuple[str, ...] = (),
+) -> StepPosition:
+    """Where `record` stands in its step. What a backward does not say is taken from its `forward`.
+
+    What stands beside it is as in `StepPosition`.
+    """
     slot = Slot.of(dump.path)
     frame = dump.stacks.user_frame(record) or dump.stacks.user_frame(forward)
     return StepPosition(
@@ -441,6 +452,9 @@ def place_in(dump: Dump, record: str, forward: str = "") -> StepPosition:
         rank=slot.rank,
         step=slot.step,
         source="" if frame is None else str(frame),
+        side=side,
+        partner=partner,
+        partner_cells=partner_cells,
     )
 
 
