@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -19,6 +20,8 @@ Status = Literal["pass", "error", "skip"]
 _Sent = TypeVar("_Sent", bound="Wire")
 #: The word of `OutputRow.rounding` for a failure that is none of the operation's.
 EXPLAINED = "explained by rounding"
+#: How the benchmark of random outputs is called, which is no computation.
+LAW = "law: "
 #: Property of a row whose failure was expected by an xfail mark, with the mark's reason.
 EXPECTED = "expected"
 #: Figures that say how bad an output is: error over tolerance, then what suites without tolerances have.
@@ -263,6 +266,11 @@ class VerdictRow(Wire):
         return self.call.rpartition(".")[0] or self.call
 
     @property
+    def is_plain_pass(self) -> bool:
+        """Whether it was judged and passed, and no mark says that it must not."""
+        return self.status == "pass" and self.outcome == "passed"
+
+    @property
     def worst(self) -> OutputRow | None:
         """The worst output, which is shown where there is room for one; None when nothing was compared."""
         return max(self.outputs, key=lambda output: output.badness, default=None)
@@ -282,6 +290,47 @@ class VerdictRow(Wire):
         """A copy with property `name` set to `value`; an empty value removes it."""
         others = tuple(entry for entry in self.properties if entry[0] != name)
         return replace(self, properties=(*others, (name, value)) if value else others)
+
+
+@dataclass(slots=True)
+class RowCounts:
+    """Running counts over the rows of one suite, in any order; their size does not grow with the number of rows.
+
+    Attributes:
+        outcomes: rows by what pytest made of them.
+        by_api: the same by API, or by the suite's own kind.
+        reasons: skipped rows by reason.
+        explained: how many failures rounding explains.
+        files: the first part of node ids, by path of the dump.
+        standards, devices: what rows that passed were judged by, random ones left out, and what was tested.
+    """
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    by_api: dict[str, Counter[str]] = field(default_factory=dict)
+    reasons: Counter[str] = field(default_factory=Counter)
+    explained: int = 0
+    files: dict[str, str] = field(default_factory=dict)
+    standards: set[str] = field(default_factory=set)
+    devices: set[str] = field(default_factory=set)
+
+    def count(self, row: VerdictRow) -> None:
+        """Count one row."""
+        self.outcomes[row.outcome] += 1
+        self.by_api.setdefault(row.api, Counter())[row.outcome] += 1
+        if row.dump not in self.files:
+            self.files[row.dump] = row.node_id.partition("::")[0]
+        if row.status == "skip":
+            self.reasons[row.message] += 1
+        elif row.status == "pass":
+            self.devices.add(row.device)
+            if not row.bench.startswith(LAW):
+                self.standards.update(output.standard for output in row.outputs)
+        self.explained += row.outcome == "failed" and row.rounding == EXPLAINED
+
+    @property
+    def total(self) -> int:
+        """How many rows there were."""
+        return self.outcomes.total()
 
 
 class Figure(NamedTuple):

@@ -6,7 +6,7 @@ Matrix units that round float32 operands before they multiply: HF32 on Ascend, T
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal, cast
@@ -191,6 +191,7 @@ class ExtraRuns:
             partial(self._restricted, position, reference, accumulated),
             partial(self._partial_sums, position),
             has_kinks=bool(self._incoming) and is_elementwise,
+            sums_of_magnitudes=lambda: self._fitting(self._magnitudes, position, reference),
         )
 
     @staticmethod
@@ -278,15 +279,22 @@ class ExtraRuns:
     @cached_property
     def _squares(self) -> Sequence[Any] | None:
         """Outputs, or gradients, of the call whose tensors are squared."""
+        return self._of_changed_tensors(partial(np.square, dtype=np.float32), "squares")
 
-        def squared(value: Any) -> Any:
+    @cached_property
+    def _magnitudes(self) -> Sequence[Any] | None:
+        """Those of the call whose tensors have no signs: of sums of products the sums of the terms' magnitudes."""
+        return self._of_changed_tensors(np.abs, "magnitudes") if self._has_terms_of_products else None
+
+    def _of_changed_tensors(self, change: Callable[[Array], Array], variant: str) -> Sequence[Any] | None:
+        def changed(value: Any) -> Any:
             is_inexact = hasattr(value, "__array_interface__") and is_differentiable(value)
-            return np.square(value, dtype=np.float32) if is_inexact else value
+            with np.errstate(over="ignore"):  # the square of a large number is beyond the range of float32
+                return change(value) if is_inexact else value
 
-        arguments, keywords = map_leaves(self._call, lambda path, value: squared(value))
+        arguments, keywords = map_leaves(self._call, lambda path, value: changed(value))
         call = replace(self._call, arguments=tuple(arguments), keywords=keywords)
-        incoming = tuple(map(squared, self._incoming))
-        return self._results(self._bench.engine, call, incoming, "squares")
+        return self._results(self._bench.engine, call, tuple(map(changed, self._incoming)), variant)
 
     def _product(self, position: int, reference: Array) -> Product | None:
         """The product of matrices that the output or gradient at `position` is."""
@@ -312,7 +320,8 @@ class ExtraRuns:
         if (product := self._product(position, reference)) is not None:
             return (product.terms(at),)
         orders = self._terms_of_gradient(position, at) if self._incoming else self._terms_of_output(reference.shape, at)
-        is_sum = all(abs(terms.sum() - reference.item(at)) <= _SAME * np.abs(terms).sum() for terms in orders)
+        with np.errstate(invalid="ignore"):  # infinite inputs
+            is_sum = all(abs(terms.sum() - reference.item(at)) <= _SAME * np.abs(terms).sum() for terms in orders)
         return orders if is_sum else ()
 
     def _partial_sums(self, position: int) -> Array | None:

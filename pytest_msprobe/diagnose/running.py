@@ -67,10 +67,12 @@ class StepRunner:
         rows = self._folder / f"{self._count}.jsonl" if self._with_rows else None
         out = self._out or self._folder / f"out{self._count}"
         arguments = [*step.arguments, f"--msprobe-diagnosis={answer}", f"--msprobe-out={out}", "-q", "--tb=no"]
-        arguments += ["-pno:cacheprovider"]
+        arguments += [f"-pno:{name}" for name in _UNUSED]
         # Capturing costs a tenth where thousands of records are compared and nothing is computed.
         arguments += [] if step.computes else ["--capture=no"]
         arguments += [f"--msprobe-jsonl={rows}"] if rows is not None else []
+        if step.suite == "comparison" and self._out is None:  # nobody would see the table
+            arguments += ["--msprobe-table=off"]
         code, said = self._in_process(step, arguments) if step.in_process else _apart(arguments)
         return Ran(step, code, _read(answer, step, said), rows if rows is not None and rows.exists() else None)
 
@@ -94,8 +96,13 @@ def _fewer_collections() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
+#: Plugins of pytest without options that an ini file may have. One collects garbage at the end, to no use here.
+_UNUSED = ("cacheprovider", "unraisableexception", "threadexception")
 #: Plugins of pytest and of others that wrap each phase of each item, and see nothing in items of ours.
-_IDLE = ("unraisableexception", "threadexception", "warnings", "faulthandler", "setuponly", "hypothesispytest")
+_IDLE = (
+    *("warnings", "faulthandler", "setuponly", "assertion", "subtests", "tmpdir", "unittest"),
+    *("hypothesispytest",),
+)
 
 
 class _Watcher:
@@ -112,6 +119,8 @@ class _Watcher:
         for name in _IDLE:
             if config.pluginmanager.has_plugin(name):
                 config.pluginmanager.unregister(name=name)
+        if config.option.capture == "no" and config.pluginmanager.has_plugin("capturemanager"):
+            config.pluginmanager.unregister(name="capturemanager")
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Learn how many items there are."""

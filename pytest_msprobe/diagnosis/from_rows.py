@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +27,7 @@ from pytest_msprobe.diagnosis.value import (
     of_ranks,
     readable,
 )
-from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, OutputRow, VerdictRow
+from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, OutputRow, RowCounts, VerdictRow
 
 #: So many calls of one cause are told apart; more are counted.
 _MOST_CALLS = 10_000
@@ -36,16 +35,14 @@ _MOST_CALLS = 10_000
 HARDLY = 2.0
 #: Rows of one cause that are so much less wrong than the worst one do not stand for it.
 _ALIKE = 0.1
-#: How the benchmark of random outputs is called, which is no computation.
-_LAW = "law: "
 #: What differs between texts on records that cannot be read for one reason.
 _TELLING = re.compile(r"'[^']*'|\S*[./\[]\S*|\d+")
 #: Properties of rows whose failure is known: of an xfail mark, and of --msprobe-baseline.
 _EXPECTED = {EXPECTED, "baseline"}
 #: Options of a run that a command which repeats a part of it leaves out: files that it writes, and how it runs.
 _NOT_REPEATED = re.compile(
-    r"-(q+|v+|n\d*|x|rN|k|pno:cacheprovider|-capture=no)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
-    r"|--msprobe-(diagnosis|jsonl|page|out|resume|shard|csv)\b"
+    r"-(q+|v+|n\d*|x|rN|k|pno:(cacheprovider|unraisableexception|threadexception)|-capture=no)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
+    r"|--msprobe-(diagnosis|jsonl|page|out|resume|shard|table)\b"
 )
 _TAKES_VALUE = ("-k", "-n", "--junitxml", "--junit-xml", "--html", "--maxfail", "--durations", "--numprocesses", "-m")
 #: Figures that say how wrong an output is, and how a reader is told.
@@ -141,47 +138,36 @@ class _Cause:
 
 
 class RunRows:
-    """The rows of one run, taken as they come, in any order; what is kept does not grow with those that pass.
+    """The rows of one run, taken as they come, in any order: all are counted, and those that do not pass are kept.
 
     Attributes:
         facts: what is known of the run beside its rows.
-        outcomes: rows by what pytest made of them.
+        counts: of all rows.
         gaps: what was not judged for another reason than a row says, which adds to it.
-        standards, devices: what rows that passed were judged by, random ones left out, and what was tested.
     """
 
-    def __init__(self, facts: RunFacts) -> None:
+    def __init__(self, facts: RunFacts, counts: RowCounts) -> None:
         self.facts = facts
-        self.outcomes: Counter[str] = Counter()
+        self.counts = counts
         self.gaps: list[CannotSay] = []
         self._causes: dict[tuple[str, str, bool], _Cause] = {}
         self._skipped: dict[str, tuple[str, int]] = {}
         self._unreadable: dict[str, tuple[str, str, int]] = {}
-        self._explained = 0
         self._expected: set[str] = set()
-        self._dumps: dict[str, str] = {}
-        self.standards: set[str] = set()
-        self.devices: set[str] = set()
 
     def add(self, row: VerdictRow) -> None:
-        """Take one row."""
-        self.outcomes[row.outcome] += 1
-        self._dumps.setdefault(row.dump, row.node_id.partition("::")[0])
+        """Take one row that is no plain pass; `counts` has counted it."""
         if row.outcome == "xfailed" and (not self.facts.excuses or _EXPECTED & {name for name, _ in row.properties}):
             self._expected.add(row.node_id)
         if row.outcome == "failed" and row.rounding == EXPLAINED:
-            self._explained += 1
-        elif row.outcome == "failed" and _is_unreadable(row):
+            return
+        if row.outcome == "failed" and _is_unreadable(row):
             reason = _TELLING.sub("...", row.message)
             name, message, count = self._unreadable.get(reason, (_name(row), row.message, 0))
             self._unreadable[reason] = name, message, count + 1
         elif row.outcome == "failed":
             light = replace(row, attachment=None, explanation="", run=None)
             self._causes.setdefault(_cause(row), _Cause(light)).add(light)
-        elif row.status == "pass":
-            if not row.bench.startswith(_LAW):
-                self.standards.update(output.standard for output in row.outputs)
-            self.devices.add(row.device)
         elif row.status == "skip":
             name, count = self._skipped.get(row.message, (_name(row), 0))
             self._skipped[row.message] = name, count + 1
@@ -195,22 +181,22 @@ class RunRows:
     def has_gaps(self) -> bool:
         """Whether a part was not judged, or its failures were expected."""
         return bool(
-            self._explained
+            self.counts.explained
             or self._unreadable
             or self._skipped
             or self.gaps
             or self._expected
-            or self.outcomes["xpassed"]
+            or self.counts.outcomes["xpassed"]
         )
 
     @property
     def judged(self) -> int:
         """Rows with a verdict."""
-        return self.outcomes.total() - sum(count for _, count in self._skipped.values())
+        return self.counts.total - self.counts.reasons.total()
 
     def file_id(self, dump: str) -> str:
         """The first part of node ids of the dump at a path."""
-        return self._dumps.get(dump, dump)
+        return self.counts.files.get(dump, dump)
 
     def diagnosis(self) -> Diagnosis:
         """What the rows amount to."""
@@ -248,8 +234,8 @@ class RunRows:
             at_fault=tuple(at_fault),
             cannot_say=tuple(gaps),
             next=tuple(steps),
-            dumps=self.facts.dumps or tuple(self._dumps),
-            counts={word: count for word in _COUNTED if (count := self.outcomes[word])},
+            dumps=self.facts.dumps or tuple(self.counts.files),
+            counts={word: count for word in _COUNTED if (count := self.counts.outcomes[word])},
         )
 
     def outcome(self, *, is_fault: bool, passing: Outcome | None = None) -> Outcome:
@@ -283,10 +269,10 @@ class RunRows:
             ),
             *found,
         ]
-        if self._explained:
+        if explained := self.counts.explained:
             why = "beyond the fixed limits of the standard, and rounding explains it"
             hint = "--msprobe-standard=backward-error passes them"
-            found.insert(0, CannotSay(f"{self._explained} {self.facts.item_noun}", f"{why}: {hint}", self._explained))
+            found.insert(0, CannotSay(f"{explained} {self.facts.item_noun}", f"{why}: {hint}", explained))
         if expected := len(self._expected):
             found.append(CannotSay(f"{expected} {self.facts.item_noun}", "their failures were expected", expected))
         return found
@@ -328,13 +314,13 @@ class RunRows:
         if outcome == "not_judged":
             return gaps[0].why if gaps else f"there are no {noun}"
         if outcome == "unaccounted":
-            left = self.outcomes.total() - self.judged
+            left = self.counts.total - self.judged
             if self.unreadable:
-                return f"{self.unreadable} of {self.outcomes.total()} {noun} cannot be read, nothing else is wrong"
+                return f"{self.unreadable} of {self.counts.total} {noun} cannot be read, nothing else is wrong"
             if left:
                 return f"nothing is wrong in {self.judged} {noun}; {left} were not judged"
-            if self._explained:
-                return f"{self._explained} {noun} are beyond fixed limits, by rounding"
+            if self.counts.explained:
+                return f"{self.counts.explained} {noun} are beyond fixed limits, by rounding"
             if self._expected:
                 return f"{len(self._expected)} expected failures, nothing else in {self.judged} {noun}"
             if gaps:

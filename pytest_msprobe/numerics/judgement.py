@@ -399,6 +399,8 @@ class OutputPair:
         partial_sums: the 2-norm of the partial sums of each element, float64, in the shape and unit of the output where
             that is a gradient of a product or convolution that adds up positions; None of any other.
         has_kinks: whether it is the gradient of an elementwise function, which has one value for each side of a kink.
+        sums_of_magnitudes: of each element the sum of the magnitudes of its terms, float64, in the shape of the output;
+            None where its terms are not known.
     """
 
     tested: Array
@@ -420,6 +422,7 @@ class OutputPair:
     chosen: int = 0
     drawn_from: int = 0
     has_kinks: bool = False
+    sums_of_magnitudes: Callable[[], Array | None] = lambda: None
 
     def selected(self, places: Array, deviations: Floats, *, chosen: int, have_terms: bool) -> OutputPair:
         """The elements at these flat positions as an output of their own, whose first `chosen` are no sample of it.

@@ -20,10 +20,8 @@ import pytest
 
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.diagnosis import Diagnosis
-from pytest_msprobe.reports.jsonl import CallNames
-from pytest_msprobe.reports.terminal import RowCounts
-from pytest_msprobe.suites.contract import Suite
-from pytest_msprobe.verdicts import Figure, OutputRow, VerdictRow
+from pytest_msprobe.suites.contract import CallNames, Suite
+from pytest_msprobe.verdicts import Figure, OutputRow, RowCounts, VerdictRow
 
 #: Figures that have a column; the others stand with the outputs that a row unfolds to.
 _FIGURES = 3
@@ -184,9 +182,11 @@ class Summary(RowCounts):
     """The block at the top of the page.
 
     Attributes:
+        suite: of the rows.
         worst: by API the worst figure of all outputs by its name, inf or -inf for NaN; of those that were measured.
     """
 
+    suite: Suite | type[Suite] = Suite
     worst: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
@@ -311,7 +311,7 @@ class HtmlPage:
         self._header = header
         self._markup = markup
         self._figures = suite.figures
-        self._summary = Summary(suite)
+        self._summary = Summary(suite=suite)
         self._rows: dict[str, VerdictRow] = {}
         self._stacks: dict[str, Sequence[tuple[str, str]]] = {}
         self._page: Any = None

@@ -11,7 +11,6 @@ import errno
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.baseline import BaselineCounts
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.terminal import VerdictCounts
@@ -266,7 +264,7 @@ def merge_runs(sources: Sequence[Path], folder: Path, suite_of: Callable[[str], 
     lines, pair = JsonLines(folder / MERGED_NAME), CsvPair(folder)
     try:
         for suite, rows in suites.items():
-            tally = VerdictCounts(suite_of(suite) or Suite)
+            tally = VerdictCounts(suite=suite_of(suite) or Suite)
             merged.tallies.append(tally)
             for name, found in _by_call(rows).items():
                 for row in found:
@@ -303,28 +301,3 @@ def _files(sources: Sequence[Path]) -> list[Path]:
             raise ValueError(f"{source}: there is no such file or folder")
         found += files
     return found
-
-
-class CallNames:
-    """Names in the reports of a run over some files; no two groups share one."""
-
-    def __init__(self, files: Sequence[Path], *, tell_files: bool = False) -> None:
-        """Names for the groups in `files`; `tell_files`: calls of files in one folder have different names anyway."""
-        different = dict.fromkeys(files)
-        self._common = os.path.commonpath([path.parent for path in different]) if len(different) > 1 else None
-        #: Folders that the run takes more than one file of: their names are not enough.
-        counts = Counter(path.parent for path in different)
-        self._shared = {folder for folder, count in counts.items() if count > 1 and not tell_files}
-
-    def of(self, file: str, call: str) -> str:
-        """The name of `call` of the file at path `file`: `rank0/Mint.add.0`, or `Mint.add.0` in a run of one file.
-
-        It is safe to show.
-        """
-        if self._common is None:
-            return printable(call)
-        path = Path(file)
-        place = path.parent.relative_to(self._common)
-        if path.parent in self._shared:
-            place /= path.name if path.name == "dump.json" else path.stem
-        return printable((place / call).as_posix())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_msprobe.suites.contract import Suite
-from pytest_msprobe.verdicts import EXPLAINED, Figure, OutputRow, VerdictRow
+from pytest_msprobe.verdicts import EXPLAINED, LAW, Figure, OutputRow, RowCounts, VerdictRow
 
 _WORST = 10
 _WORST_VERBOSE = 50
@@ -128,42 +128,17 @@ def table(columns: Sequence[Column], width: int) -> list[str]:
 
 
 @dataclass(slots=True)
-class RowCounts:
-    """Running counts over the rows of one suite, in any order; their size does not grow with the number of rows.
-
-    Attributes:
-        suite: of the rows, or its class: how it calls them and their figures.
-        outcomes: rows by what pytest made of them.
-        by_api: the same by API, or by the suite's own kind.
-        reasons: skipped rows by reason.
-        explained: how many failures rounding explains.
-    """
-
-    suite: Suite | type[Suite] = Suite
-    outcomes: Counter[str] = field(default_factory=Counter)
-    by_api: dict[str, Counter[str]] = field(default_factory=dict)
-    reasons: Counter[str] = field(default_factory=Counter)
-    explained: int = 0
-
-    def count(self, row: VerdictRow) -> None:
-        """Count one row."""
-        self.outcomes[row.outcome] += 1
-        self.by_api.setdefault(row.api, Counter())[row.outcome] += 1
-        if row.status == "skip":
-            self.reasons[row.message] += 1
-        self.explained += row.outcome == "failed" and row.rounding == EXPLAINED
-
-
-@dataclass(slots=True)
 class VerdictCounts(RowCounts):
     """The summary of a run; its size does not grow with the number of rows.
 
     Attributes:
-        benches: rows by the benchmark that judged them.
+        suite: of the rows, or its class: how it calls them and their figures.
+        benches: rows with a verdict by the benchmark that judged them.
         failed: errors by API, or by the suite's own kind, in the order of their first.
         judged: how many rows have a verdict that is not a skip.
     """
 
+    suite: Suite | type[Suite] = Suite
     benches: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     judged: int = 0
@@ -174,10 +149,10 @@ class VerdictCounts(RowCounts):
     def add(self, name: str, row: VerdictRow) -> None:
         """Count one row; `name` is how reports call its group."""
         self.count(row)
-        if row.bench:  # random calls have a law each, and are counted together
-            self.benches["of their laws" if row.bench.startswith("law: ") else row.bench] += 1
         if row.status == "skip":
             return
+        if row.bench:  # random calls have a law each, and are counted together
+            self.benches["of their laws" if row.bench.startswith(LAW) else row.bench] += 1
         self.judged += 1
         is_failed = row.outcome == "failed"
         is_wrong = is_failed and row.rounding != EXPLAINED
@@ -192,11 +167,6 @@ class VerdictCounts(RowCounts):
         entry = ((is_failed, is_wrong, badness), -self.judged, name, row, output)
         keep = heapq.heappush if len(self._worst) < _WORST_VERBOSE else heapq.heappushpop
         keep(self._worst, entry)
-
-    @property
-    def total(self) -> int:
-        """How many rows there were."""
-        return self.outcomes.total()
 
     def lines(self, verbosity: int = 0, width: int = FILE_WIDTH, told: str = "") -> Iterator[Line]:
         """The summary, line by line: with `-q` (-1) counts and what failed, with `-v` (1) more records and reasons.

@@ -14,13 +14,12 @@ from pytest_msprobe.reports.baseline import (
     Baseline,
     BaselineCounts,
     BaselineError,
-    Held,
     KnownFailures,
     read_baseline,
 )
 from pytest_msprobe.run.settings import RUN, Settings
 from pytest_msprobe.suites.contract import Suite, SuiteReport
-from pytest_msprobe.verdicts import Verdict, VerdictRow
+from pytest_msprobe.verdicts import VerdictRow
 
 _INPUT = "msprobe_baseline"
 
@@ -44,11 +43,6 @@ def _read(path: Path | None) -> Baseline:
         return read_baseline(path)
     except BaselineError as error:
         raise pytest.UsageError(f"--msprobe-baseline={path}: {error}") from None
-
-
-def hold(known: KnownFailures | None, row: VerdictRow, verdict: Verdict) -> Held | None:
-    """What the baseline says of a row; None where there is none, or where it says nothing."""
-    return None if known is None else known.hold(row, fails=verdict.status == "error" and not verdict.excuse)
 
 
 def baseline_header(settings: Settings, known: KnownFailures | None) -> Iterator[str]:
@@ -90,7 +84,7 @@ class BaselineReport:
     """What became of known failures, on the process that writes."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
-        """For the run of `config`."""
+        """For the run of `config`, which has a baseline."""
         self._config = config
         self._settings = settings
         self._counts = BaselineCounts()
@@ -98,7 +92,7 @@ class BaselineReport:
 
     def add(self, name: str, row: VerdictRow) -> None:
         """Count one row; `name` is how reports call its group."""
-        self._counts.add(name, row, has_baseline=self._settings.baseline is not None)
+        self._counts.add(name, row, has_baseline=True)
 
     def finish(self, session: pytest.Session, report: SuiteReport) -> None:
         """Count the known failures that had no row, and what is known of the run as a whole, where every item ran."""
@@ -112,9 +106,8 @@ class BaselineReport:
             self._counts.add_run(fault_keys(report), known.run)
 
     def lines(self) -> Iterator[str]:
-        """The line on all of them; none without a baseline."""
-        if self._settings.baseline is not None:
-            yield from self._counts.lines(absent=self._absent)
+        """The line on all of them."""
+        return self._counts.lines(absent=self._absent)
 
     def unknown_fault(self, report: SuiteReport) -> str:
         """Why the run is no success although no item failed; "" where there is no such reason, or it is known."""

@@ -16,6 +16,7 @@ from pytest_msprobe.diagnosis.value import OUTCOMES, headline
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.suites.contract import Suite, SuiteReport
 from pytest_msprobe.support import place_of
+from pytest_msprobe.verdicts import RowCounts
 
 #: Options that name what the judged dumps are held to.
 _SIDES = ("gradients", "golden", "logical")
@@ -52,11 +53,11 @@ class RunDiagnosis:
     Attributes:
         path: of the file of --msprobe-diagnosis; None without one.
         option: as the command line has it.
-        rows: what is told each row of the run.
+        rows: what is told each row of the run that does not simply pass.
     """
 
-    def __init__(self, config: pytest.Config, settings: Settings, suite: Suite) -> None:
-        """For a run of `suite`.
+    def __init__(self, config: pytest.Config, settings: Settings, suite: Suite, counts: RowCounts) -> None:
+        """For a run of `suite`, whose rows `counts` counts.
 
         Raises:
             pytest.UsageError: another file stands where the diagnosis is to be written.
@@ -79,7 +80,8 @@ class RunDiagnosis:
                 excuses=suite.excuses,
                 answer=_shown(config, settings),
                 is_selected=settings.shard is not None or any(config.getoption(name, None) for name in _SELECTING),
-            )
+            ),
+            counts,
         )
         if self.path is not None:
             try:

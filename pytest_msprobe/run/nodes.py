@@ -24,8 +24,7 @@ from msprobe_collector.dump_format.dump import own_frames
 from msprobe_collector.dump_format.values import printable, printable_lines
 from pytest_msprobe.engines.process import ending_after, time_limit_seconds
 from pytest_msprobe.reports.baseline import PROPERTY, complaint_of
-from pytest_msprobe.run.baseline import hold
-from pytest_msprobe.run.settings import ROW, RUN, SUITE
+from pytest_msprobe.run.settings import ROW, RUN, STATUS, SUITE
 from pytest_msprobe.suites.contract import Group, Problem, Record, Suite, SuiteError, file_id
 from pytest_msprobe.verdicts import EXPECTED, OUTCOMES, Outcome, Status, Verdict, VerdictRow
 
@@ -161,7 +160,7 @@ class RecordItem(pytest.Item):
             Exception: whatever the suite raised; the record then gets a row of its own that says so.
         """
         suite, record = self.config.stash[SUITE], self.record
-        if ROW in self.stash:  # another plugin has it run again: from its forward on, whose graph is used up
+        if STATUS in self.stash:  # another plugin has it run again: from its forward on, whose graph is used up
             suite.release(self.group)
         started = perf_counter()
         try:
@@ -175,7 +174,9 @@ class RecordItem(pytest.Item):
             self.stash[ROW] = self.unjudged_row("error", message, seconds=perf_counter() - started)
             raise
         row = self._row(record, verdict, seconds=perf_counter() - started)
-        held = hold(self.config.stash[RUN].known_failures, row, verdict)
+        known = self.config.stash[RUN].known_failures
+        is_wrong = verdict.status == "error" and not verdict.excuse
+        held = None if known is None else known.hold(row, fails=is_wrong)
         self.stash[ROW] = row = row if held is None else row.with_property(PROPERTY, held.as_property)
         if verdict.status == "skip":
             pytest.skip(printable(verdict.message))
@@ -187,7 +188,8 @@ class RecordItem(pytest.Item):
                 pytest.xfail(printable(held.text))
             self.location = self._training_line() or self.location
             text = printable_lines(verdict.explanation) or printable(verdict.message)
-            raise CheckFailure("\n\n".join(filter(None, (text, printable(complaint_of(row))))))
+            complaint = "" if held is None else printable(complaint_of(row))
+            raise CheckFailure("\n\n".join(filter(None, (text, complaint))))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
         """The explanation instead of a traceback through our own code, which also takes long to make."""
@@ -301,7 +303,8 @@ def attach_row(item: pytest.Item, report: pytest.TestReport) -> None:
         report.longrepr = (str(item.path), 0, report.longrepr[2])
     row = _row(item, report)
     if row is not None:
-        row = replace(row, outcome=_outcome(report))
+        if row.outcome != (outcome := _outcome(report)):
+            row = replace(row, outcome=outcome)
         if row.outcome == "xfailed" and not item.stash.get(EXCUSED, False):
             row = row.with_property(EXPECTED, str(report.wasxfail) or "xfail mark")
         report.msprobe_row = row.to_wire()  # type: ignore[attr-defined]  # reports carry extra attributes
@@ -310,9 +313,9 @@ def attach_row(item: pytest.Item, report: pytest.TestReport) -> None:
 def _row(item: RecordItem, report: pytest.TestReport) -> VerdictRow | None:
     if report.when == "call":
         row = item.stash.get(ROW, None)
-        # Kept for the failure details of the page only; pytest keeps its items to the end.
         if row is not None:
-            item.stash[ROW] = replace(row, attachment=None)
+            del item.stash[ROW]
+            item.stash[STATUS] = row.status
             return _overruled(row, report)
         # A hook of a conftest.py that wraps the test ended it before or in place of ours.
         return item.unjudged_row("skip" if report.skipped else "error", _reason(report)) if not report.passed else None
@@ -353,8 +356,8 @@ class CallStacks:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add the stack of an item whose verdict is `error`, expected or not."""
         report = yield
-        row = item.stash.get(ROW, None)
-        if report.when == "call" and row is not None and row.status == "error" and isinstance(item, RecordItem):
+        is_wrong = item.stash.get(STATUS, "") == "error"
+        if report.when == "call" and is_wrong and isinstance(item, RecordItem):
             frames = item.config.stash[SUITE].frames(item.record)
             report.msprobe_stack = _stack(frames)  # type: ignore[attr-defined]  # reports carry extra attributes
         return report

@@ -44,12 +44,12 @@ class VerdictObservers:
         self.problem = ""
 
     def tell(self, row: VerdictRow) -> None:
-        """Hand `row` over. What an observer raises ends the observing, not the run."""
+        """Hand `row` over, without its attachment. What an observer raises ends the observing, not the run."""
         hook = self._config.hook.pytest_msprobe_verdict
         if self.problem or not hook.get_hookimpls():
             return
         try:
-            hook(config=self._config, row=row)
+            hook(config=self._config, row=row if row.attachment is None else replace(row, attachment=None))
         except Exception as error:
             self.problem = (
                 f"pytest_msprobe_verdict failed at {row.node_id}: {type(error).__name__}: {error} "
@@ -159,9 +159,9 @@ class ReportPlugin:
         self._unjudged = unjudged
         self._observers = VerdictObservers(config)
         self.names = names_of(suite)
-        self._tally = VerdictCounts(suite)
-        self._known = BaselineReport(config, settings)
-        self.diagnosis = RunDiagnosis(config, settings, suite)
+        self._tally = VerdictCounts(suite=suite)
+        self._known = BaselineReport(config, settings) if settings.baseline is not None else None
+        self.diagnosis = RunDiagnosis(config, settings, suite, self._tally)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
         self.answer: Diagnosis | None = None
         self._done = 0
@@ -209,9 +209,7 @@ class ReportPlugin:
             except pytest.PytestWarning:
                 raise pytest.UsageError(str(warning)) from None
         for name, row in self._earlier.rows if self._earlier else ():
-            self._tally.add(name, row)
-            self._known.add(name, row)
-            self.diagnosis.rows.add(row)
+            self._count(name, row)
             if not self._appends:
                 self._stream(name, row)
             if self._earlier and self._earlier.jsonl:
@@ -227,15 +225,14 @@ class ReportPlugin:
             if report.failed and self._config.option.verbose <= 0 and self._report.tells(row):
                 # Other reports have their text by now: this hook is the last one.
                 short = f"{row.message}; more below, under msprobe {self._suite.name}"
-                report.longrepr = "\n\n".join(filter(None, (short, complaint_of(row))))
+                complaint = complaint_of(row) if self._known is not None else ""
+                report.longrepr = "\n\n".join(filter(None, (short, complaint)))
             name = self.names.of(row.dump, row.call)
-            self._tally.add(name, row)
-            self._known.add(name, row)
-            self.diagnosis.rows.add(row)
+            self._count(name, row)
             self._done += 1
             self._stream(name, row)
             self._hand_over(name, row)
-            self._observers.tell(_without_attachment(row))
+            self._observers.tell(row)
 
     @pytest.hookimpl
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -256,7 +253,8 @@ class ReportPlugin:
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
-        self._known.finish(session, self._report)
+        if self._known is not None:
+            self._known.finish(session, self._report)
         self.answer = self._diagnose(session)
         if self._page is not None and self._jsonl_path is not None:
             try:
@@ -346,7 +344,8 @@ class ReportPlugin:
                 yield Line(f"resumed: {self._earlier.note}", "yellow")
         told = self.answer.at_fault[0].record if self.answer is not None and self.answer.at_fault else ""
         yield from self._tally.lines(verbosity, width, told)
-        yield from map(Line, self._known.lines())
+        if self._known is not None:
+            yield from map(Line, self._known.lines())
         files = [*self._report.files()]
         if self._lines is not None and self._shows_rows:
             files.append(("rows", self._lines.path))
@@ -368,7 +367,7 @@ class ReportPlugin:
                 f"rows are to be completed"
             )
         yield from self._gaps()
-        if fault := self._known.unknown_fault(self._report):
+        if fault := self._unknown_fault():
             yield fault
         if self._is_empty:
             yield (
@@ -379,6 +378,10 @@ class ReportPlugin:
             yield f"{self._report.untested()}; accept it with --msprobe-allow-empty"
         if self._observers.problem:
             yield self._observers.problem
+
+    def _unknown_fault(self) -> str:
+        """Why the run is no success although no item failed, where no baseline knows it."""
+        return self._report.fault() if self._known is None else self._known.unknown_fault(self._report)
 
     def _gaps(self) -> list[str]:
         return list(self._unjudged.fault()) if self._unjudged is not None else []
@@ -397,8 +400,7 @@ class ReportPlugin:
             return pytest.ExitCode.INTERNAL_ERROR
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return code
-        fault = self._known.unknown_fault(self._report)
-        if self._problems or self._tally.failed or fault or self._gaps():
+        if self._problems or self._tally.failed or self._unknown_fault() or self._gaps():
             return pytest.ExitCode.TESTS_FAILED
         if self._is_empty or self._is_untested:
             return pytest.ExitCode.NO_TESTS_COLLECTED
@@ -425,6 +427,14 @@ class ReportPlugin:
             self._fail(self.diagnosis.option, "", error)
         return found
 
+    def _count(self, name: str, row: VerdictRow) -> None:
+        """Count a row; one that passes tells the diagnosis no more than the counts do."""
+        self._tally.add(name, row)
+        if self._known is not None:
+            self._known.add(name, row)
+        if not row.is_plain_pass:
+            self.diagnosis.rows.add(row)
+
     def _stream(self, name: str, row: VerdictRow) -> None:
         option = f"--msprobe-jsonl={self._jsonl_path}"
         if self._jsonl_path is None:
@@ -448,7 +458,7 @@ class ReportPlugin:
         except OSError as error:
             self._fail(f"--msprobe-out={self._settings.out}", f"{name} {row.label}".rstrip(), error)
         rows = self._open_groups.setdefault(name, [])
-        rows.append(_without_attachment(row))
+        rows.append(row)
         if len(rows) >= len(row.selected):
             self._write(name)
 
@@ -472,11 +482,6 @@ class ReportPlugin:
         )
         if name:
             self._unwritten[name] = None
-
-
-def _without_attachment(row: VerdictRow) -> VerdictRow:
-    """What is kept and shown of a row: its attachment is for the suite's report only."""
-    return row if row.attachment is None else replace(row, attachment=None)
 
 
 def register_reports(

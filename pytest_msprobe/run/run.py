@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format import API_TYPES, DIRECTIONS
-from pytest_msprobe.reports.jsonl import CallNames
 from pytest_msprobe.run.baseline import known_failures
 from pytest_msprobe.run.nodes import GroupNode, RecordFile, RecordFolder, RecordItem, records_among
 from pytest_msprobe.run.settings import Settings
-from pytest_msprobe.suites.contract import Group, Suite
+from pytest_msprobe.suites.contract import CallNames, Group, Suite
 from pytest_msprobe.support import place_of
 
 

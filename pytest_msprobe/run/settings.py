@@ -44,14 +44,16 @@ from pytest_msprobe.suites.registry import QUESTIONS, SUITES, suite_options, sui
 if TYPE_CHECKING:
     from pytest_msprobe.run.run import Run
     from pytest_msprobe.suites.contract import Suite
-    from pytest_msprobe.verdicts import VerdictRow
+    from pytest_msprobe.verdicts import Status, VerdictRow
 
 #: The run of this process; unset in a run that has nothing to judge.
 RUN: pytest.StashKey[Run] = pytest.StashKey()
 #: Its suite.
 SUITE: pytest.StashKey[Suite] = pytest.StashKey()
-#: The row of an item that has run.
+#: The row of an item that has run, until it is on the report.
 ROW: pytest.StashKey[VerdictRow] = pytest.StashKey()
+#: The verdict of an item whose row is on the report: pytest keeps its items to the end.
+STATUS: pytest.StashKey[Status] = pytest.StashKey()
 #: A dump.json that was seen in the collection and not asked for.
 UNASKED: pytest.StashKey[str] = pytest.StashKey()
 

@@ -6,8 +6,10 @@ pytest's items, of workers and of other suites. `registry.SUITES` lists the suit
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.options import Option
 from pytest_msprobe.support import without_numbers
-from pytest_msprobe.verdicts import Figure, Status, StepPosition, Verdict, VerdictRow
+from pytest_msprobe.verdicts import Figure, HeldBy, Status, StepPosition, Verdict, VerdictRow
 
 if TYPE_CHECKING:
     import pytest
@@ -404,8 +406,44 @@ def file_id(path: Path, root: Path) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def place_in(dump: Dump, record: str, forward: str = "") -> StepPosition:
-    """Where `record` stands in its step. What a backward does not say is taken from its `forward`."""
+class CallNames:
+    """Names in the reports of a run over some files; no two groups share one."""
+
+    def __init__(self, files: Sequence[Path], *, tell_files: bool = False) -> None:
+        """Names for the groups in `files`; `tell_files`: calls of files in one folder have different names anyway."""
+        different = dict.fromkeys(files)
+        self._common = os.path.commonpath([path.parent for path in different]) if len(different) > 1 else None
+        #: Folders that the run takes more than one file of: their names are not enough.
+        counts = Counter(path.parent for path in different)
+        self._shared = {folder for folder, count in counts.items() if count > 1 and not tell_files}
+
+    def of(self, file: str, call: str) -> str:
+        """The name of `call` of the file at path `file`: `rank0/Mint.add.0`, or `Mint.add.0` in a run of one file.
+
+        It is safe to show.
+        """
+        if self._common is None:
+            return printable(call)
+        path = Path(file)
+        place = path.parent.relative_to(self._common)
+        if path.parent in self._shared:
+            place /= path.name if path.name == "dump.json" else path.stem
+        return printable((place / call).as_posix())
+
+
+def place_in(
+    dump: Dump,
+    record: str,
+    forward: str = "",
+    *,
+    side: HeldBy = "both",
+    partner: str = "",
+    partner_cells: tuple[str, ...] = (),
+) -> StepPosition:
+    """Where `record` stands in its step. What a backward does not say is taken from its `forward`.
+
+    What stands beside it is as in `StepPosition`.
+    """
     slot = Slot.of(dump.path)
     frame = dump.stacks.user_frame(record) or dump.stacks.user_frame(forward)
     return StepPosition(
@@ -414,6 +452,9 @@ def place_in(dump: Dump, record: str, forward: str = "") -> StepPosition:
         rank=slot.rank,
         step=slot.step,
         source="" if frame is None else str(frame),
+        side=side,
+        partner=partner,
+        partner_cells=partner_cells,
     )
 
 

@@ -46,6 +46,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-distance=Float32=0.1": (COMPARISON,),
     "--msprobe-accept=unmatched": (COMPARISON,),
     "--msprobe-result-column=accuracy": (COMPARISON,),
+    "--msprobe-table=off": (COMPARISON,),
     "--msprobe-xlsx": (COMPARISON,),
     "--msprobe-accounting=off": (COMPARISON,),
     "--msprobe-inherited=fail": (COMPARISON,),

@@ -53,6 +53,22 @@ def test_workers_write_the_same_table(pytester: pytest.Pytester, perturbed: Path
     assert tables[0] == tables[1]
 
 
+def test_without_a_table_the_answer_is_the_same(pytester: pytest.Pytester) -> None:
+    options = (*pair(pytester.path, drift=1.01), "--tb=no")
+    answers = [
+        pytester.runpytest(*options, "--msprobe-diagnosis=found.json", "--msprobe-out=out", *more)
+        and json.loads((pytester.path / "found.json").read_text())
+        for more in (["--msprobe-table=off", "--msprobe-jsonl=rows.jsonl"], [])
+    ]
+    assert answers[0] == answers[1]
+    assert len(list((pytester.path / "out").glob("compare_result_*"))) == 1  # of the second run
+    result = pytester.runpytest(*options, "--msprobe-resume=rows.jsonl", "--msprobe-out=none")
+    result.stdout.fnmatch_lines(["*no table: the run that is continued had --msprobe-table=off; give it here as well*"])
+    assert not (pytester.path / "none").exists()
+    result = pytester.runpytest(*options, "--msprobe-table=off", "--msprobe-xlsx")
+    result.stderr.fnmatch_lines(["*--msprobe-xlsx: has no effect with --msprobe-table=off"])
+
+
 def test_node_ids_outcomes_and_rows(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest(*pair(pytester.path, drift=1.01), "--msprobe-jsonl=rows.jsonl", "-v")
     result.stdout.fnmatch_lines(

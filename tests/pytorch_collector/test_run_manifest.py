@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from torch import nn
 
 from msprobe_collector.dump_format.manifest import Manifest, read_manifest
 from msprobe_collector.pytorch.manifest import TorchFacts
-from msprobe_collector.recording.manifest import Fingerprints
+from msprobe_collector.recording.manifest import Fingerprints, ProcessObjects
 
 
 def network() -> nn.Module:
@@ -214,6 +215,33 @@ def test_fingerprints_of_a_device_are_fetched_together_and_said_to_be_of_another
     assert all(one["fingerprint"].startswith("sum ") for one in first)
     assert first[0]["fingerprint"] != first[2]["fingerprint"]
     assert facts.models([network()])[0]["parameters"] == first
+
+
+def test_the_process_is_looked_through_once_and_again_for_an_optimizer_that_is_new(
+    make_debugger: Any, manifest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[None] = []
+    look = ProcessObjects._looked_for
+
+    def counted(self: ProcessObjects) -> dict[str, list[Any]]:
+        looks.append(None)
+        return look(self)
+
+    monkeypatch.setattr(ProcessObjects, "_looked_for", counted)
+    debugger, model, optimizers = make_debugger(level="L1"), network(), []
+    optimizers.append(torch.optim.SGD(model.parameters(), 0.1))
+    for step in range(5):
+        if step == 3:
+            optimizers.append(copy.deepcopy(optimizers[0]))
+            optimizers[1].param_groups[0].update(lr=0.5, params=optimizers[0].param_groups[0]["params"])
+        debugger.start(model)
+        model(torch.ones(2, 4)).sum().backward()
+        debugger.stop()
+        optimizers[0].step()
+        debugger.step()
+    rates = [[one.groups[0].settings["lr"] for one in manifest(step).optimizers] for step in range(5)]
+    assert [sorted(each) for each in rates] == [[0.1]] * 3 + [[0.1, 0.5]] * 2
+    assert len(looks) == 2
 
 
 def test_secrets_are_not_read(make_debugger: Any, step_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from mindspore.experimental.optim.lr_scheduler import LRScheduler
 from msprobe_collector.dump_format.writing.encoding import fingerprint_of
 from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings, number_of
 from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
-from msprobe_collector.recording.manifest import layer_settings, python_state, seen_objects
+from msprobe_collector.recording.manifest import ProcessObjects, layer_settings, python_state
 from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, plain
 
 #: Of the context what changes numbers, by MindSpore's name. One that a version does not have is left out.
@@ -33,6 +32,8 @@ _PARALLEL = (
     *("parallel_mode", "device_num", "gradients_mean", "gradient_fp32_sync", "enable_parallel_optimizer", "full_batch"),
     *("search_mode", "loss_repeated_mean"),
 )
+#: Classes of what scales losses.
+_SCALING = (LossScaler, LossScaleManager, nn.FixedLossScaleUpdateCell, nn.DynamicLossScaleUpdateCell)
 
 
 class MindSporeFacts:
@@ -42,6 +43,9 @@ class MindSporeFacts:
 
     def __init__(self) -> None:
         """Look at nothing yet."""
+        kinds = {"optimizers": nn.Optimizer, "others": optim.Optimizer, "schedulers": LRScheduler}
+        self._process = ProcessObjects({**kinds, **{kind.__name__: kind for kind in _SCALING}})
+        #: What the process holds in this step; empty until that is asked.
         self._objects: dict[str, list[Any]] = {}
 
     def versions(self) -> Mapping[str, object]:
@@ -92,7 +96,7 @@ class MindSporeFacts:
     def optimizers(self, layers: Sequence[Any], *, with_state: bool = True) -> list[Any]:
         """See `RunFacts`; those that have nothing of the models are left out where others have."""
         if not self._objects.get("optimizers"):
-            self._objects = _seen()
+            self._objects = self._seen()
         known = {id(item) for model in layers for item in model.get_parameters()}
         every = self._objects["optimizers"]
         has = [any(id(item) in known for item in getattr(one, "parameters", ())) for one in every]
@@ -119,7 +123,7 @@ class MindSporeFacts:
     def loss_scale(self) -> object:
         """Of the scaler, the manager or the Cell that scales losses."""
         if not self._objects:
-            self._objects = _seen()
+            self._objects = self._seen()
         for scaler in self._objects["scalers"]:
             for name in ("scale_value", "_loss_scale", "loss_scale_value", "loss_scale"):
                 value = plain(getattr(scaler, name, None), number_of)
@@ -146,6 +150,19 @@ class MindSporeFacts:
     def settled(self, values: Any) -> Any:
         """Nothing is fetched later."""
         return values
+
+    def release(self) -> None:
+        """See `RunFacts`."""
+        self._objects = {}
+
+    def _seen(self) -> dict[str, list[Any]]:
+        found = self._process.now()
+        # MindSpore itself holds those of its levels of mixed precision.
+        levels = getattr(sys.modules.get("mindspore.train.amp"), "_config_level", {})
+        own = {id(value) for level in levels.values() for value in level.values()}
+        scalers = [one for kind in _SCALING for one in found[kind.__name__] if id(one) not in own]
+        optimizers = [*found["optimizers"], *found["others"]]
+        return {"optimizers": optimizers, "schedulers": found["schedulers"], "scalers": scalers}
 
     def _optimizer(self, optimizer: Any, with_state: bool) -> dict[str, object]:
         schedulers = [one for one in self._objects["schedulers"] if getattr(one, "optimizer", None) is optimizer]
@@ -175,19 +192,6 @@ class MindSporeFacts:
             array = mindspore_values().read(tensor).array
         entry["fingerprint"] = None if array is None else fingerprint_of(array)
         return entry
-
-
-def _seen() -> dict[str, list[Any]]:
-    scaling = (LossScaler, LossScaleManager, nn.FixedLossScaleUpdateCell, nn.DynamicLossScaleUpdateCell)
-    kinds = {"optimizers": nn.Optimizer, "others": optim.Optimizer, "schedulers": LRScheduler}
-    found = seen_objects(gc.get_objects(), {**kinds, **{f"scaler {kind.__name__}": kind for kind in scaling}})
-    found["optimizers"] += found.pop("others")
-    # MindSpore itself holds those of its levels of mixed precision.
-    levels = getattr(sys.modules.get("mindspore.train.amp"), "_config_level", {})
-    own = {id(value) for level in levels.values() for value in level.values()}
-    scalers = [one for kind in scaling for one in found.pop(f"scaler {kind.__name__}")]
-    found["scalers"] = [one for one in scalers if id(one) not in own]
-    return found
 
 
 def _buffers_of(model: Any) -> list[tuple[str, Any]]:

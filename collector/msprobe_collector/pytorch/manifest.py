@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from msprobe_collector.pytorch.hyperparameters import group_settings, number_of
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
-from msprobe_collector.recording.manifest import Fingerprints, layer_settings, python_state, seen_objects
+from msprobe_collector.recording.manifest import Fingerprints, ProcessObjects, layer_settings, python_state
 from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, plain
 
 _C: Any = torch._C
@@ -75,7 +74,10 @@ class TorchFacts:
     def __init__(self) -> None:
         """Look at nothing yet."""
         self._fingerprints = Fingerprints(content_of, _fetched)
-        #: What the process holds: optimizers, schedulers, scalers.
+        self._process = ProcessObjects(
+            {"optimizers": torch.optim.Optimizer, "schedulers": LRScheduler, "scalers": torch.amp.GradScaler}
+        )
+        #: What the process holds in this step; empty until that is asked.
         self._objects: dict[str, list[Any]] = {}
 
     def versions(self) -> Mapping[str, object]:
@@ -137,7 +139,7 @@ class TorchFacts:
         """See `RunFacts`; those that have nothing of the models are left out where others have."""
         names = _names_of(layers)
         if not self._objects.get("optimizers"):
-            self._objects = _seen()
+            self._objects = self._process.now()
         chosen = self._chosen(names)
         found = []
         for optimizer in chosen:
@@ -185,7 +187,7 @@ class TorchFacts:
     def loss_scale(self) -> object:
         """Of the GradScaler of the process, the first that is on."""
         if not self._objects:
-            self._objects = _seen()
+            self._objects = self._process.now()
         for scaler in self._objects["scalers"]:
             if scaler.is_enabled():
                 settings = {name: getattr(scaler, f"_{name}", None) for name in _OF_A_SCALER}
@@ -216,6 +218,10 @@ class TorchFacts:
     def settled(self, values: Any) -> Any:
         """See `RunFacts`."""
         return self._fingerprints.settled(values)
+
+    def release(self) -> None:
+        """See `RunFacts`."""
+        self._objects = {}
 
     def _tensors(self, named: Iterator[tuple[str, Any]]) -> list[Any]:
         """Of each tensor; one that stands under a second name is said to be tied to the first."""
@@ -268,11 +274,6 @@ class TorchFacts:
 
 #: Attributes of a GradScaler without their underscore.
 _OF_A_SCALER = ("growth_factor", "backoff_factor", "growth_interval")
-
-
-def _seen() -> dict[str, list[Any]]:
-    kinds = {"optimizers": torch.optim.Optimizer, "schedulers": LRScheduler, "scalers": torch.amp.GradScaler}
-    return seen_objects(gc.get_objects(), kinds)
 
 
 def _named(values: Iterator[tuple[str, Any]], front: str) -> Iterator[tuple[str, Any]]:

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -40,7 +42,7 @@ _MOST_TENSORS = 64
 
 
 class RunFacts(Protocol):
-    """What a framework tells of a run. Nothing is kept between steps, and nothing of the training is changed.
+    """What a framework tells of a run. Nothing of the training is kept alive between steps, and nothing is changed.
 
     Attributes:
         name: of the framework, as in dump.json.
@@ -84,6 +86,9 @@ class RunFacts(Protocol):
     def settled(self, values: Any) -> Any:
         """`values` with fingerprints that were still on their way."""
 
+    def release(self) -> None:
+        """The step is over: let go of what belongs to the training."""
+
 
 class ManifestRecorder:
     """Writes the manifest of each step that is collected.
@@ -103,7 +108,7 @@ class ManifestRecorder:
         Args:
             guard: keeps faults away from the training.
             folder: gives that of the dump; None while there is none.
-            facts: makes what is asked of a step.
+            facts: makes what is asked of the steps, when the first one begins.
             dump_path: root of the dumps, which the command line is written without.
         """
         self._guard = guard
@@ -124,7 +129,7 @@ class ManifestRecorder:
         """The step begins: take what is known and write it. Once per step."""
         if self.is_open:
             return
-        facts = self._facts = self._make_facts()
+        facts = self._facts = self._facts or self._make_facts()
         self.is_open = True
         self._layers, self._forwards, self._count, self._written = list(layers), [], 0, b""
         self.roots = frozenset(map(id, layers))
@@ -182,8 +187,10 @@ class ManifestRecorder:
             self.complete()
         finally:
             self.is_open = False
-            self._facts, self._sections, self._layers, self._forwards = None, {}, [], []
+            self._sections, self._layers, self._forwards = {}, [], []
             self.roots = frozenset()
+            if self._facts is not None:
+                self._facts.release()
 
     def _take(self, name: str, ask: Callable[[], Any]) -> None:
         found = self._guard.faults.guarded(f"run.json: {name}", ask)
@@ -312,15 +319,52 @@ def _filled(values: Any, texts: Sequence[str]) -> Any:
     return [_filled(value, texts) for value in values] if isinstance(values, list) else values
 
 
-def seen_objects(objects: Sequence[Any], kinds: Mapping[str, type]) -> dict[str, list[Any]]:
-    """Those of `objects` that are of each kind. Their types alone are asked, so that no code of theirs runs."""
-    names: dict[type, str] = {}
-    for name, base in kinds.items():
-        names.update(dict.fromkeys((base, *_subclasses(base)), name))
-    found: dict[str, list[Any]] = {name: [] for name in kinds}
-    for value in [value for value in objects if type(value) in names]:
-        found[names[type(value)]].append(value)
-    return found
+#: Whether each instance of a class counts as a reference to it: not without the GIL, where threads count apart.
+_INSTANCES_COUNT = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class ProcessObjects:
+    """The objects of some kinds in this process, however a script has made them.
+
+    Looking through all objects takes tens of milliseconds. It is done again only where there may be another one: each
+    instance is a reference to its class, so that the references of the classes tell of every new one.
+    """
+
+    def __init__(self, kinds: Mapping[str, type]) -> None:
+        """Of each kind by its name, subclasses included. Nothing is looked for yet."""
+        self._kinds = kinds
+        self._references: list[tuple[int, int]] = []
+        self._known: dict[str, list[weakref.ref[Any]]] = {}
+
+    def now(self) -> dict[str, list[Any]]:
+        """Those that there are, by the names of the kinds."""
+        if _INSTANCES_COUNT and self._known and self._references == self._counted():
+            found = {name: [known() for known in each] for name, each in self._known.items()}
+            if all(one is not None for each in found.values() for one in each):
+                return found
+        references = self._counted()  # before the look: what another thread makes meanwhile is looked for next time
+        found = self._looked_for()
+        self._known = {}
+        with suppress(TypeError):  # of a class without weak references: look for them each time
+            self._known = {name: list(map(weakref.ref, each)) for name, each in found.items()}
+        self._references = references
+        return found
+
+    def _counted(self) -> list[tuple[int, int]]:
+        """Each class by its id, and how many references there are to it."""
+        return [
+            (id(kind), sys.getrefcount(kind)) for base in self._kinds.values() for kind in (base, *_subclasses(base))
+        ]
+
+    def _looked_for(self) -> dict[str, list[Any]]:
+        """Types of objects alone are asked, so that no code of theirs runs."""
+        names: dict[type, str] = {}
+        for name, base in self._kinds.items():
+            names.update(dict.fromkeys((base, *_subclasses(base)), name))
+        found: dict[str, list[Any]] = {name: [] for name in self._kinds}
+        for value in [value for value in gc.get_objects() if type(value) in names]:
+            found[names[type(value)]].append(value)
+        return found
 
 
 def _subclasses(base: type) -> list[type]:

@@ -24,11 +24,10 @@ import msgspec
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.diagnosis import Diagnosis, RunFacts, RunRows
-from pytest_msprobe.reports.jsonl import CallNames, encodable, read_latest_rows
-from pytest_msprobe.reports.terminal import RowCounts
-from pytest_msprobe.suites.contract import Suite
+from pytest_msprobe.reports.jsonl import encodable, read_latest_rows
+from pytest_msprobe.suites.contract import CallNames, Suite
 from pytest_msprobe.support import version_of
-from pytest_msprobe.verdicts import EXPLAINED, OutputRow, StepPosition, VerdictRow
+from pytest_msprobe.verdicts import EXPLAINED, OutputRow, RowCounts, StepPosition, VerdictRow
 
 #: So many causes of a run are on its page.
 _CAUSES = 50
@@ -94,9 +93,9 @@ class Section:
 
     def __init__(self, suite: type[Suite]) -> None:
         self._suite = suite
-        self._tally = Tally(suite)
+        self._tally = Tally()
         self._summary = suite.summary()
-        self._all = RunRows(RunFacts())
+        self._all = RunRows(RunFacts(), self._tally)
         self._texts: dict[str, int] = {"": 0}
         self._cells: dict[tuple[str, ...], int] = {}
         self._files: dict[str, tuple[int | None, int | None, str]] = {}
@@ -115,7 +114,8 @@ class Section:
         heat = heat_of(self._suite, row.worst)
         self._summary.add(row)
         self._tally.add(row)
-        self._all.add(row)
+        if not row.is_plain_pass:
+            self._all.add(row)
         order = place.order if place.order >= 0 else math.inf
         step, rank, _ = self._files[row.dump]
         key = (_number(step), _number(rank), row.dump, place.side == "golden", order, row.call, row.part == "backward")

@@ -129,6 +129,11 @@ class ComparisonSettings(Options):
         "judge in the column Result of the table, or in Accuracy Reached or Not as older tables do",
         question="write",
     )
+    table: str = choice(
+        ("csv", "off"),
+        "whether table (.csv) and advice are written; off where only the answer counts",
+        question="write",
+    )
     xlsx: bool = flag("write the table as a coloured .xlsx file as well", question="write")
     accounting: str = choice(
         ("auto", "off"),

@@ -518,7 +518,9 @@ class ComparisonOutput:
         targets: Sequence[Path],
         with_advice: bool = True,
     ) -> list[Path]:
-        """Write table and advice into `folder`; their paths. `targets` are all target dumps of the run.
+        """Write table and advice into `folder`, if `settings` ask for them; their paths.
+
+        `targets` are all target dumps of the run.
 
         Raises:
             OSError: a file cannot be written.
@@ -526,6 +528,8 @@ class ComparisonOutput:
         """
         if self.divergence.is_unmatched:
             self.divergence.why_unmatched = why_unmatched(comparison)
+        if settings.table == "off":
+            return []
         several_steps = len({Slot.of(target).step for target in targets}) > 1
         stem = table_stem(self._target, several_steps=several_steps)
         table = TableFiles(folder, stem, comparison.mode, settings.result_column)
@@ -571,6 +575,7 @@ class ComparisonReport(SuiteReport):
         self._summary = ComparisonSummary()
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
+        self._lacks_rows = False
         self._diagnoses: dict[str, PairDiagnosis] = {}
 
     def receive(self, name: str, row: VerdictRow) -> None:
@@ -581,21 +586,28 @@ class ComparisonReport(SuiteReport):
         target, summary = Path(row.dump), row.attachment["summary"]
         if target not in self._outputs:
             self._outputs[target] = ComparisonOutput(target, self._summary.divergence(row.dump))
-        self._outputs[target].add(summary["order"], summary["record"], row.attachment["rows"])
+        if self._suite.settings.table == "off":
+            return
+        if "rows" in row.attachment:
+            self._outputs[target].add(summary["order"], summary["record"], row.attachment["rows"])
+        else:
+            self._lacks_rows = True
 
     def finish(self) -> None:
         """Write the files; those that rows were added to are closed in any case.
 
         Raises:
-            SuiteError: the tables of ranks cannot be merged, or a package that a table needs is missing.
+            SuiteError: the tables of ranks cannot be merged, a package that a table needs is missing, or rows are.
         """
         settings, tables = self._suite.settings, []
         try:
             self._diagnoses = self._summary.diagnose(self._sides)
+            if self._lacks_rows:
+                raise SuiteError("no table: the run that is continued had --msprobe-table=off; give it here as well")
             for target, output in self._outputs.items():
                 comparison = self._suite.comparison(target)
                 written = output.write(self._out, comparison, settings, targets=self._suite.files)
-                tables.append(written[0])
+                tables += written[:1]
                 self._files += written
             self._files += merge_steps(tables, self._out)
         except (ImportError, MergeError) as error:

@@ -93,7 +93,7 @@ def verdict_of(
         outputs=tuple(_output(value, shares.get(value.path)) for value in shown),
         explanation=_explanation(found, account, comparison.golden, frame) if found.status == "error" else "",
         bench=f"golden dump, {comparison.mode}" if found.held_by == "both" else "",
-        attachment=attachment_of(found, account, cell, mode=comparison.mode, style=settings.result_column),
+        attachment=attachment_of(found, account, cell, mode=comparison.mode, settings=settings),
         properties=properties,
     )
     if account is None or account.basis != "tensors":
@@ -102,10 +102,17 @@ def verdict_of(
 
 
 def attachment_of(
-    found: OperationComparison, account: Account | None = None, cell: CellFacts | None = None, *, mode: str, style: str
+    found: OperationComparison,
+    account: Account | None = None,
+    cell: CellFacts | None = None,
+    *,
+    mode: str,
+    settings: ComparisonSettings,
 ) -> Mapping[str, Any]:
-    """What the writing process needs of an operation: rows of the table in `mode` and `style`, and what is known."""
-    attachment = {"summary": RecordSummary.of(found).to_wire(), "rows": rows(found, mode, style)}
+    """What the writing process needs of an operation: what is known, and its rows in a table in `mode`."""
+    attachment: dict[str, Any] = {"summary": RecordSummary.of(found).to_wire()}
+    if settings.table != "off":
+        attachment["rows"] = rows(found, mode, settings.result_column)
     if account is not None:
         attachment["account"] = account.to_wire()
     if cell is not None:
@@ -400,7 +407,7 @@ class ComparisonSuite(Suite):
         held_by: HeldBy = "golden" if _payload(record).is_golden_only else "both" if partner is not None else "target"
         order = operation.index + (len(comparison.target.operations) if held_by == "golden" else 0)
         found = OperationComparison(operation, partner, held_by, order, fault=message, is_skipped=status == "skip")
-        return attachment_of(found, mode=comparison.mode, style=self.settings.result_column)
+        return attachment_of(found, mode=comparison.mode, settings=self.settings)
 
     def headline(self, record: Record) -> str:
         """`Mint.matmul.2, forward`."""
@@ -419,11 +426,10 @@ class ComparisonSuite(Suite):
             target = place_in(comparison.target, "")
             place = replace(place, cells=comparison.cells_in_target(place.cells), partner_cells=place.cells)
             return replace(place, rank=target.rank, step=target.step, side="golden", partner=operation.record)
-        place = place_in(comparison.target, operation.record, forward)
         if (partner := comparison.matching.partners.get(operation.record)) is None:
-            return replace(place, side="target")
+            return place_in(comparison.target, operation.record, forward, side="target")
         cells = cells_of(comparison.golden, partner.record, f"{partner.call}.forward")
-        return replace(place, partner=partner.record, partner_cells=cells)
+        return place_in(comparison.target, operation.record, forward, partner=partner.record, partner_cells=cells)
 
     def marks(self, record: Record) -> tuple[str, ...]:
         """Direction and API type."""
@@ -486,6 +492,8 @@ def make(context: Context) -> ComparisonSuite:
     if settings.accounting == "off":
         needless = ("inherited", "bench", "bench_python", "max_memory")
         refuse_unused(context, needless, "has no effect with --msprobe-accounting=off, which computes nothing again")
+    if settings.table == "off":
+        refuse_unused(context, ("xlsx", "result_column"), "has no effect with --msprobe-table=off")
     suite = ComparisonSuite(context, settings, golden)
     if context.is_writer and (unusable := suite.engines.unusable_python()):
         raise SuiteError(unusable)

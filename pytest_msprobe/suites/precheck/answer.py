@@ -20,7 +20,7 @@ def precheck_diagnosis(rows: RunRows) -> Diagnosis:
 
     Alarms of which right runs have the like are named, and no fault is claimed.
     """
-    is_shown = all(standard.startswith(_SHOWS_ROUNDING) for standard in rows.standards)
+    is_shown = all(standard.startswith(_SHOWS_ROUNDING) for standard in rows.counts.standards)
     causes = rows.at_fault()
     is_recorded = not any(_is_of_other_shape(each) for each in causes)
     at_fault = [_with_confidence(each, is_recorded=is_recorded) for each in causes]
@@ -29,8 +29,8 @@ def precheck_diagnosis(rows: RunRows) -> Diagnosis:
     if at_fault and all(each.confidence == "possible" for each in at_fault):
         outcome = "unaccounted"
     found = rows.made(outcome, at_fault, next_steps=_next(rows, at_fault, is_shown=is_shown))
-    if found.is_judged and not any(_RECORDED in device for device in rows.devices) and not at_fault:
-        why = f"the dump holds no tensors of it; tested was {' and '.join(sorted(rows.devices))}"
+    if found.is_judged and not any(_RECORDED in device for device in rows.counts.devices) and not at_fault:
+        why = f"the dump holds no tensors of it; tested was {' and '.join(sorted(rows.counts.devices))}"
         found = structs.replace(found, next=(*found.next, NextStep((), _COLLECT)))
         return with_gaps(found, [CannotSay("what the training computed", why)])
     return found

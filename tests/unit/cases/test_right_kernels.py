@@ -219,3 +219,47 @@ def test_elements_that_cancel_stand_out_together(tmp_path: Path, wrong: float) -
     tested = torch.nn.functional.gelu(torch.from_numpy(x)).numpy()
     tested[np.flatnonzero(np.abs(x + 3.3) < 0.01)[5]] += np.float32(wrong)
     assert judged(tmp_path, "Functional.gelu.0", [x], tested) is not bool(wrong)
+
+
+@pytest.mark.parametrize(("dtype", "large"), [(np.float16, 3e4), (np.float32, 3e38)])
+@pytest.mark.parametrize("end", [np.nan, np.inf, -np.inf])
+def test_a_sum_that_leaves_the_range_of_its_dtype_is_no_fault(
+    tmp_path: Path, dtype: type[np.floating[Any]], large: float, end: float
+) -> None:
+    x = np.array([[large, large, -large, 1], [large, large, large, 1], [1, 2, 3, 4]], dtype)
+    right = x.astype(float).sum(axis=1)  # the second is beyond the range, the partial sums of the first are
+    with np.errstate(over="ignore"):
+        tested = right.astype(dtype)
+    for place in (0, 1):
+        overflown = tested.copy()
+        overflown[place] = end
+        assert judged(tmp_path / f"forced{place}", "Torch.sum.0", [x, 1], overflown)
+    # Nothing overflows in the third, and what overflows elsewhere excuses no other error.
+    overflown = tested.copy()
+    overflown[2] = end
+    assert not judged(tmp_path / "fits", "Torch.sum.0", [x, 1], overflown)
+    tested[:] = end, tested[1], 11
+    assert not judged(tmp_path / "off", "Torch.sum.0", [x, 1], tested)
+
+
+@pytest.mark.parametrize(("dtype", "large"), [(np.float16, 200), (np.float32, 1.5e19)])
+def test_products_and_gradients_that_leave_the_range_are_no_fault(
+    tmp_path: Path, dtype: type[np.floating[Any]], large: float
+) -> None:
+    left = np.array([[large, large, 1], [1, 1, 1]], dtype)
+    right = np.array([[large, 1], [-large, 2], [1, 3]], dtype)
+    exact = left.astype(float) @ right.astype(float)
+    tested = exact.astype(dtype)
+    tested[0, 0] = np.nan
+    assert judged(tmp_path / "forward", "Torch.matmul.0", [left, right], tested)
+    tested[1, 1] = np.nan
+    assert not judged(tmp_path / "fits", "Torch.matmul.0", [left, right], tested)
+    tested = exact.astype(dtype)
+    tested[0, 0] = np.nan
+    assert judged(tmp_path / "gradient", "Torch.matmul.1", [np.ones((2, 2), dtype), right.T.copy()], tested, left)
+
+
+def test_an_infinite_input_is_no_reason_for_nan(tmp_path: Path) -> None:
+    x = np.array([[np.inf, 1, 2], [1, 2, 3]], np.float32)
+    assert judged(tmp_path / "right", "Torch.sum.0", [x, 1], np.array([np.inf, 6], np.float32))
+    assert not judged(tmp_path / "wrong", "Torch.sum.0", [x, 1], np.array([np.nan, 6], np.float32))

@@ -77,7 +77,7 @@ def measured(call: str, status: Status, **figures: float) -> VerdictRow:
 
 
 def table_of(*rows: VerdictRow, width: int) -> list[str]:
-    counts = VerdictCounts(PrecheckSuite)
+    counts = VerdictCounts(suite=PrecheckSuite)
     for item in rows:
         counts.add(item.call, item)
     lines = list(counts.lines(width=width))
@@ -100,7 +100,7 @@ def test_tables_fit_the_terminal_and_begin_with_the_figure_that_decides(width: i
 
 
 def test_a_pass_that_uses_one_unit_up_is_called_no_near_failure() -> None:
-    counts = VerdictCounts(PrecheckSuite)
+    counts = VerdictCounts(suite=PrecheckSuite)
     counts.add("Mint.rsqrt.0", measured("Mint.rsqrt.0", "pass", ratio=1.0, max_ulp=1.0))
     assert any("no near failure" in line.text for line in counts.lines())
     counts.add("Mint.rsqrt.1", measured("Mint.rsqrt.1", "error", ratio=1.5, max_ulp=2.0))
@@ -108,7 +108,7 @@ def test_a_pass_that_uses_one_unit_up_is_called_no_near_failure() -> None:
 
 
 def test_a_run_in_which_nothing_differs_has_no_table() -> None:
-    counts = VerdictCounts(PrecheckSuite)
+    counts = VerdictCounts(suite=PrecheckSuite)
     counts.add("Mint.rsqrt.0", measured("Mint.rsqrt.0", "pass", ratio=0.0, max_ulp=0.0))
     assert not any(line.is_whole for line in counts.lines())
 
@@ -119,6 +119,13 @@ def test_what_the_answer_says_is_not_said_again() -> None:
         counts.add(item.call, item)
     assert any(line.text.startswith("first in") for line in counts.lines())
     assert not any(line.text.startswith("first in") for line in counts.lines(told="Mint.add.0.forward"))
+
+
+def test_what_was_not_judged_has_no_benchmark() -> None:
+    skipped = replace(row(), status="skip", outcome="skipped", message="why", bench="float64 CPU")
+    judged = [replace(row(), bench="float64 CPU"), replace(failed("Mint.exp.0", 1), bench="float64 CPU")]
+    assert "benchmark float64 CPU: 2 judged" in summary(*judged, skipped)
+    assert not [line for line in summary(skipped) if line.startswith("benchmark")]
 
 
 def test_text_is_wrapped_between_words_and_keeps_what_is_copied_whole() -> None:

@@ -9,8 +9,8 @@ import pytest
 from fakes.items import config_of, items_of
 from fakes.suite import FakeSuite, group
 
-from pytest_msprobe.reports.jsonl import CallNames
 from pytest_msprobe.run.run import deselect_by_hook, deselect_done, deselect_other_shards, mark_selected
+from pytest_msprobe.suites.contract import CallNames
 
 FILES = (Path("/d/rank0/dump.json"), Path("/d/rank1/dump.json"))
 CALLS = tuple(f"Mint.f.{number}" for number in range(5))

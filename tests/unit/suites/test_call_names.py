@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_msprobe.reports.jsonl import CallNames
+from pytest_msprobe.suites.contract import CallNames
 
 
 def names(*files: str, tell_files: bool = False) -> list[str]:
