@@ -318,7 +318,7 @@ def _muon_move(x: Inputs, buffer: Rounded) -> Outputs:
     # The iterations run in bfloat16. What rounding puts into directions in which the gradient has nothing grows with
     # them, by 3.44^5 = 480: it is as large as the elements, which cannot be compared one by one, and orthogonal.
     moved = Rounded(move_flat, 0.0, unit=p.unit, tiny=p.tiny)
-    p = p * (1 - x.number("lr") * x.number("weight_decay", 0.1))
+    p = p * (1 - x.number("lr") * x.number("weight_decay"))
     return {PARAMETER: p - (lr * adjusted) * moved}
 
 
@@ -415,7 +415,11 @@ FORMULAS: dict[str, Formula] = dict(
             _muon,
             "momentum_buffer",
             "lr momentum",
-            variants=({}, {"sums_gradients": True}),
+            variants=tuple(
+                {**sums, **scale}
+                for scale in ({}, {"adjust_lr_fn": "match_rms_adamw"})
+                for sums in ({}, {"sums_gradients": True})
+            ),
             whole=True,
             by_projection=True,
         ),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dis
 import gc
+import inspect
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,19 +23,46 @@ from msprobe_collector.pytorch.law_tensors import local_part, some
 _DECAYS = ("decay", "ema_decay", "beta", "alpha", "momentum")
 _ELEMENTS = 32
 #: Steps at which averages are looked for.
-_LOOKS = (1, 3)
+_LOOKS = (0, 3)
 #: By how much the share of the average in its successor may differ between parameters, and fall.
 _ALIKE = 0.02
+#: Steps in which the share of an average that is no longer warming up stays as it is.
+_SETTLED = 8
 
 
 class _Average:
-    """One average: where its tensors are, in the order of the parameters."""
+    """One average: where its tensors are, in the order of the parameters.
+
+    Attributes:
+        name: of its class.
+        before: elements of its tensors at the step before.
+        largest: share of itself that it has kept, at most.
+        shares: those of the last steps.
+        declared: its decays by attribute when it was found.
+    """
 
     def __init__(self, owner: Any, attribute: str) -> None:
         self._owner, self._attribute = weakref.ref(owner), attribute
         self.name = type(owner).__name__
         self.before: list[Array] = []
         self.largest = -1.0
+        self.shares: deque[float] = deque(maxlen=_SETTLED)
+        self.declared = _decays_of(owner)
+
+    def lost_decay(self) -> str:
+        """What has become of the decay that it was made with, which its own update has replaced; "" for nothing."""
+        owner = self._owner()
+        settled = min(self.shares, default=0.0)
+        if owner is None or len(self.shares) < _SETTLED or max(self.shares) - settled > 2.0**-8:
+            return ""
+        for name, value in _decays_of(owner).items():
+            was = self.declared.get(name, value)
+            if was - settled > _ALIKE and value != was and _feeds_on_itself(type(owner), name):
+                return (
+                    f"the average keeps {settled:.4g} of itself, and its {name} was {was:.4g}: its update computes the "
+                    f"{name} from that of the step before, which is {value:.4g} by now"
+                )
+        return ""
 
     def tensors(self) -> list[Any]:
         """Its tensors; [] when it is gone."""
@@ -100,6 +130,10 @@ class Averages:
         if odd and len(odd) < len(shares) / 2:
             message = f"its average keeps {shares[odd[0]]:.4g} of itself, those of the others {middle:.4g}"
             return [Finding(EMA_DECAY, odd[0], message, None, tuple(odd[1:]))]
+        average.shares.append(middle)
+        if message := average.lost_decay():
+            name = next(iter(shares))
+            return [Finding(EMA_DECAY, name, message, None, tuple(list(shares)[1:]))]
         fell = average.largest - middle
         average.largest = max(average.largest, middle)
         if fell > _ALIKE and not odd:
@@ -119,7 +153,7 @@ def _found(items: Sequence[Any]) -> Iterator[_Average]:
         ):
             continue
         held = getattr(owner, "__dict__", None)
-        if not isinstance(held, dict) or not any(isinstance(held.get(name), float) for name in _DECAYS):
+        if not isinstance(held, dict) or not _decays_of(owner):
             continue
         if issubclass(kind, torch.optim.Optimizer):
             continue
@@ -128,6 +162,21 @@ def _found(items: Sequence[Any]) -> Iterator[_Average]:
             is_like = len(tensors) == len(shapes) and [tuple(one.shape) for one in tensors] == shapes
             if is_like and not any(id(one) in ids for one in tensors):
                 yield _Average(owner, attribute)
+
+
+def _decays_of(owner: Any) -> dict[str, float]:
+    return {name: value for name in _DECAYS if isinstance(value := vars(owner).get(name), float)}
+
+
+def _feeds_on_itself(kind: type, name: str) -> bool:
+    """Whether a method of the class reads the attribute before it writes it: x.name = f(x.name)."""
+    for base in kind.__mro__:
+        for method in vars(base).values():
+            code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+            uses = [one.opname for one in dis.get_instructions(code) if one.argval == name] if code else []
+            if "LOAD_ATTR" in uses[: uses.index("STORE_ATTR")] if "STORE_ATTR" in uses else False:
+                return True
+    return False
 
 
 def _tensors_of(value: Any, owner: Any, attribute: str) -> list[Any]:

@@ -15,7 +15,6 @@ from torch import nn
 from msprobe_collector.laws.law import Checked, Finding, Unchecked
 from msprobe_collector.laws.training import TIES_KEPT
 
-
 Ties = list[tuple[str, str]]
 
 

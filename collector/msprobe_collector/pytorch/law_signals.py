@@ -469,7 +469,7 @@ class TrainingSignals:
         if not own or not module.training:
             return
         model = self.running.models.get(id(root))
-        is_cut = not torch.is_grad_enabled() and (model is not None and bool(model.modes) or self.running.cut > 0)
+        is_cut = not torch.is_grad_enabled() and ((model is not None and bool(model.modes)) or self.running.cut > 0)
         if id(module) not in self._ran or is_cut:
             self._ran[id(module)] = weakref.ref(module), is_cut
         if isinstance(module, nn.RNNBase) and not module.bidirectional:
