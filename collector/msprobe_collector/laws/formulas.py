@@ -311,9 +311,8 @@ def _muon_move(x: Inputs, buffer: Rounded) -> Outputs:
         matrix = a * matrix + (b * gram + c * gram @ gram) @ matrix
     matrix = matrix.T if tall else matrix
     rows, columns = x.shape
-    adjusted = {"match_rms_adamw": 0.2 * max(rows, columns) ** 0.5}.get(
-        x.setting("adjust_lr_fn") or "", max(1.0, rows / columns) ** 0.5
-    )
+    scales = {"match_rms_adamw": 0.2 * max(rows, columns) ** 0.5, "plain": 1.0, "spectral": (rows / columns) ** 0.5}
+    adjusted = scales.get(x.setting("adjust_lr_fn") or "", max(1.0, rows / columns) ** 0.5)
     move_flat = np.ascontiguousarray(matrix).reshape(-1)
     # The iterations run in bfloat16. What rounding puts into directions in which the gradient has nothing grows with
     # them, by 3.44^5 = 480: it is as large as the elements, which cannot be compared one by one, and orthogonal.
@@ -416,8 +415,8 @@ FORMULAS: dict[str, Formula] = dict(
             "momentum_buffer",
             "lr momentum",
             variants=tuple(
-                {**sums, **scale}
-                for scale in ({}, {"adjust_lr_fn": "match_rms_adamw"})
+                {**sums, **({"adjust_lr_fn": scale} if scale else {})}
+                for scale in ("", "match_rms_adamw", "plain", "spectral")
                 for sums in ({}, {"sums_gradients": True})
             ),
             whole=True,

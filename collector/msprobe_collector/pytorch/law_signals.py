@@ -198,7 +198,7 @@ class TrainingSignals:
         if self.draws.first_mask is not None:
             self.resume.draws()
         self.resume.step_begins(optimizer, name, names)
-        self.averages.step_begins(parameters, names, number, source)
+        self.averages.step_begins(name, parameters, names, number, source)
         twice = [key for key, count in Counter(map(id, _parameters_of(optimizer))).items() if count > 1]
         two = [Finding(EACH_IN_ONE, names[key], f"it is in {name} twice, and updated twice") for key in twice]
         say(EACH_IN_ONE, name, two + self._in_two(name, parameters, names))
@@ -256,7 +256,7 @@ class TrainingSignals:
                 }
             )
         self.draws.first_mask = None
-        self.averages.step_ended(parameters)
+        self.averages.step_ended(name, parameters)
         for model in self.running.models.values():
             if model.parameters.keys() & own:
                 model.batches.clear()
