@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from law_trainings import PLANTED, SGD, train
+from law_trainings import PLANTED, SGD, Average, Net, train
 from torch import nn
 
 import msprobe_collector
@@ -35,10 +35,12 @@ def findings_in(folder: Path) -> list[dict[str, Any]]:
     return [line for line in lines_of(folder) if line["kind"] == "finding"]
 
 
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")  # PyTorch warns of two
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_law_that_does_not_hold_is_named(fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     law, parameter = PLANTED[fault]
-    train(tmp_path, fault)
+    train(tmp_path, fault, steps=12 if fault == "a decay feeds on itself" else 6)
     found = [line for line in findings_in(tmp_path) if line["law"] == law]
     assert found
     assert any(parameter in (line["parameter"], *line["others"]) or not parameter for line in found)
@@ -127,6 +129,74 @@ def test_a_subclass_with_another_step_is_not_judged(tmp_path: Path) -> None:
     checked = {line["law"]: line for line in lines_of(tmp_path) if line["kind"] == "checked"}
     assert checked["update-formula"]["unchecked"] == "no formula of Signed is known"
     assert checked["gradients-are-fresh"]["checks"] == 2
+
+
+class Moments(torch.optim.Optimizer):
+    """An own class that is called as one of PyTorch's, with `names` of its moments; `wrong`: its step is too long."""
+
+    def __init__(self, parameters: Any, names: tuple[str, str], *, wrong: bool = False) -> None:
+        super().__init__(parameters, {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8})
+        self.names, self.wrong = names, wrong
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        (first, second), lr = self.param_groups[0]["betas"], self.param_groups[0]["lr"]
+        for item in self.param_groups[0]["params"]:
+            state = self.state[item]
+            state["step"] = count = state.get("step", 0) + 1
+            one, other = (state.setdefault(name, torch.zeros_like(item)) for name in self.names)
+            one.lerp_(item.grad, 1 - first)
+            other.lerp_(item.grad.square(), 1 - second)
+            move = one / (1 - first**count) / ((other / (1 - second**count)).sqrt() + 1e-8)
+            item.sub_(move, alpha=2 * lr if self.wrong else lr)
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong", "laws"),
+    [
+        (("exp_avg", "exp_avg_sq"), False, set()),
+        (("exp_avg", "exp_avg_sq"), True, {"update-formula"}),
+        (("m", "v"), False, set()),
+        (("m", "v"), True, set()),
+    ],
+)
+def test_own_states_under_other_names_are_not_judged(
+    names: tuple[str, str], wrong: bool, laws: set[str], tmp_path: Path
+) -> None:
+    net = nn.Linear(4, 4)
+    watch = Watch(tmp_path, ())
+    watch.install()
+    optimizer = type("Adam", (Moments,), {})(net.parameters(), names, wrong=wrong)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.randn(4, 4)).square().mean().backward()
+        optimizer.step()
+    watch.close()
+    assert {line["law"] for line in findings_in(tmp_path)} == laws
+    checked = {line["law"]: line for line in lines_of(tmp_path) if line["kind"] == "checked"}
+    said = "" if names[0] == "exp_avg" else "Adam does not keep the states of Adam under its names"
+    assert checked["update-formula"]["unchecked"] == said
+
+
+def test_averages_of_two_networks_of_one_kind(tmp_path: Path) -> None:
+    """Two critics with an average each: of equal shapes, and averages of their own networks only."""
+    watch = Watch(tmp_path, ())
+    watch.install()
+    torch.manual_seed(0)
+    critics = [Net(), Net()]
+    optimizers = [torch.optim.AdamW(net.parameters(), lr=1e-2) for net in critics]
+    averages = [Average(net, "") for net in critics]
+    for _ in range(8):
+        x = torch.randn(16, 32)
+        for net, optimizer, average in zip(critics, optimizers, averages):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+            average.update(net)
+    watch.close()
+    assert [line for line in findings_in(tmp_path) if line["law"] == "ema-decay"] == []
+    checked = {line["law"]: line["checks"] for line in lines_of(tmp_path) if line["kind"] == "checked"}
+    assert checked["ema-decay"] >= 14
 
 
 class Words(nn.Module):
