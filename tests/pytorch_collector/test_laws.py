@@ -13,6 +13,7 @@ import pytest
 import torch
 from law_trainings import PLANTED, SGD, Average, Net, train
 from torch import nn
+from torch.utils.checkpoint import CheckpointFunction
 
 import msprobe_collector
 from msprobe_collector.dump_format import Dump
@@ -176,6 +177,19 @@ def test_own_states_under_other_names_are_not_judged(
     checked = {line["law"]: line for line in lines_of(tmp_path) if line["kind"] == "checked"}
     said = "" if names[0] == "exp_avg" else "Adam does not keep the states of Adam under its names"
     assert checked["update-formula"]["unchecked"] == said
+
+
+def test_a_class_derived_from_the_checkpoint_stays_its_own(tmp_path: Path) -> None:
+    class Doubled(CheckpointFunction):
+        @staticmethod
+        def forward(context: Any, function: Any, preserves: bool, *args: Any) -> Any:
+            return 2 * function(*args)
+
+    watch = Watch(tmp_path, ())
+    watch.install()
+    assert Doubled.apply(torch.relu, False, torch.ones(2)).tolist() == [2, 2]
+    watch.close()
+    assert "apply" not in vars(CheckpointFunction)
 
 
 def test_averages_of_two_networks_of_one_kind(tmp_path: Path) -> None:

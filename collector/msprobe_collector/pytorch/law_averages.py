@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from msprobe_collector.laws.law import Finding
+from msprobe_collector.laws.law import Checked, Finding, Unchecked
 from msprobe_collector.laws.observation import Array, unit_roundoff
 from msprobe_collector.laws.session import LawSession
 from msprobe_collector.laws.training import EMA_DECAY
@@ -125,7 +125,7 @@ class Averages:
         units: Sequence[float],
         items: Sequence[Any],
         names: Mapping[int, str],
-    ) -> list[Finding] | None:
+    ) -> Checked | None:
         shares: dict[str, float] = {}
         replaced = []
         of_others = 0
@@ -140,7 +140,7 @@ class Averages:
                 shares[name] = share
             of_others += share is None
         if of_others > len(items) / 2:
-            return None  # something else has these shapes, or what it is made of cannot be seen
+            return Unchecked("tensors like the parameters are no mix of their last values and the parameters")
         if replaced:
             message = "training goes on with the average in its place: the values of the step before are lost"
             return [Finding(EMA_DECAY, replaced[0], message, None, tuple(replaced[1:]))]

@@ -416,19 +416,21 @@ class TrainingSignals:
 
         return functools.update_wrapper(__call__, original)
 
-    def _seen_checkpoint(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _seen_checkpoint(self, original: Any) -> Any:
+        original = original.__func__  # a class derived from it is a checkpoint too, of its own
+
         @functools.wraps(original)
-        def apply(*args: Any) -> Any:
+        def apply(kind: type, *args: Any, **kwargs: Any) -> Any:
             needs = (isinstance(item, torch.Tensor) and item.requires_grad for item in args)
             if not torch.is_grad_enabled() or self.running.backward or any(needs):
-                return original(*args)
+                return original(kind, *args, **kwargs)
             self.running.cut += 1
             try:
-                return original(*args)
+                return original(kind, *args, **kwargs)
             finally:
                 self.running.cut -= 1
 
-        return apply
+        return classmethod(apply)
 
     def _seen_replacing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
