@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from law_trainings import PLANTED, SGD, Average, Net, train
@@ -18,7 +19,8 @@ from torch.utils.checkpoint import CheckpointFunction
 import msprobe_collector
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.laws.catalogue import LAWS
-from msprobe_collector.laws.updates import FormulaCheck, UpdateFormula
+from msprobe_collector.laws.observation import Place, Update, UpdatedParameter
+from msprobe_collector.laws.updates import DecayAsDeclared, FormulaCheck, UpdateFormula
 from msprobe_collector.pytorch.laws import Watch
 from pytest_msprobe.suites.laws.recorded import update_of
 
@@ -190,6 +192,26 @@ def test_a_class_derived_from_the_checkpoint_stays_its_own(tmp_path: Path) -> No
     assert Doubled.apply(torch.relu, False, torch.ones(2)).tolist() == [2, 2]
     watch.close()
     assert "apply" not in vars(CheckpointFunction)
+
+
+def test_what_explains_an_update_begins_with_the_variant_that_the_others_follow() -> None:
+    """Three own updates without bias correction, and one with it, in a group without decay: no fault of decay."""
+    gradient = np.array([1.0, -2.0, 3.0, -4.0])
+    settings = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 0.0, "weight_decay": 0.0, "correct_bias": False, "step": 5}
+    moments = {"exp_avg": 0.1 * gradient, "exp_avg_sq": 0.01 * gradient**2}
+    zeros = dict.fromkeys(moments, np.zeros(4))
+    place = Place(0, "float64")
+    correction = np.sqrt(1 - 0.99**5) / (1 - 0.9**5)
+    parameters = [
+        UpdatedParameter(
+            name, 0, (4,), np.ones(4), 1 - 0.1 * size * np.sign(gradient), gradient, zeros, moments, True, place, place
+        )
+        for name, size in (("a", 1.0), ("b", 1.0), ("c", 1.0), ("corrected", correction))
+    ]
+    seen = FormulaCheck(Update("AdamW", "AdamW", [settings], parameters, 4, is_own=True))
+    assert seen.variant == {"no_bias_correction": True}
+    assert [item.parameter for item in UpdateFormula().check(seen)] == ["corrected"]  # type: ignore[union-attr]
+    assert DecayAsDeclared().check(seen) == []
 
 
 def test_averages_of_two_networks_of_one_kind(tmp_path: Path) -> None:
