@@ -27,13 +27,14 @@ class Net(nn.Module):
         )
         self.one, self.other = nn.Dropout(0.2), nn.Dropout(0.2)
         self.register_buffer("mean", torch.zeros(8))
-        if fault == "a tie is lost":
+        if fault in ("a tie is lost", "weights are assigned", "memory is given anew"):
             self.inner.weight = nn.Parameter(torch.eye(64))
             self.tied = nn.Linear(64, 64, bias=False)
             self.tied.weight = self.inner.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
+        if self.fault != "a checkpoint gets data only":  # it is called before, by the script
+            x = self.first(x)
         if self.fault == "the graph is cut":
             x = x.detach()
         if self.fault == "random numbers begin anew":
@@ -112,6 +113,7 @@ PLANTED = {
     "a function drops in evaluation": ("dropout-off-in-eval", "Net"),
     "a checkpoint draws anew": ("recomputation-repeats", "other"),
     "a parameter is in no optimizer": ("in-an-optimizer", "last.bias"),
+    "an optimizer has it twice": ("in-one-optimizer", "last.weight"),
     "two optimizers have it": ("in-one-optimizer", "last.weight"),
     "decay is coupled": ("decay-as-declared", ""),
     "moments are made of another gradient": ("moments-formula", "first.bias"),
@@ -132,8 +134,30 @@ PLANTED = {
     "evaluation does not end": ("training-mode", "Net"),
     "a batch comes again": ("batches-differ", "Net"),
     "a tie is lost": ("ties-kept", "tied.weight"),
+    "weights are assigned": ("ties-kept", "tied.weight"),
+    "memory is given anew": ("ties-kept", "tied.weight"),
+    "a checkpoint gets data only": ("gradients-arrive", "first.weight"),
     "the average has another decay": ("ema-decay", "first.weight"),
+    "a decay feeds on itself": ("ema-decay", "first.weight"),
+    "an own average takes nothing": ("ema-decay", "first.weight"),
 }
+
+
+class Average:
+    """The script's own, whose decay grows with the steps, unless a fault says otherwise."""
+
+    def __init__(self, net: Net, fault: str) -> None:
+        self.average, self.fault = copy.deepcopy(net), fault
+        self.decay, self.largest, self.count = 0.99, 0.99, 0
+
+    @torch.no_grad()
+    def update(self, net: Net) -> None:
+        self.count += 1
+        largest = self.decay if self.fault == "a decay feeds on itself" else self.largest
+        self.decay = min(largest, (1 + self.count) / (10 + self.count))
+        for own, item in zip(self.average.parameters(), net.parameters()):
+            taken = own if self.fault == "an own average takes nothing" else item
+            own.copy_(self.decay * own + (1 - self.decay) * taken)
 
 
 def _average(decay: float) -> Callable[..., None]:
@@ -168,6 +192,17 @@ def _train(fault: str, steps: int) -> list[nn.Parameter]:
         for name, item in net.named_parameters()
         if fault != "a parameter is in no optimizer" or name != "last.bias"
     ]
+    if fault == "weights are assigned":
+        net.load_state_dict({name: value.clone() for name, value in net.state_dict().items()}, assign=True)
+    if fault == "memory is given anew":
+        weights = net.state_dict()
+        with torch.device("meta"):
+            net = Net(fault)
+        net.to_empty(device="cpu").load_state_dict(weights)
+    if fault in ("weights are assigned", "memory is given anew"):
+        parameters = list(net.parameters())
+    if fault == "an optimizer has it twice":
+        parameters.append(net.last.weight)
     if fault == "a copy is trained":
         parameters = list(copy.deepcopy(net).parameters())
     optimizer: torch.optim.Optimizer
@@ -179,7 +214,8 @@ def _train(fault: str, steps: int) -> list[nn.Parameter]:
         optimizer = torch.optim.AdamW(parameters, lr=1e-5 if "bfloat16" in fault else 1e-3, weight_decay=0.1)
     second = torch.optim.SGD(net.last.parameters(), lr=0.1) if fault == "two optimizers have it" else None
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled="scaled" in fault)
-    averaged = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=_average(0.9)) if "average" in fault else None
+    averaged = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=_average(0.9)) if "average has" in fault else None
+    own_average = Average(net, fault)
     batches = [(torch.randn(16, 32), torch.randint(0, 8, (16,))) for _ in range(steps)]
     for number, (x, y) in enumerate(batches):
         x = batches[number - 1][0] if fault == "a batch comes again" and number == 4 else x
@@ -192,6 +228,8 @@ def _train(fault: str, steps: int) -> list[nn.Parameter]:
             net.train()
         if fault == "evaluation does not end" and number == 3:
             net.eval()
+        if fault == "a checkpoint gets data only":
+            x = checkpoint(net.first, x, use_reentrant=True)
         loss = functional.cross_entropy(net(x.to(net.first.weight.dtype)).float(), y)
         if fault != "nothing is computed" or number != 2:
             scaler.scale(loss).backward()
@@ -211,6 +249,7 @@ def _train(fault: str, steps: int) -> list[nn.Parameter]:
             second.step()
         if averaged is not None:
             averaged.update_parameters(net)
+        own_average.update(net)
     return list(net.parameters())
 
 

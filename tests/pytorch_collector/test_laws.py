@@ -9,15 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from law_trainings import PLANTED, SGD, train
+from law_trainings import PLANTED, SGD, Average, Net, train
 from torch import nn
+from torch.utils.checkpoint import CheckpointFunction
 
 import msprobe_collector
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.laws.catalogue import LAWS
-from msprobe_collector.laws.updates import FormulaCheck, UpdateFormula
+from msprobe_collector.laws.observation import Place, Update, UpdatedParameter
+from msprobe_collector.laws.updates import DecayAsDeclared, FormulaCheck, UpdateFormula
 from msprobe_collector.pytorch.laws import Watch
 from pytest_msprobe.suites.laws.recorded import update_of
 
@@ -35,10 +38,12 @@ def findings_in(folder: Path) -> list[dict[str, Any]]:
     return [line for line in lines_of(folder) if line["kind"] == "finding"]
 
 
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")  # PyTorch warns of two
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_law_that_does_not_hold_is_named(fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     law, parameter = PLANTED[fault]
-    train(tmp_path, fault)
+    train(tmp_path, fault, steps=12 if fault == "a decay feeds on itself" else 6)
     found = [line for line in findings_in(tmp_path) if line["law"] == law]
     assert found
     assert any(parameter in (line["parameter"], *line["others"]) or not parameter for line in found)
@@ -127,6 +132,107 @@ def test_a_subclass_with_another_step_is_not_judged(tmp_path: Path) -> None:
     checked = {line["law"]: line for line in lines_of(tmp_path) if line["kind"] == "checked"}
     assert checked["update-formula"]["unchecked"] == "no formula of Signed is known"
     assert checked["gradients-are-fresh"]["checks"] == 2
+
+
+class Moments(torch.optim.Optimizer):
+    """An own class that is called as one of PyTorch's, with `names` of its moments; `wrong`: its step is too long."""
+
+    def __init__(self, parameters: Any, names: tuple[str, str], *, wrong: bool = False) -> None:
+        super().__init__(parameters, {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8})
+        self.names, self.wrong = names, wrong
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        (first, second), lr = self.param_groups[0]["betas"], self.param_groups[0]["lr"]
+        for item in self.param_groups[0]["params"]:
+            state = self.state[item]
+            state["step"] = count = state.get("step", 0) + 1
+            one, other = (state.setdefault(name, torch.zeros_like(item)) for name in self.names)
+            one.lerp_(item.grad, 1 - first)
+            other.lerp_(item.grad.square(), 1 - second)
+            move = one / (1 - first**count) / ((other / (1 - second**count)).sqrt() + 1e-8)
+            item.sub_(move, alpha=2 * lr if self.wrong else lr)
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong", "laws"),
+    [
+        (("exp_avg", "exp_avg_sq"), False, set()),
+        (("exp_avg", "exp_avg_sq"), True, {"update-formula"}),
+        (("m", "v"), False, set()),
+        (("m", "v"), True, set()),
+    ],
+)
+def test_own_states_under_other_names_are_not_judged(
+    names: tuple[str, str], wrong: bool, laws: set[str], tmp_path: Path
+) -> None:
+    net = nn.Linear(4, 4)
+    watch = Watch(tmp_path, ())
+    watch.install()
+    optimizer = type("Adam", (Moments,), {})(net.parameters(), names, wrong=wrong)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.randn(4, 4)).square().mean().backward()
+        optimizer.step()
+    watch.close()
+    assert {line["law"] for line in findings_in(tmp_path)} == laws
+    checked = {line["law"]: line for line in lines_of(tmp_path) if line["kind"] == "checked"}
+    said = "" if names[0] == "exp_avg" else "Adam does not keep the states of Adam under its names"
+    assert checked["update-formula"]["unchecked"] == said
+
+
+def test_a_class_derived_from_the_checkpoint_stays_its_own(tmp_path: Path) -> None:
+    class Doubled(CheckpointFunction):
+        @staticmethod
+        def forward(context: Any, function: Any, preserves: bool, *args: Any) -> Any:
+            return 2 * function(*args)
+
+    watch = Watch(tmp_path, ())
+    watch.install()
+    assert Doubled.apply(torch.relu, False, torch.ones(2)).tolist() == [2, 2]
+    watch.close()
+    assert "apply" not in vars(CheckpointFunction)
+
+
+def test_what_explains_an_update_begins_with_the_variant_that_the_others_follow() -> None:
+    """Three own updates without bias correction, and one with it, in a group without decay: no fault of decay."""
+    gradient = np.array([1.0, -2.0, 3.0, -4.0])
+    settings = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 0.0, "weight_decay": 0.0, "correct_bias": False, "step": 5}
+    moments = {"exp_avg": 0.1 * gradient, "exp_avg_sq": 0.01 * gradient**2}
+    zeros = dict.fromkeys(moments, np.zeros(4))
+    place = Place(0, "float64")
+    correction = np.sqrt(1 - 0.99**5) / (1 - 0.9**5)
+    parameters = [
+        UpdatedParameter(
+            name, 0, (4,), np.ones(4), 1 - 0.1 * size * np.sign(gradient), gradient, zeros, moments, True, place, place
+        )
+        for name, size in (("a", 1.0), ("b", 1.0), ("c", 1.0), ("corrected", correction))
+    ]
+    seen = FormulaCheck(Update("AdamW", "AdamW", [settings], parameters, 4, is_own=True))
+    assert seen.variant == {"no_bias_correction": True}
+    assert [item.parameter for item in UpdateFormula().check(seen)] == ["corrected"]  # type: ignore[union-attr]
+    assert DecayAsDeclared().check(seen) == []
+
+
+def test_averages_of_two_networks_of_one_kind(tmp_path: Path) -> None:
+    """Two critics with an average each: of equal shapes, and averages of their own networks only."""
+    watch = Watch(tmp_path, ())
+    watch.install()
+    torch.manual_seed(0)
+    critics = [Net(), Net()]
+    optimizers = [torch.optim.AdamW(net.parameters(), lr=1e-2) for net in critics]
+    averages = [Average(net, "") for net in critics]
+    for _ in range(8):
+        x = torch.randn(16, 32)
+        for net, optimizer, average in zip(critics, optimizers, averages):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+            average.update(net)
+    watch.close()
+    assert [line for line in findings_in(tmp_path) if line["law"] == "ema-decay"] == []
+    checked = {line["law"]: line["checks"] for line in lines_of(tmp_path) if line["kind"] == "checked"}
+    assert checked["ema-decay"] >= 14
 
 
 class Words(nn.Module):

@@ -23,6 +23,10 @@ right trainings in MindSpore only 3 had run when the time for that measurement w
 the other 13 there is no first answer. In three MindSpore's own optimizer does not do on the CPU what it says
 (two of them are
 violations here now).
+
+Thirteen of those held out were written when the last classes had been mended that the catalogue had missed. Their
+first answers: of 6 violations 5 right, 1 missed (the average that is computed from itself, which is found since); of
+7 right trainings none with an alarm.
 """
 
 

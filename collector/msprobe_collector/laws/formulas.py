@@ -311,14 +311,13 @@ def _muon_move(x: Inputs, buffer: Rounded) -> Outputs:
         matrix = a * matrix + (b * gram + c * gram @ gram) @ matrix
     matrix = matrix.T if tall else matrix
     rows, columns = x.shape
-    adjusted = {"match_rms_adamw": 0.2 * max(rows, columns) ** 0.5}.get(
-        x.setting("adjust_lr_fn") or "", max(1.0, rows / columns) ** 0.5
-    )
+    scales = {"match_rms_adamw": 0.2 * max(rows, columns) ** 0.5, "plain": 1.0, "spectral": (rows / columns) ** 0.5}
+    adjusted = scales.get(x.setting("adjust_lr_fn") or "", max(1.0, rows / columns) ** 0.5)
     move_flat = np.ascontiguousarray(matrix).reshape(-1)
     # The iterations run in bfloat16. What rounding puts into directions in which the gradient has nothing grows with
     # them, by 3.44^5 = 480: it is as large as the elements, which cannot be compared one by one, and orthogonal.
     moved = Rounded(move_flat, 0.0, unit=p.unit, tiny=p.tiny)
-    p = p * (1 - x.number("lr") * x.number("weight_decay", 0.1))
+    p = p * (1 - x.number("lr") * x.number("weight_decay"))
     return {PARAMETER: p - (lr * adjusted) * moved}
 
 
@@ -415,7 +414,11 @@ FORMULAS: dict[str, Formula] = dict(
             _muon,
             "momentum_buffer",
             "lr momentum",
-            variants=({}, {"sums_gradients": True}),
+            variants=tuple(
+                {**sums, **({"adjust_lr_fn": scale} if scale else {})}
+                for scale in ("", "match_rms_adamw", "plain", "spectral")
+                for sums in ({}, {"sums_gradients": True})
+            ),
             whole=True,
             by_projection=True,
         ),

@@ -78,6 +78,8 @@ class FormulaCheck:
         self.deviations: list[Deviation] = []
         self.compared: dict[str, int] = {}
         self.not_compared: list[str] = []
+        #: Settings of the variant of the formula that comes nearest.
+        self.variant: Mapping[str, Any] = {}
         if self.formula is None:
             self.reason = update.unknown or f"no formula of {update.optimizer} is known"
             return
@@ -91,15 +93,12 @@ class FormulaCheck:
         variants = formula.variants if self.update.is_own else formula.variants[:1]
         if self._counts_steps():
             variants = [one for one in variants if not one.get("no_bias_correction")] or variants
-        best: tuple[list[Deviation], dict[str, int]] | None = None
-        for variant in variants:
-            found = self._with(formula, variant)
-            if best is None or len(found[0]) < len(best[0]):
-                best = found
-            if not found[0]:
+        for number, variant in enumerate(variants):
+            deviations, compared = self._with(formula, variant)
+            if not number or len(deviations) < len(self.deviations):
+                self.deviations, self.compared, self.variant = deviations, compared, variant
+            if not deviations:
                 break
-        assert best is not None
-        self.deviations, self.compared = best
 
     def _counts_steps(self) -> bool:
         """Whether a class of the user's own keeps a counter, which only a correction of the bias needs."""
@@ -118,6 +117,8 @@ class FormulaCheck:
                 continue
             with np.errstate(all="ignore"):
                 outputs = formula.compute(inputs)
+            if self.update.is_own and not _keeps(batch, outputs):
+                outputs = {}
             if PARAMETER not in outputs:
                 self.not_compared += [item.name for item in batch.parameters]
             for what, right in outputs.items():
@@ -189,6 +190,11 @@ def _batches(parameters: Iterable[UpdatedParameter], *, alone: bool) -> Iterator
         states = tuple(sorted(name for name, value in item.state_before.items() if value.size))
         kinds.setdefault((item.group, item.place_before.dtype, item.gradient_dtype, dtypes, states), []).append(item)
     yield from map(_Batch, kinds.values())
+
+
+def _keeps(batch: _Batch, outputs: Iterable[str]) -> bool:
+    """Whether the optimizer keeps the states of the formula: under other names nobody knows what they are."""
+    return all(what in item.state_after for item in batch.parameters for what in outputs if what != PARAMETER)
 
 
 def _compared(batch: _Batch, what: str, right: Rounded, *, by_projection: bool = False) -> tuple[list[Deviation], int]:
@@ -333,9 +339,12 @@ def _explained(seen: FormulaCheck, item: Deviation) -> str:
         settings = changed
         if (name and name == seen.formula.name) or (name and seen.formula.name not in ("Adam", "AdamW")):
             continue
+        declared = {**seen.update.settings[item.parameter.group], **seen.variant}
         if "_flip" in settings:
-            settings = {"maximize": not seen.update.settings[item.parameter.group].get("maximize", False)}
-        inputs = seen._inputs(batch, settings)
+            settings = {"maximize": not declared.get("maximize", False)}
+        if not name and all((declared.get(key) or False) == value for key, value in settings.items()):
+            continue  # it is the formula as it is
+        inputs = seen._inputs(batch, {**seen.variant, **settings})
         if inputs is None:
             continue
         with np.errstate(all="ignore"):
@@ -348,6 +357,9 @@ def _explained(seen: FormulaCheck, item: Deviation) -> str:
 def _why_none(seen: FormulaCheck) -> str:
     if not any(item.gradient is not None for item in seen.update.parameters):
         return "no parameter has a gradient"
+    kept = {name for item in seen.update.parameters for name in item.state_after}
+    if seen.formula is not None and seen.update.is_own and kept.isdisjoint(seen.formula.states):
+        return f"{seen.update.optimizer} does not keep the states of {seen.formula.name} under its names"
     if seen.formula is not None and seen.formula.whole and seen.not_compared:
         return f"{seen.formula.name} takes sums over the whole parameter, and only samples of elements are here"
     return "no values of parameters, gradients and states that belong together are here"
@@ -393,7 +405,7 @@ def _gradient_behind(seen: FormulaCheck, item: Deviation) -> str:
             from dataclasses import replace
 
             batch = _Batch([replace(own, gradient=other.gradient)], is_whole=own.is_whole)
-            inputs = seen._inputs(batch, {})
+            inputs = seen._inputs(batch, seen.variant)
             if inputs is not None and seen.formula is not None:
                 outputs = seen.formula.compute(inputs)
                 if item.what in outputs and not _compared(batch, item.what, outputs[item.what])[0]:

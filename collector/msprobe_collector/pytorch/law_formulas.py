@@ -15,16 +15,10 @@ def formula_of(optimizer: Any, frame: FrameType) -> tuple[str, str, bool]:
     kind = type(optimizer)
     step = frame.f_locals.get("func")
     module = getattr(step, "__module__", "") or ""
-    is_torch_class = kind.__module__.startswith("torch.optim.")
     known = next(
-        (
-            base.__name__
-            for base in kind.__mro__
-            if base.__module__.startswith("torch.optim.") and base.__name__ in FORMULAS
-        ),
-        "",
+        (base.__name__ for base in kind.__mro__ if _is_torchs(base.__module__) and base.__name__ in FORMULAS), ""
     )
-    if is_torch_class or (module.startswith("torch.optim.") and known):
+    if _is_torchs(kind.__module__) or (_is_torchs(module) and known):
         name = known if known else kind.__name__
         if name not in FORMULAS:
             return "", f"no formula of {kind.__name__} is known", False
@@ -39,9 +33,14 @@ def formula_of(optimizer: Any, frame: FrameType) -> tuple[str, str, bool]:
     return "", f"no formula of {kind.__name__} is known", True
 
 
+def _is_torchs(module: str) -> bool:
+    """Whether a class is one of torch.optim, which says of some that it is their module itself."""
+    return f"{module}.".startswith("torch.optim.")
+
+
 def _adds_nothing(optimizer: Any, kind: type) -> bool:
     """Whether a class derived from a known one has the hyper-parameters and states of that one, and no more."""
-    base = next(base for base in kind.__mro__ if base.__module__.startswith("torch.optim."))
+    base = next(base for base in kind.__mro__ if _is_torchs(base.__module__))
     try:
         defaults = base([torch.nn.Parameter(torch.zeros(2, 2))]).defaults
     except Exception:
@@ -58,7 +57,7 @@ def precision_of(optimizer: Any) -> float:
         values = (group.get("lr"), *(betas if isinstance(betas, (tuple, list)) else ()))
         if group.get("fused") or group.get("capturable") or any(isinstance(value, torch.Tensor) for value in values):
             return 2.0**-24
-    return 2.0**-53 if type(optimizer).__module__.startswith("torch.optim.") else 2.0**-24
+    return 2.0**-53 if _is_torchs(type(optimizer).__module__) else 2.0**-24
 
 
 def declared(optimizer: Any, frame: FrameType) -> dict[str, object]:

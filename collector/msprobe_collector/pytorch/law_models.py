@@ -15,6 +15,8 @@ from torch import nn
 from msprobe_collector.laws.law import Checked, Finding, Unchecked
 from msprobe_collector.laws.training import TIES_KEPT
 
+Ties = list[tuple[str, str]]
+
 
 @dataclass(slots=True)
 class Model:
@@ -36,12 +38,18 @@ class Model:
     name: str
     paths: dict[int, str] = field(default_factory=dict)
     parameters: dict[int, str] = field(default_factory=dict)
-    ties: list[tuple[str, str]] = field(default_factory=list)
+    ties: Ties = field(default_factory=list)
     batches: list[str] = field(default_factory=list)
     is_poor: bool = False
     modes: list[bool] = field(default_factory=list)
     trained: bool = False
     buffers: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def look_again(self) -> None:
+        """Other parameters may have come into the places of those that it had."""
+        root = self.root()
+        if root is not None:
+            self.parameters = {id(item): path for path, item in root.named_parameters()}
 
 
 def is_triangular(mask: Any) -> bool:
@@ -79,18 +87,33 @@ def has_modes(root: nn.Module) -> bool:
     return any(isinstance(module, kinds) and getattr(module, "p", 1) for module in root.modules())
 
 
-def model_of(module: nn.Module, known: Mapping[int, Model]) -> Model:
-    """What laws see of a Module that the script calls; `known` are those that it has called before."""
+def ties_of(module: nn.Module) -> Ties:
+    """Names of parameters that are one, in pairs."""
+    first: dict[int, str] = {}
+    return [
+        (first[id(item)], path)
+        for path, item in module.named_parameters(remove_duplicate=False)
+        if first.setdefault(id(item), path) != path
+    ]
+
+
+def model_of(module: nn.Module, known: Mapping[int, Model], lost: Mapping[nn.Module, Ties]) -> Model:
+    """What laws see of a Module that the script calls; `known` are those that it has called before.
+
+    Args:
+        module: that is called.
+        known: see above.
+        lost: ties that Modules had until their parameters were replaced.
+    """
     kind = type(module).__name__
     count = sum(model.name.partition(".")[0] == kind for model in known.values())
     model = Model(weakref.ref(module), f"{kind}.{count}" if count else kind)
     model.paths = {id(inner): path or kind for path, inner in module.named_modules()}
-    first: dict[int, str] = {}
-    for path, item in module.named_parameters(remove_duplicate=False):
-        if id(item) in first:
-            model.ties.append((first[id(item)], path))
-        first.setdefault(id(item), path)
-    model.parameters = first
+    model.ties = ties_of(module)
+    for path, inner in module.named_modules() if lost else ():
+        front = f"{path}." if path else ""
+        model.ties += [(front + one, front + other) for one, other in lost.get(inner, ())]
+    model.look_again()
     return model
 
 
@@ -140,6 +163,7 @@ class Running:
         backward: how many backward passes run.
         tokens: integer input of the model that was called last.
         is_causal: whether it was seen to look at earlier tokens only.
+        cut: how many checkpoints run through which no gradient comes back.
     """
 
     def __init__(self) -> None:
@@ -148,6 +172,7 @@ class Running:
         self.backward = 0
         self.tokens: torch.Tensor | None = None
         self.is_causal = False
+        self.cut = 0
 
     @property
     def modules(self) -> list[nn.Module]:

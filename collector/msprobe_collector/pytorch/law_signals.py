@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import xxhash
 from torch import autograd, nn
+from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.weak import WeakIdKeyDictionary
 
 from msprobe_collector.laws.law import Checked, Finding, Unchecked
@@ -43,10 +44,12 @@ from msprobe_collector.pytorch.law_draws import Draws
 from msprobe_collector.pytorch.law_models import (
     Model,
     Running,
+    Ties,
     has_modes,
     ids_in_optimizers,
     model_of,
     ties_kept,
+    ties_of,
 )
 from msprobe_collector.pytorch.law_ranks import world_size
 from msprobe_collector.pytorch.law_resume import ResumeLaw
@@ -122,6 +125,8 @@ class TrainingSignals:
         #: Modules that ran since the last step: by id, whether their outputs reached another Module without a graph.
         self._ran: dict[int, tuple[weakref.ref[nn.Module], bool]] = {}
         self._outputs: dict[tuple[int, int], tuple[int, Any]] = {}
+        #: Ties that Modules had until their parameters were replaced.
+        self._lost_ties: Any = WeakIdKeyDictionary()
         self._clips = False
         self._clippings = 0
         #: Elements of parameters with gradients that are in no optimizer, at the last step.
@@ -143,10 +148,13 @@ class TrainingSignals:
             put(autograd, RUN_BACKWARD, self._seen_backward)
         put(torch.optim.Optimizer, "load_state_dict", self._seen_loading)
         put(torch.amp.GradScaler, "scale", self._seen_scaling)
+        for name in ("load_state_dict", "to_empty"):
+            put(nn.Module, name, self._seen_replacing)
         self.draws.put(self._swaps)
         self.resume.install()
         self._calls.put(torch, "compile", self._seen_compile)
         self._calls.put(nn.Module, "__call__", self._seen_module)
+        self._calls.put(CheckpointFunction, "apply", self._seen_checkpoint)
         self.draws.put_calls(self._calls)
         self._clipping.add([ApiTarget(owner, name, getattr(owner, name), name) for owner, name in clipping_functions()])
         self._clipping.install()
@@ -190,13 +198,15 @@ class TrainingSignals:
         if self.draws.first_mask is not None:
             self.resume.draws()
         self.resume.step_begins(optimizer, name, names)
-        self.averages.step_begins(parameters, names, number, source)
+        self.averages.step_begins(name, parameters, names, number, source)
         twice = [key for key, count in Counter(map(id, _parameters_of(optimizer))).items() if count > 1]
         two = [Finding(EACH_IN_ONE, names[key], f"it is in {name} twice, and updated twice") for key in twice]
         say(EACH_IN_ONE, name, two + self._in_two(name, parameters, names))
         say(FRESH, name, self._fresh(parameters, names))
         say(SCALE_REMOVED, name, self._scale_at_step(optimizer, names))
         say(STAYS_TRAINABLE, name, self._stays_trainable(name, parameters, names))
+        for model in self.running.models.values():
+            model.look_again()
         models = [model for model in self.running.models.values() if model.parameters.keys() & parameters.keys()]
         for model in models:
             self._of_model(model, say, number)
@@ -246,7 +256,7 @@ class TrainingSignals:
                 }
             )
         self.draws.first_mask = None
-        self.averages.step_ended(parameters)
+        self.averages.step_ended(name, parameters)
         for model in self.running.models.values():
             if model.parameters.keys() & own:
                 model.batches.clear()
@@ -318,7 +328,7 @@ class TrainingSignals:
             return []
         message = (
             "it has no gradient although the forward used it: what its layer gave went on without a graph "
-            "(detach, no_grad, .data or .item?)"
+            "(detach, no_grad, .data, .item, or a reentrant checkpoint whose inputs need no gradient?)"
         )
         found = [names[key] for key in dict.fromkeys(without)]
         return [Finding(GRADIENTS_ARRIVE, found[0], message, None, tuple(found[1:]))]
@@ -397,19 +407,53 @@ class TrainingSignals:
                 result = original(module, *args, **kwargs)
             finally:
                 modules.pop()
-            if modules and not self.running.backward and module._parameters:
-                self._guard.enter("laws: a Module is called", self._module_ended, module, args, result, modules[0])
+            if (modules or self.running.cut) and not self.running.backward and module._parameters:
+                root = modules[0] if modules else module
+                self._guard.enter("laws: a Module is called", self._module_ended, module, args, result, root)
             elif modules and not self.running.backward and self._outputs and args:
                 self._guard.enter("laws: a Module is called", self._look_for_cut, args)
             return result
 
         return functools.update_wrapper(__call__, original)
 
+    def _seen_checkpoint(self, original: Any) -> Any:
+        original = original.__func__  # a class derived from it is a checkpoint too, of its own
+
+        @functools.wraps(original)
+        def apply(kind: type, *args: Any, **kwargs: Any) -> Any:
+            needs = (isinstance(item, torch.Tensor) and item.requires_grad for item in args)
+            if not torch.is_grad_enabled() or self.running.backward or any(needs):
+                return original(kind, *args, **kwargs)
+            self.running.cut += 1
+            try:
+                return original(kind, *args, **kwargs)
+            finally:
+                self.running.cut -= 1
+
+        return classmethod(apply)
+
+    def _seen_replacing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def replace(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._is_away():
+                return original(module, *args, **kwargs)
+            before = self._guard.enter("laws: parameters are replaced", ties_of, module)
+            result = original(module, *args, **kwargs)
+            if before:
+                self._guard.enter("laws: parameters are replaced", self._note_lost_ties, module, before)
+            return result
+
+        return replace
+
+    def _note_lost_ties(self, module: nn.Module, before: Ties) -> None:
+        if lost := [pair for pair in before if module.get_parameter(pair[0]) is not module.get_parameter(pair[1])]:
+            self._lost_ties[module] = lost
+
     def _model_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         model = self.running.models.get(id(module))
         if model is None or model.root() is not module:
             self.running.models = {key: entry for key, entry in self.running.models.items() if entry.root() is not None}
-            model = self.running.models[id(module)] = model_of(module, self.running.models)
+            model = self.running.models[id(module)] = model_of(module, self.running.models, self._lost_ties)
         model.modes.append(module.training)
         tensors = list(tensors_in((args, kwargs)))
         self.running.tokens = tokens_of(args, kwargs)
@@ -427,7 +471,7 @@ class TrainingSignals:
         if not own or not module.training:
             return
         model = self.running.models.get(id(root))
-        is_cut = not torch.is_grad_enabled() and model is not None and bool(model.modes)
+        is_cut = not torch.is_grad_enabled() and ((model is not None and bool(model.modes)) or self.running.cut > 0)
         if id(module) not in self._ran or is_cut:
             self._ran[id(module)] = weakref.ref(module), is_cut
         if isinstance(module, nn.RNNBase) and not module.bidirectional:

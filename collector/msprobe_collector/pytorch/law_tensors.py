@@ -38,12 +38,15 @@ def some(tensor: torch.Tensor, most: int) -> torch.Tensor:
 
 
 def first(tensor: torch.Tensor, count: int) -> Array:
-    """The first elements, as NumPy has them."""
-    count = min(tensor.numel(), count)
-    if tensor.is_contiguous():
-        part = tensor.detach().view(-1)[:count]
+    """The first elements of what this process holds, as NumPy has them."""
+    local = local_part(tensor)
+    if local is None:
+        return np.empty(0, np.float32)
+    count = min(local.numel(), count)
+    if local.is_contiguous():
+        part = local.view(-1)[:count]
     else:
-        part = torch.take(tensor.detach(), torch.arange(count, device=tensor.device))
+        part = torch.take(local, torch.arange(count, device=local.device))
     array: Array = part.float().cpu().numpy().copy()
     return array
 

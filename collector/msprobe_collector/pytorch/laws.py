@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -386,8 +387,9 @@ class OptimizerLaws:
         groups = [list(group["params"]) for group in optimizer.param_groups]
         ids = {id(item) for group in groups for item in group}
         if ids != seen.names.keys():
-            names = self._names.of(groups, "param_groups")
-            seen.names = dict(zip((id(item) for group in groups for item in group), names))
+            seen.names = {}
+            for item, name in zip(chain.from_iterable(groups), self._names.of(groups, "param_groups")):
+                seen.names.setdefault(id(item), name)  # what is in it twice is named by its first place
         return seen.names
 
     def _index_of(self, seen: _Seen, item: Any, local: torch.Tensor) -> torch.Tensor:
