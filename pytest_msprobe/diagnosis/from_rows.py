@@ -147,6 +147,7 @@ class RunRows:
         facts: what is known of the run beside its rows.
         outcomes: rows by what pytest made of them.
         gaps: what was not judged for another reason than a row says, which adds to it.
+        known: what a baseline knows of the run as a whole.
         standards, devices: what rows that passed were judged by, random ones left out, and what was tested.
     """
 
@@ -154,11 +155,13 @@ class RunRows:
         self.facts = facts
         self.outcomes: Counter[str] = Counter()
         self.gaps: list[CannotSay] = []
+        self.known: frozenset[str] = frozenset()
         self._causes: dict[tuple[str, str, bool], _Cause] = {}
         self._skipped: dict[str, tuple[str, int]] = {}
         self._unreadable: dict[str, tuple[str, str, int]] = {}
         self._explained = 0
         self._expected: set[str] = set()
+        self._known_of_run: dict[str, None] = {}
         self._dumps: dict[str, str] = {}
         self.standards: set[str] = set()
         self.devices: set[str] = set()
@@ -200,6 +203,7 @@ class RunRows:
             or self._skipped
             or self.gaps
             or self._expected
+            or self._known_of_run
             or self.outcomes["xpassed"]
         )
 
@@ -207,6 +211,16 @@ class RunRows:
     def judged(self) -> int:
         """Rows with a verdict."""
         return self.outcomes.total() - sum(count for _, count in self._skipped.values())
+
+    def is_expected(self, node_id: str) -> bool:
+        """Whether the failure of an item was expected."""
+        return node_id in self._expected
+
+    def is_known(self, key: str) -> bool:
+        """Whether the baseline knows `key` of the run as a whole; what is asked for is said to be known."""
+        if key in self.known:
+            self._known_of_run.setdefault(key)
+        return key in self.known
 
     def file_id(self, dump: str) -> str:
         """The first part of node ids of the dump at a path."""
@@ -225,6 +239,8 @@ class RunRows:
         told: str = "",
         next_steps: Sequence[NextStep] | None = None,
         unjudged: Sequence[CannotSay] | None = None,
+        *,
+        are_new: bool = False,
     ) -> Diagnosis:
         """A diagnosis with what every suite says alike: counts, what was not judged, the headline, what to do next.
 
@@ -234,8 +250,9 @@ class RunRows:
             told: the headline without its first word, where nothing is at fault; "" for the default one.
             next_steps: what tells more; None for a command that repeats the first cause.
             unjudged: what was not judged; None for the rows that were skipped.
+            are_new: whether `at_fault` has no expected failures; else those whose item is one are left out.
         """
-        at_fault = [each for each in at_fault if each.id not in self._expected]
+        at_fault = [each for each in at_fault if are_new or each.id not in self._expected]
         if outcome == "fault" and not at_fault:
             outcome = "unaccounted"
         gaps = [*self.gaps, *(self.unjudged() if unjudged is None else unjudged)]
@@ -289,6 +306,7 @@ class RunRows:
             found.insert(0, CannotSay(f"{self._explained} {self.facts.item_noun}", f"{why}: {hint}", self._explained))
         if expected := len(self._expected):
             found.append(CannotSay(f"{expected} {self.facts.item_noun}", "their failures were expected", expected))
+        found += [CannotSay(key, "the baseline knows it") for key in self._known_of_run]
         return found
 
     def next_steps(self, at_fault: Sequence[AtFault]) -> list[NextStep]:
@@ -331,12 +349,14 @@ class RunRows:
             left = self.outcomes.total() - self.judged
             if self.unreadable:
                 return f"{self.unreadable} of {self.outcomes.total()} {noun} cannot be read, nothing else is wrong"
+            if expected := len(self._expected) + len(self._known_of_run):
+                more = f"; {left} were not judged" if left else ""
+                failures = "expected failure" if expected == 1 else "expected failures"
+                return f"{expected} {failures}, nothing else in {self.judged} {noun}{more}"
             if left:
                 return f"nothing is wrong in {self.judged} {noun}; {left} were not judged"
             if self._explained:
                 return f"{self._explained} {noun} are beyond fixed limits, by rounding"
-            if self._expected:
-                return f"{len(self._expected)} expected failures, nothing else in {self.judged} {noun}"
             if gaps:
                 return f"nothing is wrong in {self.judged} {noun}; not judged: {gaps[0].what}"
             return f"all {self.judged} {noun} are within fixed limits, which rounding need not explain"

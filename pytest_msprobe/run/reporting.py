@@ -252,7 +252,8 @@ class ReportPlugin:
         if self._lines is not None:
             try:
                 self._lines.append_corrections(self._report.levels())
-                self._lines.attach(self._report.answers(), fault_keys(self._report))
+                partial = self.diagnosis.why_partial(self._missing(session))
+                self._lines.attach(self._report.answers(), fault_keys(self._report), partial)
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
@@ -408,22 +409,28 @@ class ReportPlugin:
     def _diagnose(self, session: pytest.Session) -> Diagnosis | None:
         """Say in one value what the run amounts to, and write it where that was asked for; None of no run."""
         code = self._exit_code(int(session.exitstatus))
-        is_early = session.shouldstop or session.shouldfail or code == pytest.ExitCode.INTERRUPTED
         if self._config.option.collectonly:
             write_refusal(self._config, "--collect-only judges nothing")
             return None
         found = self.diagnosis.complete(
             self._report,
+            fault=self._known.unknown_fault(self._report),
+            known=self._known.known_of_run,
             gaps=[line.strip() for line in self._gaps()[1:]],
             is_judged=bool(self._tally.judged) and not self._report.untested(),
             is_bad=code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED),
-            missing=max(0, session.testscollected - self._done) if is_early else 0,
+            missing=self._missing(session),
         )
         try:
             self.diagnosis.write()
         except OSError as error:
             self._fail(self.diagnosis.option, "", error)
         return found
+
+    def _missing(self, session: pytest.Session) -> int:
+        """How many items a run that was ended early did not get to."""
+        is_early = session.shouldstop or session.shouldfail or session.exitstatus == pytest.ExitCode.INTERRUPTED
+        return max(0, session.testscollected - self._done) if is_early else 0
 
     def _stream(self, name: str, row: VerdictRow) -> None:
         option = f"--msprobe-jsonl={self._jsonl_path}"
