@@ -352,7 +352,7 @@ class RunRows:
             if expected := len(self._expected) + len(self._known_of_run):
                 more = f"; {left} were not judged" if left else ""
                 failures = "expected failure" if expected == 1 else "expected failures"
-                return f"{expected} {failures}, nothing else in {self.judged} {noun}{more}"
+                return f"{expected} {failures}, nothing else is wrong in {self.judged} {noun}{more}"
             if left:
                 return f"nothing is wrong in {self.judged} {noun}; {left} were not judged"
             if self._explained:

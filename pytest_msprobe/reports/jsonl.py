@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +23,7 @@ from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.baseline import BaselineCounts
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.terminal import VerdictCounts
-from pytest_msprobe.suites.contract import ANSWERS, PARTIAL, RUN_FAULTS, Suite
+from pytest_msprobe.suites.contract import ANSWERS, KNOWN_FAULTS, PARTIAL, RUN_FAULTS, Suite
 from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
 _OUTPUT_FIELDS = frozenset(field.name for field in fields(OutputRow))
@@ -75,14 +75,23 @@ class JsonLines:
             self.write(name, row.with_property("level", levels[key]))
 
     def attach(
-        self, answers: Mapping[str, Mapping[str, Any]], faults: Sequence[str] = (), partial: Sequence[str] = ()
+        self,
+        answers: Mapping[str, Mapping[str, Any]],
+        faults: Sequence[str] = (),
+        known: Collection[str] = (),
+        partial: Sequence[str] = (),
     ) -> None:
         """Put what the run amounts to into the attachment of the last row: by dump, and its faults as a whole.
 
-        `partial` says why rows are missing. Raises OSError.
+        A baseline knows the faults `known`; `partial` says why rows are missing. Raises OSError.
         """
-        values = {ANSWERS: answers, RUN_FAULTS: list(faults), PARTIAL: list(partial)}
-        found = {key: value for key, value in values.items() if value}
+        found: dict[str, Any] = {
+            ANSWERS: dict(answers),
+            RUN_FAULTS: list(faults),
+            KNOWN_FAULTS: [fault for fault in faults if fault in known],
+            PARTIAL: list(partial),
+        }
+        found = {key: value for key, value in found.items() if value}
         start, last = 0, b""
         for _, line in _whole_lines(self.path) if found else ():
             start, last = start + len(last), line

@@ -253,7 +253,8 @@ class ReportPlugin:
             try:
                 self._lines.append_corrections(self._report.levels())
                 partial = self.diagnosis.why_partial(self._missing(session))
-                self._lines.attach(self._report.answers(), fault_keys(self._report), partial)
+                known = self._known.known_of_run
+                self._lines.attach(self._report.answers(), fault_keys(self._report), known, partial)
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)

@@ -186,7 +186,7 @@ def test_a_fault_that_a_baseline_knows_is_an_expected_one_in_the_answer(
     if fault == 1.0:
         assert result.ret == pytest.ExitCode.OK
         assert (found["outcome"], found["at_fault"]) == ("unaccounted", [])
-        assert found["headline"] == "Undecided: 1 expected failure, nothing else in 4 operations"
+        assert found["headline"] == "Undecided: 1 expected failure, nothing else is wrong in 4 operations"
     else:
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         assert [(each["kind"], each["record"]) for each in found["at_fault"]] == [("born", "Mint.exp.0.forward")]
