@@ -264,7 +264,7 @@ class RunRows:
             headline=line,
             at_fault=tuple(at_fault),
             cannot_say=tuple(gaps),
-            next=tuple(steps),
+            next=tuple(step for step in steps if step.arguments != ("pytest", *self.facts.arguments)),
             dumps=self.facts.dumps or tuple(self._dumps),
             counts={word: count for word in _COUNTED if (count := self.outcomes[word])},
         )
