@@ -17,7 +17,7 @@ from pytest_msprobe.commands.common import stated_errors
 from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
 from pytest_msprobe.diagnose.planning import Step, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
-from pytest_msprobe.diagnose.setup import looks_wrong, set_up_differently, with_suspicions
+from pytest_msprobe.diagnose.setup import looks_wrong, set_up_differently, with_derivatives, with_suspicions
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, NextStep
 from pytest_msprobe.diagnosis.file import check_replaceable, write_diagnosis
 from pytest_msprobe.diagnosis.value import headline
@@ -96,6 +96,8 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
         found = _with_own_file(found, Path(folder), arguments)
         causes = looks_wrong(target) if golden is None else []
         found = with_suspicions(found, causes)
+        if golden is None:
+            found = with_derivatives(found, target)
         if arguments.page is not None:
             _write_page(arguments.page, ran, talk)
     return found, max(_exit_code(found, ran), int(bool(causes)))
