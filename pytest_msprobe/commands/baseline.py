@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_msprobe import __version__
-from pytest_msprobe.commands.common import CommandError, stated_errors
+from pytest_msprobe.commands.common import CommandError, check_place, stated_errors
 from pytest_msprobe.reports.baseline import Baseline, BaselineError, baseline_of, encode_baseline, read_baseline
 from pytest_msprobe.reports.jsonl import read_latest_rows, why_partial
 from pytest_msprobe.suites.contract import RUN_FAULTS
@@ -57,6 +57,7 @@ def write_baseline(arguments: argparse.Namespace) -> None:
     count = next((place for place, text in enumerate(rest) if text.startswith("-")), len(rest))
     sources, options = rest[:count], rest[count:]
     earlier = _earlier(target)
+    check_place("-o", target)
     partial: list[str] = []
     if sources and all(source.endswith(".jsonl") for source in sources):
         if options:

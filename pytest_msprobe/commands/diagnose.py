@@ -13,7 +13,7 @@ from typing import TextIO
 from msgspec import structs
 
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.commands.common import stated_errors
+from pytest_msprobe.commands.common import check_place, stated_errors
 from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
 from pytest_msprobe.diagnose.planning import Step, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
@@ -62,6 +62,9 @@ def diagnose(arguments: argparse.Namespace) -> int:
             check_replaceable(file)
         if arguments.page is not None:
             check_page_replaceable(arguments.page)
+    for option, target in (("--json", file), ("--page", arguments.page)):
+        if target is not None:
+            check_place(option, target)
     found, code = _answered(arguments, talk)
     if arguments.json == "-":
         sys.stdout.write(found.to_json().decode("utf-8"))

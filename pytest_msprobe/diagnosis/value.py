@@ -269,6 +269,14 @@ _KIND_WORDS = {
     "uncollected": "not collected",
     "born": "wrong result",
     "defined": "defined differently",
+    "only_one_side": "only in one run",
+    "rewired": "connected otherwise",
+    "another_rank": "from another rank",
+    "arguments": "other arguments",
+    "dtype": "other dtype",
+    "recomputed": "recomputed otherwise",
+    "unrecorded": "its maker is not recorded",
+    "unknown": "origin unknown",
 }
 #: What is taken away first where the whole is too large: the list, and how many of it are left by then.
 _LEAST = (

@@ -310,6 +310,18 @@ def test_a_rank_that_cannot_be_read_takes_praise_back(asked: Asked, tmp_path: Pa
     assert any("rank1" in each["what"] for each in found["cannot_say"])
 
 
+@pytest.mark.parametrize("option", ["--json", "--page"])
+def test_a_place_that_cannot_be_written_is_said_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    step(tmp_path / "target")
+    (tmp_path / "file").write_text("")
+    assert main(["diagnose", str(tmp_path / "target"), option, str(tmp_path / "file" / "answer")]) == 2
+    out, error = capsys.readouterr()
+    assert (out, len(error.splitlines())) == ("", 1)
+    assert f"{option}={tmp_path / 'file'}: " in error
+
+
 def test_files_of_others_stay(asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.json").write_text("[1]")
     (tmp_path / "page.html").write_text("<p>mine")

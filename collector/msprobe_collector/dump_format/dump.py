@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -256,7 +257,7 @@ class CallStacks:
         for texts in dict.fromkeys(self._frames_by_record.values()):
             if any(_AUTOGRAD in text for text in texts):
                 frames = [_parse_frame(text) for text in texts]
-                for frame, caller in zip(frames, frames[1:]):
+                for frame, caller in pairwise(frames):
                     is_written = frame.function == "backward" and caller.file.endswith(_AUTOGRAD)
                     if is_written and frame.file not in files and own_frames([frame]):
                         files.add(frame.file)
