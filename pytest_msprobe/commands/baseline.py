@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from pytest_msprobe import __version__
-from pytest_msprobe.commands.common import CommandError, stated_errors
+from pytest_msprobe.commands.common import CommandError, check_place, stated_errors
 from pytest_msprobe.reports.baseline import Baseline, BaselineError, baseline_of, encode_baseline, read_baseline
-from pytest_msprobe.reports.jsonl import read_latest_rows
+from pytest_msprobe.reports.jsonl import read_latest_rows, why_partial
 from pytest_msprobe.suites.contract import RUN_FAULTS
 from pytest_msprobe.verdicts import VerdictRow
 
@@ -57,15 +57,17 @@ def write_baseline(arguments: argparse.Namespace) -> None:
     count = next((place for place, text in enumerate(rest) if text.startswith("-")), len(rest))
     sources, options = rest[:count], rest[count:]
     earlier = _earlier(target)
+    check_place("-o", target)
+    partial: list[str] = []
     if sources and all(source.endswith(".jsonl") for source in sources):
         if options:
             raise CommandError(f"{options[0]}: rows of a finished run take no options of pytest")
-        found = _of_rows([Path(source) for source in sources], earlier)
+        found = _of_rows([Path(source) for source in sources], earlier, partial)
     else:
-        found = _of_run(sources, options, earlier)
+        found = _of_run(sources, options, earlier, partial)
     with stated_errors():
         _write(target, encode_baseline(found))
-    sys.stdout.write("".join(f"{line}\n" for line in _said(target, found, earlier)))
+    sys.stdout.write("".join(f"{line}\n" for line in _said(target, found, earlier, partial)))
 
 
 def _earlier(target: Path) -> Baseline | None:
@@ -87,8 +89,8 @@ def _target(given: Sequence[str]) -> tuple[Path, list[str]]:
     return Path(given[place + 1]), [*given[:place], *given[place + 2 :]]
 
 
-def _of_run(sources: Sequence[str], options: Sequence[str], earlier: Baseline | None) -> Baseline:
-    """The baseline of a new run of pytest, which prints as it always does."""
+def _of_run(sources: Sequence[str], options: Sequence[str], earlier: Baseline | None, partial: list[str]) -> Baseline:
+    """The baseline of a new run of pytest, which prints as it always does; `partial` gets why it lacks rows."""
     if not sources and not any(option.startswith("--msprobe-") for option in options):
         raise CommandError("name a dump, or rows of a finished run (a file of --msprobe-jsonl)")
     with tempfile.TemporaryDirectory() as folder:
@@ -104,10 +106,10 @@ def _of_run(sources: Sequence[str], options: Sequence[str], earlier: Baseline | 
         code = subprocess.run(command, check=False).returncode
         if code not in _JUDGED or not rows.is_file():
             raise CommandError(f"pytest ended with exit code {code}, so that no baseline was written")
-        return _of_rows([rows], earlier)
+        return _of_rows([rows], earlier, partial)
 
 
-def _of_rows(files: Sequence[Path], earlier: Baseline | None) -> Baseline:
+def _of_rows(files: Sequence[Path], earlier: Baseline | None, partial: list[str]) -> Baseline:
     faults: dict[str, dict[str, None]] = {}
 
     def rows() -> Iterator[VerdictRow]:
@@ -118,9 +120,25 @@ def _of_rows(files: Sequence[Path], earlier: Baseline | None) -> Baseline:
 
     with stated_errors():
         found = list(rows())
+        partial += _why_partial(files)
     if not found:
         raise CommandError(f"{files[0]}: holds no row")
-    return baseline_of(found, faults, f"{date.today()}, pytest-msprobe {__version__}", earlier)
+    since = f"{date.today()}, pytest-msprobe {__version__}"
+    return baseline_of(found, faults, since, earlier, is_partial=bool(partial))
+
+
+def _why_partial(files: Sequence[Path]) -> Iterator[str]:
+    """Why the files together lack rows; all shards of a run are a whole one."""
+    shards: dict[str, set[str]] = {}
+    for reason in dict.fromkeys(reason for file in files for reason in why_partial(file)):
+        number, slash, count = reason.removeprefix("shard ").partition("/")
+        if slash:
+            shards.setdefault(count, set()).add(number)
+        else:
+            yield reason
+    for count, numbers in shards.items():
+        if len(numbers) < int(count):
+            yield f"{len(numbers)} of {count} shards"
 
 
 def _write(target: Path, content: bytes) -> None:
@@ -130,7 +148,7 @@ def _write(target: Path, content: bytes) -> None:
     os.replace(beside, target)
 
 
-def _said(target: Path, found: Baseline, earlier: Baseline | None) -> Iterator[str]:
+def _said(target: Path, found: Baseline, earlier: Baseline | None, partial: Sequence[str]) -> Iterator[str]:
     count = len(found.known)
     text = f"wrote {target}: {count} known failure{'' if count == 1 else 's'}"
     if earlier is not None:
@@ -139,4 +157,7 @@ def _said(target: Path, found: Baseline, earlier: Baseline | None) -> Iterator[s
     yield text
     if found.run:
         yield f"and {len(found.run)} known of the run as a whole"
+    if partial:
+        kept = "" if earlier is None else "; entries of the earlier file that no row speaks of are kept"
+        yield f"of a part of the run only ({', '.join(partial)}): failures of the rest will be new{kept}"
     yield f"pytest ... --msprobe-baseline={target}"

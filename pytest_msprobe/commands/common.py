@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from pytest_msprobe.run.reporting import check_writable
+
 
 class CommandError(Exception):
     """Ends a command with exit code 2; the text is all that its user sees."""
@@ -26,6 +30,18 @@ def stated_errors() -> Iterator[None]:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise CommandError(f"{where}{error.strerror or error}") from None
+
+
+def check_place(option: str, target: Path) -> None:
+    """Refuse a file that cannot be written where `option` says, before what is to stand in it is computed.
+
+    Raises:
+        CommandError: its folder cannot be written, or made.
+    """
+    try:
+        check_writable(option, target.absolute().parent)
+    except pytest.UsageError as error:
+        raise CommandError(str(error)) from None
 
 
 def create(target: Path, content: str) -> None:

@@ -13,11 +13,11 @@ from typing import TextIO
 from msgspec import structs
 
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.commands.common import stated_errors
+from pytest_msprobe.commands.common import check_place, stated_errors
 from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
 from pytest_msprobe.diagnose.planning import Step, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
-from pytest_msprobe.diagnose.setup import looks_wrong, set_up_differently, with_suspicions
+from pytest_msprobe.diagnose.setup import looks_wrong, set_up_differently, with_derivatives, with_suspicions
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, NextStep
 from pytest_msprobe.diagnosis.file import check_replaceable, write_diagnosis
 from pytest_msprobe.diagnosis.value import headline
@@ -62,6 +62,9 @@ def diagnose(arguments: argparse.Namespace) -> int:
             check_replaceable(file)
         if arguments.page is not None:
             check_page_replaceable(arguments.page)
+    for option, target in (("--json", file), ("--page", arguments.page)):
+        if target is not None:
+            check_place(option, target)
     found, code = _answered(arguments, talk)
     if arguments.json == "-":
         sys.stdout.write(found.to_json().decode("utf-8"))
@@ -96,6 +99,8 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
         found = _with_own_file(found, Path(folder), arguments)
         causes = looks_wrong(target) if golden is None else []
         found = with_suspicions(found, causes)
+        if golden is None:
+            found = with_derivatives(found, target)
         if arguments.page is not None:
             _write_page(arguments.page, ran, talk)
     return found, max(_exit_code(found, ran), int(bool(causes)))

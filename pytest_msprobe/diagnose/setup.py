@@ -9,7 +9,7 @@ from msgspec import structs
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.manifest import read_manifest
 from pytest_msprobe.diagnose.looking import Holding
-from pytest_msprobe.diagnosis import AtFault, Diagnosis
+from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis
 from pytest_msprobe.diagnosis.from_rows import headline_of
 from pytest_msprobe.manifests.alone import suspicions
 from pytest_msprobe.manifests.folders import manifests_in, paired
@@ -63,6 +63,17 @@ def with_suspicions(found: Diagnosis, causes: list[AtFault]) -> Diagnosis:
     return structs.replace(
         found, outcome="unaccounted", at_fault=at_fault, headline=headline_of("unaccounted", at_fault)
     )
+
+
+def with_derivatives(found: Diagnosis, holding: Holding) -> Diagnosis:
+    """`found` of one run, which says that derivatives of scripts' own functions were not judged."""
+    frames = [frame for dump in holding.dumps for frame in dump.stacks.written_backwards()]
+    if not frames:
+        return found
+    first = f"{Path(frames[0].file).name}:{frames[0].line}"
+    why = "its calls are judged, not whether they are the derivative; compare with a run without it"
+    note = CannotSay(f"the backward that the script defines itself, at {first}", why)
+    return structs.replace(found, cannot_say=(note, *found.cannot_say))
 
 
 def set_up_differently(target: Holding, golden: Holding | None) -> tuple[str, ...]:

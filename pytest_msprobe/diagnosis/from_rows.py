@@ -144,16 +144,19 @@ class RunRows:
         facts: what is known of the run beside its rows.
         counts: of all rows.
         gaps: what was not judged for another reason than a row says, which adds to it.
+        known: what a baseline knows of the run as a whole.
     """
 
     def __init__(self, facts: RunFacts, counts: RowCounts) -> None:
         self.facts = facts
         self.counts = counts
         self.gaps: list[CannotSay] = []
+        self.known: frozenset[str] = frozenset()
         self._causes: dict[tuple[str, str, bool], _Cause] = {}
         self._skipped: dict[str, tuple[str, int]] = {}
         self._unreadable: dict[str, tuple[str, str, int]] = {}
         self._expected: set[str] = set()
+        self._known_of_run: dict[str, None] = {}
 
     def add(self, row: VerdictRow) -> None:
         """Take one row that is no plain pass; `counts` has counted it."""
@@ -186,6 +189,7 @@ class RunRows:
             or self._skipped
             or self.gaps
             or self._expected
+            or self._known_of_run
             or self.counts.outcomes["xpassed"]
         )
 
@@ -193,6 +197,16 @@ class RunRows:
     def judged(self) -> int:
         """Rows with a verdict."""
         return self.counts.total - self.counts.reasons.total()
+
+    def is_expected(self, node_id: str) -> bool:
+        """Whether the failure of an item was expected."""
+        return node_id in self._expected
+
+    def is_known(self, key: str) -> bool:
+        """Whether the baseline knows `key` of the run as a whole; what is asked for is said to be known."""
+        if key in self.known:
+            self._known_of_run.setdefault(key)
+        return key in self.known
 
     def file_id(self, dump: str) -> str:
         """The first part of node ids of the dump at a path."""
@@ -211,6 +225,8 @@ class RunRows:
         told: str = "",
         next_steps: Sequence[NextStep] | None = None,
         unjudged: Sequence[CannotSay] | None = None,
+        *,
+        are_new: bool = False,
     ) -> Diagnosis:
         """A diagnosis with what every suite says alike: counts, what was not judged, the headline, what to do next.
 
@@ -220,8 +236,9 @@ class RunRows:
             told: the headline without its first word, where nothing is at fault; "" for the default one.
             next_steps: what tells more; None for a command that repeats the first cause.
             unjudged: what was not judged; None for the rows that were skipped.
+            are_new: whether `at_fault` has no expected failures; else those whose item is one are left out.
         """
-        at_fault = [each for each in at_fault if each.id not in self._expected]
+        at_fault = [each for each in at_fault if are_new or each.id not in self._expected]
         if outcome == "fault" and not at_fault:
             outcome = "unaccounted"
         gaps = [*self.gaps, *(self.unjudged() if unjudged is None else unjudged)]
@@ -233,7 +250,7 @@ class RunRows:
             headline=line,
             at_fault=tuple(at_fault),
             cannot_say=tuple(gaps),
-            next=tuple(steps),
+            next=tuple(step for step in steps if step.arguments != ("pytest", *self.facts.arguments)),
             dumps=self.facts.dumps or tuple(self.counts.files),
             counts={word: count for word in _COUNTED if (count := self.counts.outcomes[word])},
         )
@@ -275,6 +292,7 @@ class RunRows:
             found.insert(0, CannotSay(f"{explained} {self.facts.item_noun}", f"{why}: {hint}", explained))
         if expected := len(self._expected):
             found.append(CannotSay(f"{expected} {self.facts.item_noun}", "their failures were expected", expected))
+        found += [CannotSay(key, "the baseline knows it") for key in self._known_of_run]
         return found
 
     def next_steps(self, at_fault: Sequence[AtFault]) -> list[NextStep]:
@@ -317,12 +335,14 @@ class RunRows:
             left = self.counts.total - self.judged
             if self.unreadable:
                 return f"{self.unreadable} of {self.counts.total} {noun} cannot be read, nothing else is wrong"
+            if expected := len(self._expected) + len(self._known_of_run):
+                more = f"; {left} were not judged" if left else ""
+                failures = "expected failure" if expected == 1 else "expected failures"
+                return f"{expected} {failures}, nothing else is wrong in {self.judged} {noun}{more}"
             if left:
                 return f"nothing is wrong in {self.judged} {noun}; {left} were not judged"
             if self.counts.explained:
                 return f"{self.counts.explained} {noun} are beyond fixed limits, by rounding"
-            if self._expected:
-                return f"{len(self._expected)} expected failures, nothing else in {self.judged} {noun}"
             if gaps:
                 return f"nothing is wrong in {self.judged} {noun}; not judged: {gaps[0].what}"
             return f"all {self.judged} {noun} are within fixed limits, which rounding need not explain"

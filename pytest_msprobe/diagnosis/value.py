@@ -175,7 +175,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         for place, block in enumerate(blocks[: len(shown)]):
             free = room - sum(map(len, shown))
             shown[place] = block[: 1 + free]
-            if len(shown[place]) < len(block) and len(shown[place]) > block[0].startswith(_COMMAND):
+            is_command = block[1:] and block[1].startswith(_TELLS)
+            if len(shown[place]) < len(block) and len(shown[place]) > bool(is_command):
                 last = shown[place][-1]
                 shown[place][-1] = f"{last[: max(width, 40) - len(_ELLIPSIS)].rstrip()}{_ELLIPSIS}"
         return [printable(line) for line in (self.headline, *(line for block in shown for line in block))]
@@ -189,12 +190,14 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         for place, fault in enumerate(self.at_fault[:most], 1):
             number = f"{place}. " if len(self.at_fault) > 1 else ""
             where = f"{self._told_apart(fault)}{f', at {fault.source}' if fault.source else ''}"
-            kind = _KIND_WORDS.get(fault.kind, fault.kind)
-            text = f"{fault.name} ({kind}, {fault.confidence}): {_ended(fault.sentence)}{where}"
+            kind = "" if fault.kind == "first" else f"{_KIND_WORDS.get(fault.kind, fault.kind)}, "
+            text = f"{fault.name} ({kind}{fault.confidence}): {_ended(fault.sentence)}{where}"
             yield _wrapped(number, text, width)
         left = len(self.at_fault) - most + self.cut.get("at_fault", 0)
         if self.at_fault and left > 0:
-            yield _wrapped("", f"and {left} more causes, in the JSON, the page and the rows", width)
+            yield _wrapped(
+                "", f"and {left} more cause{'s' if left > 1 else ''}, in the JSON, the page and the rows", width
+            )
         if self.inherited.count:
             last = f", the last {self.inherited.last}" if self.inherited.last else ""
             yield _wrapped(
@@ -209,7 +212,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
             yield _wrapped("not judged: ", f"{first.what}: {first.why}{more}", width)
         for step in self.next[:2]:
             if step.arguments:
-                yield [f"{_COMMAND}{step}", *_wrapped("      (", f"{step.tells})", width)]
+                yield [f"{_COMMAND}{step}", *_wrapped(_TELLS, f"{step.tells})", width)]
             else:
                 yield _wrapped(_COMMAND, step.tells, width)
 
@@ -266,6 +269,14 @@ _KIND_WORDS = {
     "uncollected": "not collected",
     "born": "wrong result",
     "defined": "defined differently",
+    "only_one_side": "only in one run",
+    "rewired": "connected otherwise",
+    "another_rank": "from another rank",
+    "arguments": "other arguments",
+    "dtype": "other dtype",
+    "recomputed": "recomputed otherwise",
+    "unrecorded": "its maker is not recorded",
+    "unknown": "origin unknown",
 }
 #: What is taken away first where the whole is too large: the list, and how many of it are left by then.
 _LEAST = (
@@ -291,6 +302,8 @@ _LEAST = (
     ("steps", 0),
 )
 _COMMAND = "next: "
+#: Beginning of the line below a command, which says what it shows.
+_TELLS = "      ("
 
 
 def _encoded(found: Diagnosis) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -135,4 +137,6 @@ def why_none(path: Path) -> str:
     where = printable(str(path))
     if not path.exists():
         return f"{where}: there is no such file or folder"
+    if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+        return f"{where}: cannot be read: {os.strerror(errno.EACCES)}"
     return f"{where}: holds no run.json; collect the run with the msprobe_collector of this version"

@@ -365,7 +365,12 @@ class BaselineCounts:
 
 
 def baseline_of(
-    rows: Iterable[VerdictRow], run_keys: Mapping[str, Iterable[str]], since: str, earlier: Baseline | None = None
+    rows: Iterable[VerdictRow],
+    run_keys: Mapping[str, Iterable[str]],
+    since: str,
+    earlier: Baseline | None = None,
+    *,
+    is_partial: bool = False,
 ) -> Baseline:
     """The baseline of finished runs.
 
@@ -375,6 +380,7 @@ def baseline_of(
         since: for entries that are new.
         earlier: the baseline that it replaces: entries that go on keep their `since` and `reason`, those of suites
             that have no row here stay.
+        is_partial: whether rows are missing: entries that no row speaks of stay then as well.
     """
     by_suite: dict[str, list[VerdictRow]] = {}
     for row in rows:
@@ -382,24 +388,27 @@ def baseline_of(
     before = {known.key: known for known in earlier.known} if earlier else {}
     told = {(known.suite, known.says): known for known in earlier.run} if earlier else {}
     known: dict[tuple[str, str, str, str], Known] = {}
+    judged: set[tuple[str, str, str, str]] = set()
     for suite, own in by_suite.items():
         place = places(row.dump for row in own)
         for row in own:
+            judged.add((suite, place[row.dump], printable(row.call), row.part))
             if not _is_failure(row):
                 continue
             figure, outputs, says = way_of(row)
             entry = Known(suite, place[row.dump], printable(row.call), row.part, figure, outputs, says, since)
             if entry.key in before:
-                kept = before[entry.key]
-                entry = msgspec.structs.replace(entry, since=kept.since, reason=kept.reason)
+                was = before[entry.key]
+                entry = msgspec.structs.replace(entry, since=was.since, reason=was.reason)
             known[entry.key] = entry
-    known.update((key, entry) for key, entry in before.items() if entry.suite not in by_suite)
+    kept = before if is_partial else {key: entry for key, entry in before.items() if entry.suite not in by_suite}
+    known.update((key, entry) for key, entry in kept.items() if key not in judged)
     runs = {
         (suite, says): told.get((suite, says), KnownRun(suite, says, since))
         for suite in by_suite
         for says in run_keys.get(suite, ())
     }
-    runs.update((key, entry) for key, entry in told.items() if entry.suite not in by_suite)
+    runs.update((key, entry) for key, entry in told.items() if is_partial or entry.suite not in by_suite)
     worse = earlier.worse if earlier else _FACTOR
     return Baseline(1, "", worse, tuple(known.values()), tuple(runs.values()))
 

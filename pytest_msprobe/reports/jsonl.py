@@ -11,7 +11,7 @@ import errno
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +21,7 @@ import msgspec
 from pytest_msprobe.reports.baseline import BaselineCounts
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.terminal import VerdictCounts
-from pytest_msprobe.suites.contract import ANSWERS, RUN_FAULTS, Suite
+from pytest_msprobe.suites.contract import ANSWERS, KNOWN_FAULTS, PARTIAL, RUN_FAULTS, Suite
 from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
 _OUTPUT_FIELDS = frozenset(field.name for field in fields(OutputRow))
@@ -72,12 +72,24 @@ class JsonLines:
             name, row = _decoded(line, str(self.path))
             self.write(name, row.with_property("level", levels[key]))
 
-    def attach(self, answers: Mapping[str, Mapping[str, Any]], faults: Sequence[str] = ()) -> None:
-        """Put what the run amounts to, by dump, and its faults as a whole into the attachment of the last row.
+    def attach(
+        self,
+        answers: Mapping[str, Mapping[str, Any]],
+        faults: Sequence[str] = (),
+        known: Collection[str] = (),
+        partial: Sequence[str] = (),
+    ) -> None:
+        """Put what the run amounts to into the attachment of the last row: by dump, and its faults as a whole.
 
-        Raises OSError.
+        A baseline knows the faults `known`; `partial` says why rows are missing. Raises OSError.
         """
-        found = {key: value for key, value in ((ANSWERS, answers), (RUN_FAULTS, list(faults))) if value}
+        found: dict[str, Any] = {
+            ANSWERS: dict(answers),
+            RUN_FAULTS: list(faults),
+            KNOWN_FAULTS: [fault for fault in faults if fault in known],
+            PARTIAL: list(partial),
+        }
+        found = {key: value for key, value in found.items() if value}
         start, last = 0, b""
         for _, line in _whole_lines(self.path) if found else ():
             start, last = start + len(last), line
@@ -163,6 +175,20 @@ def read_latest_rows(paths: Sequence[Path]) -> Iterator[VerdictRow]:
         for number, line in _whole_lines(path):
             if (index, number) in kept:
                 yield _decoded(line, f"{path}: line {number}")[1]
+
+
+def why_partial(path: Path) -> tuple[str, ...]:
+    """Why the file lacks rows, as its last row says; a run that was completed later says it no more.
+
+    Raises:
+        ValueError: that line is not a verdict row.
+        OSError: it cannot be read.
+    """
+    last = b""
+    for _, line in _whole_lines(path):
+        last = line
+    attachment = _decoded(last, str(path))[1].attachment if last else None
+    return tuple(map(str, (attachment or {}).get(PARTIAL, ())))
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:

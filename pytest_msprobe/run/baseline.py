@@ -115,6 +115,11 @@ class BaselineReport:
         return "" if known is not None and keys and known.run.issuperset(keys) else report.fault()
 
     @property
+    def known_of_run(self) -> frozenset[str]:
+        """What the baseline knows of such runs as wholes."""
+        return frozenset() if self._known is None else self._known.run
+
+    @property
     def _known(self) -> KnownFailures | None:
         run = self._config.stash.get(RUN, None)
         return None if run is None else run.known_failures

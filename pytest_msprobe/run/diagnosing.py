@@ -20,8 +20,8 @@ from pytest_msprobe.verdicts import RowCounts
 
 #: Options that name what the judged dumps are held to.
 _SIDES = ("gradients", "golden", "logical")
-#: Options of pytest with which only a part of the items runs.
-_SELECTING = ("keyword", "markexpr", "deselect", "lf", "failedfirst")
+#: Options of pytest with which only a part of the items runs, by their names in its configuration.
+_SELECTING = {"keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf"}
 
 
 def write_refusal(config: pytest.Config, reason: str) -> None:
@@ -65,6 +65,7 @@ class RunDiagnosis:
         self.path = settings.diagnosis
         self.option = f"--msprobe-diagnosis={self.path}"
         self._config = config
+        self._shard = settings.shard
         self._unread: dict[str, str] = {}
         self._found: Diagnosis | None = None
         named = [folder.path for folder in settings.folders] or list(suite.files)
@@ -79,7 +80,7 @@ class RunDiagnosis:
                 certainty=suite.certainty,
                 excuses=suite.excuses,
                 answer=_shown(config, settings),
-                is_selected=settings.shard is not None or any(config.getoption(name, None) for name in _SELECTING),
+                is_selected=bool(self.why_partial()),
             ),
             counts,
         )
@@ -94,24 +95,43 @@ class RunDiagnosis:
         lines = [line.strip() for line in reason.splitlines() if line.strip()]
         self._unread.setdefault(path or "the run", lines[-1] if lines else "cannot be read")
 
+    def why_partial(self, missing: int = 0) -> list[str]:
+        """Why the rows are not those of all items, one reason each; `missing` did not run."""
+        selecting = [option for name, option in _SELECTING.items() if self._config.getoption(name, None)]
+        return [
+            *([f"shard {self._shard[0]}/{self._shard[1]}"] if self._shard is not None else []),
+            *([f"{' and '.join(selecting)} left items out"] if selecting else []),
+            *([f"it ended before {missing} of them"] if missing else []),
+        ]
+
     def complete(
-        self, report: SuiteReport, *, gaps: Iterable[str], is_judged: bool, is_bad: bool, missing: int
+        self,
+        report: SuiteReport,
+        *,
+        fault: str,
+        known: frozenset[str],
+        gaps: Iterable[str],
+        is_judged: bool,
+        is_bad: bool,
+        missing: int,
     ) -> Diagnosis:
         """Make the diagnosis, once all rows are in.
 
         Args:
             report: of the suite.
+            fault: why the run is no success although no item failed; "" where it is, or where a baseline knows it.
+            known: what a baseline knows of the run as a whole.
             gaps: what of the dumps could not be judged, one line each.
             is_judged: False where the verdicts are none on what was to be tested.
             is_bad: whether the run ends with an exit code that is no success.
             missing: items that did not run.
         """
+        self.rows.known = known
         found = self._of_suite(report)
         unread = [CannotSay(path, reason) for path, reason in self._unread.items()]
         left = [CannotSay(*_parted(line)) for line in gaps]
         if missing:
             left.append(CannotSay(f"{missing} {self.rows.facts.item_noun}", "the run ended before them", missing))
-        fault = report.fault()
         if fault and not found.at_fault:
             left.append(CannotSay("the run", fault))
         if not is_judged and found.outcome != "fault":

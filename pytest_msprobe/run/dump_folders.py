@@ -31,6 +31,7 @@ class DumpFolder:
         dumps: the dump.json files in it, step2 before step10; without any, the laws.jsonl files.
         without_dump: folders of a step, rank or process without a dump, while another of that kind has one.
         debug, gradients, kernels: the first file of each kind that is no API dump; None for none.
+        unreadable: the first folder that cannot be looked into, and why; "" for none.
         holds_python: whether there are Python files, which may be tests.
     """
 
@@ -40,6 +41,7 @@ class DumpFolder:
     debug: Path | None = None
     gradients: Path | None = None
     kernels: Path | None = None
+    unreadable: str = ""
     holds_python: bool = False
 
     def others(self) -> Iterator[str]:
@@ -57,8 +59,13 @@ def look_through(path: Path, skipped: Sequence[str] = ()) -> DumpFolder:
     found = DumpFolder(path)
     numbered: list[Path] = []
     laws: list[Path] = []
+
+    def note_unreadable(error: OSError) -> None:
+        place = "" if error.filename == str(path) else f"{error.filename}: "
+        found.unreadable = found.unreadable or f"{place}cannot be read: {error.strerror}"
+
     # A tensor folder can hold 100,000 files; it never holds a dump.json.
-    for place, folders, files in os.walk(path):
+    for place, folders, files in os.walk(path, onerror=note_unreadable):
         folders[:] = [
             name for name in folders if name != "dump_tensor_data" and not any(fnmatch(name, one) for one in skipped)
         ]
@@ -109,6 +116,8 @@ def why_no_dump(found: DumpFolder) -> str:
         return f"holds gradients and no dump.json; judge them with --msprobe-gradients={found.path}"
     if found.debug is not None:
         return f"holds no dump.json; to compare values of debugger.save, name the file {found.debug}"
+    if found.unreadable:
+        return found.unreadable
     return NOT_READ if found.kernels is not None else "holds no dump.json; give a dump, step or rank folder"
 
 

@@ -249,7 +249,8 @@ class ReportPlugin:
         if self._lines is not None:
             try:
                 self._lines.append_corrections(self._report.levels())
-                self._lines.attach(self._report.answers(), fault_keys(self._report))
+                partial = self.diagnosis.why_partial(self._missing(session))
+                self._lines.attach(self._report.answers(), fault_keys(self._report), self._known_of_run, partial)
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
@@ -383,6 +384,11 @@ class ReportPlugin:
         """Why the run is no success although no item failed, where no baseline knows it."""
         return self._report.fault() if self._known is None else self._known.unknown_fault(self._report)
 
+    @property
+    def _known_of_run(self) -> frozenset[str]:
+        """What the baseline knows of the run as a whole."""
+        return frozenset() if self._known is None else self._known.known_of_run
+
     def _gaps(self) -> list[str]:
         return list(self._unjudged.fault()) if self._unjudged is not None else []
 
@@ -410,22 +416,28 @@ class ReportPlugin:
     def _diagnose(self, session: pytest.Session) -> Diagnosis | None:
         """Say in one value what the run amounts to, and write it where that was asked for; None of no run."""
         code = self._exit_code(int(session.exitstatus))
-        is_early = session.shouldstop or session.shouldfail or code == pytest.ExitCode.INTERRUPTED
         if self._config.option.collectonly:
             write_refusal(self._config, "--collect-only judges nothing")
             return None
         found = self.diagnosis.complete(
             self._report,
+            fault=self._unknown_fault(),
+            known=self._known_of_run,
             gaps=[line.strip() for line in self._gaps()[1:]],
             is_judged=bool(self._tally.judged) and not self._report.untested(),
             is_bad=code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED),
-            missing=max(0, session.testscollected - self._done) if is_early else 0,
+            missing=self._missing(session),
         )
         try:
             self.diagnosis.write()
         except OSError as error:
             self._fail(self.diagnosis.option, "", error)
         return found
+
+    def _missing(self, session: pytest.Session) -> int:
+        """How many items a run that was ended early did not get to."""
+        is_early = session.shouldstop or session.shouldfail or session.exitstatus == pytest.ExitCode.INTERRUPTED
+        return max(0, session.testscollected - self._done) if is_early else 0
 
     def _count(self, name: str, row: VerdictRow) -> None:
         """Count a row; one that passes tells the diagnosis no more than the counts do."""

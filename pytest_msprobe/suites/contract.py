@@ -113,6 +113,10 @@ class Placement:
 ANSWERS = "answers"
 #: Likewise, what made the run no success although no item failed.
 RUN_FAULTS = "run_faults"
+#: Likewise, those of them that the baseline of the run knows.
+KNOWN_FAULTS = "known_faults"
+#: Likewise, why the rows are not those of all that was given, one reason each.
+PARTIAL = "partial"
 
 
 class SuiteReport:

@@ -17,6 +17,7 @@ from dump_builder import DumpBuilder
 from planted_cells import planted
 from real_dumps import real_dumps
 
+from pytest_msprobe.__main__ import main
 from pytest_msprobe.reports.jsonl import JsonLines
 from pytest_msprobe.reports.page import write_page
 from pytest_msprobe.suites.registry import suite_class
@@ -197,6 +198,16 @@ def repeat(folder: Path) -> Path:
     return of_run(folder, "--msprobe-dump=step0", "--msprobe-suite=repeat", "--msprobe-repeat-runs=2")
 
 
+def known(folder: Path) -> Path:
+    """A run held to a baseline, which knows one of its two failures."""
+    builder = small_dump(folder, wrong=True)
+    arguments = ("--msprobe-dump=step0", "--msprobe-device=recorded")
+    of_run(folder, *arguments, "--msprobe-jsonl=rows.jsonl")
+    assert main(["baseline", str(folder / "rows.jsonl"), "-o", str(folder / "baseline.json")]) == 0
+    builder.call("Mint.neg.1", [A], [-A * 2]).write()
+    return of_run(folder, *arguments, "--msprobe-baseline=baseline.json")
+
+
 def sharded(folder: Path) -> Path:
     """Two ranks that have what the logical run has, up to a wrong operation; the rest follows from that."""
     for name, factor in (("single/step0/rank0", 1.0), ("ranks/step0/rank0", 1.5), ("ranks/step0/rank1", 1.5)):
@@ -233,6 +244,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "gradients": gradients,
     "rounding": rounding,
     "repeat": repeat,
+    "known": known,
     "sharded": sharded,
     "merged": merged,
 }

@@ -24,6 +24,7 @@ STATES = {
     "comparison": "Undecided",
     "overflow": "Fault",
     "gradients": "Fault",
+    "known": "Fault",
     "sharded": "Fault",
     "repeat": "Equal",
     "rounding": "Rounding",
@@ -97,6 +98,16 @@ def test_paper_has_the_answer_and_the_failures_and_nothing_else(
     page.run("window.dispatchEvent(new Event('afterprint'))")
     page.until("document.documentElement.dataset.theme === 'dark'")
     assert page.errors() == []
+
+
+def test_what_a_baseline_knows_is_told_from_what_is_new(browser: Any, page_of: PageOf) -> None:
+    page = Page(browser, page_of("known"), 1280)
+    assert page.column("verdict") == ["Failed, new", "Known failure"]
+    assert "1 Known failures" in page.texts(".count")
+    assert "Held to the baseline: 1 new, 0 gone, 1 as before" in page.texts(".answer > p")
+    page.click("#table tbody td.c-name", "Mint.neg.0")
+    (fact,) = [text for text in page.texts(".details .fact") if text.startswith("Baseline")]
+    assert fact.startswith("Baselineas before: known since ")
 
 
 def test_passes_are_folded_below_what_failed(browser: Any, page_of: PageOf) -> None:

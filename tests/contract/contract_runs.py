@@ -210,6 +210,18 @@ class Workspace:
             for run, result in zip(listed, results)
         ]
 
+    def run_command(self, command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+        """A command line of ours as a reader types it, in `folder`."""
+        words = command[1:] if command[0] == "python" else ["-m", *command]
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=folder,
+            env=self._environment(folder / "next"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
     def run_until(
         self,
         reached: str,
@@ -325,7 +337,7 @@ def comparable(rows: Iterable[Row], folder: Path) -> dict[str, Row]:
         )
         found[row["node_id"]] = json.loads(text)
         # What the whole run amounts to goes with its last row.
-        for key in ("answers", "run_faults"):
+        for key in ("answers", "run_faults", "partial"):
             (found[row["node_id"]]["attachment"] or {}).pop(key, None)
         found[row["node_id"]]["attachment"] = found[row["node_id"]]["attachment"] or None
     return found

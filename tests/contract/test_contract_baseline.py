@@ -167,6 +167,23 @@ def test_merged_rows_and_a_new_baseline_say_what_changed(
     assert [known.get("reason") for known in content["known"]] == [*[None] * (count - 1), "an old kernel"]
 
 
+def test_a_baseline_of_a_part_says_so_and_keeps_what_it_did_not_see(
+    workspace: Workspace, plain: Run, baseline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [known["call"] for known in json.loads(baseline.read_text(encoding="utf-8"))["known"]]
+    capsys.readouterr()
+    runs = {("--msprobe-shard=2/2",): "1 of 2 shards", ("-k", names[0].partition(" ")[0]): "-k left items out"}
+    runs |= {("--maxfail=1",): "it ended before", (): ""}
+    for run, words in zip(workspace.run_all(runs), runs.values()):
+        if not (run.out / "rows.jsonl").exists():
+            continue  # neither this call nor such a shard is in every sample
+        assert main(["baseline", str(run.out / "rows.jsonl"), "-o", str(baseline)]) == 0
+        said = capsys.readouterr().out
+        assert ("of a part of the run only" in said) == bool(words), said
+        assert words in said
+        assert [known["call"] for known in json.loads(baseline.read_text(encoding="utf-8"))["known"]] == names
+
+
 BAD = {
     "nothing": (None, "cannot be read: No such file or directory"),
     "a folder": ("", "cannot be read: it is not a plain file"),

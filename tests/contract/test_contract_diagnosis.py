@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,18 @@ def test_the_answer_names_a_failed_item_and_says_where_it_is(plain: Run) -> None
     assert len(found["headline"]) <= MOST_HEADLINE
     assert found["suite"] == plain.rows[0]["suite"]
     assert found["next"], "a fault without a next step"
+
+
+def test_each_command_that_is_named_next_judges_something(plain: Run, workspace: Workspace) -> None:
+    commands = [each["arguments"] for each in plain.diagnosis["next"] if each["arguments"]]
+    assert commands or plain.diagnosis["suite"] == "gradients", "gradients of a step are collected again"
+    for command in commands:
+        ended = workspace.run_command(command, plain.folder)
+        assert ended.returncode in (0, 1), f"{command}: {ended.stdout}{ended.stderr}"
+        if command[0] == "pytest":
+            (counts,) = re.findall(r"^(\d+) passed, (\d+) failed, .*", ended.stdout, re.MULTILINE)
+            assert any(map(int, counts)), ended.stdout
+            assert f"next: {shlex.join(command)}\n" not in ended.stdout, "it names itself"
 
 
 def test_input_that_cannot_be_read_is_said(workspace: Workspace, plain: Run) -> None:

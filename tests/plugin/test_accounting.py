@@ -18,6 +18,7 @@ from dump_builder import DumpBuilder
 from page_reader import page_content
 
 from msprobe_collector.dump_format import FieldPath, TensorFolder, TensorValue
+from pytest_msprobe.__main__ import main
 from pytest_msprobe.reports.page import write_page
 from pytest_msprobe.suites.comparison import figures
 from pytest_msprobe.suites.comparison.accounting import accountant
@@ -168,6 +169,39 @@ def test_a_changed_weight_fails_the_run_and_no_operation(
     (fault,) = diagnosis(pytester)["at_fault"]
     assert (fault["record"], fault["kind"], fault["value"]) == ("Mint.matmul.0.forward", kind, "input.1")
     assert fault["name"] == (f"parameter {leaf}" if leaf else "an input of Mint.matmul.0 forward")
+
+
+@pytest.mark.parametrize("fault", [1.0, 1.02])
+def test_a_fault_that_a_baseline_knows_is_an_expected_one_in_the_answer(
+    pytester: pytest.Pytester, fault: float
+) -> None:
+    """A new one is named all the same."""
+    options = pair(pytester.path, weight=1.5)
+    pytester.runpytest(*options, "--msprobe-jsonl=rows.jsonl")
+    assert main(["baseline", "rows.jsonl", "-o", "baseline.json"]) == 0
+    step(pytester.path / "target", weight=1.5, fault=fault)
+    result = pytester.runpytest(*options, "--msprobe-baseline=baseline.json", "--msprobe-diagnosis=diagnosis.json")
+    found = diagnosis(pytester)
+    assert {"what": "parameter: up.weight", "why": "the baseline knows it", "count": 1} in found["cannot_say"]
+    if fault == 1.0:
+        assert result.ret == pytest.ExitCode.OK
+        assert (found["outcome"], found["at_fault"]) == ("unaccounted", [])
+        assert found["headline"] == "Undecided: 1 expected failure, nothing else is wrong in 4 operations"
+    else:
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        assert [(each["kind"], each["record"]) for each in found["at_fault"]] == [("born", "Mint.exp.0.forward")]
+
+
+def test_one_known_record_of_a_cause_leaves_the_others_at_fault(pytester: pytest.Pytester) -> None:
+    options = pair(pytester.path, fault=1.02)
+    pytester.runpytest(*options, "--msprobe-jsonl=rows.jsonl")
+    assert main(["baseline", "rows.jsonl", "-o", "baseline.json"]) == 0
+    content = json.loads(Path("baseline.json").read_text(encoding="utf-8"))
+    content["known"] = [known for known in content["known"] if known["part"] == "forward"]
+    Path("baseline.json").write_text(json.dumps(content), encoding="utf-8")
+    pytester.runpytest(*options, "--msprobe-baseline=baseline.json", "--msprobe-diagnosis=diagnosis.json")
+    (found,) = diagnosis(pytester)["at_fault"]
+    assert found["id"].endswith("Mint.exp.0::backward")
 
 
 def test_another_api_is_defined_differently(pytester: pytest.Pytester) -> None:

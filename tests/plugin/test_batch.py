@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shlex
 import subprocess
@@ -36,7 +37,7 @@ def message(pytester: pytest.Pytester, device: str) -> str:
     builder.call("Functional.linear.0" if device == "torch" else "MintFunctional.linear.0", [X, WEIGHT], [X @ WEIGHT.T])
     builder.write()
     arguments = ("--msprobe-suite=repeat", "--msprobe-batch", f"--msprobe-device={device}", "--msprobe-repeat-runs=2")
-    pytester.runpytest_subprocess("--msprobe-dump=dump.json", *arguments)
+    pytester.runpytest_subprocess("--msprobe-dump=dump.json", *arguments, "--msprobe-diagnosis=diagnosis.json")
     (path,) = pytester.path.glob("repeat_result_*.csv")
     with path.open(encoding="utf-8-sig", newline="") as file:
         (row,) = csv.DictReader(file)
@@ -51,6 +52,19 @@ def test_linear_of_pytorch(pytester: pytest.Pytester) -> None:
     expected = changes(lambda rows: torch.nn.functional.linear(torch.from_numpy(rows), weight).numpy())
     text = message(pytester, "torch")
     assert {name for name in expected if f"{name} (batch of " in text} == {name for name in expected if expected[name]}
+    answer = json.loads((pytester.path / "diagnosis.json").read_text(encoding="utf-8"))
+    if not any(expected.values()):  # a machine with another library
+        assert (answer["outcome"], answer["at_fault"]) == ("equal", [])
+        return
+    # Another order of the sum for another batch is what a kernel may do.
+    assert answer["outcome"] == "unaccounted"
+    (found,) = answer["at_fault"]
+    assert (found["kind"], found["confidence"]) == ("depends on the batch", "possible")
+    assert (found["record"], found["value"]) == ("Functional.linear.0.forward", "output.0")
+    (command,) = (step["arguments"] for step in answer["next"])
+    again = pytester.runpytest_subprocess(*command[1:])
+    again.assert_outcomes(failed=1)
+    again.stdout.fnmatch_lines(["Undecided: *Functional.linear.0*", "*rows change with the batch in 1 of 1 results*"])
 
 
 @pytest.mark.needs("mindspore")

@@ -201,6 +201,20 @@ def test_a_path_that_is_not_there_is_to_be_checked(asked: Asked) -> None:
     assert found["next"][0]["tells"].startswith("nowhere: check the path")
 
 
+@pytest.mark.needs("torch")
+def test_a_backward_of_the_script_is_said_not_to_be_judged(asked: Asked, tmp_path: Path) -> None:
+    """Each call in it may be right, and the derivative wrong."""
+    builder = DumpBuilder(tmp_path / "target" / "step0" / "rank0", framework="pytorch")
+    builder.call("Torch.exp.0", [X], [np.exp(X)])
+    line = builder.stacks["Torch.exp.0.forward"][0].replace("in construct", "in backward")
+    builder.stacks["Torch.exp.0.forward"] = [line, "File /x/torch/autograd/function.py, line 3, in apply, \n user_fn()"]
+    builder.write()
+    shutil.copytree(tmp_path / "target", tmp_path / "golden")
+    found = asked("target", code=0)
+    assert found["cannot_say"][0]["what"] == "the backward that the script defines itself, at net.py:7"
+    assert not any("backward" in each["what"] for each in asked("target", "golden", code=0)["cannot_say"])
+
+
 def test_the_command_line_alone_explains_no_value() -> None:
     fault = AtFault(id="a", record="a", kind="parameter", confidence="proved", name="a", sentence="b", how="c")
     found = Diagnosis(suite="comparison", outcome="fault", headline="Fault: a", at_fault=(fault,))
@@ -294,6 +308,18 @@ def test_a_rank_that_cannot_be_read_takes_praise_back(asked: Asked, tmp_path: Pa
     found = asked("target", code=1)
     assert found["outcome"] == "unaccounted"
     assert any("rank1" in each["what"] for each in found["cannot_say"])
+
+
+@pytest.mark.parametrize("option", ["--json", "--page"])
+def test_a_place_that_cannot_be_written_is_said_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    step(tmp_path / "target")
+    (tmp_path / "file").write_text("")
+    assert main(["diagnose", str(tmp_path / "target"), option, str(tmp_path / "file" / "answer")]) == 2
+    out, error = capsys.readouterr()
+    assert (out, len(error.splitlines())) == ("", 1)
+    assert f"{option}={tmp_path / 'file'}: " in error
 
 
 def test_files_of_others_stay(asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

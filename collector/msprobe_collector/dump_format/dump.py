@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,6 +206,10 @@ def frame_text(frame: Frame) -> str:
     return f"File {frame.file}, line {frame.line}, in {frame.function}, \n {frame.source}"
 
 
+#: The file of PyTorch that calls the backward of a torch.autograd.Function.
+_AUTOGRAD = "torch/autograd/function.py"
+
+
 class CallStacks:
     """The call stacks of one dump, by record name; innermost frame first.
 
@@ -245,6 +250,18 @@ class CallStacks:
         if texts not in self._user_frames:  # the calls of one line share a stack
             self._user_frames[texts] = _call_site(own_frames(self.frames(record)))
         return self._user_frames[texts]
+
+    def written_backwards(self) -> Iterator[Frame]:
+        """A line of each script that ran in the backward of an own torch.autograd.Function."""
+        files: set[str] = set()
+        for texts in dict.fromkeys(self._frames_by_record.values()):
+            if any(_AUTOGRAD in text for text in texts):
+                frames = [_parse_frame(text) for text in texts]
+                for frame, caller in pairwise(frames):
+                    is_written = frame.function == "backward" and caller.file.endswith(_AUTOGRAD)
+                    if is_written and frame.file not in files and own_frames([frame]):
+                        files.add(frame.file)
+                        yield frame
 
 
 def _call_site(own: Sequence[Frame]) -> Frame | None:

@@ -24,8 +24,9 @@ import msgspec
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.diagnosis import Diagnosis, RunFacts, RunRows
+from pytest_msprobe.reports.baseline import PROPERTY, BaselineCounts
 from pytest_msprobe.reports.jsonl import encodable, read_latest_rows
-from pytest_msprobe.suites.contract import CallNames, Suite
+from pytest_msprobe.suites.contract import KNOWN_FAULTS, RUN_FAULTS, CallNames, Suite
 from pytest_msprobe.support import version_of
 from pytest_msprobe.verdicts import EXPLAINED, OutputRow, RowCounts, StepPosition, VerdictRow
 
@@ -72,7 +73,9 @@ class Tally(RowCounts):
 _STATUS = {"pass": 0, "error": 1, "skip": 2}
 _NOWHERE = StepPosition()
 #: Columns of rows and of outputs that hold texts: as numbers of the table of texts.
-_TEXTS = tuple("call part outcome message source side partner partner_cell device bench note level from".split())
+_TEXTS = tuple(
+    "call part outcome message source side partner partner_cell device bench note level from baseline".split()
+)
 _OUTPUT_TEXTS = ("label", "tested", "against", "shape", "message", "standard", "rounding", "pattern")
 
 
@@ -95,7 +98,9 @@ class Section:
         self._suite = suite
         self._tally = Tally()
         self._summary = suite.summary()
-        self._all = RunRows(RunFacts(), self._tally)
+        self._all = RunRows(RunFacts(suite=suite.name, excuses=suite.excuses), self._tally)
+        self._known = BaselineCounts()
+        self._faults: dict[str, None] = {}
         self._texts: dict[str, int] = {"": 0}
         self._cells: dict[tuple[str, ...], int] = {}
         self._files: dict[str, tuple[int | None, int | None, str]] = {}
@@ -114,6 +119,10 @@ class Section:
         heat = heat_of(self._suite, row.worst)
         self._summary.add(row)
         self._tally.add(row)
+        self._known.add(row.call, row)
+        attachment = row.attachment or {}
+        self._faults.update(dict.fromkeys(map(str, attachment.get(RUN_FAULTS, ()))))
+        self._all.known |= frozenset(map(str, attachment.get(KNOWN_FAULTS, ())))
         if not row.is_plain_pass:
             self._all.add(row)
         order = place.order if place.order >= 0 else math.inf
@@ -149,6 +158,8 @@ class Section:
         if answer is None:
             self._all.facts = self._facts()
             answer = self._summary.diagnosis(self._all)
+        if self._known or self._all.known:
+            self._known.add_run(self._faults, self._all.known)
         levels = {
             (dump, self._text(call), self._text(part)): self._text(level)
             for (dump, call, part), level in self._summary.levels().items()
@@ -174,6 +185,7 @@ class Section:
             "figures": [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures],
             "answer": self._tally.content(findings, is_bad=self._summary.is_bad or answer.outcome == "fault"),
             "diagnosis": _shown(answer),
+            "baseline": next(self._known.lines()).removeprefix("baseline: ") if self._known else "",
             "markup": self._summary.markup(),
             "runs": self._runs,
             "slots": [self._slot(dump, names.of(dump, "") if dump else "earlier") for dump in dumps],
@@ -204,6 +216,7 @@ class Section:
             "note": row.explanation,
             "level": str(facts.get("level", "")),
             "from": str(facts.get("propagated_from", "")),
+            "baseline": str(facts.get(PROPERTY, "")),
         }
         worst = row.worst
         usual = f"{self._files[row.dump][2]}::{row.call}::{row.part}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
+from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, open_key
 from pytest_msprobe.support import without_numbers
 
 _NOT_COMPARED = (
@@ -71,9 +71,8 @@ class RunFaults(NamedTuple):
                 yield "not everything could be compared"
         for diagnosis in self.diagnoses:
             if diagnosis.has_fault_without_item:
-                faults = [each for each in diagnosis.faults if each.kind not in ("born", "defined")]
-                yield from (f"{each.kind}: {each.name or f'{each.step.record}.{each.value}'}" for each in faults)
+                yield from (fault.key for fault in diagnosis.faults if not fault.has_item)
             elif diagnosis.is_open and "unaccounted" not in self.accept:
-                yield from (f"unaccounted: {step.record}" for step in diagnosis.unexplained)
+                yield from map(open_key, diagnosis.unexplained)
                 yield "values are beyond their limits, and it is not shown that rounding made them so"
         yield from map(without_numbers, self.lone)

@@ -45,6 +45,24 @@ def test_both_shapes_give_the_frames_innermost_first(tmp_path: Path, content: An
     assert found.user_frame("D.d.0.forward") is None
 
 
+def test_backwards_of_scripts_own_functions_are_found(tmp_path: Path) -> None:
+    torch = "/lib/python3.11/site-packages/torch"
+    caller = f"File {torch}/autograd/function.py, line 311, in apply, \n return user_fn(self, *args)"
+    own = "File /home/me/model.py, line 9, in backward, \n return grad * x"
+    checkpoint = f"File {torch}/utils/checkpoint.py, line 3, in backward, \n detached = run(x)"
+    unlike = "File /home/me/model.py, line 4, in forward, \n y = x * x"
+    found = stacks(
+        tmp_path,
+        {
+            "0": [["A.a.0.forward"], [checkpoint, caller, OUTER]],
+            "1": [["B.b.0.forward"], [unlike, caller, OUTER]],
+            "2": [["C.c.0.forward", "C.c.1.forward"], [LIBRARY, own, caller, OUTER]],
+            "3": [["D.d.0.forward"], [own, OUTER]],
+        },
+    )
+    assert list(found.written_backwards()) == [Frame("/home/me/model.py", 9, "backward", "return grad * x")]
+
+
 def test_a_frame_reads_as_file_line_function_source() -> None:
     assert str(INNER_FRAME) == "/home/me/model.py:12, in construct: y = mint.add(x, 1)"
 

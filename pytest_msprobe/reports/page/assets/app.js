@@ -157,6 +157,7 @@ function Top({ section, filter, change, onSelect }) {
     <p class="suite">${section.title}</p>
     <h1>${diagnosis.headline}</h1>
     <div class="verdicts" role="group" aria-label="Verdicts">${verdicts.map(({ verdict, title, count }) => html`<button key=${verdict} class=${`count count-${verdict}`} aria-pressed=${filter.verdict === verdict} onClick=${() => change({ verdict: filter.verdict === verdict ? "" : verdict })}><b>${number(count)}</b> ${title}</button>`)}</div>
+    ${section.baseline && html`<p>Held to the baseline: ${section.baseline}</p>`}
     <div class="answer-columns">
       <div><${Causes} section=${section} onSelect=${onSelect} /><${Effect} diagnosis=${diagnosis} />
         ${faults.length > 0 && html`<p class="faults">Failing ${section.kinds}: ${faults.slice(0, 8).map(([api, count, total]) => html` <button class="chip" key=${api} aria-pressed=${chosen(api)} onClick=${() => change({ api: chosen(api) ? -1 : section.apis.indexOf(api), cell: -1 })}>${middle(api, 40)} <b>${count}</b>/${total}</button>`)}${faults.length > 8 && ` and ${faults.length - 8} more`}</p>`}</div>

@@ -96,6 +96,7 @@ function Details({ section, row, link, onClose, onStep, onCell, columns }) {
       ${fact("Tested", section.text("device", row))}
       ${fact("Benchmark", section.text("bench", row))}
       ${fact("Standard", standards)}
+      ${fact("Baseline", baselineText(section, row))}
       ${fact("Dump", section.dump(row).dump)}
     </dl>
     ${note && html`<pre>${note}</pre>`}
@@ -109,6 +110,13 @@ function Details({ section, row, link, onClose, onStep, onCell, columns }) {
     <div class="actions"><${Copy} what="link to this record" label="Copy link" text=${() => location.href.split("#")[0] + link()} />
       <${Copy} what="this record" label="Copy as Markdown" text=${() => markdownOf(section, [row], columns)} /></div>
   </aside>`;
+}
+
+const BASELINE = { new: "it is new", known: "as before", better: "as before, and better", worse: "worse than before", gone: "it failed before", unjudged: "not judged now" };
+
+function baselineText(section, row) {
+  const [state, why] = baselineOf(section, row);
+  return [BASELINE[state], why].filter(Boolean).join(": ");
 }
 
 function known(section, output) {

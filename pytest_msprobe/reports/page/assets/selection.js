@@ -67,8 +67,20 @@ function hasVerdict(section, row, verdict) {
   return section.text("side", row) !== "both";
 }
 
+// [state, why] of a row that was held to a baseline; ["", ""] of others.
+function baselineOf(section, row) {
+  const [, state = "", why = ""] = section.text("baseline", row).match(/^(\w+)(?:: ([^]*))?$/) || [];
+  return [state, why];
+}
+
+function isKnown(section, row) { return section.status[row] === EXPECTED && ["known", "better"].includes(baselineOf(section, row)[0]); }
+
 // What a comparison takes as an expected failure is a difference that the operation did not make.
-function expectedWord(section) { return section.suite === "comparison" ? "Differ by their inputs or rounding" : section.suite === "sharded" ? "Follow from a fault" : "Expected failures"; }
+function expectedWord(section) {
+  section.hasKnown ??= section.status.some((status, row) => isKnown(section, row));
+  if (section.hasKnown) return section.suite === "comparison" ? "Known, or by their inputs or rounding" : section.suite === "sharded" ? "Known, or follow from a fault" : "Known failures";
+  return section.suite === "comparison" ? "Differ by their inputs or rounding" : section.suite === "sharded" ? "Follow from a fault" : "Expected failures";
+}
 
 function verdictTitle(section, verdict, title) {
   if (verdict === "expected") return expectedWord(section);

@@ -49,6 +49,7 @@ function inOrderOfMeasure(section) {
 
 function verdictText(section, row) {
   const outcome = section.outcome(row);
+  if (isKnown(section, row)) return "Known failure";
   if (outcome === "xfailed") return section.suite === "comparison" ? "Inherited" : section.suite === "sharded" ? "Follows" : "Expected failure";
   if (section.suite === "overflow" && section.status[row] !== ERROR) {
     const level = section.text("level", row);
@@ -56,7 +57,9 @@ function verdictText(section, row) {
     if (level === "propagated") return "Passes it on";
   }
   if (outcome === "xpassed") return "Unexpected pass";
-  return section.explained[row] ? "Explained" : ["Passed", "Failed", "Not judged"][section.status[row]];
+  const word = section.explained[row] ? "Explained" : ["Passed", "Failed", "Not judged"][section.status[row]];
+  const state = baselineOf(section, row)[0];
+  return state === "new" || state === "worse" ? `${word}, ${state}` : word;
 }
 
 // The mark of a row: its number in the style sheet. An origin of NaN or Inf is marked like a failure whatever pytest counts.

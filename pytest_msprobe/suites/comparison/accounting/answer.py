@@ -111,7 +111,7 @@ class Answer(Wire, msgspec.Struct, frozen=True):
     def of(cls, diagnosis: RunDiagnosis, before: Mapping[int, Outcome] | None = None) -> Answer:
         """The answer from a diagnosis; `before` has the outcomes of earlier steps that the run compared as well."""
         is_known = diagnosis.basis == "tensors"
-        values = [fault for fault in diagnosis.faults if is_known and fault.kind not in ("born", "defined")]
+        values = [fault for fault in diagnosis.faults if is_known and not fault.has_item]
         return cls(
             " ".join(_sentences(diagnosis, before or {})),
             diagnosis.outcome,

@@ -55,6 +55,16 @@ class Fault:
     reached: list[Step] = field(default_factory=list)
     after: str = ""
 
+    @property
+    def has_item(self) -> bool:
+        """Whether an item fails by it: by what its record computes, not by what it gets."""
+        return self.kind in ("born", "defined")
+
+    @property
+    def key(self) -> str:
+        """A name that stays while it is the same one."""
+        return f"{self.kind}: {self.name or f'{self.step.record}.{self.value}'}"
+
 
 class Causes:
     """Faults by node, and what each node inherits from.

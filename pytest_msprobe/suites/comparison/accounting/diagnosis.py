@@ -42,6 +42,11 @@ def explains(steps: Iterable[Step]) -> bool:
     )
 
 
+def open_key(step: Step) -> str:
+    """A name of a record of which it is not shown that rounding made its difference."""
+    return f"unaccounted: {step.record}"
+
+
 Outcome = Literal["fault", "rounding", "equal", "unaccounted"]
 #: The worst of several pairs is that of the run.
 OUTCOMES: tuple[Outcome, ...] = ("fault", "unaccounted", "rounding", "equal")
@@ -127,7 +132,7 @@ class RunDiagnosis:
     @property
     def has_fault_without_item(self) -> bool:
         """Whether something is at fault that fails no item, such as a parameter."""
-        return self.basis == "tensors" and any(fault.kind not in ("born", "defined") for fault in self.faults)
+        return self.basis == "tensors" and any(not fault.has_item for fault in self.faults)
 
     @property
     def is_open(self) -> bool:
