@@ -28,7 +28,7 @@ from pytest_msprobe.diagnosis.value import (
     of_ranks,
     readable,
 )
-from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, OutputRow, VerdictRow
+from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, MOOT, OutputRow, VerdictRow
 
 #: So many calls of one cause are told apart; more are counted.
 _MOST_CALLS = 10_000
@@ -157,7 +157,7 @@ class RunRows:
         self._causes: dict[tuple[str, str, bool], _Cause] = {}
         self._skipped: dict[str, tuple[str, int]] = {}
         self._unreadable: dict[str, tuple[str, str, int]] = {}
-        self._explained = 0
+        self._explained = self._moot = 0
         self._expected: set[str] = set()
         self._dumps: dict[str, str] = {}
         self.standards: set[str] = set()
@@ -182,6 +182,8 @@ class RunRows:
             if not row.bench.startswith(_LAW):
                 self.standards.update(output.standard for output in row.outputs)
             self.devices.add(row.device)
+        elif row.status == "skip" and any(name == MOOT for name, _ in row.properties):
+            self._moot += 1
         elif row.status == "skip":
             name, count = self._skipped.get(row.message, (_name(row), 0))
             self._skipped[row.message] = name, count + 1
@@ -206,7 +208,12 @@ class RunRows:
     @property
     def judged(self) -> int:
         """Rows with a verdict."""
-        return self.outcomes.total() - sum(count for _, count in self._skipped.values())
+        return self.outcomes.total() - self._moot - self._left
+
+    @property
+    def _left(self) -> int:
+        """Rows that were to be judged and were not."""
+        return sum(count for _, count in self._skipped.values())
 
     def file_id(self, dump: str) -> str:
         """The first part of node ids of the dump at a path."""
@@ -328,7 +335,7 @@ class RunRows:
         if outcome == "not_judged":
             return gaps[0].why if gaps else f"there are no {noun}"
         if outcome == "unaccounted":
-            left = self.outcomes.total() - self.judged
+            left = self._left
             if self.unreadable:
                 return f"{self.unreadable} of {self.outcomes.total()} {noun} cannot be read, nothing else is wrong"
             if left:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
-from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.contract import (
     Context,
@@ -22,25 +21,41 @@ from pytest_msprobe.suites.contract import (
     file_id,
     place_in,
 )
+from pytest_msprobe.suites.laws.backwards import Backwards
 from pytest_msprobe.suites.laws.live import FILE, Checked, LawsFile, read_laws
 from pytest_msprobe.suites.laws.options import OPTIONS
-from pytest_msprobe.suites.laws.recorded import CLIP, NotRecordedError, clipping_of, names, update_of
+from pytest_msprobe.suites.laws.recorded import (
+    CLIP,
+    NotRecordedError,
+    clipping_of,
+    dtype_of,
+    elements_of,
+    names,
+    update_of,
+)
 from pytest_msprobe.suites.laws.report import LawsReport, LawsSummary, law_of
-from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
+from pytest_msprobe.suites.laws.steps import OptimizerSteps, Since
+from pytest_msprobe.verdicts import MOOT, Figure, OutputRow, Status, StepPosition, Verdict
 
 if TYPE_CHECKING:
+    from msprobe_collector.dump_format.leaves import Leaf
     from msprobe_collector.laws.law import Checked as Result
     from msprobe_collector.laws.observation import Update
     from msprobe_collector.laws.updates import FormulaCheck
+    from pytest_msprobe.suites.laws.freshness import Passes
 
 #: Laws on a record of an optimizer, and on one of clipping; those that look at a `FormulaCheck` first.
 _OF_FORMULA = ("update-formula", "moments-formula", "decay-as-declared", "updates-arrive")
-_OF_UPDATE = ("step-counter", "state-continues", "something-updated", "hyper-parameters")
+_OF_UPDATE = ("step-counter", "something-updated", "hyper-parameters")
+#: Laws from one step to the next.
+_CONTINUES, _FRESH = "state-continues", "gradients-are-fresh"
 _OF_CLIPPING = ("clip-norm",)
 #: The thing whose laws are about all ranks, and its laws.
 RANKS = "ranks"
 _OF_RANKS = ("replicas-agree", "ranks-draw-differently")
 _MOST_ROWS = 20
+#: Dumps whose gradients of backward passes are kept: a step and those since the last one.
+_MOST_KEPT = 8
 
 
 @dataclass(slots=True)
@@ -50,6 +65,7 @@ class _Read:
     of: tuple[Path, str]
     update: Update | None = None
     formula: FormulaCheck | None = None
+    since: Since | None = None
     before: Update | None = None
     problem: str = ""
     is_fault: bool = False
@@ -74,6 +90,8 @@ class LawsSuite(Suite):
         self._dumps: dict[Path, Dump] = {}
         self._laws: dict[Path, LawsFile] = {}
         self._read: _Read | None = None
+        self._steps = OptimizerSteps(self._dump, self.files)
+        self._backwards: dict[Path, Backwards] = {}
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -94,7 +112,7 @@ class LawsSuite(Suite):
                 )
             for record in found:
                 call = record.rpartition(".")[0] or record
-                parts = _OF_CLIPPING if record.startswith(CLIP) else (*_OF_FORMULA, *_OF_UPDATE)
+                parts = _OF_CLIPPING if record.startswith(CLIP) else (*_OF_FORMULA, *_OF_UPDATE, _CONTINUES, _FRESH)
                 yield from (_group(call, law, record) for law in parts)
             return
         laws = self._file(file)
@@ -175,13 +193,56 @@ class LawsSuite(Suite):
         read = self._read_of(record)
         if read.update is None or read.formula is None:
             return Verdict("error" if read.is_fault else "skip", read.problem)
-        law = _laws()[asked]
-        if asked == "state-continues":
-            if read.before is None:
-                return Verdict("skip", "the step before is not in the dump; collect steps one after another")
-            law.check(read.before)
-        result = law.check(read.formula if asked in _OF_FORMULA else read.update)
+        if asked in (_CONTINUES, _FRESH):
+            result = self._judge_across(record, read.update, read, is_fresh=asked == _FRESH)
+        else:
+            result = _laws()[asked].check(read.formula if asked in _OF_FORMULA else read.update)
         return _verdict(result, len(read.update.parameters), "parameters", read.update.source)
+
+    def _judge_across(self, record: Record, update: Update, read: _Read, *, is_fresh: bool) -> Result:
+        """What a law from one step to the next says; of the first step nothing is left open that a later one shows."""
+        from msprobe_collector.laws.law import Unchecked
+        from msprobe_collector.laws.updates import StateContinues
+        from pytest_msprobe.suites.laws.freshness import fresh
+
+        if is_fresh:
+            result = fresh(update, read.before, lambda name: self._passes(read.since, name))
+        else:
+            law = StateContinues()
+            if read.before is not None:
+                law.check(read.before)
+            result = law.check(update)
+        if read.before is not None or not isinstance(result, Unchecked) or result.is_moot:
+            return result
+        if self._steps.is_followed(record.file, record.payload):
+            return Unchecked("it is the first step that the dump holds of this optimizer; the next one is judged", True)
+        if self._steps.has_several:
+            return Unchecked("the step before it is not in the dump; collect steps one after another")
+        return Unchecked("no step before it is in the dump; collect two steps one after another")
+
+    def _passes(self, since: Since | None, name: str) -> Passes:
+        """What the backward passes since the step before gave to the parameter `name`."""
+        from pytest_msprobe.suites.laws.freshness import Passes
+
+        if since is None:
+            return Passes(())
+        given: list[tuple[Path, Leaf]] = []
+        for path, places in since.parts:
+            given += [(path, leaf) for place, leaf in self._backwards_in(path).to(name) if place in places]
+        here = since.parts[-1][0]
+        late = [(here, leaf) for place, leaf in self._backwards_in(here).to(name) if place in since.later]
+        return Passes(
+            *([elements_of(self._dump(path), leaf, name) for path, leaf in found] for found in (given, late)),
+            [dtype_of(leaf) for _, leaf in (*given, *late)],
+            had_some=since.before is not None and bool(self._backwards_in(since.before[0]).to(name)),
+        )
+
+    def _backwards_in(self, path: Path) -> Backwards:
+        if path not in self._backwards:
+            if len(self._backwards) >= _MOST_KEPT:
+                self._backwards.clear()
+            self._backwards[path] = Backwards(self._dump(path))
+        return self._backwards[path]
 
     def _read_of(self, record: Record) -> _Read:
         if self._read is None or self._read.of != (record.file, record.payload):
@@ -192,33 +253,16 @@ class LawsSuite(Suite):
 
                 read.update = update_of(dump, record.payload, 1)
                 read.formula = FormulaCheck(read.update)
-                read.before = self._update_before(record.file, record.payload, read.update)
+                read.since = self._steps.since(record.file, record.payload)
+                if read.since.before is not None:
+                    path, name = read.since.before
+                    with suppress(DumpError, NotRecordedError):
+                        read.before = update_of(self._dump(path), name, 0)
             except NotRecordedError as error:
                 read.problem = str(error)
             except DumpError as error:
                 read.problem, read.is_fault = printable(str(error)), True
         return self._read
-
-    def _update_before(self, file: Path, record: str, update: Update) -> Update | None:
-        """The last update of the same parameters before `record`, in its dump or in that of the step before."""
-        dump = self._dump(file)
-        earlier = [(dump, name) for name in list(names(dump))[: list(names(dump)).index(record)]]
-        number = Slot.of(file).step
-        if number:
-            path = Path(str(file).replace(f"step{number}", f"step{number - 1}"))
-            with suppress(DumpError):
-                if path != file and path.is_file():
-                    before = self._dump(path)
-                    earlier = [(before, name) for name in names(before)] + earlier
-        own = [item.name for item in update.parameters]
-        for other, name in reversed(earlier):
-            if name.startswith(CLIP) or name.split(".")[1] != record.split(".")[1]:
-                continue
-            with suppress(DumpError, NotRecordedError):
-                found = update_of(other, name, 0)
-                if [item.name for item in found.parameters] == own:
-                    return found
-        return None
 
     # Live
 
@@ -291,7 +335,6 @@ def _laws() -> dict[str, Any]:
         updates.DecayAsDeclared,
         ArrivesAtOnce,
         updates.StepCounter,
-        updates.StateContinues,
         updates.SomethingUpdated,
         updates.HyperParameters,
     )
@@ -309,7 +352,7 @@ def _verdict(result: Result, count: int, what: str, source: str) -> Verdict:
     from msprobe_collector.laws.updates import summed_up
 
     if isinstance(result, Unchecked):
-        return Verdict("skip", result.reason)
+        return Verdict("skip", result.reason, properties=((MOOT, result.reason),) if result.is_moot else ())
     if not result:
         return Verdict("pass", f"holds for {count} {what}")
     entries: Iterable[Mapping[str, Any]] = [
