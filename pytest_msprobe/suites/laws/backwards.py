@@ -25,7 +25,7 @@ class Backwards:
     def to(self, parameter: str) -> Sequence[tuple[int, Leaf]]:
         """(place in the file, gradient), in order: of each pass, as layers have it, else of each call."""
         # A model's own parameters stand in no layer inside it, and level L1 has no layers.
-        return self._of_layers.get(parameter) or self._of_calls.get(parameter, ())
+        return self._of_layers.get(parameter) or self._of_calls.get(parameter) or ()
 
     @cached_property
     def _of_layers(self) -> Given:

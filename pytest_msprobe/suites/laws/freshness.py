@@ -7,9 +7,9 @@ that sum and the gradient of the step before on top, it was not set to zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
 
 import numpy as np
 
@@ -60,70 +60,69 @@ class _Sum:
         return self.relative(unit) * factor * self.magnitude + 4 * tiny
 
 
-_Kind = Literal["fresh", "stale", "unknown"]
+#: (whether it holds the gradient of the step before, factor) of a sum that is the gradient.
+_Fit = tuple[bool, float]
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """What the gradient of one parameter is.
+    """What the gradient of one parameter may be.
 
     Attributes:
-        kind: what its elements tell.
-        fits: (whether it holds the gradient of the step before, factor) of the sums that give it.
-        size: of one that is stale, how far it is from what this step's passes gave, in tolerances.
-        norms: of it, and of what this step's passes gave.
+        fits: of the sums that give it; one alone where its elements tell which it is.
+        is_told: whether they do.
+        off: by a factor, how far it is from what this step's passes gave, in tolerances; norms of both.
     """
 
-    kind: _Kind
-    fits: Sequence[tuple[bool, float]]
-    size: float = 0.0
-    norms: tuple[float, float] = (0.0, 0.0)
+    fits: Sequence[_Fit]
+    is_told: bool
+    off: Callable[[float], tuple[float, float, float]]
+
+    def told_by(self, known: Collection[_Fit]) -> _Fit | None:
+        """What it is; where its own elements are too few to tell, by what other parameters are."""
+        if self.is_told:
+            return self.fits[0]
+        for is_stale, factor in sorted(self.fits):
+            if any(is_stale == kind and abs(factor - other) <= _SAME * other for kind, other in known):
+                return is_stale, factor
+        return None
 
 
 def fresh(update: Update, before: Update | None, passes_of: Callable[[str], Passes]) -> Checked:
     """What the law says of one step; `before` is the step before, and `passes_of` says what a parameter was given."""
     older = {} if before is None else {item.name: item for item in before.parameters}
     judged = {
-        item.name: _judged(item, older.get(item.name), passes_of(item.name))
+        item.name: _judged(item.gradient, item.gradient_dtype, older.get(item.name), passes_of(item.name))
         for item in update.parameters
         if item.gradient is not None
     }
     if not judged:
         return Unchecked("no parameter has a gradient", is_moot=True)
-    known = {(False, 1.0), *(one.fits[0] for one in judged.values() if one.kind != "unknown")}
-    kinds = {name: _told(one, known) for name, one in judged.items()}
-    findings = [_finding(name, judged[name]) for name, kind in kinds.items() if kind == "stale"]
-    unknown = [name for name, kind in kinds.items() if kind == "unknown"]
+    known = {(False, 1.0), *(one.fits[0] for one in judged.values() if one.is_told)}
+    told = {name: one.told_by(known) for name, one in judged.items()}
+    findings = [_finding(name, judged[name], fit[1]) for name, fit in told.items() if fit is not None and fit[0]]
+    unknown = [name for name, fit in told.items() if fit is None]
     if findings or not unknown:
         return findings
     return Unchecked(
-        f"gradients of {len(unknown)} of {len(kinds)} parameters ({listed(unknown)}) are no sum of what the recorded "
+        f"gradients of {len(unknown)} of {len(told)} parameters ({listed(unknown)}) are no sum of what the recorded "
         "backward passes gave (begun before the dump, reduced over ranks, or changed by the script?)"
     )
 
 
-def _told(one: _Judged, known: Iterable[tuple[bool, float]]) -> _Kind:
-    """Which kind it is; where its own elements are too few to tell, by what other parameters are."""
-    if one.kind != "unknown":
-        return one.kind
-    for is_stale, factor in sorted(one.fits):
-        if any(is_stale == kind and abs(factor - other) <= _SAME * other for kind, other in known):
-            return "stale" if is_stale else "fresh"
-    return "unknown"
-
-
-def _judged(item: UpdatedParameter, before: UpdatedParameter | None, passes: Passes) -> _Judged:
-    gradient, older = item.gradient, None if before is None else before.gradient
-    assert gradient is not None
+def _judged(gradient: Array, dtype: str, before: UpdatedParameter | None, passes: Passes) -> _Judged:
+    older = None if before is None else before.gradient
+    dtypes = (dtype, *passes.dtypes)
+    unit, tiny = max(map(unit_roundoff, dtypes)), max(map(smallest, dtypes))
+    off = partial(_off, gradient, None, unit, tiny)
     arrays = [*passes.given, *passes.late, gradient, *(() if older is None else (older,))]
     if any(array is None or array.size != gradient.size or not np.all(np.isfinite(array)) for array in arrays):
-        return _Judged("unknown", ())
+        return _Judged((), False, off)
     if not np.any(gradient):
-        return _Judged("fresh", ((False, 1.0),))
-    dtypes = (item.gradient_dtype, *passes.dtypes)
-    unit, tiny = max(map(unit_roundoff, dtypes)), max(map(smallest, dtypes))
+        return _Judged(((False, 1.0),), True, off)
     sums = list(_sums(passes, older if older is not None and np.any(older) else None, gradient.size))
-    fits: list[tuple[bool, float]] = []
+    off = partial(_off, gradient, next((one for one in sums if not one.is_stale), None), unit, tiny)
+    fits: list[_Fit] = []
     for factor, least in ((1.0, _BITS), (None, _BITS_OF_FITTED)):
         found: dict[bool, tuple[float, float]] = {}
         for one in sums:
@@ -133,24 +132,19 @@ def _judged(item: UpdatedParameter, before: UpdatedParameter | None, passes: Pas
         # the gradient of the step before is below rounding.
         is_stale = False not in found
         if found and found[is_stale][1] >= least and (factor == 1.0 or len(found) == 1):
-            fitted = found[is_stale][0]
-            own = next((one for one in sums if not one.is_stale), None) if is_stale else None
-            size, norms = _how_stale(gradient, own, fitted, unit, tiny)
-            return _Judged("stale" if is_stale else "fresh", ((is_stale, fitted),), size, norms)
+            return _Judged(((is_stale, found[is_stale][0]),), True, off)
         fits += [(kind, fit[0]) for kind, fit in found.items()]
-    own = next((one for one in sums if not one.is_stale), None)
-    return _Judged("unknown", fits, *_how_stale(gradient, own, 1.0, unit, tiny))
+    return _Judged(fits, False, off)
 
 
-def _how_stale(
-    gradient: Array, own: _Sum | None, factor: float, unit: float, tiny: float
-) -> tuple[float, tuple[float, float]]:
-    """(how far the gradient is from this step's `own` passes, in tolerances; norms of both)."""
+def _off(gradient: Array, own: _Sum | None, unit: float, tiny: float, factor: float) -> tuple[float, float, float]:
+    """See `_Judged.off`."""
     norm = float(np.linalg.norm(gradient))
     if own is None:
-        return float(np.max(np.abs(gradient)) / (unit * np.max(np.abs(gradient)) + tiny)), (norm, 0.0)
-    size = np.max(np.abs(gradient - factor * own.total) / own.tolerance(factor, unit, tiny))
-    return float(size), (norm, factor * float(np.linalg.norm(own.total)))
+        return 1 / unit, norm, 0.0
+    rest = np.linalg.norm(gradient - factor * own.total)
+    size = float(rest / np.linalg.norm(own.tolerance(factor, unit, tiny)))
+    return size, norm, factor * float(np.linalg.norm(own.total))
 
 
 def _sums(passes: Passes, older: Array | None, size: int) -> Iterator[_Sum]:
@@ -182,16 +176,14 @@ def _fits(given: Array, one: _Sum, factor: float | None, unit: float, tiny: floa
     return factor, max(0, telling - (factor != 1.0)) * max(0.0, -math.log2(one.relative(unit)))
 
 
-def _finding(name: str, one: _Judged) -> Finding:
-    whole, own = map(few_digits, one.norms)
-    if one.norms[1]:
-        message = (
-            f"its gradient has the norm {whole}: it is that of this step's backward passes (norm {own}) and that of "
-            "the step before, added up: it was not set to zero (is zero_grad called in each step?)"
-        )
+def _finding(name: str, one: _Judged, factor: float) -> Finding:
+    size, norm, own = one.off(factor)
+    whole, part = few_digits(norm), few_digits(own)
+    if own:
+        message = f"its gradient, of norm {whole}, is that of this step's backward passes, of norm {part}, and that of"
+        message += " the step before, added up"
     else:
         message = (
-            "no backward pass of this step gave it a gradient, and it still holds that of the step before "
-            f"(norm {whole}): it was not set to zero (is zero_grad called in each step?)"
+            f"no backward pass of this step gave it a gradient, and it holds that of the step before, norm {whole}"
         )
-    return Finding(FRESH, name, message, one.size)
+    return Finding(FRESH, name, f"{message}: it was not set to zero (is zero_grad called in each step?)", size)
