@@ -142,9 +142,9 @@ def _off(gradient: Array, own: _Sum | None, unit: float, tiny: float, factor: fl
     norm = float(np.linalg.norm(gradient))
     if own is None:
         return 1 / unit, norm, 0.0
-    rest = np.linalg.norm(gradient - factor * own.total)
-    size = float(rest / np.linalg.norm(own.tolerance(factor, unit, tiny)))
-    return size, norm, factor * float(np.linalg.norm(own.total))
+    rest = float(np.linalg.norm(gradient - factor * own.total))
+    allowed = own.relative(unit) * max(norm, factor * float(np.linalg.norm(own.magnitude))) + tiny
+    return rest / allowed, norm, factor * float(np.linalg.norm(own.total))
 
 
 def _sums(passes: Passes, older: Array | None, size: int) -> Iterator[_Sum]:

@@ -68,6 +68,14 @@ class LawsSummary(RowSummary):
         if len(broken) > _SHOWN:
             yield f"  and {len(broken) - _SHOWN} more laws"
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """What the rows amount to; laws that were not checked are named in one entry."""
+        found = rows.diagnosis()
+        unchecked = self.unchecked()
+        if unchecked is None or rows.unreadable:
+            return found
+        return structs.replace(found, cannot_say=(unchecked, *rows.gaps))
+
     def unchecked(self) -> CannotSay | None:
         """Which laws were not checked, why, and what to do; None where all were."""
         if not self._unchecked:
@@ -127,12 +135,7 @@ class LawsReport(SuiteReport):
             self._file.close()
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
-        """What the rows amount to; laws that were not checked are named in one entry."""
-        found = rows.diagnosis()
-        unchecked = self._summary.unchecked()
-        if unchecked is None or rows.unreadable:
-            return found
-        return structs.replace(found, cannot_say=(unchecked, *rows.gaps))
+        return self._summary.diagnosis(rows)
 
     def findings(self) -> Iterator[str]:
         return self._summary.lines()

@@ -225,9 +225,8 @@ class LawsSuite(Suite):
             return result
         if self._steps.is_followed(record.file, record.payload):
             return Unchecked("it is the first step that the dump holds of this optimizer; the next one is judged", True)
-        if self._steps.has_several:
-            return Unchecked("the step before it is not in the dump; collect steps one after another")
-        return Unchecked("no step before it is in the dump; collect two steps one after another")
+        why = result.reason if is_fresh else "the step before it is not in the dump"
+        return Unchecked(f"{why}; collect {'' if self._steps.has_several else 'two '}steps one after another")
 
     def _passes(self, since: Since | None, name: str) -> Passes:
         """What the backward passes since the step before gave to the parameter `name`."""
