@@ -7,7 +7,7 @@ that sum and the gradient of the step before on top, it was not set to zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,6 +38,18 @@ class Passes:
     late: Sequence[Array | None] = ()
     dtypes: Sequence[str] = ()
     had_some: bool = False
+
+
+def mean_of(ranks: Sequence[Passes]) -> Passes | None:
+    """What data parallelism makes of the passes of its ranks; None where these are not as many on each."""
+    if len({(len(one.given), len(one.late)) for one in ranks}) > 1:
+        return None
+    given, late = (
+        [None if array is None else array / len(ranks) for of_pass in zip(*found) for array in of_pass]
+        for found in ([one.given for one in ranks], [one.late for one in ranks])
+    )
+    dtypes = [dtype for one in ranks for dtype in one.dtypes]
+    return Passes(given, late, dtypes, all(one.had_some for one in ranks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +100,24 @@ class _Judged:
         return None
 
 
-def fresh(update: Update, before: Update | None, passes_of: Callable[[str], Passes]) -> Checked:
-    """What the law says of one step; `before` is the step before, and `passes_of` says what a parameter was given."""
+def fresh(update: Update, before: Update | None, passes_of: Callable[[str], Iterable[Passes]]) -> Checked:
+    """What the law says of one step.
+
+    Args:
+        update: the step.
+        before: the step before; None where it is not known.
+        passes_of: what a parameter was given; more than one where it may be one or the other.
+    """
     older = {} if before is None else {item.name: item for item in before.parameters}
-    judged = {
-        item.name: _judged(item.gradient, item.gradient_dtype, older.get(item.name), passes_of(item.name))
-        for item in update.parameters
-        if item.gradient is not None
-    }
+    judged: dict[str, _Judged] = {}
+    for item in update.parameters:
+        for passes in passes_of(item.name) if item.gradient is not None else ():
+            assert item.gradient is not None
+            found = _judged(item.gradient, item.gradient_dtype, older.get(item.name), passes)
+            if item.name not in judged or found.is_told or not judged[item.name].fits:
+                judged[item.name] = found
+            if found.is_told:
+                break
     if not judged:
         return Unchecked("no parameter has a gradient", is_moot=True)
     known = {(False, 1.0), *(one.fits[0] for one in judged.values() if one.is_told)}

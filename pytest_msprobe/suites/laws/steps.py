@@ -38,6 +38,7 @@ class OptimizerSteps:
         self._read = read
         self._files = frozenset(files)
         self._parameters: dict[tuple[Path, str], tuple[str, ...]] = {}
+        self._since: dict[tuple[Path, str], Since] = {}
 
     @property
     def has_several(self) -> bool:
@@ -46,6 +47,11 @@ class OptimizerSteps:
 
     def since(self, file: Path, record: str) -> Since:
         """What stands before the step that `record` in `file` is of."""
+        if (file, record) not in self._since:
+            self._since[file, record] = self._found_since(file, record)
+        return self._since[file, record]
+
+    def _found_since(self, file: Path, record: str) -> Since:
         here = self._names(file)
         at, end = here.index(record), len(here)
         follower = (place for place in range(at + 1, end) if self._is_step(file, here[place], file, record))

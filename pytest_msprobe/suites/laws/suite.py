@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from pytest_msprobe.suites.laws.recorded import (
     update_of,
 )
 from pytest_msprobe.suites.laws.report import LawsReport, LawsSummary, law_of
-from pytest_msprobe.suites.laws.steps import OptimizerSteps, Since
+from pytest_msprobe.suites.laws.steps import OptimizerSteps
 from pytest_msprobe.verdicts import MOOT, Figure, OutputRow, Status, StepPosition, Verdict
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ _OF_CLIPPING = ("clip-norm",)
 RANKS = "ranks"
 _OF_RANKS = ("replicas-agree", "ranks-draw-differently")
 _MOST_ROWS = 20
-#: Dumps whose gradients of backward passes are kept: a step and those since the last one.
-_MOST_KEPT = 8
+#: Ranks whose gradients are averaged, and dumps whose backward passes are kept: of these ranks in two steps.
+_MOST_RANKS, _MOST_KEPT = 8, 16
 
 
 @dataclass(slots=True)
@@ -66,7 +67,6 @@ class _Read:
     of: tuple[Path, str]
     update: Update | None = None
     formula: FormulaCheck | None = None
-    since: Since | None = None
     before: Update | None = None
     problem: str = ""
     is_fault: bool = False
@@ -215,7 +215,7 @@ class LawsSuite(Suite):
         from pytest_msprobe.suites.laws.freshness import fresh
 
         if is_fresh:
-            result = fresh(update, read.before, lambda name: self._passes(read.since, name))
+            result = fresh(update, read.before, partial(self._passes, record.file, record.payload))
         else:
             law = StateContinues()
             if read.before is not None:
@@ -228,17 +228,25 @@ class LawsSuite(Suite):
         why = result.reason if is_fresh else "the step before it is not in the dump"
         return Unchecked(f"{why}; collect {'' if self._steps.has_several else 'two '}steps one after another")
 
-    def _passes(self, since: Since | None, name: str) -> Passes:
-        """What the backward passes since the step before gave to the parameter `name`."""
+    def _passes(self, file: Path, record: str, name: str) -> Iterator[Passes]:
+        """What the backward passes since the step before gave to the parameter `name`: here, then over all ranks."""
+        from pytest_msprobe.suites.laws.freshness import mean_of
+
+        yield self._passes_of_rank(file, record, name)
+        ranks = [path for path in self.files if path.parent.parent == file.parent.parent and path.name == file.name]
+        if 1 < len(ranks) <= _MOST_RANKS and all(record in self._dump(path) for path in ranks):
+            mean = mean_of([self._passes_of_rank(path, record, name) for path in ranks])
+            if mean is not None:
+                yield mean
+
+    def _passes_of_rank(self, file: Path, record: str, name: str) -> Passes:
         from pytest_msprobe.suites.laws.freshness import Passes
 
-        if since is None:
-            return Passes(())
+        since = self._steps.since(file, record)
         given: list[tuple[Path, Leaf]] = []
         for path, places in since.parts:
             given += [(path, leaf) for place, leaf in self._backwards_in(path).to(name) if place in places]
-        here = since.parts[-1][0]
-        late = [(here, leaf) for place, leaf in self._backwards_in(here).to(name) if place in since.later]
+        late = [(file, leaf) for place, leaf in self._backwards_in(file).to(name) if place in since.later]
         return Passes(
             [elements_of(self._dump(path), leaf, name) for path, leaf in given],
             [elements_of(self._dump(path), leaf, name) for path, leaf in late],
@@ -262,9 +270,8 @@ class LawsSuite(Suite):
 
                 read.update = update_of(dump, record.payload, 1)
                 read.formula = FormulaCheck(read.update)
-                read.since = self._steps.since(record.file, record.payload)
-                if read.since.before is not None:
-                    path, name = read.since.before
+                if (before := self._steps.since(record.file, record.payload).before) is not None:
+                    path, name = before
                     with suppress(DumpError, NotRecordedError):
                         read.before = update_of(self._dump(path), name, 0)
             except NotRecordedError as error:

@@ -9,7 +9,7 @@ import pytest
 
 from msprobe_collector.laws.law import Unchecked
 from msprobe_collector.laws.observation import Array, Place, Update, UpdatedParameter
-from pytest_msprobe.suites.laws.freshness import Passes, fresh
+from pytest_msprobe.suites.laws.freshness import Passes, fresh, mean_of
 
 FIRST, SECOND, OLD = np.random.default_rng(7).normal(size=(3, 40)).astype(np.float32).astype(np.float64)
 
@@ -29,7 +29,7 @@ def rounded(array: Array) -> Array:
 
 
 def judged(gradient: Array, given: Sequence[Array | None], **rest: object) -> str:
-    found = fresh(step(w=gradient), step(w=OLD), lambda name: Passes(given, dtypes=("float32",), **rest))  # type: ignore[arg-type]
+    found = fresh(step(w=gradient), step(w=OLD), lambda name: [Passes(given, dtypes=("float32",), **rest)])  # type: ignore[arg-type]
     return "unchecked" if isinstance(found, Unchecked) else "stale" if found else "fresh"
 
 
@@ -71,6 +71,17 @@ def test_what_no_pass_reached_holds_the_gradient_of_the_step_before_only_where_p
     assert judged(OLD, []) == "unchecked"
 
 
+@pytest.mark.parametrize(("stale", "count"), [(0.0, 0), (1.0, 1)])
+def test_data_parallelism_averages_what_the_passes_of_ranks_gave(stale: float, count: int) -> None:
+    ranks = [Passes([FIRST], dtypes=("float32",)), Passes([SECOND], dtypes=("float32",))]
+    mean = mean_of(ranks)
+    assert mean is not None
+    found = fresh(step(w=rounded((FIRST + SECOND) / 2 + stale * OLD)), step(w=OLD), lambda name: [ranks[0], mean])
+    assert isinstance(found, list)
+    assert len(found) == count
+    assert mean_of([ranks[0], Passes([])]) is None
+
+
 @pytest.mark.parametrize(("factor", "tells_alone"), [(1.0, True), (0.25, False)])
 def test_a_parameter_of_one_element_is_what_the_others_are(factor: float, tells_alone: bool) -> None:
     """One element fits any factor."""
@@ -78,7 +89,7 @@ def test_a_parameter_of_one_element_is_what_the_others_are(factor: float, tells_
     given = {"w": FIRST, "b": FIRST[:1]}
     clean = step(**{name: rounded(factor * given[name]) for name in given})
     wrong = step(**{name: rounded(factor * (given[name] + old[name])) for name in given})
-    passes = {name: Passes([array], dtypes=("float32",)) for name, array in given.items()}
+    passes = {name: [Passes([array], dtypes=("float32",))] for name, array in given.items()}
     assert fresh(clean, step(**old), passes.__getitem__) == []
     found = fresh(wrong, step(**old), passes.__getitem__)
     assert isinstance(found, list)
