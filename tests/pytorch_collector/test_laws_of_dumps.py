@@ -77,9 +77,9 @@ Judge = Callable[..., tuple[dict[tuple[int, str], tuple[str, str]], str]]
 
 @pytest.fixture
 def judge(make_debugger: Any, tmp_path: Path) -> Judge:
-    """judge(train) -> what the suite says of steps of a training."""
+    """judge(train) -> what the suite says of steps of a training; of the last one for None."""
 
-    def verdicts(train: Any, *, is_cleared: bool = True, level: str = "mix", steps: Any = (0, 1, 2)) -> Any:
+    def dump(train: Any, *, is_cleared: bool, level: str, steps: Any) -> None:
         torch.manual_seed(3)
         shutil.rmtree(tmp_path / "dump", ignore_errors=True)
         net = Net()
@@ -92,6 +92,10 @@ def judge(make_debugger: Any, tmp_path: Path) -> Judge:
             if is_cleared:
                 optimizer.zero_grad()
             debugger.step()
+
+    def verdicts(train: Any, *, is_cleared: bool = True, level: str = "mix", steps: Any = (0, 1, 2)) -> Any:
+        if train is not None:
+            dump(train, is_cleared=is_cleared, level=level, steps=steps)
         files = sorted((tmp_path / "dump").rglob("dump.json"))
         context = Context(cast("pytest.Config", None), {}, tuple(files), tmp_path, True, False, 1, {})
         suite, summary, found = LawsSuite(context), LawsSummary(), {}
@@ -129,6 +133,15 @@ def test_the_answer_on_a_dump_of_several_steps(is_cleared: bool, outcome: str, j
     found = json.loads(answer.read_text(encoding="utf-8"))
     assert (found["outcome"], found["cannot_say"]) == (outcome, [])
     assert [(cause["kind"], cause["steps"]) for cause in found["at_fault"]] == ([] if is_cleared else [(FRESH, [1, 2])])
+
+
+def test_a_gradient_that_cannot_be_read_is_an_error(judge: Judge, tmp_path: Path) -> None:
+    judge(clipped, steps=(0, 1))
+    for path in (tmp_path / "dump" / "step1").rglob("*twice.Linear.parameters_grad.0.bias*"):
+        path.unlink()
+    found, _ = judge(None, steps=(0, 1))
+    assert [found[step, FRESH][0] for step in (0, 1)] == ["pass", "error"]
+    assert "Module.twice.Linear.parameters_grad.0" in found[1, FRESH][1]
 
 
 def test_what_the_script_does_to_gradients_is_no_fault_and_no_praise(judge: Judge) -> None:

@@ -34,7 +34,7 @@ class Backwards:
         for place, name in enumerate(self._dump.record_names):
             operation = Operation.of(name, place)
             if operation.phase == GRADIENTS:
-                layer = operation.name.removesuffix(f".{GRADIENTS}").partition(".")[2].rpartition(".")[0]
+                layer = operation.name.partition(".")[2].rpartition(".")[0]
                 for leaf in self._leaves(name):
                     found.setdefault(f"{layer}.{leaf.path}", []).append((place, leaf))
         return found

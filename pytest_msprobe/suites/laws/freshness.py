@@ -208,4 +208,6 @@ def _finding(name: str, one: _Judged, factor: float) -> Finding:
         message = (
             f"no backward pass of this step gave it a gradient, and it holds that of the step before, norm {whole}"
         )
-    return Finding(FRESH, name, f"{message}: it was not set to zero (is zero_grad called in each step?)", size)
+    return Finding(
+        FRESH, name, f"{message}: it was not set to zero (are gradients cleared in each step, as zero_grad does?)", size
+    )

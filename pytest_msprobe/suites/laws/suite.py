@@ -203,25 +203,28 @@ class LawsSuite(Suite):
         if read.update is None or read.formula is None:
             return Verdict("error" if read.is_fault else "skip", read.problem)
         if asked in (_CONTINUES, _FRESH):
-            result = self._judge_across(record, read.update, read, is_fresh=asked == _FRESH)
+            try:
+                result = self._judge_across(record, read.update, read.before, is_fresh=asked == _FRESH)
+            except DumpError as error:  # a tensor of a backward pass
+                return Verdict("error", printable(str(error)))
         else:
             result = _laws()[asked].check(read.formula if asked in _OF_FORMULA else read.update)
         return _verdict(result, len(read.update.parameters), "parameters", read.update.source)
 
-    def _judge_across(self, record: Record, update: Update, read: _Read, *, is_fresh: bool) -> Result:
+    def _judge_across(self, record: Record, update: Update, before: Update | None, *, is_fresh: bool) -> Result:
         """What a law from one step to the next says; of the first step nothing is left open that a later one shows."""
         from msprobe_collector.laws.law import Unchecked
         from msprobe_collector.laws.updates import StateContinues
         from pytest_msprobe.suites.laws.freshness import fresh
 
         if is_fresh:
-            result = fresh(update, read.before, partial(self._passes, record.file, record.payload))
+            result = fresh(update, before, partial(self._passes, record.file, record.payload))
         else:
             law = StateContinues()
-            if read.before is not None:
-                law.check(read.before)
+            if before is not None:
+                law.check(before)
             result = law.check(update)
-        if read.before is not None or not isinstance(result, Unchecked) or result.is_moot:
+        if before is not None or not isinstance(result, Unchecked) or result.is_moot:
             return result
         if self._steps.is_followed(record.file, record.payload):
             return Unchecked("it is the first step that the dump holds of this optimizer; the next one is judged", True)
