@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from pytest_msprobe.__main__ import main
+from pytest_msprobe.diagnose.looking import look_at
 from pytest_msprobe.run.nodes import row_of
 from pytest_msprobe.suites.contract import Context, Record
 from pytest_msprobe.suites.laws.report import LawsSummary
@@ -161,8 +162,11 @@ def test_what_the_script_does_to_gradients_is_no_fault_and_no_praise(judge: Judg
         ((0, 2), "law state-continues: the step before it is not in the dump; collect steps one after another, or run"),
     ],
 )
-def test_a_step_without_the_one_before_says_what_to_collect(steps: Any, said: str, judge: Judge) -> None:
+def test_a_step_without_the_one_before_says_what_to_collect(
+    steps: Any, said: str, judge: Judge, tmp_path: Path
+) -> None:
     found, unchecked = judge(clipped, steps=steps)
     assert {found[step, FRESH][0] for step in steps} == {"pass"}
     assert {found[step, CONTINUES][0] for step in steps} == {"skip"}
     assert unchecked.startswith(said)
+    assert not look_at(tmp_path / "dump").has_following_steps
