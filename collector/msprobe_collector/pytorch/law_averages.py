@@ -114,7 +114,7 @@ def _found(items: Sequence[Any]) -> Iterator[_Average]:
     shapes, ids = [tuple(item.shape) for item in items], {id(item) for item in items}
     for owner in gc.get_objects():
         kind = type(owner)
-        if str(kind.__module__).partition(".")[0] in ("builtins", "torch", "msprobe_collector") or not hasattr(
+        if kind.__module__.partition(".")[0] in ("builtins", "torch", "msprobe_collector") or not hasattr(
             kind, "__dict__"
         ):
             continue
