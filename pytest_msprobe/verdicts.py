@@ -24,6 +24,8 @@ EXPLAINED = "explained by rounding"
 LAW = "law: "
 #: Property of a row whose failure was expected by an xfail mark, with the mark's reason.
 EXPECTED = "expected"
+#: Property of a skipped row that leaves nothing open, with why: there is nothing that it could judge.
+MOOT = "nothing to judge"
 #: Figures that say how bad an output is: error over tolerance, then what suites without tolerances have.
 BADNESS = ("ratio", "distance", "similarity", "max_abs")
 

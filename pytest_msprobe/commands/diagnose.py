@@ -95,7 +95,7 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
         ran = _run(runner, steps, talk)
         gaps = [CannotSay(str(path), why) for side in sides for path, why in side.unreadable.items()]
         manifest = set_up_differently(target, golden)
-        found = summed_up(ran, manifest=manifest, gaps=gaps, has_several_steps=target.steps > 1)
+        found = summed_up(ran, manifest=manifest, gaps=gaps, has_following_steps=target.has_following_steps)
         found = _with_own_file(found, Path(folder), arguments)
         causes = looks_wrong(target) if golden is None else []
         found = with_suspicions(found, causes)

@@ -72,9 +72,10 @@ class Holding:
         return any(_NOT_FINITE.search(dump.path.read_bytes()) for dump in self.dumps)
 
     @property
-    def steps(self) -> int:
-        """How many steps of the training there are, as the folders of the dumps say."""
-        return len({Slot.of(dump.path).step for dump in self.dumps})
+    def has_following_steps(self) -> bool:
+        """Whether one step of the training follows on another, as the folders of the dumps say."""
+        steps = {step for dump in self.dumps if (step := Slot.of(dump.path).step) is not None}
+        return any(step + 1 in steps for step in steps)
 
     @property
     def ranks(self) -> int:

@@ -177,14 +177,14 @@ def _rank(ran: Ran) -> tuple[int, bool]:
 
 
 def summed_up(
-    ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[CannotSay], has_several_steps: bool = False
+    ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[CannotSay], has_following_steps: bool = False
 ) -> Diagnosis:
-    """The answer of all runs as one; `has_several_steps`: whether the dump holds more than one step of the training."""
+    """The answer of all runs as one; `has_following_steps`: whether a step in the dump follows on another."""
     best = chosen(ran)
     # Rules on gradients never show that nothing is wrong.
     open_ones = [each for each in ran if each is not best and each.step.suite != "gradients"]
     open_ones = [each for each in open_ones if each.diagnosis.outcome in ("unaccounted", "not_judged")]
-    taking = [each for each in open_ones if _takes_praise_back(each, best, has_several_steps=has_several_steps)]
+    taking = [each for each in open_ones if _takes_praise_back(each, best, has_following_steps=has_following_steps)]
     found = with_gaps(best.diagnosis, [_gap(each) for each in taking])
     beside = tuple(_gap(each) for each in open_ones if each not in taking)
     steps = [
@@ -204,18 +204,19 @@ _DOUBTS = ("failed", "xfailed", "xpassed")
 _HELD = ("comparison", "sharded")
 
 
-def _takes_praise_back(open_one: Ran, best: Ran, *, has_several_steps: bool) -> bool:
+def _takes_praise_back(open_one: Ran, best: Ran, *, has_following_steps: bool) -> bool:
     """Whether what a run left open keeps `best` from saying that nothing is wrong (docs/diagnosis.md).
 
     It does where something failed. What was only skipped does not where `best` is about all that was recorded: a
-    comparison holds every record to one that is right, and in a single step no law from step to step can be broken.
+    comparison holds every record to one that is right, and no law from step to step can be judged where no step follows
+    on another.
     """
     found = open_one.diagnosis
     if found.at_fault or any(found.counts.get(word) for word in _DOUBTS):
         return True
     if best.step.suite in _HELD:
         return open_one.step.suite not in ("laws", "precheck")
-    return open_one.step.suite != "laws" or has_several_steps
+    return open_one.step.suite != "laws" or has_following_steps
 
 
 def _gap(ran: Ran) -> CannotSay:

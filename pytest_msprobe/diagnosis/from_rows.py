@@ -27,7 +27,7 @@ from pytest_msprobe.diagnosis.value import (
     of_ranks,
     readable,
 )
-from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, OutputRow, RowCounts, VerdictRow
+from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, MOOT, OutputRow, RowCounts, VerdictRow
 
 #: So many calls of one cause are told apart; more are counted.
 _MOST_CALLS = 10_000
@@ -171,7 +171,7 @@ class RunRows:
         elif row.outcome == "failed":
             light = replace(row, attachment=None, explanation="", run=None)
             self._causes.setdefault(_cause(row), _Cause(light)).add(light)
-        elif row.status == "skip":
+        elif row.status == "skip" and not any(name == MOOT for name, _ in row.properties):
             name, count = self._skipped.get(row.message, (_name(row), 0))
             self._skipped[row.message] = name, count + 1
 
@@ -207,6 +207,11 @@ class RunRows:
         if key in self.known:
             self._known_of_run.setdefault(key)
         return key in self.known
+
+    @property
+    def _left(self) -> int:
+        """Rows that were to be judged and were not."""
+        return sum(count for _, count in self._skipped.values())
 
     def file_id(self, dump: str) -> str:
         """The first part of node ids of the dump at a path."""
@@ -332,7 +337,7 @@ class RunRows:
         if outcome == "not_judged":
             return gaps[0].why if gaps else f"there are no {noun}"
         if outcome == "unaccounted":
-            left = self.counts.total - self.judged
+            left = self._left
             if self.unreadable:
                 return f"{self.unreadable} of {self.counts.total} {noun} cannot be read, nothing else is wrong"
             if expected := len(self._expected) + len(self._known_of_run):

@@ -171,7 +171,7 @@ def ran(suite: str, outcome: Outcome, **counts: int) -> Ran:
 
 
 @pytest.mark.parametrize(
-    ("runs", "has_several_steps", "outcome"),
+    ("runs", "has_following_steps", "outcome"),
     [
         ([ran("laws", "unaccounted"), ran("precheck", "rounding")], False, "rounding"),
         ([ran("laws", "unaccounted"), ran("precheck", "rounding")], True, "unaccounted"),
@@ -180,9 +180,9 @@ def ran(suite: str, outcome: Outcome, **counts: int) -> Ran:
     ],
 )
 def test_what_was_skipped_takes_praise_back_by_the_rule(
-    runs: list[Ran], has_several_steps: bool, outcome: Outcome
+    runs: list[Ran], has_following_steps: bool, outcome: Outcome
 ) -> None:
-    found = summed_up(runs, manifest=(), gaps=(), has_several_steps=has_several_steps)
+    found = summed_up(runs, manifest=(), gaps=(), has_following_steps=has_following_steps)
     assert found.outcome == outcome
     assert [(each.what, each.why) for each in found.cannot_say] == [
         (f"in the suite {runs[0].step.suite}", "3 records: skipped")

@@ -29,9 +29,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """Why a law could not be checked, as one line."""
+    """Why a law could not be checked.
+
+    Attributes:
+        reason: one line.
+        is_moot: whether there is nothing that it could hold for, so that nothing is left open.
+    """
 
     reason: str
+    is_moot: bool = False
 
 
 Checked = list[Finding] | Unchecked

@@ -392,7 +392,11 @@ class MomentsFormula(Law[FormulaCheck]):
                 )
                 findings.append(self.found(item.parameter.name, message, item.size))
         if not findings and not any(count for what, count in seen.compared.items() if what != PARAMETER):
-            return Unchecked("the optimizer keeps no moments" if seen.compared else _why_none(seen))
+            return (
+                Unchecked("the optimizer keeps no moments", is_moot=True)
+                if seen.compared
+                else Unchecked(_why_none(seen))
+            )
         return findings
 
 
@@ -432,7 +436,7 @@ class DecayAsDeclared(Law[FormulaCheck]):
         if seen.reason:
             return Unchecked(seen.reason)
         if not any(group.get("weight_decay") for group in seen.update.settings) and not seen.deviations:
-            return Unchecked("there is no weight decay")
+            return Unchecked("there is no weight decay", is_moot=True)
         if not seen.compared.get(PARAMETER):
             return Unchecked(_why_none(seen))
         findings: dict[str, Finding] = {}
@@ -466,7 +470,9 @@ class StepCounter(Law[Update]):
                 wanted = "1" if item.gradient is not None else "0, since there is no gradient"
                 message = f"its counter goes from {start:g} to {start + moved:g}, by {moved:g} in place of {wanted}"
                 findings.append(self.found(item.name, message))
-        return findings if checked else Unchecked("the optimizer keeps no counter of steps for each parameter")
+        if not checked:
+            return Unchecked("the optimizer keeps no counter of steps for each parameter", is_moot=True)
+        return findings
 
 
 class OwnState(Law[Update]):
@@ -654,6 +660,10 @@ class StateContinues(Law[Update]):
         """Compare states before the step with those that the last one left."""
         before = self._left.get(seen.optimizer)
         self._left[seen.optimizer] = {item.name: (item.state_after, seen.number) for item in seen.parameters}
+        if not any(item.state_before or item.state_after for item in seen.parameters) and not any(
+            state for state, _ in (before or {}).values()
+        ):
+            return Unchecked("the optimizer keeps no state", is_moot=True)
         if before is None:
             return Unchecked("one step was seen")
         findings, checked = [], 0

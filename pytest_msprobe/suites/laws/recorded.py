@@ -63,12 +63,11 @@ def update_of(dump: Dump, record: str, number: int) -> Update:
     for at, (name, item) in enumerate(parameters.items()):
         shape = item.before.shape if item.before is not None else ()
         size = _size_of(shape)
-        is_whole = size <= _WHOLE
-        index = None if is_whole else _positions(name, size)
+        index = _positions(name, size)
         before, after, gradient = (_read(dump, leaf, index, shape) for leaf in (item.before, item.after, item.gradient))
         unread = _empty()
         is_pair = before is not None and after is not None and before.size == after.size
-        dtype = _dtype(item.before)
+        dtype = dtype_of(item.before)
         found.append(
             UpdatedParameter(
                 name,
@@ -79,11 +78,15 @@ def update_of(dump: Dump, record: str, number: int) -> Update:
                 None if not item.has_gradient else unread if gradient is None else gradient,
                 _states(dump, item.state_before, index, shape),
                 _states(dump, item.state_after, index, shape),
-                is_whole,
+                index is None,
                 Place(0, dtype, "", shape),
-                Place(0, _dtype(item.after) or dtype, "", item.after.shape if item.after is not None else shape),
-                _dtype(item.gradient),
-                {key: Place(0, _dtype(leaf), "", leaf.shape) for key, leaf in item.state_after.items() if leaf.tensor},
+                Place(0, dtype_of(item.after) or dtype, "", item.after.shape if item.after is not None else shape),
+                dtype_of(item.gradient),
+                {
+                    key: Place(0, dtype_of(leaf), "", leaf.shape)
+                    for key, leaf in item.state_after.items()
+                    if leaf.tensor
+                },
                 item.before is None or item.before.requires_grad != "False",
                 size,
             )
@@ -144,7 +147,7 @@ def clipping_of(dump: Dump, record: str) -> Clipping:
         _number(values.get("input.max_norm"), float("inf")),
         norm_type,
         size,
-        max((_dtype(leaf) for leaf in gradients), key=("float64", "float32", "float16", "bfloat16").index),
+        max((dtype_of(leaf) for leaf in gradients), key=("float64", "float32", "float16", "bfloat16").index),
         source="" if frame is None else str(frame),
         unknown=unknown or ("" if found is not None else "the norm is not recorded"),
     )
@@ -212,9 +215,17 @@ def _read(dump: Dump, leaf: Leaf | None, index: Any, shape: tuple[int, ...]) -> 
     return array.astype(np.float64)
 
 
+def elements_of(dump: Dump, leaf: Leaf, name: str) -> Array | None:
+    """The elements of a tensor like the parameter `name` that `update_of` looks at; None where none are held."""
+    return _read(dump, leaf, _positions(name, _size_of(leaf.shape)), leaf.shape)
+
+
 def _positions(name: str, size: int) -> Any:
+    """Which elements of a parameter are looked at; None for all."""
     import numpy as np
 
+    if size <= _WHOLE:
+        return None
     generator = np.random.default_rng(zlib.crc32(name.encode("utf-8", "replace")))
     return np.sort(generator.integers(0, size, _SAMPLE))
 
@@ -232,7 +243,8 @@ def _size_of(shape: tuple[int, ...]) -> int:
     return size
 
 
-def _dtype(leaf: Leaf | None) -> str:
+def dtype_of(leaf: Leaf | None) -> str:
+    """`float32`; "" for what is no tensor."""
     tensor = leaf.tensor if leaf is not None else None
     return "" if tensor is None or tensor.dtype is None else tensor.dtype.name.lower().rpartition(".")[2]
 

@@ -13,7 +13,7 @@ from msgspec import structs
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, RunRows
 from pytest_msprobe.reports.csv_pair import WORDS, neutral, new_files
 from pytest_msprobe.suites.contract import RowSummary, SuiteReport
-from pytest_msprobe.verdicts import VerdictRow
+from pytest_msprobe.verdicts import MOOT, VerdictRow
 
 COLUMNS = ("Rank", "Step", "Part", "Law", "Status", "Parameter", "Size/Tolerance", "Source", "Message")
 _SHOWN = 8
@@ -40,8 +40,9 @@ class LawsSummary(RowSummary):
         self._is_of_dump = False
 
     def add(self, row: VerdictRow) -> None:
-        self._counts[row.status] += 1
-        if row.status == "skip":
+        is_moot = any(name == MOOT for name, _ in row.properties)
+        self._counts["moot" if is_moot else row.status] += 1
+        if row.status == "skip" and not is_moot:
             law = law_of(row.call)
             self._unchecked[law] = min(row.message, self._unchecked.get(law, row.message))
             self._unchecked_count += 1
@@ -55,6 +56,7 @@ class LawsSummary(RowSummary):
         checked = self._counts["pass"] + self._counts["error"]
         broken = sorted(self._broken.items(), key=lambda entry: -max(_size(row) for row in entry[1]))
         skipped = f", {self._counts['skip']} not checked" if self._counts["skip"] else ""
+        skipped += f", {self._counts['moot']} with nothing to check" if self._counts["moot"] else ""
         if not broken:
             yield f"{checked} checks of laws, all of them hold{skipped}"
             return
@@ -66,16 +68,24 @@ class LawsSummary(RowSummary):
         if len(broken) > _SHOWN:
             yield f"  and {len(broken) - _SHOWN} more laws"
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """What the rows amount to; laws that were not checked are named in one entry."""
+        found = rows.diagnosis()
+        unchecked = self.unchecked()
+        if unchecked is None or rows.unreadable:
+            return found
+        return structs.replace(found, cannot_say=(unchecked, *rows.gaps))
+
     def unchecked(self) -> CannotSay | None:
         """Which laws were not checked, why, and what to do; None where all were."""
         if not self._unchecked:
             return None
         laws = sorted(self._unchecked)  # workers give rows in any order
-        reasons = dict.fromkeys(self._unchecked[law].partition(";")[0] for law in laws)
+        said = [self._unchecked[law].partition("; ") for law in laws]
+        advice = [what_to_do for _, _, what_to_do in said if what_to_do] + ([_CHECK_MORE] if self._is_of_dump else [])
         what = f"law{'s' if len(laws) > 1 else ''} {', '.join(laws)}"
-        return CannotSay(
-            what, "; ".join([*reasons, *([_CHECK_MORE] if self._is_of_dump else [])]), self._unchecked_count
-        )
+        reasons = dict.fromkeys(reason for reason, _, _ in said)
+        return CannotSay(what, "; ".join([*reasons, ", or ".join(dict.fromkeys(advice))]), self._unchecked_count)
 
     @property
     def checked(self) -> int:
@@ -83,7 +93,7 @@ class LawsSummary(RowSummary):
         return self._counts["pass"] + self._counts["error"]
 
 
-_CHECK_MORE = "collect two steps, or run the script with MSPROBE_LAWS=1"
+_CHECK_MORE = "run the script with MSPROBE_LAWS=1"
 
 
 def _size(row: VerdictRow) -> float:
@@ -125,12 +135,7 @@ class LawsReport(SuiteReport):
             self._file.close()
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
-        """What the rows amount to; laws that were not checked are named in one entry."""
-        found = rows.diagnosis()
-        unchecked = self._summary.unchecked()
-        if unchecked is None or rows.unreadable:
-            return found
-        return structs.replace(found, cannot_say=(unchecked, *rows.gaps))
+        return self._summary.diagnosis(rows)
 
     def findings(self) -> Iterator[str]:
         return self._summary.lines()

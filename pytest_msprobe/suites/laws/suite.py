@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,25 +23,41 @@ from pytest_msprobe.suites.contract import (
     file_id,
     place_in,
 )
+from pytest_msprobe.suites.laws.backwards import Backwards
 from pytest_msprobe.suites.laws.live import FILE, Checked, LawsFile, read_laws
 from pytest_msprobe.suites.laws.options import OPTIONS
-from pytest_msprobe.suites.laws.recorded import CLIP, NotRecordedError, clipping_of, names, update_of
+from pytest_msprobe.suites.laws.recorded import (
+    CLIP,
+    NotRecordedError,
+    clipping_of,
+    dtype_of,
+    elements_of,
+    names,
+    update_of,
+)
 from pytest_msprobe.suites.laws.report import LawsReport, LawsSummary, law_of
-from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
+from pytest_msprobe.suites.laws.steps import OptimizerSteps
+from pytest_msprobe.verdicts import MOOT, Figure, OutputRow, Status, StepPosition, Verdict
 
 if TYPE_CHECKING:
+    from msprobe_collector.dump_format.leaves import Leaf
     from msprobe_collector.laws.law import Checked as Result
     from msprobe_collector.laws.observation import Update
     from msprobe_collector.laws.updates import FormulaCheck
+    from pytest_msprobe.suites.laws.freshness import Passes
 
 #: Laws on a record of an optimizer, and on one of clipping; those that look at a `FormulaCheck` first.
 _OF_FORMULA = ("update-formula", "moments-formula", "decay-as-declared", "updates-arrive")
-_OF_UPDATE = ("step-counter", "state-continues", "something-updated", "hyper-parameters")
+_OF_UPDATE = ("step-counter", "something-updated", "hyper-parameters")
+#: Laws from one step to the next.
+_CONTINUES, _FRESH = "state-continues", "gradients-are-fresh"
 _OF_CLIPPING = ("clip-norm",)
 #: The thing whose laws are about all ranks, and its laws.
 RANKS = "ranks"
 _OF_RANKS = ("replicas-agree", "ranks-draw-differently")
 _MOST_ROWS = 20
+#: Ranks whose gradients are averaged, and dumps whose backward passes are kept: of these ranks in two steps.
+_MOST_RANKS, _MOST_KEPT = 8, 16
 
 
 @dataclass(slots=True)
@@ -74,6 +91,8 @@ class LawsSuite(Suite):
         self._dumps: dict[Path, Dump] = {}
         self._laws: dict[Path, LawsFile] = {}
         self._read: _Read | None = None
+        self._steps = OptimizerSteps(self._dump, self.files)
+        self._backwards: dict[Path, Backwards] = {}
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -87,14 +106,14 @@ class LawsSuite(Suite):
         """
         if file.name != FILE:
             found = list(names(self._dump(file)))
-            if not found:
+            if not found and not self._has_optimizers(Slot.of(file).rank):  # else it is a part of a step
                 raise SuiteError(
                     f"{file}: holds no record of an optimizer; dump steps with start() before and stop() after "
                     "optimizer.step(), or check laws in training with MSPROBE_LAWS=1"
                 )
             for record in found:
                 call = record.rpartition(".")[0] or record
-                parts = _OF_CLIPPING if record.startswith(CLIP) else (*_OF_FORMULA, *_OF_UPDATE)
+                parts = _OF_CLIPPING if record.startswith(CLIP) else (*_OF_FORMULA, *_OF_UPDATE, _CONTINUES, _FRESH)
                 yield from (_group(call, law, record) for law in parts)
             return
         laws = self._file(file)
@@ -105,6 +124,14 @@ class LawsSuite(Suite):
                 yield _group(about, law, (about, law))
         if file == self._of_run(file)[0]:
             yield from (_group(RANKS, law, None) for law in _OF_RANKS)
+
+    def _has_optimizers(self, rank: int | None) -> bool:
+        """Whether any dump of a rank holds records of optimizers."""
+        for path in self.files:
+            with suppress(DumpError):
+                if path.name != FILE and Slot.of(path).rank == rank and any(names(self._dump(path))):
+                    return True
+        return False
 
     def judge(self, record: Record) -> Verdict:
         verdict = self._judge_live(record) if record.file.name == FILE else self._judge_recorded(record)
@@ -175,13 +202,67 @@ class LawsSuite(Suite):
         read = self._read_of(record)
         if read.update is None or read.formula is None:
             return Verdict("error" if read.is_fault else "skip", read.problem)
-        law = _laws()[asked]
-        if asked == "state-continues":
-            if read.before is None:
-                return Verdict("skip", "the step before is not in the dump; collect steps one after another")
-            law.check(read.before)
-        result = law.check(read.formula if asked in _OF_FORMULA else read.update)
+        if asked in (_CONTINUES, _FRESH):
+            try:
+                result = self._judge_across(record, read.update, read.before, is_fresh=asked == _FRESH)
+            except DumpError as error:  # a tensor of a backward pass
+                return Verdict("error", printable(str(error)))
+        else:
+            result = _laws()[asked].check(read.formula if asked in _OF_FORMULA else read.update)
         return _verdict(result, len(read.update.parameters), "parameters", read.update.source)
+
+    def _judge_across(self, record: Record, update: Update, before: Update | None, *, is_fresh: bool) -> Result:
+        """What a law from one step to the next says; of the first step nothing is left open that a later one shows."""
+        from msprobe_collector.laws.law import Unchecked
+        from msprobe_collector.laws.updates import StateContinues
+        from pytest_msprobe.suites.laws.freshness import fresh
+
+        if is_fresh:
+            result = fresh(update, before, partial(self._passes, record.file, record.payload))
+        else:
+            law = StateContinues()
+            if before is not None:
+                law.check(before)
+            result = law.check(update)
+        if before is not None or not isinstance(result, Unchecked) or result.is_moot:
+            return result
+        if self._steps.is_followed(record.file, record.payload):
+            return Unchecked("it is the first step that the dump holds of this optimizer; the next one is judged", True)
+        why = result.reason if is_fresh else "the step before it is not in the dump"
+        return Unchecked(f"{why}; collect {'' if self._steps.has_several else 'two '}steps one after another")
+
+    def _passes(self, file: Path, record: str, name: str) -> Iterator[Passes]:
+        """What the backward passes since the step before gave to the parameter `name`: here, then over all ranks."""
+        from pytest_msprobe.suites.laws.freshness import mean_of
+
+        yield self._passes_of_rank(file, record, name)
+        ranks = [path for path in self.files if path.parent.parent == file.parent.parent and path.name == file.name]
+        if 1 < len(ranks) <= _MOST_RANKS and all(record in self._dump(path) for path in ranks):
+            mean = mean_of([self._passes_of_rank(path, record, name) for path in ranks])
+            if mean is not None:
+                yield mean
+
+    def _passes_of_rank(self, file: Path, record: str, name: str) -> Passes:
+        from pytest_msprobe.suites.laws.freshness import Passes
+
+        since = self._steps.since(file, record)
+        given: list[tuple[Path, Leaf]] = []
+        for path, places in since.parts:
+            given += [(path, leaf) for place, leaf in self._backwards_in(path).to(name) if place in places]
+        late = [(file, leaf) for place, leaf in self._backwards_in(file).to(name) if place in since.later]
+        return Passes(
+            [elements_of(self._dump(path), leaf, name) for path, leaf in given],
+            [elements_of(self._dump(path), leaf, name) for path, leaf in late],
+            [dtype_of(leaf) for _, leaf in (*given, *late)],
+            had_some=since.before is not None and bool(self._backwards_in(since.before[0]).to(name)),
+        )
+
+    def _backwards_in(self, path: Path) -> Backwards:
+        if path not in self._backwards:
+            if len(self._backwards) >= _MOST_KEPT:
+                self._backwards.clear()
+            self._backwards[path] = Backwards(self._dump(path))
+        return self._backwards[path]
 
     def _read_of(self, record: Record) -> _Read:
         if self._read is None or self._read.of != (record.file, record.payload):
@@ -192,33 +273,15 @@ class LawsSuite(Suite):
 
                 read.update = update_of(dump, record.payload, 1)
                 read.formula = FormulaCheck(read.update)
-                read.before = self._update_before(record.file, record.payload, read.update)
+                if (before := self._steps.since(record.file, record.payload).before) is not None:
+                    path, name = before
+                    with suppress(DumpError, NotRecordedError):
+                        read.before = update_of(self._dump(path), name, 0)
             except NotRecordedError as error:
                 read.problem = str(error)
             except DumpError as error:
                 read.problem, read.is_fault = printable(str(error)), True
         return self._read
-
-    def _update_before(self, file: Path, record: str, update: Update) -> Update | None:
-        """The last update of the same parameters before `record`, in its dump or in that of the step before."""
-        dump = self._dump(file)
-        earlier = [(dump, name) for name in list(names(dump))[: list(names(dump)).index(record)]]
-        number = Slot.of(file).step
-        if number:
-            path = Path(str(file).replace(f"step{number}", f"step{number - 1}"))
-            with suppress(DumpError):
-                if path != file and path.is_file():
-                    before = self._dump(path)
-                    earlier = [(before, name) for name in names(before)] + earlier
-        own = [item.name for item in update.parameters]
-        for other, name in reversed(earlier):
-            if name.startswith(CLIP) or name.split(".")[1] != record.split(".")[1]:
-                continue
-            with suppress(DumpError, NotRecordedError):
-                found = update_of(other, name, 0)
-                if [item.name for item in found.parameters] == own:
-                    return found
-        return None
 
     # Live
 
@@ -291,7 +354,6 @@ def _laws() -> dict[str, Any]:
         updates.DecayAsDeclared,
         ArrivesAtOnce,
         updates.StepCounter,
-        updates.StateContinues,
         updates.SomethingUpdated,
         updates.HyperParameters,
     )
@@ -309,7 +371,7 @@ def _verdict(result: Result, count: int, what: str, source: str) -> Verdict:
     from msprobe_collector.laws.updates import summed_up
 
     if isinstance(result, Unchecked):
-        return Verdict("skip", result.reason)
+        return Verdict("skip", result.reason, properties=((MOOT, result.reason),) if result.is_moot else ())
     if not result:
         return Verdict("pass", f"holds for {count} {what}")
     entries: Iterable[Mapping[str, Any]] = [
