@@ -158,7 +158,8 @@ def test_an_optimizer_that_is_not_known_is_said_to_be_so(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["nn.Adam", "nn.SGD", "experimental"])
 def test_records_of_optimizers_hold_what_the_formula_needs(kind: str, tmp_path: Path) -> None:
     from msprobe_collector.dump_format import Dump
-    from msprobe_collector.laws.updates import FormulaCheck, MomentsFormula, UpdateFormula
+    from msprobe_collector.laws.formula_check import FormulaCheck
+    from msprobe_collector.laws.updates import MomentsFormula, UpdateFormula
     from msprobe_collector.mindspore import PrecisionDebugger
     from pytest_msprobe.suites.laws.recorded import update_of
 

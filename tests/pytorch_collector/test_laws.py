@@ -19,8 +19,9 @@ from torch.utils.checkpoint import CheckpointFunction
 import msprobe_collector
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.laws.catalogue import LAWS
+from msprobe_collector.laws.formula_check import FormulaCheck
 from msprobe_collector.laws.observation import Place, Update, UpdatedParameter
-from msprobe_collector.laws.updates import DecayAsDeclared, FormulaCheck, UpdateFormula
+from msprobe_collector.laws.updates import DecayAsDeclared, UpdateFormula
 from msprobe_collector.pytorch.laws import Watch
 from pytest_msprobe.suites.laws.recorded import update_of
 

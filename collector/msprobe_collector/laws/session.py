@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from msprobe_collector.laws.formula_check import FormulaCheck
 from msprobe_collector.laws.journal import Journal
 from msprobe_collector.laws.law import Checked, Finding, Law, Unchecked
 from msprobe_collector.laws.observation import Batch, Clipping, DropoutMask, Labels, Update
@@ -12,7 +13,6 @@ from msprobe_collector.laws.signals import BatchesDiffer, ClipNorm, DropoutLaws,
 from msprobe_collector.laws.training import SCALE_REMOVED
 from msprobe_collector.laws.updates import (
     DecayAsDeclared,
-    FormulaCheck,
     HyperParameters,
     MomentsFormula,
     OwnState,

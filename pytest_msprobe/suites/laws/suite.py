@@ -41,9 +41,9 @@ from pytest_msprobe.verdicts import MOOT, Figure, OutputRow, Status, StepPositio
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format.leaves import Leaf
+    from msprobe_collector.laws.formula_check import FormulaCheck
     from msprobe_collector.laws.law import Checked as Result
     from msprobe_collector.laws.observation import Update
-    from msprobe_collector.laws.updates import FormulaCheck
     from pytest_msprobe.suites.laws.freshness import Passes
 
 #: Laws on a record of an optimizer, and on one of clipping; those that look at a `FormulaCheck` first.
@@ -269,7 +269,7 @@ class LawsSuite(Suite):
             self._read = read = _Read((record.file, record.payload))
             dump = self._dump(record.file)
             try:
-                from msprobe_collector.laws.updates import FormulaCheck
+                from msprobe_collector.laws.formula_check import FormulaCheck
 
                 read.update = update_of(dump, record.payload, 1)
                 read.formula = FormulaCheck(read.update)
