@@ -15,6 +15,7 @@ from msprobe_collector.laws.rounding import Rounded
 
 #: A margin over the bound of the running error analysis, whose constants count each operation twice already.
 _MARGIN = 2.0
+#: The state that counts the steps of a parameter.
 COUNTER = "step"
 #: Settings by which own classes leave out the correction of the bias.
 _CORRECTIONS = ("correct_bias", "bias_correction", "debias")
@@ -26,7 +27,6 @@ class Batch:
 
     Attributes:
         parameters: with gradients, in order.
-        bounds: where the elements of each begin, and the end.
         is_whole: whether it is one parameter with all its elements.
     """
 
@@ -35,6 +35,7 @@ class Batch:
 
     @property
     def sizes(self) -> list[int]:
+        """How many elements of each parameter are looked at."""
         return [item.before.size for item in self.parameters]
 
     def joined(self, arrays: Iterable[Array]) -> Array:
