@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,14 @@ def test_the_answer_names_a_failed_item_and_says_where_it_is(plain: Run) -> None
     assert found["next"], "a fault without a next step"
 
 
-def test_each_command_that_is_named_next_judges_something(plain: Run, workspace: Workspace) -> None:
+def test_each_command_that_is_named_next_judges_something(plain: Run, workspace: Workspace, tmp_path: Path) -> None:
     commands = [each["arguments"] for each in plain.diagnosis["next"] if each["arguments"]]
     assert commands or plain.diagnosis["suite"] == "gradients", "gradients of a step are collected again"
+    folder = tmp_path / "copy"  # these runs write files, and other tests read those of the plain one
+    shutil.copytree(plain.folder, folder)
     for command in commands:
-        ended = workspace.run_command(command, plain.folder)
+        command = [argument.replace(str(plain.folder), str(folder)) for argument in command]
+        ended = workspace.run_command(command, folder)
         assert ended.returncode in (0, 1), f"{command}: {ended.stdout}{ended.stderr}"
         if command[0] == "pytest":
             (counts,) = re.findall(r"^(\d+) passed, (\d+) failed, .*", ended.stdout, re.MULTILINE)

@@ -164,7 +164,26 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "run_a", folder / "RUN")
     shutil.copytree(folder / "run_b", folder / "GOLDEN_RUN")
     (folder / "pytest.ini").write_text("[pytest]\n")
+    _set_ups_laws_and_checkpoints(folder)
     return folder
+
+
+def _set_ups_laws_and_checkpoints(folder: Path) -> None:
+    """What runs are made of, alike; a law that held in a training; the same tensors in two forms."""
+    for run in ("npu", "gpu"):
+        (folder / run / "step0" / "rank0" / "run.json").write_text('{"schema": 1, "framework": "pytorch"}')
+    for run in ("DUMP", "GOLDEN"):
+        shutil.copy(folder / "npu" / "step0" / "rank0" / "run.json", folder / run / "step0" / "rank0")
+    laws = folder / "msprobe_laws" / "rank0" / "laws.jsonl"
+    laws.parent.mkdir(parents=True)
+    described = {"kind": "run", "schema": 1, "pid": 1, "rank": 0, "framework": "pytorch", "version": "2.13.0"}
+    checked = {"kind": "checked", "law": "step-counter", "about": "AdamW", "checks": 5, "findings": 0, "unchecked": ""}
+    laws.write_text(f"{json.dumps(described)}\n{json.dumps(checked)}\n")
+    header = b'{"weight": {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]}}'
+    (folder / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + A.tobytes())
+    torch = pytest.importorskip("torch")
+    for name in ("b.pt", "A", "B"):
+        torch.save({"weight": torch.from_numpy(A)}, folder / name)
 
 
 def _readme(folder: Path) -> None:
