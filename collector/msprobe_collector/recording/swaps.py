@@ -88,7 +88,8 @@ class Installation:
             _name_after_place(wrapper, target)
             wrappers.setdefault(id(target.original), wrapper)
             self._swaps.append((target.owner, target.name, vars(target.owner).get(target.name, _ABSENT), wrapper))
-        self._add_early_names(wrappers)
+        if wrappers:
+            self._add_early_names(wrappers)
         if was_in:
             self.install()
 
@@ -113,6 +114,9 @@ class Installation:
         known = {(id(owner), name) for owner, name, _, _ in self._swaps}
         for module in list(sys.modules.values()):
             if not isinstance(module, ModuleType) or not self._is_searched(module.__name__):
+                continue
+            # Few modules have one; this look at all their names runs in C.
+            if wrappers.keys().isdisjoint(map(id, list(vars(module).values()))):
                 continue
             for name, value in list(vars(module).items()):
                 wrapper = wrappers.get(id(value))
