@@ -20,9 +20,8 @@ The catalogue was written before the laws were read. First answers of the first 
 mended: of 57 violations in PyTorch 28 right, 3 named an innocent too, 2 named another parameter, 23 missed, 1 without
 an answer; of 45 right trainings 2 alarms. Of 17 violations in MindSpore 16 right, 1 with a second law. Of the 16
 right trainings in MindSpore only 3 had run when the time for that measurement was over: 1 of them alarmed, and of
-the other 13 there is no first answer. In three MindSpore's own optimizer does not do on the CPU what it says
-(two of them are
-violations here now).
+the other 13 there is no first answer. In three MindSpore's own optimizer does not do on the CPU what it says (two of
+them are violations here now).
 
 Thirteen of those held out were written when the last classes had been mended that the catalogue had missed. Their
 first answers: of 6 violations 5 right, 1 missed (the average that is computed from itself, which is found since); of
