@@ -52,6 +52,9 @@ def _activate(config: pytest.Config) -> None:
     suite = _make_suite(config, settings, plain)
     # A dump that cannot be read is one error; the others are still judged.
     config.option.continue_on_collection_errors = True
+    # Where the variable CI is set pytest repeats each failure whole below its report.
+    if config.option.verbose < 2:
+        config.option.force_short_summary = True
     _collect(config, settings, suite, plain)
     for name, meaning in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")

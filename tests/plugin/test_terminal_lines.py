@@ -14,9 +14,10 @@ A = np.random.default_rng(5).standard_normal((4, 8)).astype(np.float32)
 WHOLE = ("::", "next: ", "results: ", "details: ", "summary: ", "rows: ", "page: ")
 
 
-@pytest.fixture
-def columns(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The width of the terminal."""
+@pytest.fixture(params=["", "true"], ids=["terminal", "CI"])
+def columns(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> int:
+    """The width of the terminal; pytest shortens no line of its summary by itself where the variable CI is set."""
+    monkeypatch.setenv("CI", request.param)
     monkeypatch.setenv("COLUMNS", "80")
     return 80
 
