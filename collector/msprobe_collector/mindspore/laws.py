@@ -6,24 +6,22 @@ Nothing is seen of a step that runs inside a graph (`jit`, GRAPH_MODE).
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import mindspore
 import numpy as np
 from mindspore import Tensor, nn
 from mindspore.experimental import optim
 
-from msprobe_collector.laws.journal import Journal
 from msprobe_collector.laws.observation import Array, Place, Update, UpdatedParameter
 from msprobe_collector.laws.session import LawSession
-from msprobe_collector.laws.start import ENVIRONMENT, folder_of, left_out
+from msprobe_collector.laws.watch import LawWatch
 from msprobe_collector.mindspore.law_formulas import (
     PRECISION,
     formula_of,
@@ -35,7 +33,7 @@ from msprobe_collector.mindspore.law_formulas import (
 from msprobe_collector.mindspore.law_signals import TrainingSignals, source_of
 from msprobe_collector.mindspore.mindspore_internals import communication_rank, is_graph_mode
 from msprobe_collector.mindspore.tensor_values import mindspore_values
-from msprobe_collector.recording.guard import Activity, FaultLog, Guard
+from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 
 #: Elements of a large parameter that are looked at; all of a smaller one.
@@ -213,69 +211,28 @@ def _place(tensor: Any) -> Place:
     return Place(address, _dtype(tensor), "", tuple(tensor.shape))
 
 
-class Watch:
-    """The laws of this process."""
+class Watch(LawWatch):
+    """The laws of a process with MindSpore."""
 
     def __init__(self, folder: Path, skip: Iterable[str]) -> None:
-        faults = FaultLog()
-        self.guard = Guard(Activity(), faults)
-        self.journal = Journal(folder, _described, _rank)
-        self.journal.on_open = faults.write_to
-        self.session = LawSession(self.journal, skip)
-        self.signals = TrainingSignals(self.session, self.guard)
-        self.optimizers = OptimizerLaws(self.session, self.guard, self.signals)
-        self.signals.on_load = self.session.state_continues.forget
+        super().__init__(folder, skip)
+        self.signals = signals = TrainingSignals(self.session, self.guard)
+        signals.on_load = self.session.state_continues.forget
+        self.optimizers = OptimizerLaws(self.session, self.guard, signals)
 
-    def install(self) -> None:
-        """Watch from now on."""
-        self.optimizers.install()
-        self.signals.install()
-        atexit.register(self.close)
+    @staticmethod
+    def describe() -> dict[str, Any]:
+        """See `LawWatch`."""
+        return {"framework": "mindspore", "version": mindspore.__version__, **LawWatch.describe()}
 
-    def close(self) -> None:
-        """Write the closing line, and watch no more."""
-        atexit.unregister(self.close)
-        self.optimizers.uninstall()
-        self.signals.uninstall()
-        self.guard.enter("laws: the end", self.session.close)
+    @staticmethod
+    def rank() -> int | None:
+        """See `LawWatch`."""
+        rank = communication_rank()
+        if rank is not None:
+            return rank
+        text = os.environ.get("RANK_ID", "")
+        return int(text) if text.isdecimal() else None
 
 
-def _rank() -> int | None:
-    rank = communication_rank()
-    if rank is not None:
-        return rank
-    text = os.environ.get("RANK_ID", "")
-    return int(text) if text.isdecimal() else None
-
-
-def _described() -> dict[str, Any]:
-    import mindspore
-
-    return {
-        "framework": "mindspore",
-        "version": mindspore.__version__,
-        "script": Path(sys.argv[0]).name if sys.argv else "",
-    }
-
-
-_lock = threading.Lock()
-_watches: list[Watch] = []
-
-
-def watch_laws(folder: str | os.PathLike[str] | None = None, *, skip: Iterable[str] = ()) -> Watch:
-    """Check the laws of training in this process from now on.
-
-    Args:
-        folder: where findings go, `msprobe_laws` by default; one file for each rank is written below it.
-        skip: names of laws to leave out, beside those of MSPROBE_LAWS_SKIP.
-
-    Returns:
-        The watch, the same one for every call; its `close()` ends it, which the end of the process does as well.
-    """
-    with _lock:
-        if not _watches:
-            chosen = folder_of(os.environ.get(ENVIRONMENT, "")) if folder is None else Path(folder)
-            watch = Watch(chosen, (*skip, *left_out()))
-            watch.install()
-            _watches.append(watch)
-        return _watches[0]
+watch_laws = Watch.start

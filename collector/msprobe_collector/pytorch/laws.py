@@ -6,10 +6,8 @@ Steps are seen by the hooks that `torch.optim` calls around every `step`. What h
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,14 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 import xxhash
+from torch import distributed
 from torch.optim import optimizer as hooks
 
 from msprobe_collector.laws.formulas import FORMULAS
-from msprobe_collector.laws.journal import Journal
 from msprobe_collector.laws.law import Finding
 from msprobe_collector.laws.observation import Array, Place, Update, UpdatedParameter
 from msprobe_collector.laws.session import LawSession
-from msprobe_collector.laws.start import ENVIRONMENT, folder_of, left_out
+from msprobe_collector.laws.watch import LawWatch
 from msprobe_collector.pytorch.hyperparameters import group_settings
 from msprobe_collector.pytorch.law_formulas import formula_of, precision_of
 from msprobe_collector.pytorch.law_ranks import ReducedGradients, world_size
@@ -37,7 +35,7 @@ from msprobe_collector.pytorch.law_sources import source_of
 from msprobe_collector.pytorch.law_tensors import arrays_of, dtype_of, local_part, place_of
 from msprobe_collector.pytorch.parameter_names import ParameterNames
 from msprobe_collector.pytorch.script_state import outside
-from msprobe_collector.recording.guard import Activity, FaultLog, Guard
+from msprobe_collector.recording.guard import Guard
 
 #: Elements of a large parameter that are looked at; all of a smaller one.
 SAMPLE = 128
@@ -434,35 +432,6 @@ def _number(value: Any, otherwise: float) -> float:
     return float(value) if isinstance(value, torch.Tensor) and value.numel() == 1 else otherwise
 
 
-class Watch:
-    """The laws of this process."""
-
-    def __init__(self, folder: Path, skip: Iterable[str]) -> None:
-        faults = FaultLog()
-        self.guard = Guard(Activity(), faults)
-        self.guard.outside = _quietly
-        self.journal = Journal(folder, _described, _rank)
-        self.journal.on_open = faults.write_to
-        self.session = LawSession(self.journal, skip)
-        self.signals = TrainingSignals(self.session, self.guard, _rank)
-        self.optimizers = OptimizerLaws(self.session, self.guard, self.signals)
-        self.signals.on_load = self.optimizers.forget_state
-
-    def install(self) -> None:
-        """Watch from now on."""
-        self.optimizers.install()
-        self.signals.install()
-        atexit.register(self.close)
-
-    def close(self) -> None:
-        """Write the closing line, and watch no more."""
-        atexit.unregister(self.close)
-        self.optimizers.uninstall()
-        self.signals.uninstall()
-        self.guard.enter("laws: the end", self.signals.end)
-        self.guard.enter("laws: the end", self.session.close, int(self.guard.faults.has_any))
-
-
 class _Quietly:
     """Outside of the script's modes, without a graph."""
 
@@ -477,48 +446,36 @@ class _Quietly:
         self._modes.__exit__(*error)
 
 
-_quietly = _Quietly
+class Watch(LawWatch):
+    """The laws of a process with PyTorch."""
+
+    signals: TrainingSignals
+
+    def __init__(self, folder: Path, skip: Iterable[str]) -> None:
+        super().__init__(folder, skip)
+        self.guard.outside = _Quietly
+        self.signals = TrainingSignals(self.session, self.guard, self.rank)
+        self.optimizers = optimizers = OptimizerLaws(self.session, self.guard, self.signals)
+        self.signals.on_load = optimizers.forget_state
+
+    @staticmethod
+    def describe() -> dict[str, Any]:
+        """See `LawWatch`."""
+        is_joined = distributed.is_available() and distributed.is_initialized()
+        world = distributed.get_world_size() if is_joined else 1
+        return {"framework": "pytorch", "version": torch.__version__, "world": world, **LawWatch.describe()}
+
+    @staticmethod
+    def rank() -> int | None:
+        """See `LawWatch`."""
+        if distributed.is_available() and distributed.is_initialized():
+            return distributed.get_rank()
+        rank = os.environ.get("RANK", "")
+        return int(rank) if rank.isdecimal() else None
+
+    def at_the_end(self) -> None:
+        """See `LawWatch`."""
+        self.signals.end()
 
 
-def _rank() -> int | None:
-    from torch import distributed
-
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
-    rank = os.environ.get("RANK", "")
-    return int(rank) if rank.isdecimal() else None
-
-
-def _described() -> dict[str, Any]:
-    from torch import distributed
-
-    is_joined = distributed.is_available() and distributed.is_initialized()
-    return {
-        "framework": "pytorch",
-        "version": torch.__version__,
-        "world": distributed.get_world_size() if is_joined else 1,
-        "script": Path(sys.argv[0]).name if sys.argv else "",
-    }
-
-
-_lock = threading.Lock()
-_watches: list[Watch] = []
-
-
-def watch_laws(folder: str | os.PathLike[str] | None = None, *, skip: Iterable[str] = ()) -> Watch:
-    """Check the laws of training in this process from now on.
-
-    Args:
-        folder: where findings go, `msprobe_laws` by default; one file for each rank is written below it.
-        skip: names of laws to leave out, beside those of MSPROBE_LAWS_SKIP.
-
-    Returns:
-        The watch, the same one for every call; its `close()` ends it, which the end of the process does as well.
-    """
-    with _lock:
-        if not _watches:
-            chosen = folder_of(os.environ.get(ENVIRONMENT, "")) if folder is None else Path(folder)
-            watch = Watch(chosen, (*skip, *left_out()))
-            watch.install()
-            _watches.append(watch)
-        return _watches[0]
+watch_laws = Watch.start
