@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -48,6 +49,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("COLUMNS", None)
     config.addinivalue_line("markers", "needs(module): skipped where this optional dependency is not installed")
     config.pluginmanager.register(ExpectedSkips(TESTS / "expected_skips.txt"), "expected-skips")
+
+
+def pytest_collection_finish() -> None:
+    # 15,000 items live to the end: they need not be passed by each collection of garbage, nor by the collector where it
+    # looks through the objects of the process for models and optimizers.
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

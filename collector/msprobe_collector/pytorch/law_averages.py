@@ -188,13 +188,13 @@ def _share(value: Array, before: Array, taken: Array, unit: float) -> float | No
 def _found(items: Sequence[Any]) -> Iterator[_Average]:
     """Objects that keep an average of these parameters."""
     shapes, ids = [tuple(item.shape) for item in items], {id(item) for item in items}
+    may_keep: dict[int, bool] = {}  # each class is asked once: there are many more objects
     for owner in gc.get_objects():
         kind = type(owner)
-        # Classes of extensions may have no text there.
-        if str(kind.__module__).partition(".")[0] in ("builtins", "torch", "msprobe_collector"):
+        if (may := may_keep.get(id(kind))) is None:
+            may = may_keep[id(kind)] = _may_keep(kind)
+        if not may:
             continue
-        if issubclass(kind, (torch.optim.Optimizer, weakref.ProxyType, weakref.CallableProxyType)):
-            continue  # a proxy would be asked for what it stands for, which may be gone
         held = getattr(owner, "__dict__", None)
         if not isinstance(held, dict) or not _decays_of(owner):
             continue
@@ -203,6 +203,14 @@ def _found(items: Sequence[Any]) -> Iterator[_Average]:
             is_like = len(tensors) == len(shapes) and [tuple(one.shape) for one in tensors] == shapes
             if is_like and not any(id(one) in ids for one in tensors):
                 yield _Average(owner, attribute)
+
+
+def _may_keep(kind: type) -> bool:
+    # Classes of extensions may have no text there.
+    if str(kind.__module__).partition(".")[0] in ("builtins", "torch", "msprobe_collector"):
+        return False
+    # A proxy would be asked for what it stands for, which may be gone.
+    return not issubclass(kind, (torch.optim.Optimizer, weakref.ProxyType, weakref.CallableProxyType))
 
 
 def _decays_of(owner: Any) -> dict[str, float]:
