@@ -214,11 +214,14 @@ def _place(tensor: Any) -> Place:
 class Watch(LawWatch):
     """The laws of a process with MindSpore."""
 
+    signals: TrainingSignals
+    optimizers: OptimizerLaws
+
     def __init__(self, folder: Path, skip: Iterable[str]) -> None:
         super().__init__(folder, skip)
-        self.signals = signals = TrainingSignals(self.session, self.guard)
-        signals.on_load = self.session.state_continues.forget
-        self.optimizers = OptimizerLaws(self.session, self.guard, signals)
+        self.signals = TrainingSignals(self.session, self.guard)
+        self.optimizers = OptimizerLaws(self.session, self.guard, self.signals)
+        self.signals.on_load = self.session.state_continues.forget
 
     @staticmethod
     def describe() -> dict[str, Any]:

@@ -450,13 +450,14 @@ class Watch(LawWatch):
     """The laws of a process with PyTorch."""
 
     signals: TrainingSignals
+    optimizers: OptimizerLaws
 
     def __init__(self, folder: Path, skip: Iterable[str]) -> None:
         super().__init__(folder, skip)
         self.guard.outside = _Quietly
         self.signals = TrainingSignals(self.session, self.guard, self.rank)
-        self.optimizers = optimizers = OptimizerLaws(self.session, self.guard, self.signals)
-        self.signals.on_load = optimizers.forget_state
+        self.optimizers = OptimizerLaws(self.session, self.guard, self.signals)
+        self.signals.on_load = self.optimizers.forget_state
 
     @staticmethod
     def describe() -> dict[str, Any]:

@@ -45,16 +45,19 @@ class ParameterNames:
 _WRAPPERS = ("module.", "_orig_mod.")
 
 
-def names_in_models(wanted: set[int]) -> dict[int, str]:
-    """Name by id of each of the `wanted` parameters in the model that has most of them."""
+def outermost_modules() -> list[Any]:
+    """Modules of this process that stand in no other one."""
     from torch import nn
 
     modules = [value for value in gc.get_objects() if issubclass(type(value), nn.Module) and "_modules" in vars(value)]
     inner = {id(module) for outer in modules for module in outer._modules.values()}
+    return [module for module in modules if id(module) not in inner]
+
+
+def names_in_models(wanted: set[int]) -> dict[int, str]:
+    """Name by id of each of the `wanted` parameters in the model that has most of them."""
     found = []
-    for model in modules:
-        if id(model) in inner:
-            continue
+    for model in outermost_modules():
         names = {id(parameter): name for name, parameter in model.named_parameters() if id(parameter) in wanted}
         while any(all(name.startswith(front) for name in names.values()) for front in _WRAPPERS if names):
             names = {key: name.partition(".")[2] for key, name in names.items()}

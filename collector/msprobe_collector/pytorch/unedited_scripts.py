@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from msprobe_collector.pytorch.framework import PrecisionDebugger
+from msprobe_collector.pytorch.parameter_names import outermost_modules
 from msprobe_collector.recording.swaps import MethodSwaps
 
 logger = logging.getLogger("msprobe_collector")
@@ -172,10 +173,8 @@ class StepFinder:
 
 def _models(called: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Module]:
     """Modules that stand in no other one: that of `called` first, then those with parameters of the optimizers."""
-    modules = [value for value in gc.get_objects() if issubclass(type(value), nn.Module) and "_modules" in vars(value)]
-    inner = {id(module) for outer in modules for module in outer._modules.values()}
     trained = set().union(*map(_parameters_of, optimizers))
-    found = [model for model in modules if id(model) not in inner and _has(model, called, trained)]
+    found = [model for model in outermost_modules() if _has(model, called, trained)]
     found.sort(key=lambda model: all(module is not called for module in model.modules()))
     return found or [called]
 
