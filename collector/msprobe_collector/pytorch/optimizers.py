@@ -18,13 +18,13 @@ import torch
 from torch import nn
 from torch.optim import optimizer as hooks
 
+from msprobe_collector import extensions
 from msprobe_collector.framework import Session
 from msprobe_collector.pytorch.hyperparameters import group_settings
 from msprobe_collector.pytorch.installation import is_searched
 from msprobe_collector.pytorch.parameter_names import ParameterNames
 from msprobe_collector.recording.swaps import ApiTarget, Installation
 from msprobe_collector.recording.updates import Named, UpdateRecords
-from msprobe_laws.pytorch.formulas import declared
 
 #: (module, class in it or "", functions) that clip gradients by their norm, looked for in modules that are imported.
 _CLIPPING = (
@@ -226,10 +226,10 @@ def _gradients_of(optimizer: Any, parameters: Mapping[str, Any]) -> Iterator[tup
 
 
 def _settings_of(optimizer: Any, frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """Hyper-parameters of each group, with the number of its parameters, and the formula that they belong to."""
+    """Hyper-parameters of each group, with the number of its parameters, and what extensions say of the optimizer."""
     groups = zip(group_settings(optimizer), optimizer.param_groups)
     yield "settings", [{**settings, "parameters": len(group["params"])} for settings, group in groups]
-    yield "law", declared(optimizer, frame)
+    yield from extensions.optimizer_leaves("pytorch", optimizer, frame).items()
 
 
 def _state_in(optimizer: Any, parameters: Mapping[str, Any]) -> Named:
