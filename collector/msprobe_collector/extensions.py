@@ -7,10 +7,11 @@ Where no variable begins with MSPROBE_, no package is looked for before the firs
 Of the collector, beside the public names of its packages and `dump_format`, an extension may use:
 
 - recording.guard (Activity, FaultLog, Guard) and recording.swaps (ApiTarget, Installation, MethodSwaps);
-- pytorch: checkpoints.RUN_BACKWARD, hyperparameters.group_settings, installation.is_searched,
-  optimizers.clipping_functions, parameter_names.ParameterNames, script_state.outside;
-- mindspore: discovery (JitCalls, is_searched), hyperparameters, mindspore_internals, tensor_values.mindspore_values;
-- main_script.run.
+- pytorch: checkpoints.RUN_BACKWARD, hyperparameters.group_settings, installation.is_searched, optimizers
+  (clipping_functions, gradient_of, is_inside), parameter_names.ParameterNames, script_state.outside;
+- mindspore: discovery (JitCalls, is_searched), hyperparameters (steps_done, update_groups), mindspore_internals
+  (communication_rank, graph_executors, is_graph_mode), tensor_values.mindspore_values;
+- main_script.run of msprobe_collector.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class OptimizerSteps:
 
     def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
         """Take what the step gets; gives the arguments of a step whose closure computes the gradients."""
-        if _is_inside(self._running.get(id(optimizer)), frame):  # its class calls the step of its base class
+        if is_inside(self._running.get(id(optimizer)), frame):  # its class calls the step of its base class
             return None
         self._running[id(optimizer)] = frame
         kind, parameters = type(optimizer).__name__, self._parameters(optimizer)
@@ -196,16 +196,16 @@ def clipping_functions() -> Iterator[tuple[Any, str]]:
         yield from ((owner, name) for name in names if callable(getattr(owner, name, None)))
 
 
-def _is_inside(outer: FrameType | None, inner: FrameType) -> bool:
-    """Whether `outer` has called `inner`, and runs."""
+def is_inside(outer: FrameType | None, inner: FrameType) -> bool:
+    """Return whether `outer` is `inner` or has called it, and runs."""
     frame: FrameType | None = inner if outer is not None else None
     while frame is not None and frame is not outer:
         frame = frame.f_back
     return frame is not None
 
 
-def _gradient(parameter: Any) -> Any:
-    """The gradient, or that which Megatron keeps beside it where the update has another precision."""
+def gradient_of(parameter: Any) -> Any:
+    """Return the gradient, or that which Megatron keeps beside it where the update has another precision."""
     return parameter.grad if parameter.grad is not None else getattr(parameter, "decoupled_grad", None)
 
 
@@ -214,7 +214,7 @@ def _parameters_in(parameters: Mapping[str, Any]) -> Named:
 
 
 def _gradients_in(parameters: Mapping[str, Any]) -> Named:
-    return ((f"gradients.{name}", _gradient(item)) for name, item in parameters.items() if item.requires_grad)
+    return ((f"gradients.{name}", gradient_of(item)) for name, item in parameters.items() if item.requires_grad)
 
 
 def _gradients_of(optimizer: Any, parameters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,6 @@
 """Laws of a MindSpore training, checked while it runs: what is seen of optimizers, and the watch as a whole.
 
-Steps are seen at the `__call__` of the base classes. What happens around a step is seen by `law_signals.py`.
+Steps are seen at the `__call__` of the base classes. What happens around a step is seen by `signals.py`.
 Nothing is seen of a step that runs inside a graph (`jit`, GRAPH_MODE).
 """
 
