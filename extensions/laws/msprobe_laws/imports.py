@@ -24,8 +24,9 @@ def frameworks_of(script: Path, folder: Path, names: Iterable[str] = ()) -> set[
         folder: where modules of its own are found.
         names: of modules and packages that belong to the script, beside those that it imports.
     """
-    frameworks = _imported(script) & FRAMEWORKS.keys()
-    waiting = [] if frameworks else [*names, *_imported(script)]
+    imported = _imported(script)
+    frameworks = imported & FRAMEWORKS.keys()
+    waiting = [] if frameworks else [*names, *imported]
     known: set[str] = set()
     while waiting:
         name = waiting.pop()
