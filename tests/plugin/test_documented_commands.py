@@ -42,7 +42,6 @@ ELSEWHERE = {
     ("docs/hooks.md", "$ pytest"): "tests/plugin/test_hooks.py",
     ("docs/hosts.md", "#!/bin/bash"): "tests/plugin/test_hosts.py",
     ("docs/hosts.md", "pytest --msprobe-dump=step0 --msprobe-shard=1/2"): "tests/plugin/test_hosts.py",
-    ("docs/laws.md", "MSPROBE_LAWS=1 python train.py"): "tests/pytorch_collector/test_laws.py",
     ("docs/localise.md", "$ pytest --msprobe-dump=target"): "tests/plugin/test_sketch_dumps.py",
     ("docs/overflow.md", "$ pytest"): "tests/plugin/test_overflow_docs.py",
     ("docs/precheck.md", "$ pytest"): "tests/plugin/test_repeat_docs.py",

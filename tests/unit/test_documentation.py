@@ -39,7 +39,7 @@ def test_options_exist(page: Path) -> None:
 
 def test_every_variable_is_on_the_page_of_options() -> None:
     listed = re.findall(r'"((?:PYTEST_)?MSPROBE_\w+)"', (DOCS / "site_pages.py").read_text(encoding="utf-8"))
-    folders = ("pytest_msprobe", "collector", "conftest_templates", "docs", "tools", "tests", ".ci")
+    folders = ("pytest_msprobe", "collector", "extensions", "conftest_templates", "docs", "tools", "tests", ".ci")
     texts = [path.read_text(encoding="utf-8") for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     read = re.compile(r'(?:environ\.get\(|environ\[|[A-Z] = )"((?:PYTEST_)?MSPROBE_[A-Z_]+)"')
     found = {name for text in texts for name in read.findall(text)}

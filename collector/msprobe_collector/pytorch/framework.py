@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector import gradient_monitor
+from msprobe_collector import extensions, gradient_monitor
 from msprobe_collector.configuration import Configuration, ConfigurationError
 from msprobe_collector.debugger import Debugger, check_seed_arguments, warn_without_effect
 from msprobe_collector.framework import Framework, NoOptimizer
@@ -299,3 +299,6 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False, is_
         remove_dropout()
     else:
         restore_dropout()
+
+
+extensions.start("pytorch")
