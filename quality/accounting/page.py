@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from diagnosing import diagnose
 
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from quality.accounting import causes, clean_pairs, framework_pairs, msprobe_answers
 from quality.accounting.causes import Cause
 from quality.accounting.clean_pairs import CleanPair
-from quality.accounting.diagnosing import diagnose
 from quality.accounting.framework_pairs import FrameworkPair
 from quality.accounting.held_out import catalogue as held_out
 from quality.accounting.held_out.catalogue import HeldOut

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from diagnosing import diagnose
 
 from pytest_msprobe.suites.comparison.accounting.answer import Answer
 from quality.accounting.causes import Cause
 from quality.accounting.clean_pairs import CleanPair
-from quality.accounting.diagnosing import diagnose
 from quality.accounting.framework_pairs import FrameworkPair
 from quality.accounting.page import CAUSES, CLEAN, is_right, name_of
 

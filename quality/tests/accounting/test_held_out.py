@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from quality.accounting.diagnosing import diagnose
+from diagnosing import diagnose
+
 from quality.accounting.held_out.catalogue import CAUSES, CLEAN, HeldOut
 from quality.accounting.page import is_right, name_of
 
