@@ -29,7 +29,7 @@ _MOST_SECONDS = 120
 
 def main() -> int:
     """Run what was asked for; 1 when anything happened."""
-    parser = argparse.ArgumentParser(prog="python -m quality.operator_audit", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[[], *_PARTS], metavar="|".join(_PARTS))
     parser.add_argument("--every", type=int, default=1, help="try every n-th name (default: 1, all)")
     parser.add_argument("--once", action="store_true", help="one kind of arguments, or one API type, for each name")

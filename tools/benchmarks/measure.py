@@ -4,7 +4,15 @@
     python -m tools.benchmarks.measure DUMP --collect
 
 Every run is a fresh process in an empty folder, after one that is not counted. The smallest and the median of all runs
-are shown, since other work on the machine can only add to a time.
+are shown, since other work on the machine can only add to a time. hypothesis and pytest-cov are switched off, which
+users do not have. Dumps of any size are made by make_dump, make_big and make_matmuls.
+
+- whole process: `pytest --msprobe-dump=DUMP -q` from start to exit, with imports; CPU is user and system time of all
+  threads.
+- loop: pytest_runtestloop in a process in which every API call of the dump has run once on both sides.
+- bare: the same calls in that process, straight into the frameworks: NumPy array to tensor, forward, backward, results
+  back to NumPy; MindSpore synchronously, PyTorch in float64; for the device `recorded`, `numpy.load` of the recorded
+  outputs. Calls that write in place, or that a side cannot run, are left out and counted.
 """
 
 from __future__ import annotations
