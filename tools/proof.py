@@ -180,7 +180,6 @@ DIGESTED = {".npy", ".npz", ".pt", ".png"}
 #: Folders that a run needs not keep: what it was given, and what frameworks and Python leave.
 LEFT_OUT = {"__pycache__", ".pytest_cache", "tmp", "kernel_meta", "rank_0"}
 _OURS = r"(?:pytest_msprobe|msprobe_collector|msprobe_laws|msprobe_checkpoints|conftest_templates)"
-_FOLDER = r"(?:collector/|extensions/\w+/)?"
 MASKS = tuple(
     (re.compile(pattern, re.MULTILINE), replacement)
     for pattern, replacement in (

@@ -165,5 +165,7 @@ def main(rounds: int, steps: int) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--process"]:
         one_process(*sys.argv[2:5], int(sys.argv[5]))
+    elif "--help" in sys.argv:
+        print(__doc__)
     else:
         main(*(int(text) for text in (*sys.argv[1:3], *("4", "6")[len(sys.argv[1:3]) :])))
