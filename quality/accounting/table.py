@@ -1,4 +1,4 @@
-"""The tables of docs/accounting_quality.md."""
+"""The catalogue and the one held out, measured, as tables."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from diagnosing import diagnose
 
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from quality.accounting import causes, clean_pairs, framework_pairs, msprobe_answers
 from quality.accounting.causes import Cause
 from quality.accounting.clean_pairs import CleanPair
-from quality.accounting.diagnosing import diagnose
 from quality.accounting.framework_pairs import FrameworkPair
 from quality.accounting.held_out import catalogue as held_out
 from quality.accounting.held_out.catalogue import HeldOut
+from quality.results import Table, how
 
 Pair = Cause | CleanPair | FrameworkPair | HeldOut
 CAUSES: tuple[Cause | FrameworkPair, ...] = (*causes.CAUSES, *framework_pairs.CAUSES)
 CLEAN: tuple[CleanPair | FrameworkPair, ...] = (*clean_pairs.CLEAN, *framework_pairs.CLEAN)
-PAGE = Path(__file__).parents[1] / "pages" / "accounting_quality.md"
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Row:
 
     @property
     def named(self) -> str:
-        """What is named at fault."""
+        """What is named at fault, the first three; the outcome where nothing is."""
         faults = self.diagnosis.faults[:3]
-        return ", ".join(f"`{name_of(fault)}` ({fault.kind})" for fault in faults) or self.diagnosis.outcome
+        return ", ".join(f"{name_of(fault)} ({fault.kind})" for fault in faults) or self.diagnosis.outcome
 
 
 def name_of(fault: Fault) -> str:
@@ -110,32 +110,17 @@ def _right_names(expected: Sequence[str], diagnosis: RunDiagnosis) -> list[str]:
     return calls or [fault.step.operation.call for fault in diagnosis.faults]
 
 
-def _planted(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| kind | planted in the target | network | differ | named at fault | exactly right | msProbe |"
-    yield "|---|---|---|---|---|---|---|"
-    for row in rows:
-        pair = row.pair
-        mark = "yes" if row.is_right else "**no**"
-        yield (
-            f"| {getattr(pair, 'kind', '')} | {pair.name} | {_network(pair)} | {row.differing} | {row.named} | {mark} "
-            f"| {row.msprobe or 'not asked'} |"
-        )
+def _cells(row: Row) -> Iterator[str]:
+    yield getattr(row.pair, "kind", "") or "clean"
+    yield row.pair.name
+    yield _network(row.pair)
+    yield str(row.differing)
+    yield row.named
+    yield "yes" if row.is_right else "no"
+    yield str(row.msprobe or "not asked")
 
 
-def _unplanted(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| nothing is wrong | operations that differ | distance of the last output | outcome | blamed | msProbe |"
-    yield "|---|---|---|---|---|---|"
-    for row in rows:
-        last = row.diagnosis.last
-        far = f"{last[2]:.2g}" if last is not None else ""
-        marked = row.msprobe
-        other = (
-            "not asked" if marked is None else f"{marked.errors} errors, {marked.warnings} warnings of {marked.rows}"
-        )
-        yield (
-            f"| {row.pair.name} | {row.differing} | {far} | {row.diagnosis.outcome} | {len(row.diagnosis.faults)} "
-            f"| {other} |"
-        )
+_HEAD = ("kind", "pair", "network", "records that differ", "named at fault", "right", "msProbe")
 
 
 def _network(pair: Pair) -> str:
@@ -159,34 +144,32 @@ def _counts(planted: Sequence[Row], clean: Sequence[Row]) -> Iterator[str]:
         yield f"Of {len(unplanted)} pairs in which nothing is wrong it marks rows in {marked}."
 
 
-def _section(planted: Sequence[Row], clean: Sequence[Row]) -> str:
-    lines = [*_counts(planted, clean), "", *_planted(planted), "", *_unplanted(clean)]
-    return "\n".join(lines)
-
-
-def _put(name: str, text: str) -> None:
-    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(begin)
-    _, _, after = rest.partition(end)
-    PAGE.write_text(f"{before}{begin}{text}\n{end}{after}", encoding="utf-8")
+def _said(name: str, planted: Sequence[Row], clean: Sequence[Row], *, writes: bool) -> None:
+    """Print the counts, and write the table where asked to."""
+    sys.stdout.write("".join(f"{line}\n" for line in (f"{name}:", *_counts(planted, clean))))
+    if writes:
+        table = Table.of(name, _HEAD, map(_cells, (*planted, *clean)))
+        table.write(how("quality.accounting --write-results", "torch", "mindspore"))
 
 
 def main() -> int:
-    """Measure all, and put the tables into the page."""
+    """Measure all, print the counts, and write the tables when asked to."""
     parser = argparse.ArgumentParser(prog="python -m quality.accounting")
     parser.add_argument("--folder", type=Path, help="where dumps are kept and taken from")
     parser.add_argument("--only", choices=("measured", "held-out"), help="one of the two tables")
+    parser.add_argument("--write-results", action="store_true", help="write the tables in quality/results")
     arguments = parser.parse_args()
+    writes = arguments.write_results
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.folder or Path(temporary)).resolve()
         if arguments.only != "held-out":
             planted = _rows(folder, "causes", CAUSES)
             clean = _rows(folder, "clean", CLEAN)
-            _put("measured", _section(planted, clean))
+            _said("accounting", planted, clean, writes=writes)
         if arguments.only != "measured":
             pairs = [*held_out.CAUSES, *held_out.CLEAN]
             rows = _rows(folder, "held_out", pairs)
-            _put("held-out", _section(rows[: len(held_out.CAUSES)], rows[len(held_out.CAUSES) :]))
+            middle = len(held_out.CAUSES)
+            _said("accounting_held_out", rows[:middle], rows[middle:], writes=writes)
     return 0

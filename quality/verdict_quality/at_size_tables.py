@@ -1,11 +1,11 @@
-"""The page docs/verdict_quality_at_size.md."""
+"""The figures at size as tables and as lists."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 
+from quality.results import Table
 from quality.verdict_quality import tables
 from quality.verdict_quality.at_size import AtSize, Honest
 from quality.verdict_quality.layer import CALLS
@@ -13,70 +13,22 @@ from quality.verdict_quality.partial_faults import PARTIAL_FAULTS
 from quality.verdict_quality.quality import Planted
 from quality.verdict_quality.samples import DTYPES
 
-_TEXT = """\
-# How good the verdicts are at real sizes
 
-Written by `python -m quality.verdict_quality.at_size --write-docs`; change the command, not this page. {versions}
-
-The calls of one training step whose largest tensors have a million elements and more: a 7B layer (4096 channels, 32
-heads of 128, 11008 inner channels whole and in quarters) with 256 and 512 tokens, a vocabulary of 32,000, ResNet blocks
-of 64 x 56 x 56. Values are like those of training: tokens are alike, four channels are 20 times as large as the others,
-weights have directions that count more, and rows of incoming gradients add up to zero. Half of the calls are *held
-out*: no rule was tuned with them.
-
-## Right results
-
-What PyTorch's CPU kernels return in the dtype of the dump, and MindSpore's where it has the kernel, judged by
-`backward-error`. A record is a forward or a backward. The seconds are CPU time of judging one, with reading and the
-benchmark, on one thread. *Kernel wrong* are alarms on kernels that are known to be wrong or to compute in a half dtype
-(below); *other alarms* are false, or of unknown cause. *Times* is how many times as long `backward-error` takes as the
-default rule. Where a rule fails, as the default one does with many right results in half dtypes, the seconds include
-the explanation.
-
-{honest}
-
-By API in float32:
-
-{costs}
-
-Alarms:
-
-{alarms}
-
-## Faulty results
-
-One fault at a time in one ideal result of each record: the output, or the gradient with the most elements. Products
-lack terms at the edge of a tile; all others are 0 there.
-
-*Visible* is what it is [on small material](verdict_quality_faults.md), but moved runs cost much here. For
-products rounding the inputs moves an element by 1.47 times (the mean of the largest of four runs) the square root of 2
-roundings of the norm of its terms, which one run on squared operands gives, and arithmetic inside moves it by what
-[Monte Carlo arithmetic](backward_error.md) does to as many terms. For all others there are two moved runs of
-each kind, where small material has four to sixteen. *Cannot be seen* is what these move as far, and what kernels of
-exp, log and the like are off by.
-
-{faults}
-
-Visible faults that were caught, by kind:
-
-{catalogue}
-"""
-
-
-def page_of(figures: AtSize) -> str:
-    """The page in Markdown."""
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "mindspore", "numpy"))
-    seen, of_all = len({(one.call, one.dtype) for one in figures.honest}), len(CALLS) * len(DTYPES)
-    part = f", on {seen} of {of_all} calls in one dtype" if seen < of_all else ""
-    memory = f"One process took {figures.memory_bytes / 1e9:.1f} GB at most."
-    return _TEXT.format(
-        versions=f"Measured with {versions}{part}. {memory}",
-        honest=_honest_table(figures),
-        costs=_cost_table(figures),
-        alarms=_alarm_table(figures),
-        faults=_fault_table(figures),
-        catalogue=_catalogue_table(figures),
+def tables_of(figures: AtSize) -> tuple[Table, ...]:
+    """Return all tables."""
+    return (
+        _honest_table(figures),
+        _cost_table(figures),
+        _alarm_table(figures),
+        _fault_table(figures),
+        _catalogue_table(figures),
     )
+
+
+def note_of(figures: AtSize) -> str:
+    """Return how much was measured, and with how much memory."""
+    seen, of_all = len({(one.call, one.dtype) for one in figures.honest}), len(CALLS) * len(DTYPES)
+    return f"{seen} of {of_all} calls in one dtype, one process took {figures.memory_bytes / 1e9:.1f} GB at most"
 
 
 def lists(figures: AtSize) -> Iterator[str]:
@@ -105,7 +57,7 @@ def call_of(fault: Planted) -> str:
     return f"{call.api} {call.part} {direction}"
 
 
-def _honest_table(figures: AtSize) -> str:
+def _honest_table(figures: AtSize) -> Table:
     rows = []
     for is_held_out in (False, True):
         half = figures.of_half(is_held_out=is_held_out).honest
@@ -125,15 +77,15 @@ def _honest_table(figures: AtSize) -> str:
                 )
             )
     columns = ("half", "dtype", "kernels of", "records", "kernel wrong", "other alarms", "unjudged")
-    return tables.table((*columns, *_COSTS), rows)
+    return Table.of("at_size_verdicts", (*columns, *_COSTS), rows)
 
 
-def _cost_table(figures: AtSize) -> str:
+def _cost_table(figures: AtSize) -> Table:
     rows = []
     of_float32 = [one for one in figures.honest if one.dtype == "float32"]
     for (api, direction), group in tables.grouped(of_float32, lambda one: (one.call.partition(" ")[0], one.direction)):
         rows.append((f"{api} {direction}", len(group), *_costs(group)))
-    return tables.table(("records of", "number", *_COSTS), rows)
+    return Table.of("at_size_costs", ("records of", "number", *_COSTS), rows)
 
 
 _COSTS = ("default: s each", "backward-error: s each", "times")
@@ -169,8 +121,7 @@ def cause_in_kernel(one: Honest) -> str:
     return _WRONG_KERNELS.get((one.call.partition(" ")[0], one.direction, one.dtype, one.framework), "")
 
 
-def _alarm_table(figures: AtSize) -> str:
-    alarms = [one for one in figures.honest if one.status == "error"]
+def _alarm_table(figures: AtSize) -> Table:
     rows = [
         (
             f"{one.call} {one.direction}",
@@ -180,20 +131,18 @@ def _alarm_table(figures: AtSize) -> str:
             one.reason.partition(" Worst at")[0],
             cause_in_kernel(one),
         )
-        for one in alarms
+        for one in figures.honest
+        if one.status == "error"
     ]
-    return (
-        tables.table(("record", "dtype", "kernels of", "half", "what backward-error says", "known cause"), rows)
-        if rows
-        else "None."
-    )
+    head = ("record", "dtype", "kernels of", "half", "what backward-error says", "known cause")
+    return Table.of("at_size_alarms", head, rows)
 
 
 def _half(one: Honest) -> str:
     return "held out" if one.is_held_out else "first"
 
 
-def _fault_table(figures: AtSize) -> str:
+def _fault_table(figures: AtSize) -> Table:
     rows = []
     for is_held_out in (False, True):
         planted = [one for _, one in figures.of_half(is_held_out=is_held_out).planted]
@@ -206,20 +155,20 @@ def _fault_table(figures: AtSize) -> str:
             rows.append((half, dtype, len(group), len(below), hidden, *map(tables.caught, (seen, *sizes))))
     names = ("2 to 8", "8 to 64", "over 64")
     columns = ("half", "dtype", "planted", "below rounding", "cannot be seen", "visible: caught")
-    return tables.table((*columns, *names), rows)
+    return Table.of("at_size_faults", (*columns, *names), rows)
 
 
 _RANGES = ((2.0, 8.0), (8.0, 64.0), (64.0, math.inf))
 
 
-def _catalogue_table(figures: AtSize) -> str:
+def _catalogue_table(figures: AtSize) -> Table:
     planted = [one for _, one in figures.planted]
     dtypes = list(dict.fromkeys(one.dtype for one in planted))
     rows = []
     for fault in PARTIAL_FAULTS:
         groups = [[one for one in planted if (one.fault, one.dtype) == (fault, dtype)] for dtype in dtypes]
         rows.append((fault, *(_cell(group) for group in groups)))
-    return tables.table(("fault", *dtypes), rows)
+    return Table.of("at_size_faults_by_kind", ("fault", *dtypes), rows)
 
 
 def _cell(group: Sequence[Planted]) -> str:

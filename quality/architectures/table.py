@@ -1,4 +1,4 @@
-"""Collects every network, has a pre-check judge what it left, and writes the table of docs/networks.md."""
+"""Collects every network, has a pre-check judge what it left, and makes tables of that."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from quality.architectures.collecting import OBSERVED
 from quality.architectures.networks import ARCHITECTURES, Architecture
+from quality.results import Table, how
 from tools import ROOT
-
-PAGE = ROOT / "quality" / "pages" / "networks.md"
-BEGIN, END = "<!-- architectures: begin -->\n", "<!-- architectures: end -->\n"
 
 #: What is known of a network: observed.json, and `verdicts` of the pre-check.
 Found = Mapping[str, Any]
@@ -84,25 +81,27 @@ def _verdict(row: Mapping[str, Any]) -> list[str]:
     return ["error" if row["outcome"] == "failed" else row["outcome"], call, row["message"]]
 
 
-def table(found: Iterable[tuple[Architecture, Found]]) -> str:
-    """The text between the markers: counts, a row for each network, and what is missing."""
-    rows = list(found)
-    measured = [(item, one) for item, one in rows if "failure" not in one]
-    failed = [item.name for item, one in rows if "failure" in one]
-    lines = [*_summary(measured), *([f"Without a result: {', '.join(failed)}.", ""] if failed else []), *HEAD]
-    lines += [row_of(item, one) for item, one in measured]
-    return "\n".join([*lines, "", *_missing([one for _, one in measured])]) + "\n"
-
-
-def _summary(rows: Sequence[tuple[Architecture, Found]]) -> Iterator[str]:
+def summary(found: Sequence[tuple[Architecture, Found]]) -> Iterator[str]:
+    """The counts of each framework, and what has no record, no layer and no result."""
+    rows = measured_ones(found)
     for framework, name in (("pytorch", "PyTorch"), ("mindspore", "MindSpore")):
         own = [one for item, one in rows if item.framework == framework]
         if own:
-            yield (
-                f"- {name}: {sum(one['is_identical'] for one in own)} of {len(own)} trainings bit-identical; "
-                + "; ".join((*_recorded(own), _judged(own)))
-            )
-    yield ""
+            same = sum(one["is_identical"] for one in own)
+            yield "; ".join((f"{name}: {same} of {len(own)} trainings bit-identical", *_recorded(own), _judged(own)))
+    calls: Counter[str] = Counter()
+    layers: Counter[str] = Counter()
+    for _, one in rows:
+        calls.update(one.get("calls_lost", {}))
+        layers.update(name.rpartition(".backward")[0].rpartition(".")[2] for name in one["layers_lost"])
+    yield f"Calls without a record: {_counted(calls)}. Layers without a backward record: {_counted(layers)}."
+    if failed := [item.name for item, one in found if "failure" in one]:
+        yield f"Without a result: {', '.join(failed)}."
+
+
+def measured_ones(found: Iterable[tuple[Architecture, Found]]) -> list[tuple[Architecture, Found]]:
+    """Those that have a result."""
+    return [(item, one) for item, one in found if "failure" not in one]
 
 
 def _recorded(own: Sequence[Found]) -> Iterator[str]:
@@ -122,25 +121,29 @@ def _judged(own: Sequence[Found]) -> str:
     )
 
 
-HEAD = (
-    "| network | package | bits | calls | recorded | layers | backward | null | judged | skipped | alarms | errors |",
-    "|---|---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|",
-)
+_HEAD = "network package bits calls recorded layers backward null judged skipped alarms errors".split()
 
 
-def row_of(item: Architecture, one: Found) -> str:
-    """The row of a network; `calls` and `recorded` are empty for MindSpore, where nothing else sees calls."""
+def network_table(found: Iterable[tuple[Architecture, Found]]) -> Table:
+    """Return a row for each network; `calls` and `recorded` are empty for MindSpore, where nothing else sees calls.
+
+    `recorded` and `backward` are the shares of calls and of layers with a record; `null` are the types for which a dump
+    has no form.
+    """
+    return Table.of("networks", _HEAD, [_row(item, one) for item, one in measured_ones(found)])
+
+
+def _row(item: Architecture, one: Found) -> tuple[object, ...]:
     verdicts = Counter(outcome for outcome, _, _ in one["verdicts"])
     calls, lost = one.get("calls"), sum(one.get("calls_lost", {}).values())
     layers, without = one["layers"], len(one["layers_lost"])
-    cells = (
-        *(item.name, item.package, "same" if one["is_identical"] else "**other**"),
+    return (
+        *(item.name, item.package, "same" if one["is_identical"] else "other"),
         *(("", "") if calls is None else (calls, _share(calls - lost, calls))),
         *(layers, _share(layers - without, layers)),
         ", ".join(sorted({*one["nulls"], *(name.rpartition(".")[2] for name in one["null_types"])})),
         *(verdicts["passed"] + verdicts["alarm"], verdicts["skipped"], verdicts["alarm"], verdicts["error"]),
     )
-    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _share(part: int, whole: int) -> str:
@@ -148,25 +151,17 @@ def _share(part: int, whole: int) -> str:
     return "100 %" if part == whole else f"{math.floor(1000 * part / whole) / 10} %"
 
 
-def _missing(found: Sequence[Found]) -> Iterator[str]:
-    """What has no record, no backward, no verdict, and why; the most frequent first."""
-    calls: Counter[str] = Counter()
-    layers: Counter[str] = Counter()
-    reasons: Counter[tuple[str, str, str]] = Counter()
-    for one in found:
-        calls.update(one.get("calls_lost", {}))
-        layers.update(name.rpartition(".backward")[0].rpartition(".")[2] for name in one["layers_lost"])
-        reasons.update(
-            (outcome, _kind(call), "" if outcome == "alarm" else _first_sentence(message))
-            for outcome, call, message in one["verdicts"]
-            if outcome != "passed"
-        )
-    yield f"Calls without a record: {_counted(calls)}. Layers without a backward record: {_counted(layers)}."
-    yield ""
-    yield "| not passed | call | records | why |"
-    yield "|---|---|---:|---|"
-    for (outcome, call, reason), number in sorted(reasons.items(), key=lambda item: (item[0][0], -item[1])):
-        yield f"| {outcome} | {call} | {number} | {reason.replace('|', chr(92) + '|')} |"
+def reason_table(found: Iterable[tuple[Architecture, Found]]) -> Table:
+    """Return what did not pass and why, the most frequent first."""
+    reasons = Counter(
+        (outcome, _kind(call), "" if outcome == "alarm" else _first_sentence(message))
+        for _, one in measured_ones(found)
+        for outcome, call, message in one["verdicts"]
+        if outcome != "passed"
+    )
+    ordered = sorted(reasons.items(), key=lambda item: (item[0][0], -item[1]))
+    rows = [(outcome, call, number, reason) for (outcome, call, reason), number in ordered]
+    return Table.of("networks_not_passed", ("not passed", "call", "records", "why"), rows)
 
 
 def _first_sentence(message: str) -> str:
@@ -176,36 +171,30 @@ def _first_sentence(message: str) -> str:
 def _kind(call: str) -> str:
     """`Torch.cat forward` of `Torch.cat.3 forward`."""
     name, _, direction = call.rpartition(" ")
-    return f"`{name.rpartition('.')[0]}` {direction}"
+    return f"{name.rpartition('.')[0]} {direction}"
 
 
 def _counted(names: Counter[str]) -> str:
-    return ", ".join(f"`{name}` {number}" for name, number in names.most_common()) or "none"
+    return ", ".join(f"{name} {number}" for name, number in names.most_common()) or "none"
 
 
-def put(text: str, page: Path = PAGE) -> None:
-    """Put `text` between the markers of the page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}", encoding="utf-8")
-
-
-def versions() -> str:
-    """The packages and their versions, as the page names them."""
-    names = dict.fromkeys(item.package for item in ARCHITECTURES)
-    return ", ".join(f"{name} {metadata.version(name)}" for name in names)
+def packages() -> list[str]:
+    """The packages that the networks are of."""
+    return list(dict.fromkeys(item.package for item in ARCHITECTURES))
 
 
 def main() -> int:
-    """Measure, and put the table into the page unless only some networks were asked for."""
+    """Measure, print the counts, and write the tables when asked to."""
     parser = argparse.ArgumentParser(prog="python -m quality.architectures")
-    parser.add_argument("names", nargs="*", help="networks to look at; none: all, and the page is written")
-    names = parser.parse_args().names
-    asked = [item for item in ARCHITECTURES if not names or item.name in names]
-    asked.sort(key=lambda item: [other.package for other in ARCHITECTURES].index(item.package))
+    parser.add_argument("names", nargs="*", help="networks to look at; none: all")
+    parser.add_argument("--write-results", action="store_true", help="write the tables in quality/results")
+    arguments = parser.parse_args()
+    asked = [item for item in ARCHITECTURES if not arguments.names or item.name in arguments.names]
+    asked.sort(key=lambda item: packages().index(item.package))
     with tempfile.TemporaryDirectory() as folder:
         found = list(measured(asked, Path(folder).resolve()))
-    text = table(found)
-    sys.stdout.write(text)
-    if not names:
-        put(f"{versions()}.\n\n{text}")
+    tables = network_table(found), reason_table(found)
+    sys.stdout.write("".join((*(table.text for table in tables), *(f"{line}\n" for line in summary(found)))))
+    for table in tables if arguments.write_results else ():
+        table.write(how("quality.architectures --write-results", *packages()))
     return 0
