@@ -1,7 +1,8 @@
 """What a suite is: one way to judge records. `run` does the rest, for every suite alike.
 
 A suite says which groups of records a file holds, judges one record at a time, and sums up. It knows nothing of
-pytest's items, of workers and of other suites. `registry.SUITES` lists the suites; `tests/contract` tests each.
+pytest's items, of workers and of other suites. An entry point names its `SuiteEntry`, of which the class here comes
+when the suite is chosen; `tests/contract` tests each suite.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.suites.options import Option
 from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import Figure, HeldBy, Status, StepPosition, Verdict, VerdictRow
 
@@ -215,9 +215,10 @@ class RowSummary:
 class Suite(ABC):
     """One way to judge records; one object per process of a run.
 
-    A suite must say how it judges: `files`, `groups`, `judge`, `headline`. The rest has defaults:
+    A suite must say how it judges: `groups`, `judge`, `headline`. The rest has defaults:
 
-    - of a record: `roots`, `folder`, `api`, `marks`, `place`, `frames`, `attachment_of_unjudged`, `release`, `close`;
+    - of the run: `make`, `files`, `roots`, `folder`;
+    - of a record: `api`, `marks`, `place`, `frames`, `attachment_of_unjudged`, `release`, `close`;
     - of the work: `cost`, `placement`, `assign`, `device_of`;
     - of the reports, asked on the process that writes: `header`, `dumps`, `warnings`, `report`, `summary`, `plugins`,
       `advice_when_empty`.
@@ -227,11 +228,11 @@ class Suite(ABC):
         title: of the HTML page.
         item_noun: what an item is about, in the plural.
         group_noun: what items are about without their number, in the plural.
-        options: its own options, beside those of every run.
         call_names_are_unique: whether the calls of files in one folder have different names.
         figures: numbers of an output, in the order of their columns; the first ones stand in the summary.
         severity_figures: the figures whose sum pictures show, `ratio` where there is one: 1 is then the limit.
-        passing: outcome of the diagnosis of a run in which every record was judged and passed.
+        passing: outcome of the diagnosis of a run in which every record was judged and passed; `rounding` and `equal`
+            are for suites that show it.
         certainty: how sure a failure is, in the diagnosis.
         excuses: whether it expects failures (xfailed) of records that inherit what is wrong.
     """
@@ -241,17 +242,30 @@ class Suite(ABC):
     item_noun: ClassVar[str] = "records"
     group_noun: ClassVar[str] = "APIs"
     call_names_are_unique: ClassVar[bool] = False
-    options: ClassVar[tuple[Option, ...]]
     figures: ClassVar[tuple[Figure, ...]] = ()
     severity_figures: ClassVar[tuple[str, ...]] = ("ratio",)
-    passing: ClassVar[Outcome] = "rounding"
+    passing: ClassVar[Outcome] = "unaccounted"
     certainty: ClassVar[Confidence] = "likely"
     excuses: ClassVar[bool] = False
 
+    @classmethod
+    def make(cls, context: Context) -> Suite:
+        """The suite for one process of a run.
+
+        Raises:
+            SuiteError: the run cannot begin; by default, since there is no dump.
+        """
+        if not context.dumps:
+            raise SuiteError(f"--msprobe-suite={cls.name} needs --msprobe-dump=PATH, the dumps to judge")
+        return cls(context)
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
     @property
-    @abstractmethod
     def files(self) -> tuple[Path, ...]:
-        """The files of the run, absolute, in the order in which they are judged."""
+        """The files of the run, absolute, in the order in which they are judged; by default the dumps."""
+        return self._context.dumps
 
     @property
     def roots(self) -> tuple[Path, ...]:

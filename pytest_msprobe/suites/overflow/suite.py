@@ -23,7 +23,6 @@ from pytest_msprobe.suites.contract import (
 )
 from pytest_msprobe.suites.grouping import api_of, group_operations
 from pytest_msprobe.suites.overflow.judgement import OverflowRecord, judge_record, judge_step
-from pytest_msprobe.suites.overflow.options import OPTIONS
 from pytest_msprobe.suites.overflow.report import OverflowReport, OverflowSummary
 from pytest_msprobe.suites.overflow.session import OverflowSession
 from pytest_msprobe.suites.overflow.values import RuleError
@@ -39,7 +38,6 @@ class OverflowSuite(Suite):
     name = "overflow"
     title = "Overflow: where NaN and Inf begin"
     item_noun = "records"
-    options = OPTIONS
     figures = (Figure("nan", "NaN", ".0f"), Figure("inf", "Inf", ".0f"))
     severity_figures = ("nan", "inf")
     passing = "equal"
@@ -48,13 +46,26 @@ class OverflowSuite(Suite):
     def summary(cls) -> OverflowSummary:
         return OverflowSummary()
 
-    def __init__(self, context: Context, session: OverflowSession) -> None:
-        self._context = context
-        self._session = session
+    @classmethod
+    def make(cls, context: Context) -> OverflowSuite:
+        """The suite for one process of a run.
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return self._context.dumps
+        Raises:
+            SuiteError: there is no dump, or the rule file is not what it should be.
+        """
+        if not context.dumps:
+            raise SuiteError("--msprobe-suite=overflow needs --msprobe-dump=PATH, the dumps to look through")
+        try:
+            session = OverflowSession(context)
+        except RuleError as error:
+            raise SuiteError(f"--msprobe-overflow-rules: {error}") from None
+        if context.is_writer and (unusable := session.engines.unusable_python()):
+            raise SuiteError(unusable)
+        return cls(context, session)
+
+    def __init__(self, context: Context, session: OverflowSession) -> None:
+        super().__init__(context)
+        self._session = session
 
     def groups(self, file: Path) -> Iterator[Group]:
         """Calls of the dump; after the first dump of a step the step itself."""
@@ -117,26 +128,6 @@ class OverflowSuite(Suite):
 
     def close(self) -> None:
         self._session.engines.close()
-
-
-SUITE = OverflowSuite
-
-
-def make(context: Context) -> OverflowSuite:
-    """The suite for one process of a run.
-
-    Raises:
-        SuiteError: there is no dump, or the rule file is not what it should be.
-    """
-    if not context.dumps:
-        raise SuiteError("--msprobe-suite=overflow needs --msprobe-dump=PATH, the dumps to look through")
-    try:
-        session = OverflowSession(context)
-    except RuleError as error:
-        raise SuiteError(f"--msprobe-overflow-rules: {error}") from None
-    if context.is_writer and (unusable := session.engines.unusable_python()):
-        raise SuiteError(unusable)
-    return OverflowSuite(context, session)
 
 
 def _operation(record: Record) -> Operation | None:

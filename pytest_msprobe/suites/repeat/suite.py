@@ -31,7 +31,7 @@ from pytest_msprobe.suites.grouping import (
     group_api_calls,
     with_call_site,
 )
-from pytest_msprobe.suites.repeat.options import OPTIONS, RepeatSettings
+from pytest_msprobe.suites.repeat.options import RepeatSettings
 from pytest_msprobe.suites.repeat.report import RepeatReport
 from pytest_msprobe.verdicts import Figure, StepPosition, Verdict
 
@@ -49,7 +49,6 @@ class RepeatSuite(Suite):
     name = "repeat"
     title = "Repeated API calls"
     item_noun = "records of each device"
-    options = OPTIONS
     passing = "equal"
     certainty = "proved"
     severity_figures = ("elements",)
@@ -61,17 +60,33 @@ class RepeatSuite(Suite):
         Figure("ulp", "ulp", ".3g"),
     )
 
+    @classmethod
+    def make(cls, context: Context) -> RepeatSuite:
+        """The suite for one process of a run.
+
+        Raises:
+            SuiteError: there is no dump, or nothing that can run its calls.
+        """
+        if not context.dumps:
+            raise SuiteError(
+                "--msprobe-suite=repeat needs --msprobe-dump=PATH, the dumps whose API calls are to be run"
+            )
+        settings = RepeatSettings.of(context.values)
+        if settings.device.engine == "recorded":
+            raise SuiteError("--msprobe-device=recorded: recorded values cannot be run again; name another device")
+        if context.is_writer and not context.has_other_hosts:
+            missing = Engines(EngineChoice(settings.device, "auto", None)).missing_device()
+            if missing:
+                raise SuiteError(missing)
+        return cls(context, settings)
+
     def __init__(self, context: Context, settings: RepeatSettings) -> None:
-        self._context = context
+        super().__init__(context)
         self._settings = settings
         self._engines = Engines(EngineChoice(settings.device, "auto", None))
         self._dumps: dict[Path, Dump] = {}
         self._devices: tuple[str, ...] = ()
         self._check: tuple[Group, RepeatCheck] | None = None
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return self._context.dumps
 
     def assign(self, devices: tuple[str, ...]) -> None:
         """Each of several devices judges every record."""
@@ -187,24 +202,3 @@ def _directions(record: Record) -> Iterable[Direction]:
         direction, device = direction_and_device(part)
         if device == own and part in (record.selected or record.group.parts):
             yield cast("Direction", direction)
-
-
-SUITE = RepeatSuite
-
-
-def make(context: Context) -> RepeatSuite:
-    """The suite for one process of a run.
-
-    Raises:
-        SuiteError: there is no dump, or nothing that can run its calls.
-    """
-    if not context.dumps:
-        raise SuiteError("--msprobe-suite=repeat needs --msprobe-dump=PATH, the dumps whose API calls are to be run")
-    settings = RepeatSettings.of(context.values)
-    if settings.device.engine == "recorded":
-        raise SuiteError("--msprobe-device=recorded: recorded values cannot be run again; name another device")
-    if context.is_writer and not context.has_other_hosts:
-        missing = Engines(EngineChoice(settings.device, "auto", None)).missing_device()
-        if missing:
-            raise SuiteError(missing)
-    return RepeatSuite(context, settings)

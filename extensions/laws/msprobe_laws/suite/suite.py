@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
+from msprobe_laws.suite import FILE
 from msprobe_laws.suite.backwards import Backwards
-from msprobe_laws.suite.live import FILE, Checked, LawsFile, read_laws
-from msprobe_laws.suite.options import OPTIONS
+from msprobe_laws.suite.live import Checked, LawsFile, read_laws
 from msprobe_laws.suite.recorded import (
     CLIP,
     NotRecordedError,
@@ -79,24 +79,33 @@ class LawsSuite(Suite):
     title = "Laws of training"
     item_noun = "laws of optimizers' steps and of the training"
     group_noun = "optimizers and other parts"
-    options = OPTIONS
     figures = (Figure("ratio", "Size/tolerance", ".3g"),)
+    passing = "rounding"
 
     @classmethod
     def summary(cls) -> LawsSummary:
         return LawsSummary()
 
+    @classmethod
+    def make(cls, context: Context) -> LawsSuite:
+        """The suite for one process of a run.
+
+        Raises:
+            SuiteError: there is neither a dump nor a file of laws.
+        """
+        if not context.dumps:
+            raise SuiteError(
+                "--msprobe-suite=laws needs --msprobe-dump=PATH: a dump, or a folder that MSPROBE_LAWS has written"
+            )
+        return cls(context)
+
     def __init__(self, context: Context) -> None:
-        self._context = context
+        super().__init__(context)
         self._dumps: dict[Path, Dump] = {}
         self._laws: dict[Path, LawsFile] = {}
         self._read: _Read | None = None
         self._steps = OptimizerSteps(self._dump, self.files)
         self._backwards: dict[Path, Backwards] = {}
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return self._context.dumps
 
     def groups(self, file: Path) -> Iterator[Group]:
         """Records of optimizers in a dump; what was watched in a file of laws, and after the first one all ranks.
@@ -423,19 +432,3 @@ def _described(entry: Mapping[str, Any]) -> str:
 def _called_from(told: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str | float], ...]:
     source = next((printable(str(entry["source"])) for entry in told if entry.get("source")), "")
     return (("called_from", source.partition(",")[0]),) if source else ()
-
-
-SUITE = LawsSuite
-
-
-def make(context: Context) -> LawsSuite:
-    """The suite for one process of a run.
-
-    Raises:
-        SuiteError: there is neither a dump nor a file of laws.
-    """
-    if not context.dumps:
-        raise SuiteError(
-            "--msprobe-suite=laws needs --msprobe-dump=PATH: a dump, or a folder that MSPROBE_LAWS has written"
-        )
-    return LawsSuite(context)
