@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from msprobe_collector.dump_format import Dump
+from msprobe_collector.dump_format import ApiName, Dump
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import printable
@@ -26,7 +26,7 @@ from pytest_msprobe.verdicts import Figure, HeldBy, Status, StepPosition, Verdic
 if TYPE_CHECKING:
     import pytest
 
-    from msprobe_collector.dump_format import ApiName, Frame
+    from msprobe_collector.dump_format import Frame
     from pytest_msprobe.diagnosis import Diagnosis, RunRows
     from pytest_msprobe.diagnosis.value import Confidence, Outcome
 
@@ -215,10 +215,10 @@ class RowSummary:
 class Suite(ABC):
     """One way to judge records; one object per process of a run.
 
-    A suite must say how it judges: `groups`, `judge`, `headline`. The rest has defaults:
+    A suite must say how it judges: `groups` and `judge`. The rest has defaults:
 
     - of the run: `make`, `files`, `roots`, `folder`;
-    - of a record: `api`, `marks`, `place`, `frames`, `attachment_of_unjudged`, `release`, `close`;
+    - of a record: `headline`, `api`, `marks`, `place`, `frames`, `attachment_of_unjudged`, `release`, `close`;
     - of the work: `cost`, `placement`, `assign`, `device_of`;
     - of the reports, asked on the process that writes: `header`, `dumps`, `warnings`, `report`, `summary`, `plugins`,
       `advice_when_empty`.
@@ -294,15 +294,17 @@ class Suite(ABC):
     def close(self) -> None:  # noqa: B027  # most suites start nothing
         """End what outlives the records, such as child processes."""
 
-    @abstractmethod
     def headline(self, record: Record) -> str:
-        """What the record is, for the headline of a failure: `Mint.matmul, call 2, forward`."""
+        """What the record is, for the headline of a failure: `Mint.matmul.2, forward`."""
+        return f"{record.call}, {record.part}"
 
     def api(self, record: Record) -> ApiName | None:
         """The record's name as hooks get it; None for what no hook chooses, which is always judged."""
-        from msprobe_collector.dump_format import parse_api_name
-
-        return parse_api_name(record.call)
+        name, _, number = record.call.rpartition(".")
+        if not number.isdecimal():
+            name, number = record.call, "0"
+        kind, _, rest = name.partition(".")
+        return ApiName(kind, rest or name, int(number))
 
     def marks(self, record: Record) -> tuple[str, ...]:
         """Markers of its item: direction and API type."""

@@ -115,9 +115,6 @@ class ShardedSuite(Suite):
         finding = RecordFinding(operation.record, operation.index, "forward", reason=message)
         return {"finding": finding.to_wire(), "role": "right", "ranks": []}
 
-    def headline(self, record: Record) -> str:
-        return f"{record.call}, {record.part}"
-
     def api(self, record: Record) -> ApiName | None:
         return api_of(_operation(record))
 
