@@ -12,11 +12,12 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from msprobe_collector.dump_format import ApiName, Dump
+from msprobe_collector.dump_format import DIRECTIONS, ApiName, Dump, DumpError
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import printable
@@ -217,7 +218,7 @@ class Suite(ABC):
 
     A suite must say how it judges: `groups` and `judge`. The rest has defaults:
 
-    - of the run: `make`, `files`, `roots`, `folder`;
+    - of the run: `make`, `files`, `roots`, `folder`, `dump`;
     - of a record: `headline`, `api`, `marks`, `place`, `frames`, `attachment_of_unjudged`, `release`, `close`;
     - of the work: `cost`, `placement`, `assign`, `device_of`;
     - of the reports, asked on the process that writes: `header`, `dumps`, `warnings`, `report`, `summary`, `plugins`,
@@ -259,8 +260,11 @@ class Suite(ABC):
             raise SuiteError(f"--msprobe-suite={cls.name} needs --msprobe-dump=PATH, the dumps to judge")
         return cls(context)
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, data_dirs: tuple[Path, ...] = ()) -> None:
+        """A suite of one process; `data_dirs` are folders outside of the dumps that may hold their tensors."""
         self._context = context
+        self._data_dirs = data_dirs
+        self._read_dumps: dict[Path, Dump] = {}
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -271,6 +275,12 @@ class Suite(ABC):
     def roots(self) -> tuple[Path, ...]:
         """What pytest is to collect for them: the files, or folders that `folder` knows."""
         return self.files
+
+    def dump(self, path: Path) -> Dump:
+        """The dump at `path`, read once. Raises DumpError."""
+        if path not in self._read_dumps:
+            self._read_dumps[path] = Dump(path, self._data_dirs)
+        return self._read_dumps[path]
 
     def folder(self, path: Path) -> Sequence[Path | Problem] | None:
         """Children of a folder that is collected by the suite's own rules; None for any other."""
@@ -312,11 +322,12 @@ class Suite(ABC):
 
     def place(self, record: Record) -> StepPosition:
         """Where the record stands in its training step. Must not raise for a record of `groups`."""
-        return StepPosition()
+        name = f"{record.call}.{record.part}" if record.part in DIRECTIONS else record.call
+        return place_in(self.dump(record.file), name, f"{record.call}.forward")
 
     def frames(self, record: Record) -> Sequence[Frame]:
-        """Call stack of the record, innermost first, for the HTML page."""
-        return ()
+        """Call stack of the record, innermost first, for the HTML page; by default that of the forward."""
+        return self.dump(record.file).stacks.frames(f"{record.call}.forward")
 
     def cost(self, file: Path, group: Group) -> float:
         """Estimated cost of a group, in elements computed: what goes out first to workers, and how shards are even."""
@@ -335,11 +346,18 @@ class Suite(ABC):
 
     def header(self) -> list[str]:
         """Lines above a run: what is judged, on what, against what."""
-        return []
+        return [f"msprobe: {self._shown_files()}: {self.title}"]
+
+    def _shown_files(self, noun: str = "dumps") -> str:
+        """The only file of the run, or how many there are."""
+        files = self.files
+        return file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} {noun}"
 
     def dumps(self) -> Iterator[Dump]:
         """The dumps that can be read, of either side: what they lack makes the run no success."""
-        return iter(())
+        for path in self.files:
+            with suppress(DumpError):
+                yield self.dump(path)
 
     def warnings(self) -> Iterator[str]:
         """What the user may have meant otherwise; asked once, on the process that writes."""

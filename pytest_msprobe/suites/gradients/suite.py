@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msprobe_collector.dump_format import ApiName
+from msprobe_collector.dump_format import ApiName, Dump, Frame
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.contract import (
     Context,
@@ -184,6 +184,12 @@ class GradientSuite(Suite):
 
     def marks(self, record: Record) -> tuple[str, ...]:
         return ("Gradient",)
+
+    def frames(self, record: Record) -> Sequence[Frame]:
+        return ()
+
+    def dumps(self) -> Iterator[Dump]:
+        return iter(())
 
     def header(self) -> list[str]:
         target, golden = self.pair.target, self.pair.golden

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
+from msprobe_collector.dump_format import ApiName, Frame
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.contract import (
     Context,
@@ -17,7 +16,6 @@ from pytest_msprobe.suites.contract import (
     Suite,
     SuiteError,
     SuiteReport,
-    file_id,
     of_step,
     place_in,
 )
@@ -25,7 +23,7 @@ from pytest_msprobe.suites.grouping import api_of, group_operations
 from pytest_msprobe.suites.overflow.judgement import OverflowRecord, judge_record, judge_step
 from pytest_msprobe.suites.overflow.report import OverflowReport, OverflowSummary
 from pytest_msprobe.suites.overflow.session import OverflowSession
-from pytest_msprobe.suites.overflow.values import RuleError
+from pytest_msprobe.suites.overflow.values import OverflowDump, RuleError
 from pytest_msprobe.verdicts import Figure, Status, StepPosition, Verdict
 
 FIRST_ANOMALY = "first_anomaly"
@@ -67,9 +65,12 @@ class OverflowSuite(Suite):
         super().__init__(context)
         self._session = session
 
+    def dump(self, path: Path) -> OverflowDump:
+        return self._session.dump(path)
+
     def groups(self, file: Path) -> Iterator[Group]:
         """Calls of the dump; after the first dump of a step the step itself."""
-        names = self._session.dump(file).record_names
+        names = self.dump(file).record_names
         yield from group_operations(Operation.of(name, order) for order, name in enumerate(names))
         if self._session.is_leader(file):
             yield Group(FIRST_ANOMALY, f"{FIRST_ANOMALY}.{STEP}", (STEP,))
@@ -101,7 +102,7 @@ class OverflowSuite(Suite):
 
     def place(self, record: Record) -> StepPosition:
         """Place in the order and the Cells of the dump; the step stands behind all."""
-        operation, dump = _operation(record), self._session.dump(record.file)
+        operation, dump = _operation(record), self.dump(record.file)
         if operation is None:
             return of_step(place_in(dump, ""))
         return replace(
@@ -110,18 +111,13 @@ class OverflowSuite(Suite):
 
     def frames(self, record: Record) -> Sequence[Frame]:
         operation = _operation(record)
-        return () if operation is None else self._session.dump(record.file).frames(operation)
+        return () if operation is None else self.dump(record.file).frames(operation)
 
     def header(self) -> list[str]:
-        files = self.files
-        shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} dumps"
         benches = ", ".join(engine.name for engine in self._session.engines.benchmarks)
-        return [f"msprobe: {shown}: looking for where NaN and Inf begin; origins are recomputed by {benches}"]
-
-    def dumps(self) -> Iterator[Dump]:
-        for path in self.files:
-            with suppress(DumpError):
-                yield self._session.dump(path)
+        return [
+            f"msprobe: {self._shown_files()}: looking for where NaN and Inf begin; origins are recomputed by {benches}"
+        ]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         return OverflowReport(self._session, self.files, self._context.out, self._context.config.rootpath)

@@ -341,28 +341,12 @@ class PrecheckSuite(Suite):
         return suite
 
     def __init__(self, context: Context) -> None:
-        super().__init__(context)
         self.settings = PrecheckSettings.of(context.values)
+        super().__init__(context, self.settings.data_dir)
         self._evidence = EvidenceFolders(context, self.settings)
         settings = self.settings
         self.engines = Engines(EngineChoice(settings.device, settings.bench, settings.bench_python))
-        self._dumps: dict[Path, Dump] = {}
         self._check: tuple[Group, CallCheck] | None = None
-
-    def dump(self, path: Path) -> Dump:
-        """The dump at `path`, read once. Raises DumpError."""
-        if path not in self._dumps:
-            self._dumps[path] = Dump(path, self.settings.data_dir)
-        return self._dumps[path]
-
-    def dumps(self) -> Iterator[Dump]:
-        """Those that can be read; the collection reports the others."""
-        for path in self.files:
-            try:
-                dump = self.dump(path)
-            except DumpError:
-                continue
-            yield dump
 
     def groups(self, file: Path) -> Iterator[Group]:
         """One per API call, in the order of their first records, per record without a valid name, and per edge case."""
