@@ -40,11 +40,12 @@ def add_others(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], entry_points: Iterable[EntryPoint]
 ) -> list[str]:
     """Declare the commands of entry points; one line on each that cannot be had."""
-    refused = []
+    refused: list[str] = []
     for entry_point in entry_points:
+        if entry_point.name in commands.choices:
+            refused.append(left_out(entry_point, "there is a command of this name already"))
+            continue
         try:
-            if entry_point.name in commands.choices:
-                raise ValueError("there is a command of this name already")
             entry_point.load()(commands)
         except Exception as error:
             refused.append(left_out(entry_point, text_of(error)))

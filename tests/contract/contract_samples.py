@@ -269,5 +269,5 @@ SAMPLES: dict[str, Sample] = {
         ("laws_result_*.csv",),
         types=(),
     ),
-    "stranger": Sample(_step_with_fault, ("--msprobe-dump=step0", "--msprobe-suite=stranger", "--msprobe-largest=7")),
+    "stranger": Sample(_step_with_fault, ("--msprobe-dump=step0", "--msprobe-suite=stranger")),
 }
