@@ -75,7 +75,8 @@ def without_numbers(text: str) -> str:
     return " ".join(_NUMBER.sub("#", _PATH.sub("PATH", text)).split())
 
 
-_PACKAGES = ("pytest_msprobe", "msprobe_collector")
+#: Top-level packages that are found as Python does without pytest.
+_PACKAGES = {"pytest_msprobe", "msprobe_collector"}
 
 
 class OrdinaryFinder:
@@ -96,3 +97,16 @@ def install_finder() -> None:
     """Put the finder first, once in a process."""
     if OrdinaryFinder not in sys.meta_path:
         sys.meta_path.insert(0, OrdinaryFinder)
+
+
+def entry_points_of(group: str) -> list[metadata.EntryPoint]:
+    """The entry points of a group, of all packages that are installed, ours first, else by name."""
+    found = list(metadata.entry_points(group=group))
+    _PACKAGES.update(re.split(r"[.:]", each.value)[0] for each in found)
+    return sorted(found, key=lambda each: (not each.value.startswith("pytest_msprobe."), each.name))
+
+
+def left_out(entry_point: metadata.EntryPoint, why: str) -> str:
+    """One line on an entry point that cannot be used, with the name of its package."""
+    package = entry_point.dist.name if entry_point.dist is not None else "a package without a name"
+    return f"{package}: its entry point {entry_point.name!r} of {entry_point.group} is left out: {why}"

@@ -14,7 +14,7 @@ from pytest_msprobe.run.old_names import GONE_IN, OLD_NAMES, flag_of
 from pytest_msprobe.run.option_help import Section, sections, suites_of
 from pytest_msprobe.run.settings import CONFIG, DUMP, all_options
 from pytest_msprobe.suites.options import Option
-from pytest_msprobe.suites.registry import QUESTIONS, SUITES
+from pytest_msprobe.suites.registry import SUITES
 
 _PREFIXES = ("--msprobe-", "msprobe_", "msprobe-")
 
@@ -69,8 +69,8 @@ def _option(given: str) -> Option:
 
 
 def _listing(section: Section, width: int) -> Iterator[str]:
-    question = QUESTIONS.get(section.title)
-    yield f"{section.title}: {question}?" if question else section.title
+    entry = SUITES.get(section.title)
+    yield f"{section.title}: {entry.question}?" if entry is not None else section.title
     if section.shared:
         names = f"also, as above: {' '.join(each.flag for each in section.shared)}"
         yield from _wrapped(names, width, "  ")

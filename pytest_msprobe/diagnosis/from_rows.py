@@ -78,7 +78,7 @@ class RunFacts:
     item_noun: str = "records"
     arguments: tuple[str, ...] = ()
     dumps: tuple[str, ...] = ()
-    passing: Outcome = "rounding"
+    passing: Outcome = "unaccounted"
     certainty: Confidence = "likely"
     excuses: bool = False
     answer: str = ""

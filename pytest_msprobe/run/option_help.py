@@ -41,10 +41,10 @@ def sections() -> Iterator[Section]:
     """All options, each once: those of every suite, then by the first suite that has them."""
     yield Section(EVERY_SUITE, by_question([DUMP, CONFIG, *RUN_OPTIONS]))
     seen: set[str] = set()
-    for suite, options in SUITES.items():
-        new = [each for each in options if each.name not in seen]
-        yield Section(suite, by_question(new), tuple(each for each in options if each.name in seen))
-        seen.update(each.name for each in options)
+    for entry in SUITES.values():
+        new = [each for each in entry.options if each.name not in seen]
+        yield Section(entry.name, by_question(new), tuple(each for each in entry.options if each.name in seen))
+        seen.update(each.name for each in entry.options)
 
 
 def by_question(options: Sequence[Option]) -> tuple[tuple[str, tuple[Option, ...]], ...]:

@@ -25,6 +25,7 @@ from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.terminal import Progress, in_short, limited_failures, width_of
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
+from pytest_msprobe.suites.registry import REFUSED
 from pytest_msprobe.support import place_of, version_of
 from pytest_msprobe.verdicts import VerdictRow
 
@@ -296,6 +297,8 @@ class ReportPlugin:
 
     def sum_up(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         """Write our sections below those of pytest."""
+        for refused in REFUSED.values():
+            terminalreporter.write_line(f"msprobe: {printable(refused)}", yellow=True)
         for note in self._unjudged.notes if self._unjudged is not None else ():
             terminalreporter.write_line(printable(f"msprobe: not judged: {note}"), yellow=True)
         findings = list(self._report.findings())

@@ -18,7 +18,7 @@ import pytest
 
 from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
-from pytest_msprobe.run.dump_folders import LAWS, DumpFolder, look_through, why_no_dump
+from pytest_msprobe.run.dump_folders import DumpFolder, look_through, why_no_dump
 from pytest_msprobe.run.old_names import (
     as_given,
     move_from_command_line,
@@ -31,7 +31,6 @@ from pytest_msprobe.suites.options import (
     Options,
     choice,
     flag,
-    one_of,
     option,
     parse_new_file,
     parse_optional_path,
@@ -39,7 +38,7 @@ from pytest_msprobe.suites.options import (
     parse_shard,
     parse_timeout,
 )
-from pytest_msprobe.suites.registry import QUESTIONS, SUITES, suite_options, suites_with
+from pytest_msprobe.suites.registry import AUTO, DEFAULT, SUITES, suite_name, suite_options, suites_with
 
 if TYPE_CHECKING:
     from pytest_msprobe.run.run import Run
@@ -76,11 +75,11 @@ class Settings(Options):
     values: Mapping[str, Any]
     suite: str = option(
         "NAME",
-        f"what is asked: {', '.join(f'{name} ({question}?)' for name, question in QUESTIONS.items())}; auto: gradients"
+        f"what is asked: {', '.join(f'{entry.name} ({entry.question}?)' for entry in SUITES.values())}; auto: gradients"
         ", comparison or sharded where --msprobe-gradients, --msprobe-golden or --msprobe-logical is given, else "
-        "precheck",
-        one_of("auto", *SUITES),
-        "auto",
+        f"{DEFAULT}",
+        suite_name,
+        AUTO,
         question="what",
         is_common=True,
     )
@@ -197,7 +196,7 @@ def read_settings(config: pytest.Config) -> Settings:
     folders, is_exclusive = ([], True) if given else find_dumps(config, yaml_values)
     dumps = tuple(dict.fromkeys(map(Path, given or (dump for folder in folders for dump in folder.dumps))))
     suite = _suite(values, dumps)
-    own = {option.name: option for option in (*RUN_OPTIONS, *SUITES[suite])}
+    own = {option.name: option for option in (*RUN_OPTIONS, *SUITES[suite].options)}
     if not hasattr(config, "workerinput"):
         _refuse_others(config, suite, [option for option in options if option.name not in own])
         for each in own.values():  # workers may start in another folder, and read the paths that this process reads
@@ -214,11 +213,15 @@ def read_settings(config: pytest.Config) -> Settings:
 
 def _suite(values: Mapping[str, Any], dumps: Sequence[Path]) -> str:
     chosen: str = values["suite"]
-    if chosen != "auto":
+    if chosen != AUTO:
         return chosen
     named = {"gradients": "gradients", "golden": "comparison", "logical": "sharded"}
-    otherwise = "laws" if dumps and all(path.name == LAWS for path in dumps) else "precheck"
-    return next((suite for name, suite in named.items() if values[name]), otherwise)
+    by_option = [suite for name, suite in named.items() if values.get(name)]
+    by_files = [entry.name for entry in SUITES.values() if dumps and all(path.name in entry.files for path in dumps)]
+    try:
+        return suite_name([*by_option, *by_files, DEFAULT][0])
+    except ValueError as error:
+        raise pytest.UsageError(f"--msprobe-suite={AUTO}: {error}; install pytest-msprobe again") from None
 
 
 def _refuse_others(config: pytest.Config, suite: str, others: Iterable[Option]) -> None:

@@ -65,7 +65,7 @@ def test_the_options_of_a_suite_are_listed(capsys: pytest.CaptureFixture[str], s
     assert main(["options", suite]) == 0
     text = capsys.readouterr().out
     assert set(re.findall(r"(?<= )--msprobe-[a-z0-9-]+(?=[ =\n])", text)) >= {
-        each.flag for each in SUITES[suite] if not each.is_yaml_only
+        each.flag for each in SUITES[suite].options if not each.is_yaml_only
     }
 
 

@@ -52,7 +52,6 @@ from pytest_msprobe.suites.precheck.answer import PrecheckSummary, precheck_diag
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from pytest_msprobe.suites.precheck.options import (
     DEFAULT,
-    OPTIONS,
     STANDARD_BOUNDS,
     STANDARDS,
     NamedStandard,
@@ -310,7 +309,6 @@ class PrecheckSuite(Suite):
 
     name = "precheck"
     title = "API accuracy pre-check"
-    options = OPTIONS
     figures = (
         Figure("cosine", "Cosine", ".9f", is_low_bad=True),
         Figure("max_abs", "Max abs", ".3g"),
@@ -318,40 +316,37 @@ class PrecheckSuite(Suite):
         Figure("max_rel", "Max rel", ".3g"),
         Figure("max_ulp", "Max ULP", ".3g"),
     )
+    passing = "rounding"
 
     @classmethod
     def summary(cls) -> PrecheckSummary:
         """Of finished rows, their answer."""
         return PrecheckSummary()
 
+    @classmethod
+    def make(cls, context: Context) -> PrecheckSuite:
+        """The suite for one process of a run.
+
+        Raises:
+            SuiteError: an engine that it needs is missing, or an option on the command line has no effect.
+        """
+        suite = cls(context)
+        if context.is_writer:
+            if suite.settings.edge_cases and suite.settings.device.engine == "recorded":
+                raise SuiteError("--msprobe-edge-cases: nobody has recorded them; name a device in --msprobe-device")
+            _refuse_unused_options(context, suite.settings)
+            missing = "" if context.has_other_hosts else suite.engines.missing()
+            if missing:
+                raise SuiteError(missing)
+        return suite
+
     def __init__(self, context: Context) -> None:
-        self._context = context
         self.settings = PrecheckSettings.of(context.values)
+        super().__init__(context, self.settings.data_dir)
         self._evidence = EvidenceFolders(context, self.settings)
         settings = self.settings
         self.engines = Engines(EngineChoice(settings.device, settings.bench, settings.bench_python))
-        self._dumps: dict[Path, Dump] = {}
         self._check: tuple[Group, CallCheck] | None = None
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The dumps."""
-        return self._context.dumps
-
-    def dump(self, path: Path) -> Dump:
-        """The dump at `path`, read once. Raises DumpError."""
-        if path not in self._dumps:
-            self._dumps[path] = Dump(path, self.settings.data_dir)
-        return self._dumps[path]
-
-    def dumps(self) -> Iterator[Dump]:
-        """Those that can be read; the collection reports the others."""
-        for path in self.files:
-            try:
-                dump = self.dump(path)
-            except DumpError:
-                continue
-            yield dump
 
     def groups(self, file: Path) -> Iterator[Group]:
         """One per API call, in the order of their first records, per record without a valid name, and per edge case."""
@@ -504,26 +499,6 @@ class PrecheckSuite(Suite):
             pictures=ErrorPictures() if self._context.shows_pictures else None,
             keeper=self._evidence.keeper(self.files, settings.seed),
         )
-
-
-SUITE = PrecheckSuite
-
-
-def make(context: Context) -> PrecheckSuite:
-    """The suite for one process of a run.
-
-    Raises:
-        SuiteError: an engine that it needs is missing, or an option on the command line has no effect.
-    """
-    suite = PrecheckSuite(context)
-    if context.is_writer:
-        if suite.settings.edge_cases and suite.settings.device.engine == "recorded":
-            raise SuiteError("--msprobe-edge-cases: nobody has recorded them; name a device in --msprobe-device")
-        _refuse_unused_options(context, suite.settings)
-        missing = "" if context.has_other_hosts else suite.engines.missing()
-        if missing:
-            raise SuiteError(missing)
-    return suite
 
 
 def _refuse_unused_options(context: Context, settings: PrecheckSettings) -> None:

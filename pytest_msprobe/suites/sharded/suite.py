@@ -26,7 +26,7 @@ from pytest_msprobe.suites.grouping import Operations, api_of, group_operations
 from pytest_msprobe.suites.sharded.alone import LawsSession, RankLaws
 from pytest_msprobe.suites.sharded.blame import Role, judged, not_judged_before, reordered_before
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
-from pytest_msprobe.suites.sharded.options import OPTIONS, ShardedSettings
+from pytest_msprobe.suites.sharded.options import ShardedSettings
 from pytest_msprobe.suites.sharded.ranks import dumps_below, step_folders
 from pytest_msprobe.suites.sharded.report import ShardedReport, ShardedSummary
 from pytest_msprobe.suites.sharded.session import ShardedSession, StepJudge
@@ -47,24 +47,45 @@ class ShardedSuite(Suite):
     title = "Sharded runs"
     item_noun = "records of the logical run"
     group_noun = "operations"
-    options = OPTIONS
     figures = (
         Figure("distance", "Distance", ".3g"),
         Figure("tolerance", "Tolerance", ".3g"),
         Figure("ratio", "Distance/tolerance", ".3g"),
     )
+    passing = "rounding"
 
     @classmethod
     def summary(cls) -> ShardedSummary:
         return ShardedSummary()
 
-    def __init__(self, context: Context, session: ShardedSession) -> None:
-        self._context = context
-        self._session = session
+    @classmethod
+    def make(cls, context: Context) -> ShardedSuite:
+        """The suite for one process of a run.
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return self._context.dumps
+        Raises:
+            SuiteError: there is no dump, or no logical run where one is named.
+        """
+        settings = ShardedSettings.of(context.values)
+        if not context.dumps:
+            asked = "--msprobe-suite=sharded" if settings.logical is None else "--msprobe-logical"
+            raise SuiteError(f"{asked} needs --msprobe-dump=PATH, the step of the sharded run with all its ranks")
+        if settings.logical is None:
+            return LawsSuite(context, LawsSession(step_folders(context.dumps), settings.data_dir))
+        if settings.logical.is_file():
+            found = [settings.logical]
+        elif settings.logical.is_dir():
+            found = dumps_below(settings.logical)
+        else:
+            raise SuiteError(f"--msprobe-logical={settings.logical}: there is no such file or folder")
+        if not found:
+            raise SuiteError(
+                f"--msprobe-logical={settings.logical}: holds no dump.json; give a dump, step or rank folder"
+            )
+        return cls(context, ShardedSession(settings, context.dumps, found))
+
+    def __init__(self, context: Context, session: ShardedSession) -> None:
+        super().__init__(context)
+        self._session = session
 
     def groups(self, file: Path) -> Iterator[Group]:
         """The calls of the logical run, in the file of the first rank; the others are parts of them.
@@ -93,9 +114,6 @@ class ShardedSuite(Suite):
         operation = _operation(record)
         finding = RecordFinding(operation.record, operation.index, "forward", reason=message)
         return {"finding": finding.to_wire(), "role": "right", "ranks": []}
-
-    def headline(self, record: Record) -> str:
-        return f"{record.call}, {record.part}"
 
     def api(self, record: Record) -> ApiName | None:
         return api_of(_operation(record))
@@ -290,30 +308,6 @@ _SHARED = {
     "pipeline": "the batch, each with other layers",
     "unknown": "what is not known: no record of an optimizer has their parameters",
 }
-SUITE = ShardedSuite
-
-
-def make(context: Context) -> ShardedSuite:
-    """The suite for one process of a run.
-
-    Raises:
-        SuiteError: there is no dump, or no logical run where one is named.
-    """
-    settings = ShardedSettings.of(context.values)
-    if not context.dumps:
-        asked = "--msprobe-suite=sharded" if settings.logical is None else "--msprobe-logical"
-        raise SuiteError(f"{asked} needs --msprobe-dump=PATH, the step of the sharded run with all its ranks")
-    if settings.logical is None:
-        return LawsSuite(context, LawsSession(step_folders(context.dumps), settings.data_dir))
-    if settings.logical.is_file():
-        found = [settings.logical]
-    elif settings.logical.is_dir():
-        found = dumps_below(settings.logical)
-    else:
-        raise SuiteError(f"--msprobe-logical={settings.logical}: there is no such file or folder")
-    if not found:
-        raise SuiteError(f"--msprobe-logical={settings.logical}: holds no dump.json; give a dump, step or rank folder")
-    return ShardedSuite(context, ShardedSession(settings, context.dumps, found))
 
 
 def _operation(record: Record) -> Operation:
