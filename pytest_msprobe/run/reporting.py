@@ -17,7 +17,6 @@ from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import FILE_WIDTH, Line, VerdictCounts, wrapped
-from pytest_msprobe.run import old_names
 from pytest_msprobe.run.baseline import BaselineReport, fault_keys
 from pytest_msprobe.run.diagnosing import RunDiagnosis, write_refusal
 from pytest_msprobe.run.run import names_of
@@ -201,13 +200,11 @@ class ReportPlugin:
         Raises:
             pytest.UsageError: there is a warning, and the project turns warnings into errors.
         """
-        renamed = old_names.warning(session.config)
-        warnings = [pytest.PytestDeprecationWarning(renamed)] if renamed else []
-        for warning in (*warnings, *map(pytest.PytestWarning, self._suite.warnings())):
+        for warning in self._suite.warnings():
             try:
-                session.config.issue_config_time_warning(warning, stacklevel=1)
+                session.config.issue_config_time_warning(pytest.PytestWarning(warning), stacklevel=1)
             except pytest.PytestWarning:
-                raise pytest.UsageError(str(warning)) from None
+                raise pytest.UsageError(warning) from None
         for name, row in self._earlier.rows if self._earlier else ():
             self._count(name, row)
             if not self._appends:
