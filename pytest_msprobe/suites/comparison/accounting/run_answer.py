@@ -94,7 +94,7 @@ def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis]) -> Diagnosi
     return structs.replace(
         diagnosis,
         basis=basis,
-        inherited=_inherited(pairs, causes),
+        inherited=_inherited(causes),
         cannot_say=(*_not_covered(pairs, basis), *diagnosis.cannot_say),
         next_collection=_collection([pair.diagnosis for pair in pairs]),
     )
@@ -272,7 +272,7 @@ def _failed(rows: RunRows) -> list[AtFault]:
     return [structs.replace(each, confidence="first difference only") for each in rows.at_fault()]
 
 
-def _inherited(pairs: Iterable[Pair], causes: Iterable[Sequence[tuple[Pair, Fault]]]) -> Inherited:
+def _inherited(causes: Iterable[Sequence[tuple[Pair, Fault]]]) -> Inherited:
     reached = {
         (pair.dump, step.record): step.record for group in causes for pair, fault in group for step in fault.reached
     }
