@@ -61,9 +61,7 @@ def test_cells_are_left_to_other_suites_and_counted(pytester: pytest.Pytester, d
     result.stdout.fnmatch_lines(["180 tests collected*"])
     result.stdout.no_fnmatch_line("*Cell*")
     header = pytester.runpytest(f"--msprobe-dump={dumps / 'gpt_tiny_mix'}", "--co")
-    header.stdout.fnmatch_lines(
-        ["*90 API calls, recorded values against *; 56 Cell records are left to the other suites"]
-    )
+    header.stdout.fnmatch_lines(["*90 API calls, recorded values against *; 56 Cell records are left to*"])
 
 
 def test_our_verdicts_agree_with_the_existing_tool_where_it_has_one(
