@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import count
@@ -187,6 +188,9 @@ class WorkersPlugin:
         else:
             shown = ", ".join(f"{workers} on {host}" for host, workers in others.items())
             lines = [f"msprobe: {counted(len(self.places), 'workers')} on the CPU{f' ({shown})' if shown else ''}"]
+            here, cores = len(self.places) - sum(others.values()), len(os.sched_getaffinity(0))
+            if here > cores:
+                lines.append(f"msprobe: -n {here}: this machine has {counted(cores, 'cores')}; use -n {cores}")
         if others and self._evidence:
             lines.append(f"msprobe: {' and '.join(self._evidence)} are written on the host that ran the check")
         return [*lines, *replaced]
