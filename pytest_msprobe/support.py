@@ -28,6 +28,11 @@ def is_installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
+def name_of(package: str) -> str:
+    """Give the name of an optional package as its makers write it."""
+    return _EXTRAS[package][0]
+
+
 def how_to_install(package: str) -> str:
     """`PyTorch is not installed (pip install 'pytest-msprobe[torch]')`.
 

@@ -28,6 +28,8 @@ def stated_errors() -> Iterator[None]:
         yield
     except (ValueError, SuiteError) as error:
         raise CommandError(str(error)) from None
+    except BrokenPipeError:
+        raise
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise CommandError(f"{where}{error.strerror or error}") from None

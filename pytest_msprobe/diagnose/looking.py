@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.run.dump_folders import look_through, why_no_dump
 from pytest_msprobe.suites.registry import FILES, SUITES
 
@@ -111,7 +112,7 @@ class Holding:
         form = "tensors" if self.holds_tensors else "sketches" if self._holds_sketches else self._task
         levels = sorted({dump.level for dump in self.dumps if dump.level})
         steps = len({step for _, step in self._steps})
-        parts = [form, f"level {levels[0]}" if len(levels) == 1 else "", f"{self.records} records"]
+        parts = [form, f"level {levels[0]}" if len(levels) == 1 else "", counted(self.records, "records")]
         parts += [f"{steps} steps" if steps > 1 else "", f"{self.ranks} ranks" if self.ranks > 1 else ""]
         return ", ".join(filter(None, parts))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from msprobe_collector.dump_format.dump import RANK, STEP
+from msprobe_collector.dump_format.dump import RANK, STEP, natural
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, is_of_kernel_dump
 from pytest_msprobe.suites.registry import FILES
 
@@ -102,11 +102,6 @@ def _without_dump(numbered: Sequence[Path], found: DumpFolder) -> Iterator[Path]
 
 def _family(name: str) -> re.Pattern[str] | None:
     return next((pattern for pattern in _FAMILIES if pattern.fullmatch(name)), None)
-
-
-def natural(path: Path) -> list[tuple[int, str]]:
-    """Sort key that puts step2 before step10."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]
 
 
 def why_no_dump(found: DumpFolder) -> str:

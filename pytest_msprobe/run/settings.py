@@ -19,13 +19,6 @@ import pytest
 from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
 from pytest_msprobe.run.dump_folders import DumpFolder, look_through, why_no_dump
-from pytest_msprobe.run.old_names import (
-    as_given,
-    move_from_command_line,
-    move_from_ini,
-    move_from_yaml,
-    old_ini_keys,
-)
 from pytest_msprobe.suites.options import (
     Option,
     Options,
@@ -186,12 +179,8 @@ def read_settings(config: pytest.Config) -> Settings:
             name, its value and what is allowed.
     """
     options = all_options()
-    move_from_command_line(config)
     yaml_values = read_settings_file(config, options)
-    keys = [*(option.key for option in options if not option.is_yaml_only), *old_ini_keys()]
-    ini_texts = {key: text for key in keys if (text := _ini(config, key))}
-    move_from_ini(config, ini_texts)
-    values = {option.name: _value(option, config, yaml_values, ini_texts) for option in options}
+    values = {option.name: _value(option, config, yaml_values) for option in options}
     given = getattr(config, "workerinput", {}).get("msprobe_dumps")
     folders, is_exclusive = ([], True) if given else find_dumps(config, yaml_values)
     dumps = tuple(dict.fromkeys(map(Path, given or (dump for folder in folders for dump in folder.dumps))))
@@ -229,24 +218,24 @@ def _refuse_others(config: pytest.Config, suite: str, others: Iterable[Option]) 
     for each in others:
         if not each.is_yaml_only and config.getoption(each.key) is not None:
             raise pytest.UsageError(
-                f"{as_given(config, each.flag)}: has no effect in the suite {suite}, only in "
+                f"{each.flag}: has no effect in the suite {suite}, only in "
                 f"{' and '.join(suites_with(each.name))}; leave it out, or choose another suite with --msprobe-suite"
             )
 
 
-def _value(option: Option, config: pytest.Config, yaml_values: Mapping[str, Any], ini_texts: Mapping[str, str]) -> Any:
+def _value(option: Option, config: pytest.Config, yaml_values: Mapping[str, Any]) -> Any:
     if option.is_yaml_only:
         return _parsed(option, "", yaml_values.get(option.name), yaml_values.get("", ""))
     sources = (
         (option.flag, config.getoption(option.key)),
         (f"{yaml_values.get('', '')}: key {option.name!r}", yaml_values.get(option.name)),
-        (f"ini option {option.key}", ini_texts.get(option.key)),
+        (f"ini option {option.key}", _ini(config, option.key) or None),
     )
     origin, text = next(((origin, text) for origin, text in sources if text is not None), ("", option.default))
     if option.is_list:
         texts = text.splitlines() if isinstance(text, str) else text if isinstance(text, list) else [text]
-        return tuple(_parsed(option, as_given(config, origin), str(one).strip()) for one in texts)
-    return _parsed(option, as_given(config, origin), str(text))
+        return tuple(_parsed(option, origin, str(one).strip()) for one in texts)
+    return _parsed(option, origin, str(text))
 
 
 def _parsed(option: Option, origin: str, *given: Any) -> Any:
@@ -289,7 +278,6 @@ def read_settings_file(config: pytest.Config, options: Sequence[Option]) -> dict
     if not isinstance(content, dict):
         raise pytest.UsageError(f"--msprobe-config={name}: expected keys and values, found {type(content).__name__}")
     content = _translated(content, name)
-    move_from_yaml(config, content, f"--msprobe-config={name}")
     known = ["dump", *(option.name for option in options)]
     for key in content:
         if key not in known:

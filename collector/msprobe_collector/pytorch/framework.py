@@ -197,12 +197,13 @@ class TorchOptimizers:
         return ""
 
     def watch(self, optimizer: Any, show: Callable[[Callable[[], Any]], None]) -> Callable[[], None]:
-        """Show the gradients before each `optimizer.step`."""
+        """Show the gradients before each `optimizer.step`; of a wrapper, before each step of what it holds."""
+        from msprobe_collector.pytorch.hyperparameters import held_by
 
         def before(_: Any, __: Any, ___: Any) -> None:
             show(lambda: [parameter.grad for group in optimizer.param_groups for parameter in group["params"]])
 
-        remove: Callable[[], None] = optimizer.register_step_pre_hook(before).remove
+        remove: Callable[[], None] = held_by(optimizer).register_step_pre_hook(before).remove
         return remove
 
     def values(self, gradient: Any) -> npt.NDArray[np.floating[Any]]:

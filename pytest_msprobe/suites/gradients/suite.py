@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msprobe_collector.dump_format import ApiName, Dump, Frame
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -194,7 +194,7 @@ class GradientSuite(Suite):
     def header(self) -> list[str]:
         target, golden = self.pair.target, self.pair.golden
         steps = sum(len(self.pair.steps(rank)) for rank in target.ranks)
-        size = f"ranks {number_ranges(target.ranks)}, {steps} steps in all"
+        size = f"ranks {number_ranges(target.ranks)}, {counted(steps, 'steps')} in all"
         against = f"compared with {golden.root}" if golden is not None else "one run, without a golden run"
         lines = [f"msprobe: gradients of {target.root}: {size}; {against}"]
         return [*lines, *(f"msprobe: not compared: {line}" for line in self.pair.all_unpaired())]

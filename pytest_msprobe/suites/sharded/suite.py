@@ -11,7 +11,7 @@ from typing import Any
 
 from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.records import Operation
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -135,11 +135,13 @@ class ShardedSuite(Suite):
                 logical = self._session.logical_of(paths[0])
                 ranks = len(self._session.step(paths[0]).ranks)
                 whole = file_id(logical[0], root)
-                by = f"{whole} and {len(logical) - 1} other ranks" if len(logical) > 1 else whole
-                lines.append(f"msprobe: {file_id(folder, root)}: {ranks} ranks, judged by the logical run {by}")
+                by = f"{whole} and {counted(len(logical) - 1, 'other ranks')}" if len(logical) > 1 else whole
+                lines.append(
+                    f"msprobe: {file_id(folder, root)}: {counted(ranks, 'ranks')}, judged by the logical run {by}"
+                )
                 if len(logical) > 1 and (beside := self._session.judge(paths[0]).run.beside):
-                    words = "records of its other ranks are not judged: the first one has no such call"
-                    lines.append(f"msprobe: {beside} {words}")
+                    left = counted(beside, "records of its other ranks", "are")
+                    lines.append(f"msprobe: {left} not judged: the first one has no such call")
         if self._session.settings.noise is not None:
             lines.append(f"msprobe: tolerances from the noise run {self._session.settings.noise}")
         return [*lines, *(f"msprobe: not whole: {line}" for line in self._session.problems())]
@@ -202,7 +204,7 @@ def explained(finding: RecordFinding, role: Role, judge: StepJudge | RankLaws, o
         if value.tried and value.tolerance is not None:
             lines.append(f"  tried: {'; '.join(value.tried)}; rounding explains {value.tolerance:.3g}")
     if len(finding.wrong) > _MOST_VALUES:
-        lines.append(f"and {len(finding.wrong) - _MOST_VALUES} more values, which the CSV file has")
+        lines.append(f"and {counted(len(finding.wrong) - _MOST_VALUES, 'more values')}, which the CSV file has")
     is_wrong_before = any(not value.is_output for value in finding.wrong)
     if isinstance(judge, StepJudge) and role in ("first", "own") and finding.has_good_inputs:
         lines.append("what goes into it is right: it goes wrong in here")
@@ -288,7 +290,9 @@ class LawsSuite(ShardedSuite):
         for folder, paths in self._laws.steps.items():
             spread = self._laws.laws(paths[0]).spread
             ranks = len(spread.step.ranks)
-            lines.append(f"msprobe: {file_id(folder, root)}: {ranks} ranks, judged by laws, without a logical run")
+            lines.append(
+                f"msprobe: {file_id(folder, root)}: {counted(ranks, 'ranks')}, judged by laws, without a logical run"
+            )
             lines += [f"msprobe:   {row}, which share {_SHARED[spread.sharing(row)]}" for row in spread.rows[:8]]
         return [*lines, *(f"msprobe: not whole: {line}" for line in self._laws.problems())]
 
