@@ -45,7 +45,7 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, known, n=1, cutoff=0.7)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
     return f"there is no command {name!r}; {hint}"
 

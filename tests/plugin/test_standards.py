@@ -220,7 +220,7 @@ def test_a_pattern_that_matches_nothing_is_a_warning_or_ends_the_run(pytester: p
     result.stderr.fnmatch_lines([f"ERROR: {text}"])
 
 
-HALF_WARNING = "msprobe: 1 of 2 API calls hold float16 or bfloat16: *--msprobe-standard=backward-error*"
+HALF_WARNING = "msprobe: 1 of 2 API calls holds float16 or bfloat16: *--msprobe-standard=backward-error*"
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
