@@ -109,4 +109,4 @@ def _loaded(entry: SuiteEntry) -> type[Suite]:
     except ImportError as error:
         from pytest_msprobe.suites.contract import SuiteError
 
-        raise SuiteError(f"the suite {entry.name} ({entry.place}) cannot be loaded: {text_of(error)}") from error
+        raise SuiteError(f"the suite {entry.name} cannot be loaded: {text_of(error)}") from error
