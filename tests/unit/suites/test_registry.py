@@ -140,7 +140,7 @@ def test_an_entry_point_that_cannot_be_used_is_one_line_and_the_rest_stays(
     wrong, why = REFUSED[case]
     names, refused = read(monkeypatch, ("first", entry("first", SEED)), wrong, ("last", entry("last", SEED)))
     assert names == ["first", "last"]
-    (line,) = refused.values()
+    (line,) = refused
     assert line.endswith(f"its entry point {wrong[0]!r} of {GROUP} is left out: {why}")
     assert "\n" not in line
 
