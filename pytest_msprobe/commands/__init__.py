@@ -33,7 +33,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     for module in _MODULES:
         module.add_to(commands)
     refused = add_others(commands, entry_points_of("pytest_msprobe.commands"))
-    sys.stderr.write("".join(f"{line}\n" for line in (*REFUSED.values(), *refused)))
+    sys.stderr.write("".join(f"{line}\n" for line in (*REFUSED, *refused)))
 
 
 def add_others(

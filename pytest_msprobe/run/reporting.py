@@ -294,7 +294,7 @@ class ReportPlugin:
 
     def sum_up(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         """Write our sections below those of pytest."""
-        for refused in REFUSED.values():
+        for refused in REFUSED:
             terminalreporter.write_line(f"msprobe: {printable(refused)}", yellow=True)
         for note in self._unjudged.notes if self._unjudged is not None else ():
             terminalreporter.write_line(printable(f"msprobe: not judged: {note}"), yellow=True)

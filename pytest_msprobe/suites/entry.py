@@ -41,11 +41,10 @@ class SuiteEntry:
         """The class of the suite.
 
         Raises:
-            ImportError: it, or something that it needs, is not there.
+            ImportError: it, or something that it needs, is not there, or it has another name.
         """
-        module, _, name = self.place.partition(":")
-        try:
-            found: type[Suite] = getattr(import_module(module), name)
-        except AttributeError as error:
-            raise ImportError(str(error)) from error
-        return found
+        module, _, attribute = self.place.partition(":")
+        suite: type[Suite] | None = getattr(import_module(module), attribute, None)
+        if suite is None or suite.name != self.name:
+            raise ImportError(f"{self.place} is no suite that is called {self.name!r}")
+        return suite

@@ -23,7 +23,7 @@ AUTO, DEFAULT = "auto", "precheck"
 
 
 def read_suites(entry_points: Iterable[EntryPoint]) -> tuple[dict[str, SuiteEntry], dict[str, str]]:
-    """The suites that can be had, by name, and one line on each entry point that cannot, by its name."""
+    """The suites that can be had, by name, and the names of entry points that cannot, by a line that says why."""
     suites: dict[str, SuiteEntry] = {}
     refused: dict[str, str] = {}
     for entry_point in entry_points:
@@ -33,7 +33,7 @@ def read_suites(entry_points: Iterable[EntryPoint]) -> tuple[dict[str, SuiteEntr
         except Exception as error:
             why = text_of(error)
         if why:
-            refused[entry_point.name] = left_out(entry_point, why)
+            refused[left_out(entry_point, why)] = entry_point.name
         else:
             suites[entry.name] = entry
     return suites, refused
@@ -56,7 +56,7 @@ def _why_not(entry: object, name: str, suites: Mapping[str, SuiteEntry]) -> str:
     return ""
 
 
-#: The suites by name, that of a run which names none first; and one line on each entry point that is left out.
+#: The suites by name, that of a run which names none first; and the names of entry points by why they are left out.
 SUITES, REFUSED = read_suites(
     sorted(entry_points_of("pytest_msprobe.suites"), key=lambda entry_point: entry_point.name != DEFAULT)
 )
@@ -71,7 +71,8 @@ def suite_name(text: str) -> str:
         ValueError: there is no such suite.
     """
     if text not in (AUTO, *SUITES):
-        raise ValueError(REFUSED.get(text) or f"{text!r} is none of {', '.join((AUTO, *SUITES))}")
+        lines = [line for line, name in REFUSED.items() if name == text]
+        raise ValueError("; ".join(lines) or f"{text!r} is none of {', '.join((AUTO, *SUITES))}")
     return text
 
 
@@ -109,4 +110,4 @@ def _loaded(entry: SuiteEntry) -> type[Suite]:
     except ImportError as error:
         from pytest_msprobe.suites.contract import SuiteError
 
-        raise SuiteError(f"the suite {entry.name} ({entry.place}) cannot be loaded: {text_of(error)}") from error
+        raise SuiteError(f"the suite {entry.name} cannot be loaded: {text_of(error)}") from error

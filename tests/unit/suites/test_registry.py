@@ -140,16 +140,31 @@ def test_an_entry_point_that_cannot_be_used_is_one_line_and_the_rest_stays(
     wrong, why = REFUSED[case]
     names, refused = read(monkeypatch, ("first", entry("first", SEED)), wrong, ("last", entry("last", SEED)))
     assert names == ["first", "last"]
-    (line,) = refused.values()
+    (line,) = refused
     assert line.endswith(f"its entry point {wrong[0]!r} of {GROUP} is left out: {why}")
     assert "\n" not in line
 
 
-def test_a_suite_whose_class_is_not_there_says_so_when_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SUITES, "broken", SuiteEntry("broken", "is it right", (), "json:NoSuite"))
-    with pytest.raises(SuiteError, match=r"the suite broken \(json:NoSuite\) cannot be loaded: .*NoSuite"):
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("not_there:Suite", "No module named 'not_there'"),
+        ("json:Suite", "json:Suite is no suite that is called 'broken'"),
+        (SUITES[DEFAULT].place, f"{SUITES[DEFAULT].place} is no suite that is called 'broken'"),
+    ],
+)
+def test_a_class_that_is_not_what_its_entry_says_is_one_line_when_it_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, place: str, why: str
+) -> None:
+    monkeypatch.setitem(SUITES, "broken", SuiteEntry("broken", "is it right", (), place))
+    with pytest.raises(SuiteError) as caught:
         suite_class("broken")
-    assert suite_class("unknown") is None
+    assert str(caught.value).startswith("the suite broken cannot be loaded: ")
+    assert str(caught.value).endswith(why)
+
+
+def test_a_suite_that_is_not_installed_has_no_class() -> None:
+    assert suite_class("not_there") is None
 
 
 @pytest.mark.parametrize("option", [DUMP, CONFIG, *RUN_OPTIONS, *suite_options()], ids=lambda option: option.name)
