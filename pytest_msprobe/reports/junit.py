@@ -41,7 +41,7 @@ class JUnitNames:
 
 
 def case_name(call: str, part: str) -> str:
-    """Give the name of a record for people: `Mint.matmul.3.forward`, or the call alone where the part says no more."""
+    """Give the name of a record for people: `Mint.matmul.3.forward`, or that of the call where it has no direction."""
     has_direction = part.partition("-")[0] in DIRECTIONS  # also of `forward-device3`
     return f"{printable(call)}.{part}" if has_direction else printable(call)
 
