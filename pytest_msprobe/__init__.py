@@ -5,4 +5,4 @@ Imports nothing: pytest imports this package in every project where it is instal
 
 from __future__ import annotations
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
