@@ -30,11 +30,10 @@ sys.path.append(str(TESTS.parent))
 #: Folders and modules of tests that import a framework, and which. Where it is not installed they are left out, and the
 #: end of the run says so. Tests that import one while they run are marked `needs`.
 NEEDS = {
-    "accounting": "torch",
     "collector": "mindspore",
     "plugin/test_engines.py": "torch",
     "pytorch_collector": "torch",
-    "sharded": "torch",
+    "plugin/test_sharded_example.py": "torch",
     "unit/cases/test_argument_roles.py": "torch",
     "unit/collector/gradient_monitor/test_gradient_monitor.py": "mindspore",
     "unit/collector/mindspore/test_callbacks.py": "mindspore",

@@ -1,4 +1,4 @@
-"""Dumps of one step of the small GPT of `tools.accounting`, with a kernel at fault below what the collector sees.
+"""Dumps of one step of the small GPT of `quality.accounting`, with a kernel at fault below what the collector sees.
 
 `python -m tests.planted_cells FOLDER [KERNEL NUMBER] [--task=statistics] [--level=L0]`: from call NUMBER of KERNEL
 (`aten::gelu`) the output is 3 % too large. It runs in a process of its own: a collector is one per process.
@@ -35,7 +35,7 @@ def main() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from msprobe_collector.pytorch import PrecisionDebugger
-    from tools.accounting.networks import LENGTH, WORDS, Gpt
+    from quality.accounting.networks import LENGTH, WORDS, Gpt
 
     class Kernels(TorchDispatchMode):
         seen = 0

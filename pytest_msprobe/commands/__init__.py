@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 
+from msprobe_checkpoints import command
 from pytest_msprobe.commands import (
     baseline,
-    checkpoints,
     diagnose,
     finished_runs,
     manifest,
@@ -27,7 +27,7 @@ _MODULES = (
     baseline,
     next_collection,
     manifest,
-    checkpoints,
+    command,
     options,
     skill,
 )

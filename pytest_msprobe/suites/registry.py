@@ -6,9 +6,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from msprobe_laws.suite.options import OPTIONS as LAWS_OPTIONS
 from pytest_msprobe.suites.comparison.options import OPTIONS as COMPARISON_OPTIONS
 from pytest_msprobe.suites.gradients.options import OPTIONS as GRADIENT_OPTIONS
-from pytest_msprobe.suites.laws.options import OPTIONS as LAWS_OPTIONS
 from pytest_msprobe.suites.options import Option
 from pytest_msprobe.suites.overflow.options import OPTIONS as OVERFLOW_OPTIONS
 from pytest_msprobe.suites.precheck.options import OPTIONS as PRECHECK_OPTIONS
@@ -65,4 +65,4 @@ def make_suite(name: str, context: Context) -> Suite:
 
 
 def _module(name: str) -> ModuleType:
-    return import_module(f"pytest_msprobe.suites.{name}.suite")
+    return import_module("msprobe_laws.suite.suite" if name == "laws" else f"pytest_msprobe.suites.{name}.suite")

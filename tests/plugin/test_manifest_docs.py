@@ -30,8 +30,8 @@ def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
 
 @pytest.mark.needs("torch")
 def test_entries_of_the_catalogue_are_named_first(tmp_path: Path) -> None:
-    from tools.manifests.__main__ import answered
-    from tools.manifests.catalogue import SEEN
+    from quality.manifests.__main__ import answered
+    from quality.manifests.catalogue import SEEN
 
     for name in ("dropout", "loss scale"):
         (entry,) = [one for one in SEEN if (one.framework, one.name) == ("torch", name)]
@@ -40,7 +40,7 @@ def test_entries_of_the_catalogue_are_named_first(tmp_path: Path) -> None:
 
 
 def test_every_entry_of_the_catalogue_can_fail() -> None:
-    from tools.manifests.catalogue import HELD_OUT, SEEN
+    from quality.manifests.catalogue import HELD_OUT, SEEN
 
     assert len(SEEN) >= 20
     assert len(HELD_OUT) >= 10

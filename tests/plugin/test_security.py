@@ -1,6 +1,6 @@
 """A dump runs no code: hostile records through every suite, in a process of its own under an audit hook.
 
-The names here are a few that were seen to run code, or could. `python -m tools.operator_audit` tries all names of both
+The names here are a few that were seen to run code, or could. `python -m quality.operator_audit` tries all names of both
 frameworks, and a sample of it runs below. What is promised stands in docs/security.md.
 """
 
@@ -40,7 +40,7 @@ PLUGIN = (
     + """
 import pytest
 import mindspore, ml_dtypes, torch
-from tools.operator_audit.watch import Watch
+from quality.operator_audit.watch import Watch
 from pytest_msprobe.engines.torch_map import adapters
 
 mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
@@ -159,7 +159,7 @@ def test_a_child_process_calls_no_more_than_the_engine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("part", "every"), [("refused", 400), ("runs", 800), ("called", 200)])
 def test_a_sample_of_all_names_does_nothing(part: str, every: int) -> None:
-    command = [sys.executable, "-m", "tools.operator_audit", part, "--every", str(every)]
+    command = [sys.executable, "-m", "quality.operator_audit", part, "--every", str(every)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent)
     assert done.returncode == 0, done.stdout
     assert " 0 events" in done.stdout
@@ -169,7 +169,7 @@ def test_a_sample_of_all_names_does_nothing(part: str, every: int) -> None:
 def test_the_watch_sees_deeds(tmp_path: Path) -> None:
     script = """
 import os, subprocess, sys
-from tools.operator_audit.watch import Watch
+from quality.operator_audit.watch import Watch
 watch = Watch()
 with watch.armed():
     open(sys.argv[1], "w").close()

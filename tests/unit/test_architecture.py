@@ -41,7 +41,7 @@ ALLOWED = {
     "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
     "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,
-    "pytest_msprobe.checkpoints": (*_LOW, "pytest_msprobe.numerics"),
+    "msprobe_checkpoints": (*_LOW, "pytest_msprobe.numerics"),
     "pytest_msprobe.evidence": (*_COMPUTING, "pytest_msprobe.cases"),
     **{
         f"pytest_msprobe.suites.{suite}": (
@@ -51,7 +51,7 @@ ALLOWED = {
             "pytest_msprobe.evidence",
             "pytest_msprobe.manifests",
             "pytest_msprobe.reports",
-            *(("msprobe_collector.laws",) if suite == "laws" else ()),
+            *(("msprobe_laws",) if suite == "laws" else ()),
         )
         for suite in _SUITES
     },

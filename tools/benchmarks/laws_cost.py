@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from msprobe_collector.pytorch.laws import Watch
+from msprobe_laws.pytorch.watch import Watch
 
 
 class Block(nn.Module):

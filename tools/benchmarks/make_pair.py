@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from msprobe_collector.dump_format import TENSOR_FOLDER
 from msprobe_collector.pytorch import PrecisionDebugger
-from tools.accounting.foreign.training import collected
+from quality.accounting.foreign.training import collected
 
 _ORIGINS = ("made_by", "view", "leaf", "grad_of", "changed_since", "uninitialized")
 _WORDS, _HEAD = 512, 32

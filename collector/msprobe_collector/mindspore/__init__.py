@@ -14,7 +14,6 @@ _HOMES = {
     "seed_all": "framework",
     "MsprobeStep": "callbacks",
     "MsprobeInitStep": "callbacks",
-    "watch_laws": "laws",
     "save": "static_graph.graph_code.saving",
     "save_grad": "static_graph.graph_code.saving",
     "step": "static_graph.files",

@@ -90,7 +90,7 @@ def _kind(optimizer: Any) -> str:
 
 def _settings_of(optimizer: Any) -> Iterator[tuple[str, Any]]:
     """Hyper-parameters of each group, and the formula that they belong to."""
-    from msprobe_collector.mindspore.law_formulas import declared, declared_settings
+    from msprobe_laws.mindspore.formulas import declared, declared_settings
 
     yield "settings", declared_settings(optimizer)
     yield "law", declared(optimizer)

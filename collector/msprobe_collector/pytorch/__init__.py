@@ -12,7 +12,6 @@ _HOMES = {
     "PrecisionDebugger": "framework",
     "GradientMonitor": "framework",
     "seed_all": "framework",
-    "watch_laws": "laws",
 }
 
 __all__ = list(_HOMES)  # strings all

@@ -21,10 +21,10 @@ from torch.optim import optimizer as hooks
 from msprobe_collector.framework import Session
 from msprobe_collector.pytorch.hyperparameters import group_settings
 from msprobe_collector.pytorch.installation import is_searched
-from msprobe_collector.pytorch.law_formulas import declared
 from msprobe_collector.pytorch.parameter_names import ParameterNames
 from msprobe_collector.recording.swaps import ApiTarget, Installation
 from msprobe_collector.recording.updates import Named, UpdateRecords
+from msprobe_laws.pytorch.formulas import declared
 
 #: (module, class in it or "", functions) that clip gradients by their norm, looked for in modules that are imported.
 _CLIPPING = (

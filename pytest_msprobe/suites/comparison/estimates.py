@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 _DEVIATIONS = 3
-#: A distance that statistics prove is nowhere so many times that of the sketches, see `tools.sketch_quality`.
+#: A distance that statistics prove is nowhere so many times that of the sketches, see `quality.sketches.distances`.
 _CONTRADICTION = 4.0
 #: Of the norm: what collectors may round Norm, Max and Min to.
 _ROUNDED = 1e-4

@@ -10,7 +10,7 @@ import pytest
 
 from msprobe_collector.dump_format import sketches
 from msprobe_collector.dump_format.sketches import NUMBERS, Row, Sketch, distance, merged, row_of
-from tools import sketch_quality
+from quality.sketches import distances as sketch_quality
 
 Array = np.ndarray[Any, Any]
 

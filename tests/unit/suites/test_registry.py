@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import pytest_msprobe
+from msprobe_laws.suite.options import LawsSettings
 from pytest_msprobe.engines.protocol import BENCH_FORMS, DEVICE_FORMS
 from pytest_msprobe.run.settings import CONFIG, DUMP, RUN_OPTIONS, all_options
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.suites.gradients.options import GradientSettings
-from pytest_msprobe.suites.laws.options import LawsSettings
 from pytest_msprobe.suites.options import Option, Options
 from pytest_msprobe.suites.overflow.options import OverflowSettings
 from pytest_msprobe.suites.precheck.options import STANDARDS, PrecheckSettings

@@ -17,7 +17,7 @@ from msprobe_collector.pytorch import PrecisionDebugger
 from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall
 from pytest_msprobe.engines.protocol import CHANGED, NotJudged, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from tools.accounting.diagnosing import diagnose
+from quality.accounting.diagnosing import diagnose
 
 torch = pytest.importorskip("torch")
 

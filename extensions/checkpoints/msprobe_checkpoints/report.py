@@ -1,0 +1,226 @@
+"""What two checkpoints have in common and what not, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msprobe_checkpoints.comparison import Difference, Result
+from msprobe_checkpoints.files import Contents
+from msprobe_collector.dump_format.values import abbreviated, printable
+
+#: Rows of each table without --all.
+_SHOWN = 20
+_LONGEST_NAME = 72
+_SCHEMA = 1
+
+
+def lines(result: Result, sides: Sequence[tuple[Path, Contents]], *, everything: bool = False) -> Iterator[str]:
+    """The report as text; tables end after 20 rows unless `everything` is wanted."""
+    most = None if everything else _SHOWN
+    for letter, (path, contents) in zip("AB", sides):
+        files = f", {contents.files} files" if contents.files > 1 else ""
+        tensors = f"{len(contents.tensors)} tensors, {_bytes(contents.nbytes)}"
+        others = f", {len(contents.entries)} other values" if contents.entries else ""
+        yield f"{letter}: {printable(str(path))} ({contents.form}{files}): {tensors}{others}"
+    yield ""
+    yield from _cut([f"cannot be read: {printable(problem)}" for problem in result.problems], most)
+    yield from _casts(result)
+    yield from _differing([one for one in result.differing if everything or not one.is_cast], most)
+    shapes = [(_name(name), one, other, f"; {rows}" if rows else "") for name, one, other, rows in result.shapes]
+    yield from _cut([f"other shape: {name}: A {one}, B {other}{rows}" for name, one, other, rows in shapes], most)
+    for letter, names in zip("AB", result.only):
+        yield from _cut([f"only in {letter}: {_name(name)} {dtype} {shape}" for name, dtype, shape in names], most)
+    yield from _cut(
+        [
+            f"other value: {_name(name)}: A {abbreviated(one)}, B {abbreviated(two)}"
+            for name, one, two in result.entries
+        ],
+        most,
+    )
+    yield from _notes(result, sides, most)
+    yield _summary(result)
+
+
+def _casts(result: Result) -> Iterator[str]:
+    """What differs as a cast rounds, all of one pair of dtypes in one line."""
+    pairs = Counter(one.dtypes for one in result.compared if one.is_cast)
+    for (one, other), count in pairs.items():
+        yield f"cast: {count} tensors are {one} in A and {other} in B, and equal but for rounding to the narrower dtype"
+    if pairs:
+        yield ""
+
+
+def _differing(found: Sequence[Difference], most: int | None) -> Iterator[str]:
+    if not found:
+        return
+    shown = [_name(one.name) for one in found[:most]]
+    width = max(len("tensors that differ"), *map(len, shown))
+    yield f"{'tensors that differ':{width}}  relative   max abs  unequal elements"
+    for name, one in zip(shown, found):
+        yield f"{name:{width}}  {_number(one.relative):>8}  {_number(one.max_abs):>8}  {_share(one)}"
+        yield from (f"    {remark}" for remark in _remarks(one))
+    yield from _more(len(found), most)
+    yield ""
+
+
+def _remarks(one: Difference) -> Iterator[str]:
+    if one.dtypes[0] != one.dtypes[1]:
+        yield f"A {one.dtypes[0]}, B {one.dtypes[1]}{': equal but for that rounding' if one.is_cast else ''}"
+    for letter, (nan, inf) in zip("AB", one.not_finite):
+        if nan or inf:
+            yield f"{letter} has {nan} NaN and {inf} infinite elements"
+    if one.how:
+        yield _how(one)
+
+
+def _how(one: Difference) -> str:
+    several = next((names for names in (one.target, one.golden) if len(names) > 1), ())
+    if several:
+        return f"{one.how}: {', '.join(map(_name, several[:4]))}{', ...' if several[4:] else ''}"
+    return f"{one.how}: {_name(one.golden[0])}"
+
+
+def _notes(result: Result, sides: Sequence[tuple[Path, Contents]], most: int | None) -> Iterator[str]:
+    """What is no difference, but worth knowing."""
+    ways = Counter(_kind(one.how) for one in result.compared if one.how)
+    if ways:
+        yield f"names: {', '.join(f'{count} by {way}' for way, count in ways.most_common())}"
+    if most is None:
+        for one in result.compared:
+            if one.how and one.is_equal:
+                yield f"equal: {_name(one.target[0] if len(one.target) == 1 else one.golden[0])}: {_how(one)}"
+    counts = [0, 0]
+    for one in result.compared:
+        for side in (0, 1):
+            counts[side] += sum(one.not_finite[side])
+    if any(counts):
+        yield f"elements that are NaN or infinite: {counts[0]} in A, {counts[1]} in B"
+    if result.tied:
+        names = ", ".join(_name(name) for name, _ in result.tied[:3])
+        yield f"in one side alone, but the same bytes as a tensor that was compared: {names}"
+    for letter, alone, (_, other) in zip("AB", result.entries_only, reversed(sides)):
+        if alone:
+            why = "" if other.holds_entries else f" ({other.form} holds tensors only)"
+            shown = ", ".join(map(_name, alone[: None if most is None else 5]))
+            more = ", ..." if most is not None and alone[5:] else ""
+            yield f"other values only in {letter}, not counted{why}: {len(alone)}: {shown}{more}"
+
+
+def _kind(how: str) -> str:
+    if "parts" in how:
+        return "fused or divided layout"
+    if "content" in how:
+        return "content"
+    return how.partition(",")[0]
+
+
+def _summary(result: Result) -> str:
+    equal = sum(one.is_equal for one in result.compared)
+    casts = sum(one.is_cast for one in result.compared)
+    parts = [f"{equal} tensors equal", f"{len(result.compared) - equal} differ"]
+    parts += [f"{casts} of them only by their dtype, as a cast rounds"] if casts else []
+    parts += [f"{len(result.shapes)} of another shape"] if result.shapes else []
+    parts += [f"{len(names)} only in {letter}" for letter, names in zip("AB", result.only) if names]
+    if result.entries or result.equal_entries:
+        parts.append(f"{result.equal_entries} other values equal, {len(result.entries)} differ")
+    parts += [f"{len(result.problems)} problems: what cannot be read was not compared"] if result.problems else []
+    return ", ".join(parts)
+
+
+def _cut(rows: Sequence[str], most: int | None) -> Iterator[str]:
+    yield from rows[:most]
+    yield from _more(len(rows), most)
+    if rows:
+        yield ""
+
+
+def _more(count: int, most: int | None) -> Iterator[str]:
+    if most is not None and count > most:
+        yield f"... and {count - most} more; --all lists them"
+
+
+def _name(name: str) -> str:
+    text = printable(name)
+    return text if len(text) <= _LONGEST_NAME else f"...{text[3 - _LONGEST_NAME :]}"
+
+
+def _number(value: float) -> str:
+    return "inf" if math.isinf(value) else f"{value:.3g}"
+
+
+def _share(one: Difference) -> str:
+    return f"{one.unequal} of {one.size}" if one.unequal < 10 else f"{100 * one.unequal / one.size:.3g} %"
+
+
+def _bytes(count: int) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}" if unit != "bytes" else f"{count} bytes"
+        count = count / 1000  # type: ignore[assignment]  # a figure to show
+    raise AssertionError
+
+
+def as_json(result: Result, sides: Sequence[tuple[Path, Contents]]) -> str:
+    """The whole report; infinite figures are texts."""
+    found: dict[str, Any] = {
+        "schema": _SCHEMA,
+        "exit_code": result.exit_code,
+        "checkpoints": [
+            {"path": str(path), "form": one.form, "files": one.files, "tensors": len(one.tensors), "bytes": one.nbytes}
+            for path, one in sides
+        ],
+        "summary": _summary(result),
+        "equal": sum(one.is_equal for one in result.compared),
+        "differ": [_record(one) for one in result.differing],
+        "layouts": [
+            {"target": list(one.target), "golden": list(one.golden), "how": one.how}
+            for one in result.compared
+            if one.how
+        ],
+        "other_shape": [
+            {"name": name, "target": list(left), "golden": list(right), "rows": rows}
+            for name, left, right, rows in result.shapes
+        ],
+        "only_in_target": _listed(result.only[0]),
+        "only_in_golden": _listed(result.only[1]),
+        "values_that_differ": [
+            {"name": name, "target": _plain(one), "golden": _plain(other)} for name, one, other in result.entries
+        ],
+        "values_only_in_target": result.entries_only[0],
+        "values_only_in_golden": result.entries_only[1],
+        "tied": [list(pair) for pair in result.tied],
+        "problems": result.problems,
+    }
+    return json.dumps(found, indent=1, allow_nan=False)
+
+
+def _record(one: Difference) -> dict[str, Any]:
+    return {
+        "target": list(one.target),
+        "golden": list(one.golden),
+        "how": one.how,
+        "dtypes": list(one.dtypes),
+        "shape": list(one.shape),
+        "unequal": one.unequal,
+        "elements": one.size,
+        "max_abs": _plain(one.max_abs),
+        "relative": _plain(one.relative),
+        "nan": [one.not_finite[0][0], one.not_finite[1][0]],
+        "inf": [one.not_finite[0][1], one.not_finite[1][1]],
+        "is_cast": one.is_cast,
+    }
+
+
+def _listed(names: Iterable[tuple[str, str, tuple[int, ...]]]) -> list[dict[str, Any]]:
+    return [{"name": name, "dtype": dtype, "shape": list(shape)} for name, dtype, shape in names]
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, (int, float, str, bool, type(None))) else abbreviated(value)

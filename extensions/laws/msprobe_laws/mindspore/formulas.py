@@ -1,0 +1,138 @@
+"""What an optimizer of MindSpore declares: its formula, its hyper-parameters and states under PyTorch's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from mindspore import Parameter, Tensor, nn
+from mindspore.experimental import optim
+
+from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings
+from msprobe_laws.formulas import FORMULAS
+
+#: Unit roundoff of what hyper-parameters are combined in: they are float32 tensors.
+PRECISION = 2.0**-24
+#: Names in PyTorch of states, by the attribute that holds one for each parameter; "" for what is no moment.
+_STATES = {
+    "moment1": "exp_avg",
+    "moment2": "exp_avg_sq",
+    "moments1": "exp_avg",
+    "moments2": "exp_avg_sq",
+    "exp_avg": "exp_avg",
+    "exp_avg_sq": "exp_avg_sq",
+    "vhat": "max_exp_avg_sq",
+    "max_exp_avg_sq": "max_exp_avg_sq",
+    "moments": "momentum_buffer",
+    "momentum_buf": "momentum_buffer",
+    "accum": "momentum_buffer",
+    "ms": "square_avg",
+    "mg": "grad_avg",
+    "moment": "momentum_buffer",
+    "stat": "",
+}
+#: Attributes of nn.Optimizer with one Parameter for each that is updated which are hyper-parameters, and one for many.
+_NO_STATES = frozenset(("learning_rate", "group_lr", "weight_decay", "group_weight_decay", "parameters", "_parameters"))
+#: Names in PyTorch of hyper-parameters.
+_SETTINGS = {"use_nesterov": "nesterov", "use_amsgrad": "amsgrad", "decay": "alpha", "epsilon": "eps"}
+
+
+def formula_of(optimizer: Any) -> tuple[str, str, bool]:
+    """(name of the formula or "", why there is none, whether the class is the user's own)."""
+    kind = type(optimizer)
+    for base in kind.__mro__:
+        # Adam of experimental.optim runs the kernel of nn.Adam, whose eps is not corrected with the second moment.
+        is_of_nn = base.__module__.startswith("mindspore.nn.") or base is optim.Adam
+        prefix = "nn." if is_of_nn else ""
+        name = f"{prefix}{base.__name__}"
+        if base.__module__.startswith("mindspore.") and name in FORMULAS:
+            is_own = base is not kind
+            if is_own and _more_states(optimizer):
+                return "", f"{kind.__name__} is derived from {base.__name__} and keeps states of its own", True
+            return name, "", is_own
+    return "", f"no formula of {kind.__name__} is known", not kind.__module__.startswith("mindspore.")
+
+
+def states_held(optimizer: Any, count: int) -> Iterator[tuple[str, Sequence[Any]]]:
+    """(attribute, one Parameter for each that the optimizer updates) of what is not these parameters themselves."""
+    own = {id(item) for item in optimizer.parameters}
+    for key, value in vars(optimizer).items():
+        is_of_each = key not in _NO_STATES and isinstance(value, (tuple, list)) and len(value) == count
+        if is_of_each and all(isinstance(item, Parameter) and id(item) not in own for item in value):
+            yield key, value
+
+
+def _more_states(optimizer: Any) -> bool:
+    return any(key not in _STATES for key, _ in states_held(optimizer, len(optimizer.parameters)))
+
+
+def name_of_state(optimizer: Any, key: str) -> str:
+    """Its name in PyTorch; "" for what is no moment."""
+    return "sum" if key == "accum" and isinstance(optimizer, nn.Adagrad) else _STATES.get(key, key)
+
+
+def steps_done(optimizer: Any) -> int | None:
+    """How many steps the optimizer says that it has done."""
+    for key in ("state_step", "step_t", "global_step"):
+        value = getattr(optimizer, key, None)
+        if isinstance(value, Tensor) and value.size == 1:
+            return int(value.asnumpy().reshape(()))
+    return None
+
+
+def groups_of(optimizer: Any, parameters: Sequence[Any]) -> tuple[list[dict[str, Any]], list[int]]:
+    """(settings of each group, under PyTorch's names; number of the group of each parameter).
+
+    Parameters that a filter keeps from decay have a group of their own.
+    """
+    numbers = {id(item): at for at, group in enumerate(group_parameters(optimizer)) for item in group}
+    groups = [_settings_of(group) for group in group_settings(optimizer)]
+    flags = getattr(optimizer, "decay_flags", None)
+    found: list[dict[str, Any]] = []
+    places: dict[tuple[int, bool], int] = {}
+    chosen = []
+    for at, item in enumerate(parameters):
+        number = numbers.get(id(item), 0)
+        is_decayed = not isinstance(flags, (tuple, list)) or at >= len(flags) or bool(flags[at])
+        key = (number, is_decayed)
+        if key not in places:
+            settings = groups[number] if number < len(groups) else {}
+            found.append(settings if is_decayed else {**settings, "weight_decay": 0.0})
+            places[key] = len(found) - 1
+        chosen.append(places[key])
+    return found, chosen
+
+
+def _settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {_SETTINGS.get(name, name): value for name, value in group.items()}
+    if "betas" not in settings and "beta1" in settings and "beta2" in settings:
+        settings["betas"] = (settings["beta1"], settings["beta2"])
+    return settings
+
+
+def declared(optimizer: Any) -> dict[str, Any]:
+    """What the records of an optimizer say of its formula: see `laws/formulas.py`."""
+    formula, unknown, is_own = formula_of(optimizer)
+    scale = getattr(optimizer, "loss_scale", 1.0)
+    if isinstance(scale, (int, float)) and scale != 1:
+        formula, unknown = "", f"its gradients hold the loss scale {scale:g}"
+    held = dict(states_held(optimizer, len(optimizer.parameters)))
+    # The first step takes the gradient itself, as PyTorch's does where there is no buffer yet.
+    is_first = steps_done(optimizer) == 0 and ("stat" in held or "momentum_buf" in held)
+    states = {key: "" if is_first else name_of_state(optimizer, key) for key in held}
+    return {
+        "formula": formula,
+        "unknown": unknown,
+        "is_own": is_own,
+        "precision": PRECISION,
+        "states": {key: name for key, name in states.items() if key != name},
+    }
+
+
+def declared_settings(optimizer: Any) -> list[dict[str, Any]]:
+    """Hyper-parameters of each group of neighbours, with the number of its parameters and of the step."""
+    settings, numbers = groups_of(optimizer, list(optimizer.parameters))
+    done = steps_done(optimizer)
+    step = {} if done is None else {"step": done + 1}
+    return [{**settings[number], **step, "parameters": len(list(same))} for number, same in groupby(numbers)]

@@ -1,0 +1,246 @@
+"""Averages of parameters that a script keeps itself: objects with a decay and as many tensors as the optimizer has."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import inspect
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from msprobe_laws.law import Checked, Finding, Unchecked
+from msprobe_laws.observation import Array, unit_roundoff
+from msprobe_laws.pytorch.tensors import dtype_of, local_part, some
+from msprobe_laws.session import LawSession
+from msprobe_laws.training import EMA_DECAY
+
+_DECAYS = ("decay", "ema_decay", "beta", "alpha", "momentum")
+_ELEMENTS = 32
+#: Steps at which averages are looked for.
+_LOOKS = (0, 3)
+#: By how much the share of the average in its successor may differ between parameters, and fall.
+_ALIKE = 0.02
+#: Steps in which the share of an average that is no longer warming up stays as it is.
+_SETTLED = 8
+#: Roundings of an average, in units of its summands, and the share of elements that must be within them.
+_ROUNDING, _MOST = 8, 0.8
+
+
+class _Average:
+    """One average: where its tensors are, in the order of the parameters.
+
+    Attributes:
+        name: of its class.
+        before: elements of its tensors at the step before.
+        largest: share of itself that it has kept, at most.
+        shares: those of the last steps.
+        declared: its decays by attribute when it was found.
+    """
+
+    def __init__(self, owner: Any, attribute: str) -> None:
+        self._owner, self._attribute = weakref.ref(owner), attribute
+        self.name = type(owner).__name__
+        self.before: list[Array] = []
+        self.largest = -1.0
+        self.shares: deque[float] = deque(maxlen=_SETTLED)
+        self.declared = _decays_of(owner)
+
+    def lost_decay(self) -> str:
+        """What has become of the decay that it was made with, which its own update has replaced; "" for nothing."""
+        owner = self._owner()
+        settled = min(self.shares, default=0.0)
+        if owner is None or len(self.shares) < _SETTLED or max(self.shares) - settled > 2.0**-8:
+            return ""
+        for name, value in _decays_of(owner).items():
+            was = self.declared.get(name, value)
+            if was - settled > _ALIKE and value != was and _feeds_on_itself(type(owner), name):
+                return (
+                    f"the average keeps {settled:.4g} of itself, and its {name} was {was:.4g}: its update computes the "
+                    f"{name} from that of the step before, which is {value:.4g} by now"
+                )
+        return ""
+
+    @property
+    def least(self) -> float:
+        """A share of the parameter that is none, whether its decay is that of the average or of the parameter."""
+        decays = [value for name, value in _decays_of(self._owner()).items() if "decay" in name]
+        return min([2.0**-16, *(0.01 * min(value, 1 - value) for value in decays)]) if decays else 0.0
+
+    def is_same(self, other: _Average) -> bool:
+        """Whether both are one."""
+        return self._owner() is other._owner() and self._attribute == other._attribute
+
+    def tensors(self) -> list[Any]:
+        """Its tensors; [] when it is gone."""
+        owner = self._owner()
+        return [] if owner is None else _tensors_of(vars(owner).get(self._attribute, None), owner, self._attribute)
+
+
+class Averages:
+    """Compares each average with what its last value and the parameters give."""
+
+    def __init__(self, session: LawSession) -> None:
+        """Know none yet."""
+        self._session = session
+        #: By optimizer: averages of tensors like its parameters, and elements of the parameters after its last step.
+        self._known: dict[str, list[_Average]] = {}
+        self._left: dict[str, dict[int, Array]] = {}
+
+    def step_begins(
+        self, optimizer: str, parameters: Mapping[int, Any], names: Mapping[int, str], number: int, source: str
+    ) -> None:
+        """A step begins: averages were updated since the last one, from the parameters as they are."""
+        items = [item for item in parameters.values() if local_part(item) is not None]
+        known = self._known.setdefault(optimizer, [])
+        if number in _LOOKS:
+            known += [one for one in _found(items) if not any(one.is_same(other) for other in known)]
+        for average in known:
+            tensors = average.tensors()
+            if [tuple(one.shape) for one in tensors] != [tuple(item.shape) for item in items]:
+                continue
+            now = [_elements(one) for one in tensors]
+            if average.before:
+                units = [unit_roundoff(dtype_of(one)) for one in tensors]
+                result = self._compare(optimizer, average, now, units, items, names)
+                if result is not None:
+                    self._session.say(EMA_DECAY, average.name, result, source=source, step=number)
+            average.before = now
+
+    def step_ended(self, optimizer: str, parameters: Sequence[Any]) -> None:
+        """A step is over: its parameters are what an average takes, unless something else changes them."""
+        if self._known.get(optimizer):
+            self._left[optimizer] = {id(item): _elements(item) for item in parameters if local_part(item) is not None}
+
+    def _compare(
+        self,
+        optimizer: str,
+        average: _Average,
+        now: list[Array],
+        units: Sequence[float],
+        items: Sequence[Any],
+        names: Mapping[int, str],
+    ) -> Checked | None:
+        shares: dict[str, float] = {}
+        replaced = []
+        of_others = 0
+        for value, before, unit, item in zip(now, average.before, units, items):
+            name, current = names.get(id(item), ""), _elements(item)
+            left = self._left.get(optimizer, {}).get(id(item), current)
+            if not np.array_equal(left, current) and np.array_equal(current, value):
+                replaced.append(name)
+            found = [_share(value, before, taken, unit) for taken in (left, current)]
+            share = found[0] if found[0] is not None else found[1]
+            if share is not None:
+                shares[name] = share
+            of_others += share is None
+        if of_others > len(items) / 2:
+            return Unchecked("tensors like the parameters are no mix of their last values and the parameters")
+        if replaced:
+            message = "training goes on with the average in its place: the values of the step before are lost"
+            return [Finding(EMA_DECAY, replaced[0], message, None, tuple(replaced[1:]))]
+        if all(np.isnan(share) for share in shares.values()) or all(map(np.array_equal, now, average.before)):
+            return None
+        shares = {name: share for name, share in shares.items() if not np.isnan(share)}
+        if all(abs(1 - share) < average.least for share in shares.values()):
+            first, *others = shares
+            message = "the average is written, and takes nothing of the parameter (is it computed from itself?)"
+            return [Finding(EMA_DECAY, first, message, None, tuple(others))]
+        middle = float(np.median(list(shares.values())))
+        away = [name for name, share in shares.items() if not -_ALIKE <= share <= 1 + 1e-4]
+        if away:
+            message = f"the average moves away from the parameter: {shares[away[0]]:.4g} times as far as before"
+            return [Finding(EMA_DECAY, away[0], message, None, tuple(away[1:]))]
+        odd = [name for name, share in shares.items() if abs(share - middle) > _ALIKE]
+        if odd and len(odd) < len(shares) / 2:
+            message = f"its average keeps {shares[odd[0]]:.4g} of itself, those of the others {middle:.4g}"
+            return [Finding(EMA_DECAY, odd[0], message, None, tuple(odd[1:]))]
+        average.shares.append(middle)
+        if message := average.lost_decay():
+            name = next(iter(shares))
+            return [Finding(EMA_DECAY, name, message, None, tuple(list(shares)[1:]))]
+        fell = average.largest - middle
+        average.largest = max(average.largest, middle)
+        if fell > _ALIKE and not odd:
+            name = next(iter(shares))
+            message = f"the average keeps {middle:.4g} of itself, and kept {average.largest:.4g} in an earlier step"
+            return [Finding(EMA_DECAY, name, message, None, tuple(list(shares)[1:]))]
+        return []
+
+
+def _share(value: Array, before: Array, taken: Array, unit: float) -> float | None:
+    """The share of an average in its successor; NaN where it cannot be seen, None where there is no one share."""
+    distance, size = before - taken, np.abs(before) + np.abs(taken)
+    clear = np.abs(distance) > 2.0**-12 * size + 1e-12
+    if np.count_nonzero(clear) < 4:
+        return float("nan")
+    shares = ((value - taken) / np.where(clear, distance, 1.0))[clear]
+    middle = float(np.median(shares))
+    alike = np.abs(shares - middle) <= _ROUNDING * unit * size[clear] / np.abs(distance[clear])
+    return middle if np.mean(alike) > _MOST else None
+
+
+def _found(items: Sequence[Any]) -> Iterator[_Average]:
+    """Objects that keep an average of these parameters."""
+    shapes, ids = [tuple(item.shape) for item in items], {id(item) for item in items}
+    may_keep: dict[int, bool] = {}  # each class is asked once: there are many more objects
+    for owner in gc.get_objects():
+        kind = type(owner)
+        if (may := may_keep.get(id(kind))) is None:
+            may = may_keep[id(kind)] = _may_keep(kind)
+        if not may:
+            continue
+        held = getattr(owner, "__dict__", None)
+        if not isinstance(held, dict) or not _decays_of(owner):
+            continue
+        for attribute, value in [*held.items(), *(held.get("_modules") or {}).items()]:
+            tensors = _tensors_of(value, owner, attribute)
+            is_like = len(tensors) == len(shapes) and [tuple(one.shape) for one in tensors] == shapes
+            if is_like and not any(id(one) in ids for one in tensors):
+                yield _Average(owner, attribute)
+
+
+def _may_keep(kind: type) -> bool:
+    # Classes of extensions may have no text there.
+    if str(kind.__module__).partition(".")[0] in ("builtins", "torch", "msprobe_collector"):
+        return False
+    # A proxy would be asked for what it stands for, which may be gone.
+    return not issubclass(kind, (torch.optim.Optimizer, weakref.ProxyType, weakref.CallableProxyType))
+
+
+def _decays_of(owner: Any) -> dict[str, float]:
+    return {name: value for name in _DECAYS if isinstance(value := getattr(owner, "__dict__", {}).get(name), float)}
+
+
+def _feeds_on_itself(kind: type, name: str) -> bool:
+    """Whether a method of the class reads the attribute before it writes it: x.name = f(x.name)."""
+    for method in (method for base in kind.__mro__ for method in vars(base).values()):
+        if not inspect.isfunction(method) or not inspect.isfunction(inner := inspect.unwrap(method)):
+            continue
+        uses = [one.opname for one in dis.get_instructions(inner) if one.argval == name and "ATTR" in one.opname]
+        if uses[:1] == ["LOAD_ATTR"] and "STORE_ATTR" in uses:
+            return True
+    return False
+
+
+def _tensors_of(value: Any, owner: Any, attribute: str) -> list[Any]:
+    if value is None:
+        value = (vars(owner).get("_modules") or {}).get(attribute)
+    if isinstance(value, nn.Module):
+        value = list(value.parameters())
+    elif isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, (list, tuple)) or not value:
+        return []
+    return list(value) if all(isinstance(one, torch.Tensor) for one in value) else []
+
+
+def _elements(tensor: Any) -> Array:
+    local = local_part(tensor)
+    array: Array = np.empty(0) if local is None else some(local, _ELEMENTS).double().cpu().numpy().copy()
+    return array

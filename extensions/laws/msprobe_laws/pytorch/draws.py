@@ -1,0 +1,224 @@
+"""What a PyTorch training draws and gets: dropout masks, labels, batches of data loaders, averages of parameters."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.swaps import MethodSwaps
+from msprobe_laws.law import Finding, Unchecked
+from msprobe_laws.observation import Batch, DropoutMask, Labels
+from msprobe_laws.pytorch.models import Running, is_triangular, looks_back
+from msprobe_laws.pytorch.sources import source_of
+from msprobe_laws.pytorch.tensors import fingerprint_of, first, some, tensors_in
+from msprobe_laws.session import LawSession
+from msprobe_laws.training import EMA_DECAY
+
+#: Elements of a mask.
+_MASK = 512
+
+
+class Draws:
+    """Sees dropout, attention, cross entropy, data loaders and averages."""
+
+    def __init__(self, session: LawSession, guard: Guard, running: Running) -> None:
+        """See nothing yet."""
+        self._session, self._guard, self._running = session, guard, running
+        self._label_calls = 0
+        self._iterations: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._iteration = 0
+        self._loaders: dict[int, str] = {}
+        #: (layer, dropped elements, elements that tell) of the first mask since a step; None before one was drawn.
+        self.first_mask: tuple[str, str, str] | None = None
+
+    def put_calls(self, swaps: MethodSwaps) -> None:
+        """Replace what compiled code could call."""
+        swaps.put(functional, "dropout", self._seen_dropout)
+        swaps.put(functional, "scaled_dot_product_attention", self._seen_attention)
+        swaps.put(functional, "cross_entropy", self._seen_cross_entropy)
+
+    def put(self, swaps: MethodSwaps) -> None:
+        """Replace the rest."""
+        from torch.utils.data import dataloader
+
+        swaps.put(torch.optim.swa_utils.AveragedModel, "update_parameters", self._seen_average)
+        swaps.put(dataloader._BaseDataLoaderIter, "__next__", self._seen_next)
+
+    def _is_away(self) -> bool:
+        return self._guard.activity.is_inside or torch.compiler.is_compiling()
+
+    def _seen_dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+            if not training or not p or type(input) is not torch.Tensor or self._is_away():
+                return original(input, p, training, inplace)
+            before = self._guard.enter("laws: dropout", first, input, _MASK)
+            result = original(input, p, training, inplace)
+            if before is not None:
+                self._guard.enter("laws: dropout", self._dropped, before, result, p)
+            return result
+
+        return dropout
+
+    def _dropped(self, before: Any, result: torch.Tensor, rate: float) -> None:
+        known = before != 0
+        dropped = (first(result, _MASK) == 0) & known
+        modules = self._running.modules
+        source = "" if modules else source_of(sys._getframe(3))
+        place = self._running.path_of(modules[-1]) if modules else source.partition(":")[0] + ":dropout"
+        is_training = modules[-1].training if modules else True
+        if self.first_mask is None and is_training and not self._running.backward:
+            self.first_mask = place, np.packbits(dropped).tobytes().hex(), np.packbits(known).tobytes().hex()
+        self._session.mask(DropoutMask(place, dropped, known, rate, is_training, self._running.backward > 0, source))
+
+    def _seen_attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_away():
+                self._guard.enter("laws: attention", self._attention, args, kwargs)
+            return original(*args, **kwargs)
+
+        return scaled_dot_product_attention
+
+    def _attention(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        rate = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
+        mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
+        self._running.is_causal |= bool(kwargs.get("is_causal", args[5] if len(args) > 5 else False)) or is_triangular(
+            mask
+        )
+        modules = self._running.modules
+        if rate and modules:
+            drops = np.array([not modules[-1].training])
+            self._session.mask(
+                DropoutMask(self._running.path_of(modules[-1]), drops, drops, rate, modules[-1].training)
+            )
+
+    def _seen_cross_entropy(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def cross_entropy(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._running.tokens is not None and not self._is_away():
+                self._label_calls += 1
+                if self._label_calls <= 16 or self._label_calls % 64 == 0:
+                    ignored = kwargs.get("ignore_index", args[2] if len(args) > 2 else -100)
+                    self._guard.enter("laws: cross entropy", self._compare_labels, target, ignored)
+            return original(input, target, *args, **kwargs)
+
+        return cross_entropy
+
+    def _compare_labels(self, target: Any, ignored: int) -> None:
+        tokens = self._running.tokens
+        if tokens is None or not isinstance(target, torch.Tensor) or target.is_floating_point() or tokens.dim() != 2:
+            return
+        rows, length = tokens.shape
+        width = target.numel() // rows if rows and target.numel() % rows == 0 else 0
+        if width not in (length, length - 1):
+            return
+        most = max(1, min(rows, (1 << 15) // max(length, 1)))
+        some = target.reshape(-1)[: most * width].cpu().numpy()
+        is_causal = self._running.is_causal or any(map(looks_back, self._running.models.values()))
+        self._session.labels(Labels(tokens[:most].cpu().numpy(), some, ignored, is_causal))
+
+    # Data
+
+    def _seen_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __next__(iterator: Any) -> Any:  # noqa: N807
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                self._iterations.pop(iterator, None)
+                raise
+            if not self._is_away():
+                self._guard.enter("laws: a batch is loaded", self._loaded, iterator, batch)
+            return batch
+
+        return __next__
+
+    def _loaded(self, iterator: Any, batch: Any) -> None:
+        if iterator not in self._iterations:
+            self._iteration += 1
+            self._iterations[iterator] = self._iteration
+        dataset = getattr(iterator, "_dataset", None)
+        name = self._loaders.setdefault(id(dataset), f"DataLoader of {type(dataset).__name__}")
+        tensors = list(tensors_in(batch))
+        if not tensors:
+            return
+        fingerprint, is_poor = fingerprint_of(tensors)
+        sampler = getattr(iterator, "_index_sampler", None)
+        inner = getattr(sampler, "sampler", sampler)
+        with_replacement = getattr(inner, "replacement", False) is True
+        try:
+            count = len(sampler) if sampler is not None else 0
+        except TypeError:
+            count = 0
+        self._session.batch(
+            Batch(name, fingerprint, True, count, self._iterations[iterator], is_poor or with_replacement)
+        )
+
+    def _seen_average(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def update_parameters(averaged: Any, model: nn.Module) -> Any:
+            if self._is_away():
+                return original(averaged, model)
+            before = self._guard.enter("laws: an average begins", _samples_of, averaged)
+            result = original(averaged, model)
+            if before is not None:
+                self._guard.enter("laws: an average ends", self._averaged, averaged, model, before)
+            return result
+
+        return update_parameters
+
+    def _averaged(self, averaged: Any, model: nn.Module, before: dict[str, Any]) -> None:
+        share = _share_of(averaged)
+        if share is None:
+            self._session.say(
+                EMA_DECAY, type(averaged).__name__, Unchecked("its averaging function does not say a decay")
+            )
+            return
+        after, now = _samples_of(averaged), _samples_of(model)
+        found = []
+        for name, value in now.items():
+            if name not in before or before[name].size != value.size or name not in after:
+                continue
+            right = before[name] + share * (value - before[name])
+            tolerance = 8 * 2.0**-24 * (np.abs(before[name]) + np.abs(value)) + 1e-30
+            if getattr(model.get_parameter(name), "dtype", None) in (torch.float16, torch.bfloat16):
+                tolerance = tolerance * 2.0**16
+            size = float(np.max(np.abs(after[name] - right) / tolerance, initial=0.0))
+            if size > 1:
+                message = f"the average is not {1 - share:g} of itself and {share:g} of the parameter"
+                found.append(Finding(EMA_DECAY, name, message, size))
+        self._session.say(EMA_DECAY, type(averaged).__name__, found)
+
+
+def _samples_of(model: nn.Module) -> dict[str, Any]:
+    inner = model.module if isinstance(model, torch.optim.swa_utils.AveragedModel) else model
+    return {
+        name: some(item, 64).double().cpu().numpy().copy()
+        for name, item in inner.named_parameters()
+        if type(item.data) is torch.Tensor and item.is_floating_point()
+    }
+
+
+def _share_of(averaged: Any) -> float | None:
+    """The share of the parameter in its new average; None where the averaging function does not tell it."""
+    count = int(averaged.n_averaged) - 1
+    if count <= 0:
+        return 1.0
+    chosen = averaged.multi_avg_fn or averaged.avg_fn
+    if chosen is None:
+        return 1.0 / (count + 1)
+    chosen = getattr(chosen, "__wrapped__", chosen)
+    names = getattr(getattr(chosen, "__code__", None), "co_freevars", ())
+    cells = getattr(chosen, "__closure__", None) or ()
+    decay = next((cell.cell_contents for name, cell in zip(names, cells) if name == "decay"), None)
+    return 1 - float(decay) if isinstance(decay, (int, float)) else None

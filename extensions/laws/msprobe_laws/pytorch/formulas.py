@@ -1,0 +1,66 @@
+"""Which formula the step of an optimizer of PyTorch is held to: that of the class that it is, or says it is."""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any
+
+import torch
+
+from msprobe_laws.formulas import FORMULAS
+
+
+def formula_of(optimizer: Any, frame: FrameType) -> tuple[str, str, bool]:
+    """(name of the formula or "", why there is none, whether the class is the user's own) of the step in `frame`."""
+    kind = type(optimizer)
+    step = frame.f_locals.get("func")
+    module = getattr(step, "__module__", "") or ""
+    known = next(
+        (base.__name__ for base in kind.__mro__ if _is_torchs(base.__module__) and base.__name__ in FORMULAS), ""
+    )
+    if _is_torchs(kind.__module__) or (_is_torchs(module) and known):
+        name = known if known else kind.__name__
+        if name not in FORMULAS:
+            return "", f"no formula of {kind.__name__} is known", False
+        return name, "", False
+    named = next((name for name in FORMULAS if name.lower() == kind.__name__.lower()), "")
+    if named:
+        return named, "", True
+    if known and _adds_nothing(optimizer, kind):
+        return known, "", True
+    if known:
+        return "", f"{kind.__name__} is derived from {known} and has a step of its own", True
+    return "", f"no formula of {kind.__name__} is known", True
+
+
+def _is_torchs(module: str) -> bool:
+    """Whether a class is one of torch.optim, which says of some that it is their module itself."""
+    return f"{module}.".startswith("torch.optim.")
+
+
+def _adds_nothing(optimizer: Any, kind: type) -> bool:
+    """Whether a class derived from a known one has the hyper-parameters and states of that one, and no more."""
+    base = next(base for base in kind.__mro__ if _is_torchs(base.__module__))
+    try:
+        defaults = base([torch.nn.Parameter(torch.zeros(2, 2))]).defaults
+    except Exception:
+        return False
+    formula = FORMULAS.get(base.__name__)
+    states = {key for state in optimizer.state.values() if isinstance(state, dict) for key in state}
+    return formula is not None and set(optimizer.defaults) <= set(defaults) and states <= {*formula.states, "step"}
+
+
+def precision_of(optimizer: Any) -> float:
+    """Unit roundoff in which hyper-parameters are combined: that of float32 where they are tensors, or in kernels."""
+    for group in optimizer.param_groups:
+        betas = group.get("betas", ())
+        values = (group.get("lr"), *(betas if isinstance(betas, (tuple, list)) else ()))
+        if group.get("fused") or group.get("capturable") or any(isinstance(value, torch.Tensor) for value in values):
+            return 2.0**-24
+    return 2.0**-53 if _is_torchs(type(optimizer).__module__) else 2.0**-24
+
+
+def declared(optimizer: Any, frame: FrameType) -> dict[str, object]:
+    """The formula, as records of optimizers have it: what `formula_of` and `precision_of` give."""
+    formula, unknown, is_own = formula_of(optimizer, frame)
+    return {"formula": formula, "unknown": unknown, "is_own": is_own, "precision": precision_of(optimizer)}

@@ -1,0 +1,107 @@
+"""What ranks of a PyTorch training should have alike: replicas, by DistributedDataParallel or by reduced gradients."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.swaps import MethodSwaps
+from msprobe_laws.pytorch.tensors import address_of
+
+_Items = Sequence[tuple[Any, int, Any]]
+
+
+def world_size() -> int:
+    """Number of ranks."""
+    from torch import distributed
+
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+class ReducedGradients:
+    """Which gradients the script has summed over ranks itself since the last step."""
+
+    def __init__(self, guard: Guard) -> None:
+        """See nothing yet."""
+        self._guard = guard
+        self._swaps = MethodSwaps()
+        self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: Ranks by the address of what was summed.
+        self._summed: dict[int, tuple[int, ...]] = {}
+
+    def install(self) -> None:
+        """See from now on."""
+        from torch import distributed
+
+        if distributed.is_available():
+            from torch.nn.parallel import DistributedDataParallel
+
+            self._swaps.put(distributed, "all_reduce", self._seen)
+            self._swaps.put(DistributedDataParallel, "__init__", self._seen_wrapping)
+
+    def uninstall(self) -> None:
+        """See no more."""
+        self._swaps.uninstall()
+
+    def replicas_of(self, items: _Items) -> list[int]:
+        """Ranks that hold replicas of these parameters, as DistributedDataParallel says; [] where it does not."""
+        from torch import distributed
+
+        own = {id(item) for item, _, _ in items}
+        for wrapper in list(self._wrappers):
+            if any(id(item) in own for item in wrapper.parameters()):
+                return list(distributed.get_process_group_ranks(wrapper.process_group))
+        return []
+
+    def _seen_wrapping(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def __init__(wrapper: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(wrapper, *args, **kwargs)
+            self._guard.enter("laws: DistributedDataParallel", self._wrappers.add, wrapper)
+
+        return __init__
+
+    def ranks_of(self, items: _Items) -> list[int]:
+        """The ranks over which most of the gradients of these parameters were summed; [] for none."""
+        found = self._of(items)
+        count = sum(item.grad is not None for item, _, _ in items)
+        groups = sorted(set(found.values()), key=lambda ranks: -sum(other == ranks for other in found.values()))
+        return list(groups[0]) if groups and 2 * len(found) >= count else []
+
+    def names(self, items: _Items, names: Mapping[int, str]) -> list[str]:
+        """Names of the parameters whose gradients were summed."""
+        return [names[key] for key in self._of(items) if key in names]
+
+    def forget(self) -> None:
+        """A step is over."""
+        self._summed.clear()
+
+    def _of(self, items: _Items) -> dict[int, tuple[int, ...]]:
+        return {
+            id(item): self._summed[address]
+            for item, _, _ in items
+            if item.grad is not None and (address := address_of(item.grad)) in self._summed
+        }
+
+    def _seen(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def all_reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._guard.activity.is_inside and not torch.compiler.is_compiling():
+                group = kwargs.get("group", args[1] if len(args) > 1 else None)
+                self._guard.enter("laws: a reduction", self._note, tensor, group)
+            return original(tensor, *args, **kwargs)
+
+        return all_reduce
+
+    def _note(self, tensor: Any, group: Any) -> None:
+        from torch import distributed
+
+        if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and len(self._summed) < 100_000:
+            ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
+            if len(ranks) > 1:
+                self._summed[address_of(tensor)] = tuple(ranks)

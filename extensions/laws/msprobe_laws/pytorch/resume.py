@@ -1,0 +1,285 @@
+"""Whether a training that is resumed goes on as the one that was saved.
+
+When `torch.save` writes a file, digests of all that a training consists of are kept under the folder of the laws, and
+once more when the next step begins. When that file is loaded, by this process or a later one, the first step after it
+is compared with both: the part that differs is named.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+
+from msprobe_collector.pytorch.hyperparameters import group_settings
+from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.swaps import MethodSwaps
+from msprobe_laws.law import Finding, Unchecked
+from msprobe_laws.pytorch.tensors import local_part, some
+from msprobe_laws.session import LawSession
+from msprobe_laws.training import RESUME
+
+#: Elements of each tensor that stand for it.
+_ELEMENTS = 512
+_MOST_BYTES = 1 << 26
+#: Steps after saving whose learning rates are kept.
+_RATES = 4
+
+
+class ResumeLaw:
+    """Keeps what a saved training consists of, and compares a resumed one with it."""
+
+    def __init__(self, session: LawSession, guard: Guard, rank: Callable[[], int | None]) -> None:
+        """Watch nothing yet."""
+        self._session, self._guard, self._rank = session, guard, rank
+        self._swaps = MethodSwaps()
+        #: Optimizers that have stepped, with the names of their parameters, by their own names.
+        self._optimizers: dict[str, tuple[Any, Mapping[int, str]]] = {}
+        #: Files that were written since the last step, and what is kept of each.
+        self._written: list[tuple[Path, dict[str, Any]]] = []
+        #: What is to be compared with the next step.
+        self._loaded: dict[str, Any] | None = None
+        self._random = self._batch = ""
+        self._has_drawn = False
+        #: Learning rates of the steps after the file was saved, those that are to be compared yet.
+        self._rates_then: list[Any] = []
+        self._resumed_steps = 0
+        self.scale: Callable[[], float | None] = lambda: None
+
+    def install(self) -> None:
+        """Watch from now on."""
+        self._swaps.put(torch, "save", self._seen_save)
+        self._swaps.put(torch, "load", self._seen_load)
+
+    def uninstall(self) -> None:
+        """Watch no more."""
+        self._swaps.uninstall()
+
+    def draws(self) -> None:
+        """The training draws random numbers in its forward."""
+        self._has_drawn = True
+
+    def model_begins(self, batch: str) -> None:
+        """A model is called for the first time since a step, with a batch of this fingerprint."""
+        if any("next" not in kept for _, kept in self._written) or self._loaded is not None:
+            self._random, self._batch = _random_state(), batch
+
+    def step_begins(self, optimizer: Any, name: str, names: Mapping[int, str]) -> None:
+        """A step begins; `names` are those of the parameters by id."""
+        import weakref
+
+        self._optimizers[name] = weakref.ref(optimizer), names
+        for path, kept in self._written:
+            if "next" not in kept:
+                kept["next"] = self._now()
+            kept.setdefault("rates", []).append([name.partition(".")[0], _rates(optimizer)])
+            _write(path, kept)
+        self._written = [entry for entry in self._written if len(entry[1]["rates"]) < _RATES]
+        kept_before, self._loaded = self._loaded, None
+        if kept_before is not None:
+            self._compare(kept_before, optimizer, name, names)
+            self._rates_then = list(kept_before.get("rates") or ())
+        self._compare_rates(optimizer, name)
+        self._random = self._batch = ""
+
+    def _seen_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(obj, f, *args, **kwargs)
+            if not self._guard.activity.is_inside and isinstance(f, (str, os.PathLike)):
+                self._guard.enter("laws: a checkpoint is saved", self._saved, obj, Path(os.path.abspath(f)))
+            return result
+
+        return save
+
+    def _seen_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(f, *args, **kwargs)
+            if not self._guard.activity.is_inside and isinstance(f, (str, os.PathLike)):
+                self._guard.enter("laws: a checkpoint is loaded", self._was_loaded, Path(os.path.abspath(f)))
+            return result
+
+        return load
+
+    def _saved(self, obj: Any, path: Path) -> None:
+        if not self._session.journal.is_ours:
+            return
+        kept = {
+            "schema": 1,
+            "file": str(path),
+            "bytes": path.stat().st_size,
+            "script": Path(sys.argv[0]).name if sys.argv else "",
+            "has_optimizer": _holds_optimizer(obj),
+            "now": self._now(),
+        }
+        place = self._place(path)
+        _write(place, kept)
+        self._written = [entry for entry in self._written if entry[0] != place] + [(place, kept)]
+
+    def _was_loaded(self, path: Path) -> None:
+        kept = _read(self._place(path))
+        if kept is not None and kept.get("bytes") == path.stat().st_size and kept["now"]["optimizers"]:
+            self._loaded = kept
+
+    def _place(self, path: Path) -> Path:
+        digest = xxhash.xxh64(str(path).encode("utf-8", "surrogateescape")).hexdigest()
+        return self._session.journal.folder / "saved" / f"rank{self._rank() or 0}-{digest}.json"
+
+    def _now(self) -> dict[str, Any]:
+        """Digests of what the training consists of."""
+        optimizers = {}
+        for name, (reference, names) in self._optimizers.items():
+            if (optimizer := reference()) is not None:
+                optimizers[name] = _digests(optimizer, names)
+        return {"optimizers": optimizers, "random": self._random, "batch": self._batch, "scale": self.scale()}
+
+    def _compare(self, kept: Mapping[str, Any], optimizer: Any, name: str, names: Mapping[int, str]) -> None:
+        here = _digests(optimizer, names)
+        then = kept.get("next") or {}
+        kind = type(optimizer).__name__
+        found = [
+            (key, entry)
+            for key, entry in kept["now"]["optimizers"].items()
+            if key.partition(".")[0] == kind and entry["parameters"].keys() == here["parameters"].keys()
+        ]
+        if not found:
+            self._say(name, Unchecked("the file that was loaded was saved with other optimizers or parameters"))
+            return
+        key, before = found[-1]
+        after = (then.get("optimizers") or {}).get(key)
+        wrong = _differing(before["parameters"], here["parameters"])
+        if len(wrong) == len(here["parameters"]):
+            self._say(name, Unchecked("another model was loaded than the one that was saved with it"))
+            return
+        findings = []
+        if wrong:
+            findings.append(self._finding(wrong, "it is not what was saved", kept))
+        states = _differing(before["states"], here["states"])
+        if states and not here["states"]:
+            if kept.get("script") == (Path(sys.argv[0]).name if sys.argv else ""):
+                was = "were saved" if kept.get("has_optimizer") else "were not saved with the parameters"
+                message = f"the moments of {kind} {was}, and the training goes on without them"
+                findings.append(self._finding(list(here["parameters"]), message, kept))
+        elif states:
+            findings.append(self._finding(states, "the state is not what was saved", kept))
+        has_moments = bool(here["states"]) or not before["states"]
+        groups = zip((after or before)["settings"], here["settings"]) if has_moments else ()
+        for number, (one, other) in enumerate(groups):
+            changed = [item for item in one if item in other and one[item] != other[item]]
+            changed = [item for item in changed if after is not None or item not in ("lr", "momentum", "betas")]
+            for item in changed:
+                message = f"{item} is {other[item]} after loading and was {one[item]} in the step after saving"
+                findings.append(Finding(RESUME, f"group {number}", message))
+        if then:
+            findings += self._others(then, kept)
+        self._say(name, findings)
+
+    def _compare_rates(self, optimizer: Any, name: str) -> None:
+        """The learning rates of the steps after loading with those after saving, but for the first."""
+        if not self._rates_then:
+            return
+        kind, rates = self._rates_then.pop(0)
+        if kind != name.partition(".")[0]:
+            self._rates_then.clear()
+            return
+        self._resumed_steps += 1
+        if self._resumed_steps > 1 and rates != (now := _rates(optimizer)):
+            self._rates_then.clear()
+            message = f"lr is {now} in step {self._resumed_steps} after loading and was {rates} in that after saving"
+            self._say(name, [Finding(RESUME, "group 0", message)])
+
+    def _others(self, then: Mapping[str, Any], kept: Mapping[str, Any]) -> list[Finding]:
+        """What differs beside the optimizer between the step after saving and the step after loading."""
+        findings = []
+        if then.get("scale") is not None and self.scale() is not None and then["scale"] != self.scale():
+            message = (
+                f"the loss scale is {self.scale():g} after loading and was {then['scale']:g} in the step after saving"
+            )
+            findings.append(Finding(RESUME, "loss scaler", message))
+        if then.get("batch") and self._batch and then["batch"] != self._batch:
+            message = (
+                "the step after loading gets another batch than the step after saving got: the data begin elsewhere"
+            )
+            findings.append(Finding(RESUME, "data position", message))
+        elif then.get("random") and self._random and then["random"] != self._random and self._has_drawn:
+            message = "random numbers go on from another state than after saving, and the model draws some (dropout)"
+            findings.append(Finding(RESUME, "random state", message))
+        return findings
+
+    def _finding(self, names: list[str], message: str, kept: Mapping[str, Any]) -> Finding:
+        return Finding(RESUME, names[0], f"{message} ({Path(kept['file']).name})", None, tuple(names[1:]))
+
+    def _say(self, name: str, result: Any) -> None:
+        self._session.say(RESUME, name, result)
+
+
+def _rates(optimizer: Any) -> list[Any]:
+    return [settings.get("lr") for settings in group_settings(optimizer)]
+
+
+def _digests(optimizer: Any, names: Mapping[int, str]) -> dict[str, Any]:
+    parameters, states = {}, {}
+    for group in optimizer.param_groups:
+        for item in group["params"]:
+            name = names.get(id(item), "")
+            parameters[name] = _digest(item)
+            for key, value in (optimizer.state.get(item) or {}).items():
+                if value is not None:
+                    states[f"{name}.{key}"] = _digest(value)
+    return {"parameters": parameters, "states": states, "settings": group_settings(optimizer)}
+
+
+def _digest(value: Any) -> str:
+    local = local_part(value)
+    if local is None:
+        return repr(value)[:40] if isinstance(value, (int, float, str, bool)) else ""
+    return xxhash.xxh64(some(local, _ELEMENTS).double().cpu().numpy().tobytes()).hexdigest()
+
+
+def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    return [name for name in one if one[name] != other.get(name)]
+
+
+def _random_state() -> str:
+    """A digest of PyTorch's generators, from which dropout draws."""
+    digest = xxhash.xxh64(torch.get_rng_state().numpy().tobytes())
+    cuda: Any = torch.cuda
+    if cuda.is_available() and cuda.is_initialized():
+        digest.update(cuda.get_rng_state().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _holds_optimizer(obj: Any, depth: int = 0) -> bool:
+    """Whether what is saved holds the state of an optimizer."""
+    if not isinstance(obj, Mapping) or depth > 3:
+        return False
+    if "param_groups" in obj and "state" in obj:
+        return True
+    return any(_holds_optimizer(item, depth + 1) for item in list(obj.values())[:64])
+
+
+def _write(path: Path, kept: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    own = path.with_name(f"{path.name}.{os.getpid()}")
+    own.write_text(json.dumps(kept), encoding="utf-8")
+    os.replace(own, path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What was kept; None where nothing was, or not by this version."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return None
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        is_known = kept["schema"] == 1 and isinstance(kept["now"]["optimizers"], dict)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return kept if is_known else None

@@ -1,0 +1,287 @@
+"""Laws on what happens around the step: clipping, dropout, batches, labels."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from msprobe_laws.law import Checked, Finding, Law, Unchecked, few_digits
+from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels, unit_roundoff
+
+
+class ClipNorm(Law[Clipping]):
+    """The norm by which gradients are clipped."""
+
+    name = "clip-norm"
+    sentence = (
+        "The norm that clipping reports is that of the gradients it clips, and clipping leaves at most the limit."
+    )
+    source = "Pascanu et al., arXiv:1211.5063; torch.nn.utils.clip_grad_norm_"
+    tolerance = (
+        "relative: 16 units of the gradients' dtype (norms of tensors are rounded to it, and multiplied by it), and "
+        "4 sqrt(n) units of float32 for sums of n squares"
+    )
+
+    def check(self, seen: Clipping) -> Checked:
+        """Compare reported and true norm, and the norm that is left."""
+        first = seen.names[0] if seen.names else "gradients"
+        findings: list[Finding] = []
+        if seen.unknown or seen.norm_before is None or not math.isfinite(seen.norm_before):
+            return findings or Unchecked(seen.unknown or "the norm of the gradients is not finite")
+        relative = 16 * unit_roundoff(seen.dtype) + 4 * math.sqrt(max(seen.size, 1)) * 2.0**-24
+        before = seen.norm_before
+        if seen.reported is not None:
+            size = abs(seen.reported - before) / (relative * before + 1e-30)
+            if not size <= 1:
+                factor = f", {few_digits(seen.reported / before)} times it" if before else ""
+                message = (
+                    f"it reports the norm {few_digits(seen.reported)} of gradients of norm {few_digits(before)}{factor}"
+                )
+                findings.append(self.found(first, message, size, seen.names[1:]))
+        if seen.norm_after is not None and seen.max_norm > 0 and not findings:
+            wanted = min(before, seen.max_norm)
+            size = abs(seen.norm_after - wanted) / (relative * wanted + 2e-6 + 1e-30)
+            if not size <= 1:
+                left = few_digits(seen.norm_after)
+                message = f"clipping to {seen.max_norm:g} leaves the norm {left} of {few_digits(before)}"
+                findings.append(self.found(first, message, size, seen.names[1:]))
+        return findings
+
+
+#: Masks are compared when they have this many elements that tell something, and this many of either kind.
+_KNOWN, _EITHER = 64, 8
+#: Masks of one step that are compared.
+_MOST_MASKS = 512
+
+IN_EVAL, INDEPENDENT, RECOMPUTED = "dropout-off-in-eval", "dropout-independent", "recomputation-repeats"
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A mask as integers, one bit an element, in which hundreds are compared in no time.
+
+    Attributes:
+        mask: itself.
+        dropped, known: see `DropoutMask`.
+    """
+
+    mask: DropoutMask
+    dropped: int
+    known: int
+
+    @classmethod
+    def of(cls, mask: DropoutMask) -> _Drawn:
+        """The bits of `mask`."""
+        known = mask.known.astype(np.bool_)
+        dropped = mask.dropped.astype(np.bool_) & known
+        return cls(mask, *(int.from_bytes(np.packbits(bits).tobytes(), "big") for bits in (dropped, known)))
+
+    def tells(self, known: int) -> bool:
+        """Whether the elements `known` are enough to tell masks apart."""
+        total, lost = known.bit_count(), (self.dropped & known).bit_count()
+        return total >= _KNOWN and _EITHER <= lost <= total - _EITHER
+
+    def is_same(self, other: _Drawn) -> bool:
+        """Whether both are one mask, as far as both tell."""
+        both = self.known & other.known
+        if (self.dropped ^ other.dropped) & both or not self.tells(both):
+            return False
+        return self.mask.dropped.size == other.mask.dropped.size and self.mask.rate == other.mask.rate
+
+
+class DropoutLaws:
+    """Dropout, in one training: three laws that look at the same masks."""
+
+    def __init__(self) -> None:
+        #: Masks of this step and of the one before.
+        self._now: list[_Drawn] = []
+        self._before: list[_Drawn] = []
+
+    def check(self, mask: DropoutMask) -> Iterator[tuple[str, Checked]]:
+        """(law, what it says) of one call of dropout."""
+        off = DropoutOffInEval()
+        yield off.name, off.check(mask)
+        if not mask.is_training:
+            return
+        drawn = _Drawn.of(mask)
+        if mask.is_repeat:
+            same = [other for other in self._now if other.mask.place == mask.place]
+            yield RECOMPUTED, RecomputationRepeats(same).check(drawn)
+            return
+        yield INDEPENDENT, DropoutIndependent(self._now, self._before).check(drawn)
+        if len(self._now) < _MOST_MASKS:
+            self._now.append(drawn)
+
+    def step_ends(self) -> None:
+        """An update is over: what was drawn before belongs to the step before."""
+        if self._now:
+            self._before, self._now = self._now, []
+
+
+class DropoutOffInEval(Law[DropoutMask]):
+    """Dropout in evaluation."""
+
+    name = IN_EVAL
+    sentence = "A layer in evaluation mode drops nothing."
+    source = "Srivastava et al., JMLR 15 (2014); torch.nn.Dropout; functions have training=True as their default"
+
+    def check(self, seen: DropoutMask) -> Checked:
+        """Look at the mode of the layer."""
+        if seen.is_training or not np.any(seen.dropped):
+            return []
+        return [
+            self.found(seen.place, f"dropout of rate {seen.rate:g} drops elements although the layer is in eval mode")
+        ]
+
+
+class DropoutIndependent(Law[_Drawn]):
+    """Two masks."""
+
+    name = INDEPENDENT
+    sentence = "Masks of two layers, of two calls and of two steps are drawn independently."
+    source = "Srivastava et al., JMLR 15 (2014): each unit is dropped independently"
+    tolerance = "none: equal masks of 64 elements and more do not come about by chance (2^-30 at rate 0.1)"
+
+    def __init__(self, others: Sequence[_Drawn] = (), before: Sequence[_Drawn] = ()) -> None:
+        self._others, self._before = others, before
+
+    def check(self, seen: _Drawn) -> Checked:
+        """Compare with the masks of this step and of the one before."""
+        if not seen.tells(seen.known):
+            return Unchecked("the masks have too few elements")
+        for others, when in ((self._others, "in this step"), (self._before, "in the step before")):
+            for other in others:
+                if seen.is_same(other):
+                    place = seen.mask.place
+                    where = "itself" if other.mask.place == place else other.mask.place
+                    return [self.found(place, f"it draws the mask that {where} has drawn {when}")]
+        return []
+
+
+class RecomputationRepeats(Law[_Drawn]):
+    """Checkpoints."""
+
+    name = RECOMPUTED
+    sentence = "A layer that a checkpoint computes again draws the mask that its forward has drawn."
+    source = "torch.utils.checkpoint, preserve_rng_state; OLMo-core #828, pytorch #190758"
+
+    def __init__(self, forwards: Sequence[_Drawn] = ()) -> None:
+        self._forwards = forwards
+
+    def check(self, seen: _Drawn) -> Checked:
+        """Look for the mask among those of the forward."""
+        if not self._forwards or not seen.tells(seen.known):
+            return Unchecked("no mask of its forward is known")
+        if any(seen.is_same(other) for other in self._forwards):
+            return []
+        message = "computed again in the backward, it draws another mask than in the forward"
+        return [self.found(seen.mask.place, message)]
+
+
+class BatchesDiffer(Law[Batch]):
+    """Batches of one training."""
+
+    name = "batches-differ"
+    sentence = "The batch of a step is none of those of the steps before it in the same pass over the data."
+    source = "torch.utils.data: samplers draw without replacement; workers that share a NumPy seed repeat augmentations"
+    _WINDOW = 16
+    #: A model that gets the same batch in some steps may be meant to; one that gets new ones for so long is not.
+    _DISTINCT = 3
+
+    def __init__(self) -> None:
+        self._last: dict[str, deque[Batch]] = {}
+        self._again: dict[str, int] = {}
+        self._distinct: dict[str, int] = {}
+
+    def check(self, seen: Batch) -> Checked:
+        """Compare with the batches before."""
+        if seen.is_poor:
+            return Unchecked("batches have too few different elements")
+        last = self._last.setdefault(seen.of, deque(maxlen=self._WINDOW))
+        result = self._of_loader(seen, last) if seen.from_loader else self._of_model(seen, last)
+        last.append(seen)
+        return result
+
+    def _of_loader(self, seen: Batch, last: deque[Batch]) -> Checked:
+        if seen.batches == 1:
+            return Unchecked("the data loader has one batch")
+        same = [
+            back
+            for back, other in enumerate(reversed(last), 1)
+            if other.iteration == seen.iteration and other.fingerprint == seen.fingerprint
+        ]
+        if same:
+            ago = "the one before" if same[0] == 1 else f"the one {same[0]} before"
+            return [self.found(seen.of, f"a batch equals {ago} (do its workers share a random seed?)")]
+        if last and last[-1].iteration != seen.iteration and last[-1].fingerprint == seen.fingerprint:
+            self._again[seen.of] = self._again.get(seen.of, 0) + 1
+            if self._again[seen.of] >= 2:
+                return [self.found(seen.of, "each iteration over it begins with the same batch, and takes no other")]
+        return []
+
+    def _of_model(self, seen: Batch, last: deque[Batch]) -> Checked:
+        distinct = self._distinct.get(seen.of, 0)
+        if last and last[-1].fingerprint == seen.fingerprint:
+            self._distinct[seen.of] = -(10**9) if distinct < self._DISTINCT else 0
+            if distinct >= self._DISTINCT:
+                return [self.found(seen.of, "it is trained on the batch of the step before once more")]
+            return Unchecked("the model is trained on the same batch again and again")
+        self._distinct[seen.of] = distinct + 1
+        return []
+
+
+class LabelsAligned(Law[Labels]):
+    """Targets of a language model."""
+
+    name = "labels-aligned"
+    sentence = "Targets of a causal language model are the next tokens of its inputs: shifted by one."
+    source = "Radford et al., 2018: p(token | earlier tokens); models of HuggingFace shift the labels themselves"
+    tolerance = "99 % of the targets that count agree at the offset, and fewer at the offset of one"
+
+    def __init__(self) -> None:
+        #: A model that predicts the next token may predict further ones beside it.
+        self._predicts_next = False
+
+    def check(self, seen: Labels) -> Checked:
+        """Find the offset at which targets are the tokens."""
+        tokens, targets = seen.tokens, seen.targets.reshape(-1)
+        if tokens.ndim != 2 or tokens.shape[1] < 8:
+            return Unchecked("there are no tokens in rows of 8 and more")
+        rows, length = tokens.shape
+        if targets.size == rows * length:
+            table = targets.reshape(rows, length)
+        elif targets.size == rows * (length - 1):
+            table = np.full((rows, length), seen.ignored, targets.dtype)
+            table[:, :-1] = targets.reshape(rows, length - 1)
+        else:
+            return Unchecked("targets have another number of elements than the tokens")
+        shares = {offset: _agreement(tokens, table, offset, seen.ignored) for offset in (0, 1, 2, -1)}
+        best = [offset for offset, share in shares.items() if share > 0.99]
+        if 1 in best:
+            self._predicts_next = True
+            return [] if len(best) == 1 else Unchecked("tokens repeat, so that no offset can be told")
+        if self._predicts_next or len(best) != 1 or (best[0] == 0 and not seen.is_causal):
+            return Unchecked("targets are not the tokens of the inputs at any one offset")
+        said = {
+            0: "are the tokens that the model gets at the same place: it learns to copy them",
+            2: "are the tokens two places ahead: they are shifted twice",
+            -1: "are the tokens before",
+        }[best[0]]
+        return [self.found("labels", f"the targets {said}", None)]
+
+
+def _agreement(tokens: Array, targets: Array, offset: int, ignored: int) -> float:
+    """Share of the targets that count which are the tokens `offset` places ahead; 0 where fewer than 8 are known."""
+    length = tokens.shape[1]
+    if offset >= 0:
+        ahead, those = tokens[:, offset:], targets[:, : length - offset]
+    else:
+        ahead, those = tokens[:, :offset], targets[:, -offset:]
+    counts = those != ignored
+    if np.count_nonzero(counts) < 8:
+        return 0.0
+    return float(np.mean(ahead[counts] == those[counts]))

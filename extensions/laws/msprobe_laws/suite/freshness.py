@@ -1,0 +1,213 @@
+"""Whether an optimizer gets the gradients of the backward passes since its step before, and nothing of that one.
+
+What a step gets is the sum of what the last passes gave, times one factor: of a loss scale, of clipping. Where it is
+that sum and the gradient of the step before on top, it was not set to zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from msprobe_laws.law import Checked, Finding, Unchecked, few_digits, listed
+from msprobe_laws.observation import Array, Update, UpdatedParameter, smallest, unit_roundoff
+from msprobe_laws.training import FRESH
+
+#: Bits by which elements must agree before a sum is what a step got, and where one factor is fitted to them.
+_BITS, _BITS_OF_FITTED = 20.0, 40.0
+#: Factors of two parameters are the same to within this part: each is fitted to rounded values.
+_SAME = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What backward passes gave to one parameter since the step before.
+
+    Attributes:
+        given: of each, in order; None for one that cannot be read.
+        late: those of the records that stand behind the step's, of which some belong to it.
+        dtypes: of all of these.
+        had_some: whether the dump of the step before shows passes that gave it something.
+    """
+
+    given: Sequence[Array | None]
+    late: Sequence[Array | None] = ()
+    dtypes: Sequence[str] = ()
+    had_some: bool = False
+
+
+def mean_of(ranks: Sequence[Passes]) -> Passes | None:
+    """What data parallelism makes of the passes of its ranks; None where these are not as many on each."""
+    if len({(len(one.given), len(one.late)) for one in ranks}) > 1:
+        return None
+    given, late = (
+        [None if array is None else array / len(ranks) for of_pass in zip(*found) for array in of_pass]
+        for found in ([one.given for one in ranks], [one.late for one in ranks])
+    )
+    dtypes = [dtype for one in ranks for dtype in one.dtypes]
+    return Passes(given, late, dtypes, all(one.had_some for one in ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A sum that the gradient may be, and the sum of the magnitudes, to which its rounding belongs."""
+
+    total: Array
+    magnitude: Array
+    terms: int
+    is_stale: bool
+
+    def plus(self, array: Array, *, is_stale: bool = False) -> _Sum:
+        return _Sum(self.total + array, self.magnitude + np.abs(array), self.terms + 1, self.is_stale or is_stale)
+
+    def relative(self, unit: float) -> float:
+        """How far rounding may be off: each term is rounded, each sum, and what the factor makes of it."""
+        return 2 * (self.terms + 4) * unit
+
+    def tolerance(self, factor: float, unit: float, tiny: float) -> Array:
+        return self.relative(unit) * factor * self.magnitude + 4 * tiny
+
+
+#: (whether it holds the gradient of the step before, factor) of a sum that is the gradient.
+_Fit = tuple[bool, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What the gradient of one parameter may be.
+
+    Attributes:
+        fits: of the sums that give it; one alone where its elements tell which it is.
+        is_told: whether they do.
+        off: by a factor, how far it is from what this step's passes gave, in tolerances; norms of both.
+    """
+
+    fits: Sequence[_Fit]
+    is_told: bool
+    off: Callable[[float], tuple[float, float, float]]
+
+    def told_by(self, known: Collection[_Fit]) -> _Fit | None:
+        """What it is; where its own elements are too few to tell, by what other parameters are."""
+        if self.is_told:
+            return self.fits[0]
+        for is_stale, factor in sorted(self.fits):
+            if any(is_stale == kind and abs(factor - other) <= _SAME * other for kind, other in known):
+                return is_stale, factor
+        return None
+
+
+def fresh(update: Update, before: Update | None, passes_of: Callable[[str], Iterable[Passes]]) -> Checked:
+    """What the law says of one step.
+
+    Args:
+        update: the step.
+        before: the step before; None where it is not known.
+        passes_of: what a parameter was given; more than one where it may be one or the other.
+    """
+    older = {} if before is None else {item.name: item for item in before.parameters}
+    judged: dict[str, _Judged] = {}
+    for item in update.parameters:
+        for passes in passes_of(item.name) if item.gradient is not None else ():
+            assert item.gradient is not None
+            found = _judged(item.gradient, item.gradient_dtype, older.get(item.name), passes)
+            if item.name not in judged or found.is_told or not judged[item.name].fits:
+                judged[item.name] = found
+            if found.is_told:
+                break
+    if not judged:
+        return Unchecked("no parameter has a gradient", is_moot=True)
+    known = {(False, 1.0), *(one.fits[0] for one in judged.values() if one.is_told)}
+    told = {name: one.told_by(known) for name, one in judged.items()}
+    findings = [_finding(name, judged[name], fit[1]) for name, fit in told.items() if fit is not None and fit[0]]
+    unknown = [name for name, fit in told.items() if fit is None]
+    if findings or not unknown:
+        return findings
+    return Unchecked(
+        f"gradients of {len(unknown)} of {len(told)} parameters ({listed(unknown)}) are no sum of what the recorded "
+        "backward passes gave (begun before the dump, reduced over ranks, or changed by the script?)"
+    )
+
+
+def _judged(gradient: Array, dtype: str, before: UpdatedParameter | None, passes: Passes) -> _Judged:
+    older = None if before is None else before.gradient
+    dtypes = (dtype, *passes.dtypes)
+    unit, tiny = max(map(unit_roundoff, dtypes)), max(map(smallest, dtypes))
+    off = partial(_off, gradient, None, unit, tiny)
+    arrays = [*passes.given, *passes.late, gradient, *(() if older is None else (older,))]
+    if any(array is None or array.size != gradient.size or not np.all(np.isfinite(array)) for array in arrays):
+        return _Judged((), False, off)
+    if not np.any(gradient):
+        return _Judged(((False, 1.0),), True, off)
+    sums = list(_sums(passes, older if older is not None and np.any(older) else None, gradient.size))
+    off = partial(_off, gradient, next((one for one in sums if not one.is_stale), None), unit, tiny)
+    fits: list[_Fit] = []
+    for factor, least in ((1.0, _BITS), (None, _BITS_OF_FITTED)):
+        found: dict[bool, tuple[float, float]] = {}
+        for one in sums:
+            if (fit := _fits(gradient, one, factor, unit, tiny)) is not None:
+                found.setdefault(one.is_stale, fit)
+        # By one factor both may fit, where gradients are alike from step to step. Not so by the factor 1, but where
+        # the gradient of the step before is below rounding.
+        is_stale = False not in found
+        if found and found[is_stale][1] >= least and (factor == 1.0 or len(found) == 1):
+            return _Judged(((is_stale, found[is_stale][0]),), True, off)
+        fits += [(kind, fit[0]) for kind, fit in found.items()]
+    return _Judged(fits, False, off)
+
+
+def _off(gradient: Array, own: _Sum | None, unit: float, tiny: float, factor: float) -> tuple[float, float, float]:
+    """See `_Judged.off`."""
+    norm = float(np.linalg.norm(gradient))
+    if own is None:
+        return 1 / unit, norm, 0.0
+    rest = float(np.linalg.norm(gradient - factor * own.total))
+    allowed = own.relative(unit) * max(norm, factor * float(np.linalg.norm(own.magnitude))) + tiny
+    return rest / allowed, norm, factor * float(np.linalg.norm(own.total))
+
+
+def _sums(passes: Passes, older: Array | None, size: int) -> Iterator[_Sum]:
+    """What the gradient may be: all passes, then fewer of the first; each with the gradient of the step before, too."""
+    nothing = _Sum(np.zeros(size), np.zeros(size), 0, False)
+    for late in range(len(passes.late) + 1):
+        own = [array for array in (*passes.given, *passes.late[:late]) if array is not None]
+        sums = [nothing]
+        for array in reversed(own):
+            sums.append(sums[-1].plus(array))
+        for one in reversed(sums):
+            if one.terms:
+                yield one
+            # A parameter of which no passes are recorded is not watched.
+            if older is not None and (one.terms or (passes.had_some and not own)):
+                yield one.plus(older, is_stale=True)
+
+
+def _fits(given: Array, one: _Sum, factor: float | None, unit: float, tiny: float) -> tuple[float, float] | None:
+    """(factor by which the sum is what was given, how many bits of them agree); None where it is not."""
+    if factor is None:
+        square = float(one.total @ one.total)
+        factor = float(given @ one.total) / square if square else 0.0
+        if not factor > 0 or not math.isfinite(factor):
+            return None
+    if np.any(np.abs(given - factor * one.total) > one.tolerance(factor, unit, tiny)):
+        return None
+    telling = int(np.count_nonzero((np.abs(given) > 16 * tiny) | (factor * one.magnitude > 16 * tiny)))
+    return factor, max(0, telling - (factor != 1.0)) * max(0.0, -math.log2(one.relative(unit)))
+
+
+def _finding(name: str, one: _Judged, factor: float) -> Finding:
+    size, norm, own = one.off(factor)
+    whole, part = few_digits(norm), few_digits(own)
+    if own:
+        message = f"its gradient, of norm {whole}, is that of this step's backward passes, of norm {part}, and that of"
+        message += " the step before, added up"
+    else:
+        message = (
+            f"no backward pass of this step gave it a gradient, and it holds that of the step before, norm {whole}"
+        )
+    return Finding(
+        FRESH, name, f"{message}: it was not set to zero (are gradients cleared in each step, as zero_grad does?)", size
+    )

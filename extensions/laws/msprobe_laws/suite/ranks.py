@@ -1,0 +1,121 @@
+"""Laws on all ranks of one run, from what each has written while it trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msprobe_collector.dump_format.values import printable
+from msprobe_laws.suite.live import LawsFile
+from pytest_msprobe.verdicts import OutputRow, Verdict
+
+_SHOWN = 20
+_NO_MASKS = "no two ranks have drawn masks of one layer for different batches"
+
+
+def judge_replicas(files: Sequence[LawsFile]) -> Verdict:
+    """Whether replicas of parameters are equal on the ranks that hold them, after each step that all have written."""
+    if len(files) < 2:
+        return Verdict("skip", "the run has one rank")
+    compared = 0
+    for place in sorted(set.intersection(*(set(laws.replicas) for laws in files)), key=lambda place: place[::-1]):
+        about, step = place
+        for ranks in _groups(files, place):
+            entries = {laws.rank: laws.replicas[place] for laws in files if laws.rank in ranks}
+            if len(entries) < 2:
+                continue
+            compared += 1
+            first = {laws.rank: laws.replicas.get((about, 0), {}) for laws in files if laws.rank in ranks}
+            wanted = _replicas(entries, first)
+            held = {rank: _texts(entry.get("parameters")) for rank, entry in entries.items()}
+            if odd := [(name, where) for name, where in _differing(held) if name in wanted]:
+                name, where = odd[0]
+                more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+                message = (
+                    f"{name}{more}: ranks {where} have replicas that differ after step {step} of {printable(about)}"
+                )
+                rows = tuple(
+                    OutputRow(name, "", "", (), "error", f"ranks {where} differ") for name, where in odd[:_SHOWN]
+                )
+                return Verdict("error", message, rows, explanation=message)
+    if not compared:
+        return Verdict("skip", "no ranks hold replicas (DistributedDataParallel, or gradients that all_reduce sums)")
+    return Verdict("pass", f"replicas are equal in {compared} comparisons of ranks")
+
+
+def _replicas(entries: Mapping[int, Mapping[str, Any]], first: Mapping[int, Mapping[str, Any]]) -> set[str]:
+    """Names of parameters that ranks must have alike.
+
+    All, where DistributedDataParallel says so; else those whose gradients are summed over the ranks, and those that
+    began alike on all of them by more than being constant.
+    """
+    if any(entry.get("are_all") is True for entry in entries.values()):
+        return {name for entry in entries.values() for name in _texts(entry.get("parameters"))}
+    summed = {str(name) for entry in entries.values() for name in entry.get("reduced") or ()}
+    begins = [_texts(entry.get("begins")) for entry in first.values()]
+    constant = {str(name) for entry in first.values() for name in entry.get("constant") or ()}
+    alike = {name for name in (begins[0] if begins else ()) if len({one.get(name) for one in begins}) == 1}
+    return summed | (alike - constant)
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {printable(str(key)): str(item) for key, item in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _groups(files: Sequence[LawsFile], place: tuple[str, int]) -> Iterator[tuple[int, ...]]:
+    found = set()
+    for laws in files:
+        ranks = laws.replicas[place].get("ranks")
+        if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks):
+            found.add(tuple(sorted(ranks)))
+    yield from sorted(found)
+
+
+def _differing(held: Mapping[int, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """(parameter, the ranks whose copies are not those of most) of each that differs."""
+    names = dict.fromkeys(name for parameters in held.values() for name in parameters)
+    for name in names:
+        digests = {rank: parameters.get(name) for rank, parameters in held.items()}
+        usual, count = Counter(map(str, digests.values())).most_common(1)[0]
+        if count < len(digests):
+            odd = [rank for rank, digest in digests.items() if str(digest) != usual]
+            rest = [rank for rank in digests if rank not in odd]
+            yield name, f"{', '.join(map(str, odd))} and {', '.join(map(str, rest))}"
+
+
+def judge_draws(files: Sequence[LawsFile]) -> Verdict:
+    """Whether ranks that train on different data have drawn different dropout masks."""
+    if len(files) < 2:
+        return Verdict("skip", "the run has one rank")
+    compared = 0
+    for step in sorted(set.intersection(*(set(laws.draws) for laws in files))):
+        entries = sorted(((laws.rank, laws.draws[step]) for laws in files), key=lambda entry: entry[0])
+        for at, (rank, entry) in enumerate(entries):
+            for other, before in entries[:at]:
+                if entry.get("batch") == before.get("batch") or entry.get("place") != before.get("place"):
+                    continue
+                same = _are_one_mask(entry, before)
+                compared += same is not None
+                if same:
+                    place = printable(str(entry.get("place", "")))
+                    message = (
+                        f"{place}: ranks {other} and {rank} draw the same dropout mask in step {step} for different "
+                        "batches: seed each data-parallel rank differently"
+                    )
+                    row = OutputRow(place, "", "", (), "error", message)
+                    return Verdict("error", message, (row,), explanation=message)
+    return Verdict("pass", f"masks of {compared} pairs of ranks differ") if compared else Verdict("skip", _NO_MASKS)
+
+
+def _are_one_mask(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | None:
+    """Whether two masks are equal where both tell something; None where that is too little."""
+    try:
+        dropped = [int(str(entry["dropped"]), 16) for entry in (one, other)]
+        known = int(str(one["known"]), 16) & int(str(other["known"]), 16)
+    except (KeyError, ValueError):
+        return None
+    lost = (dropped[0] & known).bit_count()
+    if known.bit_count() < 64 or not 8 <= lost <= known.bit_count() - 8:
+        return None
+    return dropped[0] & known == dropped[1] & known

@@ -1,0 +1,441 @@
+"""The suite `laws`: one item per law and record of an optimizer, or per law and thing that was watched in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.values import printable
+from msprobe_laws.suite.backwards import Backwards
+from msprobe_laws.suite.live import FILE, Checked, LawsFile, read_laws
+from msprobe_laws.suite.options import OPTIONS
+from msprobe_laws.suite.recorded import (
+    CLIP,
+    NotRecordedError,
+    clipping_of,
+    dtype_of,
+    elements_of,
+    names,
+    update_of,
+)
+from msprobe_laws.suite.report import LawsReport, LawsSummary, law_of
+from msprobe_laws.suite.steps import OptimizerSteps
+from pytest_msprobe.suites.contract import (
+    Context,
+    Group,
+    Record,
+    Suite,
+    SuiteError,
+    SuiteReport,
+    escape,
+    file_id,
+    place_in,
+)
+from pytest_msprobe.verdicts import MOOT, Figure, OutputRow, Status, StepPosition, Verdict
+
+if TYPE_CHECKING:
+    from msprobe_collector.dump_format.leaves import Leaf
+    from msprobe_laws.formula_check import FormulaCheck
+    from msprobe_laws.law import Checked as Result
+    from msprobe_laws.observation import Update
+    from msprobe_laws.suite.freshness import Passes
+
+#: Laws on a record of an optimizer, and on one of clipping; those that look at a `FormulaCheck` first.
+_OF_FORMULA = ("update-formula", "moments-formula", "decay-as-declared", "updates-arrive")
+_OF_UPDATE = ("step-counter", "something-updated", "hyper-parameters")
+#: Laws from one step to the next.
+_CONTINUES, _FRESH = "state-continues", "gradients-are-fresh"
+_OF_CLIPPING = ("clip-norm",)
+#: The thing whose laws are about all ranks, and its laws.
+RANKS = "ranks"
+_OF_RANKS = ("replicas-agree", "ranks-draw-differently")
+_MOST_ROWS = 20
+#: Ranks whose gradients are averaged, and dumps whose backward passes are kept: of these ranks in two steps.
+_MOST_RANKS, _MOST_KEPT = 8, 16
+
+
+@dataclass(slots=True)
+class _Read:
+    """A record of an optimizer, read once for all of its laws."""
+
+    of: tuple[Path, str]
+    update: Update | None = None
+    formula: FormulaCheck | None = None
+    before: Update | None = None
+    problem: str = ""
+    is_fault: bool = False
+
+
+class LawsSuite(Suite):
+    """Checks laws of training."""
+
+    name = "laws"
+    title = "Laws of training"
+    item_noun = "laws of optimizers' steps and of the training"
+    group_noun = "optimizers and other parts"
+    options = OPTIONS
+    figures = (Figure("ratio", "Size/tolerance", ".3g"),)
+
+    @classmethod
+    def summary(cls) -> LawsSummary:
+        return LawsSummary()
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._dumps: dict[Path, Dump] = {}
+        self._laws: dict[Path, LawsFile] = {}
+        self._read: _Read | None = None
+        self._steps = OptimizerSteps(self._dump, self.files)
+        self._backwards: dict[Path, Backwards] = {}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self._context.dumps
+
+    def groups(self, file: Path) -> Iterator[Group]:
+        """Records of optimizers in a dump; what was watched in a file of laws, and after the first one all ranks.
+
+        Raises:
+            SuiteError: the file says nothing of optimizers, or cannot be read.
+        """
+        if file.name != FILE:
+            found = list(names(self._dump(file)))
+            if not found and not self._has_optimizers(Slot.of(file).rank):  # else it is a part of a step
+                raise SuiteError(
+                    f"{file}: holds no record of an optimizer; dump steps with start() before and stop() after "
+                    "optimizer.step(), or check laws in training with MSPROBE_LAWS=1"
+                )
+            for record in found:
+                call = record.rpartition(".")[0] or record
+                parts = _OF_CLIPPING if record.startswith(CLIP) else (*_OF_FORMULA, *_OF_UPDATE, _CONTINUES, _FRESH)
+                yield from (_group(call, law, record) for law in parts)
+            return
+        laws = self._file(file)
+        if not laws.things:
+            raise SuiteError(f"{file}: says of no law that it was checked; the process ended before its first step")
+        for about, things in laws.things.items():
+            for law in things:
+                yield _group(about, law, (about, law))
+        if file == self._of_run(file)[0]:
+            yield from (_group(RANKS, law, None) for law in _OF_RANKS)
+
+    def _has_optimizers(self, rank: int | None) -> bool:
+        """Whether any dump of a rank holds records of optimizers."""
+        for path in self.files:
+            with suppress(DumpError):
+                if path.name != FILE and Slot.of(path).rank == rank and any(names(self._dump(path))):
+                    return True
+        return False
+
+    def judge(self, record: Record) -> Verdict:
+        verdict = self._judge_live(record) if record.file.name == FILE else self._judge_recorded(record)
+        if verdict.status != "error":
+            return verdict
+        return replace(verdict, properties=(("kind", law_of(record.call)), *verdict.properties))
+
+    def headline(self, record: Record) -> str:
+        return record.call
+
+    def api(self, record: Record) -> ApiName:
+        """Type `Law` and what the law is about, so that hooks choose by it."""
+        return ApiName("Law", record.call, 0)
+
+    def marks(self, record: Record) -> tuple[str, ...]:
+        return (law_of(record.call).replace("-", "_"), "Law")
+
+    def place(self, record: Record) -> StepPosition:
+        if record.file.name != FILE:
+            return place_in(self._dump(record.file), record.payload)
+        told = self._told(record)
+        step = told[0].get("step") if told else None
+        source = printable(str(told[0].get("source", ""))) if told else ""
+        rank = None if record.payload is None else self._file(record.file).rank
+        return StepPosition(rank=rank, step=step if isinstance(step, int) else None, source=source)
+
+    def frames(self, record: Record) -> Sequence[Frame]:
+        return () if record.file.name == FILE else self._dump(record.file).stacks.frames(record.payload)
+
+    def header(self) -> list[str]:
+        files = self.files
+        shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} files"
+        return [f"msprobe: {shown}: laws of training, from what optimizers get and leave"]
+
+    def dumps(self) -> Iterator[Dump]:
+        for path in self.files:
+            with suppress(DumpError):
+                if path.name != FILE:
+                    yield self._dump(path)
+
+    def warnings(self) -> Iterator[str]:
+        for path in self.files:
+            with suppress(SuiteError):
+                if path.name == FILE:
+                    laws = self._file(path)
+                    yield from filter(None, (laws.problem, f"{path}: {laws.fault}" if laws.fault else ""))
+
+    def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
+        return LawsReport(self._context.out)
+
+    def advice_when_empty(self) -> str:
+        return "no law could be checked: the reasons say what is missing"
+
+    # Recorded
+
+    def _judge_recorded(self, record: Record) -> Verdict:
+        dump, name, asked = self._dump(record.file), record.payload, law_of(record.call)
+        try:
+            if asked in _OF_CLIPPING:
+                from msprobe_laws.signals import ClipNorm
+
+                clipping = clipping_of(dump, name)
+                return _verdict(ClipNorm().check(clipping), len(clipping.names), "gradients", clipping.source)
+        except NotRecordedError as error:
+            return Verdict("skip", str(error))
+        except DumpError as error:
+            return Verdict("error", printable(str(error)))
+        read = self._read_of(record)
+        if read.update is None or read.formula is None:
+            return Verdict("error" if read.is_fault else "skip", read.problem)
+        if asked in (_CONTINUES, _FRESH):
+            try:
+                result = self._judge_across(record, read.update, read.before, is_fresh=asked == _FRESH)
+            except DumpError as error:  # a tensor of a backward pass
+                return Verdict("error", printable(str(error)))
+        else:
+            result = _laws()[asked].check(read.formula if asked in _OF_FORMULA else read.update)
+        return _verdict(result, len(read.update.parameters), "parameters", read.update.source)
+
+    def _judge_across(self, record: Record, update: Update, before: Update | None, *, is_fresh: bool) -> Result:
+        """What a law from one step to the next says; of the first step nothing is left open that a later one shows."""
+        from msprobe_laws.law import Unchecked
+        from msprobe_laws.suite.freshness import fresh
+        from msprobe_laws.updates import StateContinues
+
+        if is_fresh:
+            result = fresh(update, before, partial(self._passes, record.file, record.payload))
+        else:
+            law = StateContinues()
+            if before is not None:
+                law.check(before)
+            result = law.check(update)
+        if before is not None or not isinstance(result, Unchecked) or result.is_moot:
+            return result
+        if self._steps.is_followed(record.file, record.payload):
+            return Unchecked("it is the first step that the dump holds of this optimizer; the next one is judged", True)
+        why = result.reason if is_fresh else "the step before it is not in the dump"
+        return Unchecked(f"{why}; collect {'' if self._steps.has_several else 'two '}steps one after another")
+
+    def _passes(self, file: Path, record: str, name: str) -> Iterator[Passes]:
+        """What the backward passes since the step before gave to the parameter `name`: here, then over all ranks."""
+        from msprobe_laws.suite.freshness import mean_of
+
+        yield self._passes_of_rank(file, record, name)
+        ranks = [path for path in self.files if path.parent.parent == file.parent.parent and path.name == file.name]
+        if 1 < len(ranks) <= _MOST_RANKS and all(record in self._dump(path) for path in ranks):
+            mean = mean_of([self._passes_of_rank(path, record, name) for path in ranks])
+            if mean is not None:
+                yield mean
+
+    def _passes_of_rank(self, file: Path, record: str, name: str) -> Passes:
+        from msprobe_laws.suite.freshness import Passes
+
+        since = self._steps.since(file, record)
+        given: list[tuple[Path, Leaf]] = []
+        for path, places in since.parts:
+            given += [(path, leaf) for place, leaf in self._backwards_in(path).to(name) if place in places]
+        late = [(file, leaf) for place, leaf in self._backwards_in(file).to(name) if place in since.later]
+        return Passes(
+            [elements_of(self._dump(path), leaf, name) for path, leaf in given],
+            [elements_of(self._dump(path), leaf, name) for path, leaf in late],
+            [dtype_of(leaf) for _, leaf in (*given, *late)],
+            had_some=since.before is not None and bool(self._backwards_in(since.before[0]).to(name)),
+        )
+
+    def _backwards_in(self, path: Path) -> Backwards:
+        if path not in self._backwards:
+            if len(self._backwards) >= _MOST_KEPT:
+                self._backwards.clear()
+            self._backwards[path] = Backwards(self._dump(path))
+        return self._backwards[path]
+
+    def _read_of(self, record: Record) -> _Read:
+        if self._read is None or self._read.of != (record.file, record.payload):
+            self._read = read = _Read((record.file, record.payload))
+            dump = self._dump(record.file)
+            try:
+                from msprobe_laws.formula_check import FormulaCheck
+
+                read.update = update_of(dump, record.payload, 1)
+                read.formula = FormulaCheck(read.update)
+                if (before := self._steps.since(record.file, record.payload).before) is not None:
+                    path, name = before
+                    with suppress(DumpError, NotRecordedError):
+                        read.before = update_of(self._dump(path), name, 0)
+            except NotRecordedError as error:
+                read.problem = str(error)
+            except DumpError as error:
+                read.problem, read.is_fault = printable(str(error)), True
+        return self._read
+
+    # Live
+
+    def _judge_live(self, record: Record) -> Verdict:
+        if record.payload is None:
+            return self._judge_ranks(record)
+        item = self._checked(record)
+        if item is None:
+            return Verdict("error", "the file says no more of this law; it was changed while it was read")
+        told = item.told
+        if told or item.findings:
+            rows = tuple(_row(entry) for entry in told[:_MOST_ROWS])
+            lines = [_described(entry) for entry in told]
+            more = f"in {item.findings} of {item.checks} checks" if item.checks >= item.findings > 0 else ""
+            first = lines[0] if lines else "it does not hold; the findings are not in the file"
+            return Verdict(
+                "error",
+                f"{first}{f' ({more})' if more else ''}",
+                rows,
+                explanation="\n".join(lines),
+                properties=_called_from(told),
+            )
+        if item.checks:
+            return Verdict("pass", f"checked {item.checks} times")
+        return Verdict("skip", item.reason or "it was not checked")
+
+    def _judge_ranks(self, record: Record) -> Verdict:
+        from msprobe_laws.suite.ranks import judge_draws, judge_replicas
+
+        files = []
+        for path in self._of_run(record.file):
+            with suppress(SuiteError):
+                files.append(self._file(path))
+        return judge_replicas(files) if law_of(record.call) == _OF_RANKS[0] else judge_draws(files)
+
+    def _checked(self, record: Record) -> Checked | None:
+        about, law = record.payload
+        return self._file(record.file).things.get(about, {}).get(law)
+
+    def _told(self, record: Record) -> Sequence[Mapping[str, Any]]:
+        item = None if record.payload is None else self._checked(record)
+        return () if item is None else item.told
+
+    def _of_run(self, file: Path) -> list[Path]:
+        """Files of the ranks of one run: those in folders beside each other."""
+        return [path for path in self.files if path.name == FILE and path.parent.parent == file.parent.parent]
+
+    def _dump(self, path: Path) -> Dump:
+        if path not in self._dumps:
+            self._dumps[path] = Dump(path)
+        return self._dumps[path]
+
+    def _file(self, path: Path) -> LawsFile:
+        if path not in self._laws:
+            self._laws[path] = read_laws(path)
+        return self._laws[path]
+
+
+def _laws() -> dict[str, Any]:
+    from msprobe_laws import updates
+
+    class ArrivesAtOnce(updates.UpdatesArrive):
+        """In a dump of one step no patience helps."""
+
+        _PATIENCE = 1
+
+    kinds = (
+        updates.UpdateFormula,
+        updates.MomentsFormula,
+        updates.DecayAsDeclared,
+        ArrivesAtOnce,
+        updates.StepCounter,
+        updates.SomethingUpdated,
+        updates.HyperParameters,
+    )
+    return {kind.name: kind() for kind in kinds}
+
+
+def _group(subject: str, law: str, payload: object) -> Group:
+    """One law asked of one thing: a call of its own, so that JUnit and lost workers name it."""
+    call = f"{subject}.{law}"
+    return Group("", printable(call), (escape(call),), payload)
+
+
+def _verdict(result: Result, count: int, what: str, source: str) -> Verdict:
+    from msprobe_laws.law import Unchecked
+    from msprobe_laws.updates import summed_up
+
+    if isinstance(result, Unchecked):
+        return Verdict("skip", result.reason, properties=((MOOT, result.reason),) if result.is_moot else ())
+    if not result:
+        return Verdict("pass", f"holds for {count} {what}")
+    entries: Iterable[Mapping[str, Any]] = [
+        {
+            "parameter": finding.parameter,
+            "others": finding.others,
+            "other_count": len(finding.others),
+            "size": finding.size,
+            "message": finding.message,
+            "source": source,
+        }
+        for finding in summed_up(result)
+    ]
+    lines = [_described(entry) for entry in entries]
+    rows = tuple(_row(entry) for entry in entries)
+    return Verdict("error", lines[0], rows, explanation="\n".join(lines), properties=_called_from(list(entries)))
+
+
+def _row(entry: Mapping[str, Any]) -> OutputRow:
+    status: Status = "error"
+    size = entry.get("size")
+    number = float(size) if isinstance(size, (int, float, str)) and _is_number(size) else None
+    message = printable(str(entry.get("message", "")))
+    return OutputRow(printable(str(entry.get("parameter", ""))), "", "", (), status, message, figures={"ratio": number})
+
+
+def _is_number(value: float | str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _described(entry: Mapping[str, Any]) -> str:
+    """`c.weight and 3 more: ... (220 times its tolerance); step 4, train.py:55, in main: optimizer.step()`."""
+    count, size, step, source = (entry.get(key) for key in ("other_count", "size", "step", "source"))
+    text = printable(str(entry.get("parameter", "")))
+    if isinstance(count, int) and count:
+        text += f" and {count} more"
+    text += f": {printable(str(entry.get('message', '')))}"
+    if size is not None:
+        text += f" ({float(size):.3g} times its tolerance)" if _is_number(size) else ""
+    where = [f"step {step}"] if isinstance(step, int) else []
+    where += [printable(str(source))] if source else []
+    return text + (f"; {', '.join(where)}" if where else "")
+
+
+def _called_from(told: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str | float], ...]:
+    source = next((printable(str(entry["source"])) for entry in told if entry.get("source")), "")
+    return (("called_from", source.partition(",")[0]),) if source else ()
+
+
+SUITE = LawsSuite
+
+
+def make(context: Context) -> LawsSuite:
+    """The suite for one process of a run.
+
+    Raises:
+        SuiteError: there is neither a dump nor a file of laws.
+    """
+    if not context.dumps:
+        raise SuiteError(
+            "--msprobe-suite=laws needs --msprobe-dump=PATH: a dump, or a folder that MSPROBE_LAWS has written"
+        )
+    return LawsSuite(context)

@@ -1,0 +1,211 @@
+"""Laws of a MindSpore training: what they say of wrong and right ones, and that they change no bit."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+from mindspore.experimental import optim
+
+from msprobe_laws.mindspore.watch import Watch
+from quality.laws.entries import Entry, catalogue
+from quality.laws.mindspore_parts import Mlp, rows, squared
+
+ENTRIES = {entry.name: entry for entry in catalogue("mindspore")}
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[None]:
+    watch = Watch(folder, ())
+    watch.install()
+    try:
+        yield
+    finally:
+        watch.close()
+
+
+def lines(folder: Path, kind: str) -> list[dict[str, Any]]:
+    text = (folder / "rank0" / "laws.jsonl").read_text("utf-8")
+    return [row for row in map(json.loads, text.splitlines()) if row["kind"] == kind]
+
+
+def told(entry: Entry, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """(law, first name) of the findings in the last start of a script of the catalogue."""
+    monkeypatch.chdir(folder)
+    for run in range(entry.runs):
+        with watched(folder / f"laws{run}"):
+            entry.train()
+    assert not (folder / f"laws{entry.runs - 1}" / "rank0" / "dump_error_info.log").exists()
+    findings = lines(folder / f"laws{entry.runs - 1}", "finding")
+    return list(dict.fromkeys((row["law"], row["parameter"]) for row in findings))
+
+
+@pytest.mark.parametrize(
+    ("name", "law", "parameter"),
+    [
+        ("head exchanged after the optimizer was made", "in-an-optimizer", "head.weight"),
+        ("head in two optimizers", "in-one-optimizer", "head.weight"),
+        ("encoder stays frozen", "stays-trainable", "encoder.weight"),
+        ("accumulated gradients are never set to zero", "gradients-are-fresh", "encoder.weight"),
+        ("scaled gradients are applied", "scale-removed", "encoder.weight"),
+        ("functional dropout in evaluation", "dropout-off-in-eval", "AlwaysDropped"),
+        ("one mask in all layers", "dropout-independent", "drop2"),
+        ("labels are moved twice", "labels-aligned", "labels"),
+        ("head and embedding part", "ties-kept", "head"),
+        ("evaluation leaves a layer in float16", "storage-kept", "head.weight"),
+        ("always the first batch", "batches-differ", "dataset BatchDataset"),
+        ("only the network is saved", "resume-continues", "moment1.encoder.weight"),
+    ],
+)
+def test_a_broken_law_is_named_with_its_parameter(
+    name: str, law: str, parameter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert told(ENTRIES[name], tmp_path, monkeypatch) == [(law, parameter)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nn.SGD", "nn.AdamWeightDecay in groups", "loss scale", "accumulation in MindSpore", "TrainOneStepCell"],
+)
+def test_right_trainings_keep_all_laws(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(ENTRIES[name], tmp_path, monkeypatch) == []
+    checks = {row["law"]: row["checks"] for row in lines(tmp_path / "laws0", "checked")}
+    assert checks["update-formula"] == 10
+
+
+def trained(optimizer_of: Callable[[nn.Cell], Any], *, is_jitted: bool = False) -> list[np.ndarray]:
+    """The parameters that four steps leave."""
+    ms.set_seed(0)
+    network = Mlp(dropout=0.2)
+    network.set_train()
+    optimizer = optimizer_of(network)
+
+    def forward(x: Tensor, y: Tensor) -> Tensor:
+        return squared(network, x, y)
+
+    gradients_of = ms.value_and_grad(forward, None, optimizer.parameters)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        loss, gradients = gradients_of(x, y)
+        optimizer(ops.clip_by_global_norm(gradients, 0.5))
+        return loss
+
+    run = ms.jit(step) if is_jitted else step
+    for x, y in rows(4):
+        run(x, y)
+    return [item.asnumpy() for item in network.get_parameters()]
+
+
+def adam(network: nn.Cell) -> nn.Optimizer:
+    return nn.Adam(network.trainable_params(), 1e-2)
+
+
+def adamw(network: nn.Cell) -> Any:
+    return optim.AdamW(network.trainable_params(), lr=1e-2)
+
+
+@pytest.mark.parametrize("optimizer_of", [adam, adamw], ids=["nn", "experimental"])
+def test_laws_change_no_bit_of_a_training(optimizer_of: Callable[[nn.Cell], Any], tmp_path: Path) -> None:
+    plain = trained(optimizer_of)
+    with watched(tmp_path):
+        seen = trained(optimizer_of)
+    assert all(np.array_equal(one, other) for one, other in zip(plain, seen))
+    assert lines(tmp_path, "finding") == []
+
+
+@pytest.mark.graph_compiler
+def test_a_step_in_a_graph_trains_as_without_laws(tmp_path: Path) -> None:
+    plain = trained(adam, is_jitted=True)
+    with watched(tmp_path):
+        seen = trained(adam, is_jitted=True)
+    assert all(np.array_equal(one, other) for one, other in zip(plain, seen))
+
+
+def test_what_was_replaced_is_put_back(tmp_path: Path) -> None:
+    names = [(nn.Cell, "__call__"), (nn.Optimizer, "__call__"), (nn.Optimizer, "__init__"), (ops, "cross_entropy")]
+    before = [getattr(owner, name) for owner, name in names]
+    with watched(tmp_path):
+        assert [getattr(owner, name) for owner, name in names] != before
+    assert [getattr(owner, name) for owner, name in names] == before
+
+
+def test_an_optimizer_that_is_not_known_is_said_to_be_so(tmp_path: Path) -> None:
+    class Signs(nn.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(0.1, parameters)
+
+        def construct(self, gradients: Any) -> bool:
+            for item, gradient in zip(self.parameters, gradients):
+                ops.assign(item, item - 0.1 * ops.sign(gradient))
+            return True
+
+    with watched(tmp_path):
+        trained(lambda network: Signs(network.trainable_params()))
+    unchecked = {row["law"]: row["unchecked"] for row in lines(tmp_path, "checked")}
+    assert unchecked["update-formula"] == "no formula of Signs is known"
+    assert unchecked["in-one-optimizer"] == ""
+
+
+@pytest.mark.parametrize("kind", ["nn.Adam", "nn.SGD", "experimental"])
+def test_records_of_optimizers_hold_what_the_formula_needs(kind: str, tmp_path: Path) -> None:
+    from msprobe_collector.dump_format import Dump
+    from msprobe_collector.mindspore import PrecisionDebugger
+    from msprobe_laws.formula_check import FormulaCheck
+    from msprobe_laws.suite.recorded import update_of
+    from msprobe_laws.updates import MomentsFormula, UpdateFormula
+
+    (tmp_path / "config.json").write_text(
+        json.dumps({"task": "tensor", "level": "L0", "dump_path": str(tmp_path / "dump"), "step": [], "rank": []}),
+        "utf-8",
+    )
+    network = Mlp()
+    optimizer = {
+        "nn.Adam": lambda: nn.Adam(network.trainable_params(), 1e-2, weight_decay=0.1),
+        "nn.SGD": lambda: nn.SGD(network.trainable_params(), 0.05, 0.9, 0.1, 1e-2),
+        "experimental": lambda: optim.AdamW(network.trainable_params(), lr=1e-2),
+    }[kind]()
+    made: Any = PrecisionDebugger
+    made._the_one = None
+    debugger = made(str(tmp_path / "config.json"))
+    gradients_of = ms.value_and_grad(lambda x, y: squared(network, x, y), None, optimizer.parameters)
+    for x, y in rows(2):
+        debugger.start(network)
+        _, gradients = gradients_of(x, y)
+        optimizer(gradients)
+        debugger.stop()
+        debugger.step()
+    for step in range(2):
+        dump = Dump(next((tmp_path / "dump" / f"step{step}").glob("*/dump.json")))
+        record = next(name for name in dump.record_names if name.startswith("Optimizer."))
+        update = update_of(dump, record, step)
+        assert update.settings[0]["lr"] == (0.05 if kind == "nn.SGD" else 0.01)
+        assert UpdateFormula().check(FormulaCheck(update)) == []
+        if step or kind != "nn.SGD":
+            assert MomentsFormula().check(FormulaCheck(update)) == []
+
+
+def test_laws_keep_no_network_alive(tmp_path: Path) -> None:
+    network = Mlp()
+    gone = weakref.ref(network)
+
+    def train(network: nn.Cell) -> None:
+        optimizer = nn.Adam(network.trainable_params(), 1e-2)
+        gradients_of = ms.value_and_grad(lambda x, y: squared(network, x, y), None, optimizer.parameters)
+        for x, y in rows(2):
+            _, gradients = gradients_of(x, y)
+            optimizer(gradients)
+
+    with watched(tmp_path):
+        train(network)
+        del network
+        gc.collect()
+        assert gone() is None

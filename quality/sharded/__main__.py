@@ -1,0 +1,113 @@
+"""How often the suite `sharded` names the right place: right runs, and runs with a public bug.
+
+    python -m quality.sharded [--only PATTERN...] [--half seen|held-out] [--keep DIR]
+                            [--task tensor|statistics|sketch]
+                            [--write-only | --laws-only | --pairs] [--write-docs]
+
+Starts the ranks, dumps one step of each sharded run and of the run on one rank that it ought to equal, has
+the suite judge them, and compares what it names first with what the catalogue expects; once more without the run on one
+rank, by laws alone (--laws-only: only that). With --pairs some entries are judged by runs of several ranks. With
+--write-docs docs/sharded_quality.md becomes the page of these figures. Dumps that lie in DIR are taken from there:
+delete it after a change of the collector.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from quality.sharded import catalogue
+from quality.sharded.answers import Answer, answered, summary
+from quality.sharded.entries import Entry
+from quality.sharded.equality import differences
+from quality.sharded.launching import Launch
+from quality.sharded.page import PAGE, page_of
+from quality.sharded.tasks import TASKS
+from tools import ROOT
+
+
+def chosen(patterns: list[str], half: str | None) -> list[Entry]:
+    """Entries whose names match, of one half of the bugs; right runs belong to `seen`."""
+    entries = [one for one in catalogue.everything() if half is None or one.is_held_out is (half == "held-out")]
+    return [one for one in entries if any(fnmatchcase(one.name, pattern) for pattern in patterns)]
+
+
+def measured(
+    entries: list[Entry], folder: Path, task: str = "tensor", *, write_only: bool = False, laws_only: bool = False
+) -> tuple[Launch, list[Answer]]:
+    """Dumps and answers of these entries, below `folder`."""
+    launch = Launch(folder, task)
+    launch.run(entries)
+    answers = []
+    for entry in [] if write_only else entries:
+        failure = launch.failures.get(entry.name, "")
+        pair = launch.dump(entry), launch.logical(entry)
+        place = folder / "answers" / entry.folder
+        alone = None if failure else answered(entry, pair[0], None, place / "alone")
+        judged = Answer(entry, failure=failure) if failure or laws_only else answered(entry, *pair, place)
+        answers.append(replace(judged, alone=alone))
+        sys.stderr.write("".join(f"{one}\n" for one in (None if laws_only else judged, alone) if one is not None))
+    return launch, answers
+
+
+def paired(folder: Path, task: str) -> tuple[Launch, list[Answer]]:
+    """Dumps and answers of entries that are judged by a run of several ranks, below `folder`."""
+    launch = Launch(folder, task)
+    pairs = [(catalogue.by_name(name), catalogue.by_name(by)) for name, by in catalogue.PAIRS]
+    launch.run(list(dict.fromkeys(one for pair in pairs for one in pair)))
+    answers = []
+    for entry, by in pairs:
+        place = folder / "answers" / f"{entry.folder}_by_{by.folder}"
+        answers.append(answered(entry, launch.dump(entry), launch.dump(by), place))
+        sys.stderr.write(f"by {by.name}: {answers[-1]}\n")
+    return launch, answers
+
+
+def unequal(launch: Launch, entries: list[Entry]) -> Iterator[str]:
+    """Right runs that do not end where the run on one rank ends: faults of the catalogue."""
+    for entry in entries:
+        if entry.change is None and entry.name not in launch.failures:
+            apart = list(differences(entry, launch.dump(entry).parent, launch.logical(entry).parent))
+            if apart:
+                yield f"{entry.name}: no right run: {apart[0]}, and {len(apart) - 1} more"
+
+
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m quality.sharded")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="names of entries")
+    parser.add_argument("--half", choices=["seen", "held-out"], help="one half of the bugs")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="where dumps are kept and taken from")
+    parser.add_argument("--task", choices=TASKS, default="tensor", help="what is collected of values")
+    parser.add_argument("--write-only", action="store_true", help="write the dumps and say no more")
+    parser.add_argument("--laws-only", action="store_true", help="judge by laws alone, not by the run on one rank")
+    parser.add_argument("--pairs", action="store_true", help="judge by runs of several ranks")
+    parser.add_argument("--write-docs", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure, print the counts, and write the page when asked to."""
+    options = _asked()
+    task = options.task
+    only = {"write_only": options.write_only, "laws_only": options.laws_only}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.keep or Path(temporary)).resolve()
+        entries = chosen(options.only, options.half)
+        launch, answers = paired(folder, task) if options.pairs else measured(entries, folder, task, **only)
+        answers = [one.alone or one for one in answers] if options.laws_only else answers
+        failed = [] if options.pairs else list(unequal(launch, entries))
+    failed += [f"{name}: {reason}" for name, reason in launch.failures.items()]
+    failed += [f"{name}: the collector changed a bit" for name in launch.changed]
+    sys.stdout.write("\n".join([*summary(answers), *failed, ""]))
+    if options.write_docs:
+        PAGE.write_text(page_of(answers), encoding="utf-8")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
