@@ -21,7 +21,7 @@ from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.sides import ComparedDump, pair_dumps
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, statistics_of
 
-#: One decimal digit, for what one sample cannot tell. Measured (tools/benchmarks/suites.md): right values of a training
+#: One decimal digit, for what one sample cannot tell. Measured (`tools.benchmarks.noise`): right values of a training
 #: step whose sums ran in another order stay below a fifth of the tolerance in float32, below one in float16.
 FACTOR = 10
 #: Four statistics may all be small by chance, in one of 10,000 tensors by this factor; the record's others tell then.
