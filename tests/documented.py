@@ -81,7 +81,9 @@ def example(page: str, start: str) -> list[Command]:
 
 def code(page: str, first: str) -> str:
     """Return the block of Python of a page whose text starts with `first`."""
-    texts = re.findall(r"^```python[^\n]*\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    texts = re.findall(
+        r"^```python[^\n]*\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     (found,) = (text for text in texts if text.startswith(first))
     return str(found)
 

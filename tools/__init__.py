@@ -1,4 +1,4 @@
-"""Programs for who works on this project: `python -m tools.NAME` in a clone; CONTRIBUTING.md lists them. Nothing of it ships.
+"""Programs of the developers: `python -m tools.NAME` in a clone; CONTRIBUTING.md lists them. Nothing of it ships.
 
 They use helpers of the tests, which this makes importable.
 """

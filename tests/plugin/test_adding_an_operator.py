@@ -1,4 +1,4 @@
-"""The recipe of docs/extending.md, followed to the letter: its lines are added, and records of its operators are judged."""
+"""The recipe of docs/extending.md, to the letter: its lines are added, and records of its operators are judged."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,10 @@ ELSEWHERE = {
     ("README.md", "python3 -m venv .venv && . .venv"): ".ci/run",
     ("README.md", "python3 -m venv .venv-test"): ".ci/run",
     ("README.md", "pip install './pytest_msprobe-"): ".ci/installed",
-    ("README.md", "python -m msprobe_collector collect"): "tests/plugin/test_documented_commands.py",  # those of the next
+    (
+        "README.md",
+        "python -m msprobe_collector collect",
+    ): "tests/plugin/test_documented_commands.py",  # those of the next
     ("docs/ci.md", "#!/bin/bash"): "tests/plugin/test_hosts.py",
     ("docs/ci.md", "pytest --msprobe-dump=step0 --msprobe-shard=1/2"): "tests/plugin/test_hosts.py",
     ("docs/collecting.md", "python -m msprobe_collector collect"): "tests/plugin/test_first_verdict.py",
@@ -44,7 +46,10 @@ ELSEWHERE = {
     ("docs/repeat.md", "$ pytest --msprobe-dump=dump"): "tests/plugin/test_batch.py",
     ("docs/sharded.md", "$ pytest"): "tests/plugin/test_sharded_example.py",
     ("docs/standards.md", "$ pytest"): "tests/plugin/test_standards.py",
-    ("docs/two_runs.md", "$ pytest --msprobe-dump=target --msprobe-golden=golden -q"): "tests/plugin/test_page_examples.py",
+    (
+        "docs/two_runs.md",
+        "$ pytest --msprobe-dump=target --msprobe-golden=golden -q",
+    ): "tests/plugin/test_page_examples.py",
     ("docs/two_runs.md", "$ pytest --msprobe-dump=silu"): "tests/plugin/test_page_examples.py",
     ("docs/two_runs.md", "$ python train.py"): "tests/plugin/test_page_examples.py",
     ("docs/two_runs.md", "$ python collector/examples"): "tests/plugin/test_page_examples.py",
@@ -108,7 +113,9 @@ def test_each_block_is_executed_in_one_place() -> None:
 
 
 def test_readme_has_the_commands_of_the_first_verdict() -> None:
-    texts = [block.text for block in BLOCKS if block.start.startswith("python -m msprobe_collector collect --exit train")]
+    texts = [
+        block.text for block in BLOCKS if block.start.startswith("python -m msprobe_collector collect --exit train")
+    ]
     assert len(texts) == 2
     assert len(set(texts)) == 1
 
@@ -231,14 +238,12 @@ from pathlib import Path
 import pytest
 from pytest_msprobe.__main__ import main
 
-QUIET = ["-p", "no:hypothesispytest", "-p", "no:pytest_cov", "-p", "no:randomly"]
-
 def run(words):
     if "&&" in words:
         place = words.index("&&")
         return run(words[:place]) or run(words[place + 1 :])
     if words[0].endswith("pytest"):
-        return int(pytest.main([*QUIET, *("2" if word == "8" else word for word in words[1:])]))
+        return int(pytest.main(["2" if word == "8" else word for word in words[1:]]))
     if words[:3] == ["python", "-m", "pytest_msprobe"] and words[3] not in ("baseline", "diagnose"):  # they run pytest
         return main(words[3:])
     try:
@@ -268,7 +273,7 @@ Results = dict[tuple[str, tuple[str, ...]], list[Any]]
 
 
 def executed(listed: Sequence[Block], samples: Path, root: Path) -> Results:
-    """Run the commands of blocks; [exit code, text] of each by its page. Pages that need nothing else share a folder."""
+    """Run the commands of blocks; [exit code, text] of each. Pages that need nothing else share a folder."""
     places: dict[str, dict[tuple[str, ...], None]] = {}
     for block in listed:
         words = places.setdefault(place_of(block.page), {})
@@ -281,7 +286,9 @@ def executed(listed: Sequence[Block], samples: Path, root: Path) -> Results:
         before = [shlex.split(command) for command in BEFORE.get(place, ())]
         runs.append((place, str(folder), [*before, *words]))
     (root / "commands.json").write_text(json.dumps(runs))
-    environment = {**os.environ, "COLUMNS": "100", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    quiet = "-p no:hypothesispytest -p no:pytest_cov -p no:randomly"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "COLUMNS": "100", "PYTEST_ADDOPTS": quiet, "PATH": path}
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, str(root / "commands.json"), str(root / "results.json")],
         cwd=root,
@@ -344,7 +351,7 @@ def assert_done(results: Results, block: Block, command: Command) -> None:
 
 
 def assert_printed(text: str, lines: Sequence[str]) -> None:
-    """`text` has these lines, in this order; times, versions and rules may be others, ` ...` ends a line that goes on."""
+    """`text` has these lines, in this order; times, versions and rules may differ, ` ...` ends a line that goes on."""
     printed, *shown = map(without_details, (text, *lines))
     shown = [re.sub(r" \.\.\.$", "*", line) for line in shown]
     pytest.LineMatcher(printed.splitlines()).fnmatch_lines([line.replace("[", "[[]") for line in shown])

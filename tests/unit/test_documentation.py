@@ -75,7 +75,9 @@ def test_pages_are_few_and_short() -> None:
     assert len(texts) <= 26
     assert sum(len(text.split()) for text in texts.values()) <= 30_000
     assert [name for name, text in texts.items() if max(map(len, text.splitlines())) > 120] == []
-    elsewhere = {path for folder in ("collector", "tests", "tools", "pytest_msprobe") for path in (ROOT / folder).rglob("*.md")}
+    elsewhere = {
+        path for folder in ("collector", "tests", "tools", "pytest_msprobe") for path in (ROOT / folder).rglob("*.md")
+    }
     assert elsewhere == set()
 
 
@@ -126,7 +128,12 @@ def test_ci_jobs_install_what_one_variable_names_and_write_the_page(job: str) ->
 
 def test_ci_jobs_collect_diagnose_and_compare() -> None:
     texts = "".join((DOCS / "ci" / job).read_text(encoding="utf-8") for job in ("github-actions.yml", "gitlab-ci.yml"))
-    for command in ("msprobe_collector collect", "pytest_msprobe diagnose", "--msprobe-golden=", "pytest_msprobe merge"):
+    for command in (
+        "msprobe_collector collect",
+        "pytest_msprobe diagnose",
+        "--msprobe-golden=",
+        "pytest_msprobe merge",
+    ):
         assert command in texts
 
 
