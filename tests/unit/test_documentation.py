@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -79,6 +80,14 @@ def test_pages_are_few_and_short() -> None:
         path for folder in ("collector", "tests", "tools", "pytest_msprobe") for path in (ROOT / folder).rglob("*.md")
     }
     assert elsewhere == set()
+
+
+def test_the_glossary_has_the_words_of_an_answer() -> None:
+    from pytest_msprobe.diagnosis.value import _KIND_WORDS, WORDS, Confidence
+
+    bold = " ".join(re.findall(r"\*\*(.*?)\*\*", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.DOTALL)).split()
+    words = {*WORDS.values(), *_KIND_WORDS.values(), *get_args(Confidence)}
+    assert {word for word in words if word not in " ".join(bold)} == set()
 
 
 def test_pages_that_the_code_names_exist() -> None:
