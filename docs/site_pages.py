@@ -20,7 +20,6 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-from pytest_msprobe.run.old_names import GONE_IN, OLD_NAMES
 from pytest_msprobe.run.option_help import sections
 from pytest_msprobe.suites.options import Option
 
@@ -161,11 +160,6 @@ def _options() -> Iterator[str]:
         for title, options in section.questions:
             yield f"\n{title.capitalize()}:\n"
             yield from _table(*options)
-    yield "\n## Old names\n"
-    yield f"They work with a warning, on the command line, in ini and in YAML, until pytest-msprobe {GONE_IN}.\n"
-    yield "| old name | is now |\n|---|---|"
-    for each in OLD_NAMES:
-        yield f"| `{each.old}` | `{each.new}{'=' if each.text_of_true else ''}{each.text_of_true}` |"
     yield "\n## Environment variables\n"
     yield "No option is read from a variable; a run says so of one that is called like an option.\n"
     yield "| variable | what it is for |\n|---|---|"

@@ -107,11 +107,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Tell the run which of its items will be judged."""
+    """Tell groups and items what they are in this run."""
     if RUN in session.config.stash:
-        from pytest_msprobe.run.run import mark_selected
+        from pytest_msprobe.run.run import complete_items
 
-        mark_selected(session.items)
+        complete_items(session.items)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

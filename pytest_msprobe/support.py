@@ -28,6 +28,11 @@ def is_installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
+def name_of(package: str) -> str:
+    """Give the name of an optional package as its makers write it."""
+    return _EXTRAS[package][0]
+
+
 def how_to_install(package: str) -> str:
     """`PyTorch is not installed (pip install 'pytest-msprobe[torch]')`.
 
@@ -75,7 +80,8 @@ def without_numbers(text: str) -> str:
     return " ".join(_NUMBER.sub("#", _PATH.sub("PATH", text)).split())
 
 
-_PACKAGES = ("pytest_msprobe", "msprobe_collector")
+#: Top-level packages that are found as Python does without pytest.
+_PACKAGES = {"pytest_msprobe", "msprobe_collector"}
 
 
 class OrdinaryFinder:
@@ -96,3 +102,16 @@ def install_finder() -> None:
     """Put the finder first, once in a process."""
     if OrdinaryFinder not in sys.meta_path:
         sys.meta_path.insert(0, OrdinaryFinder)
+
+
+def entry_points_of(group: str) -> list[metadata.EntryPoint]:
+    """The entry points of a group, of all packages that are installed, ours first, else by name."""
+    found = list(metadata.entry_points(group=group))
+    _PACKAGES.update(re.split(r"[.:]", each.value)[0] for each in found)
+    return sorted(found, key=lambda each: (not each.value.startswith("pytest_msprobe."), each.name))
+
+
+def left_out(entry_point: metadata.EntryPoint, why: str) -> str:
+    """One line on an entry point that cannot be used, with the name of its package."""
+    package = entry_point.dist.name if entry_point.dist is not None else "a package without a name"
+    return f"{package}: its entry point {entry_point.name!r} of {entry_point.group} is left out: {why}"

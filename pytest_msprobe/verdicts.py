@@ -225,10 +225,10 @@ class VerdictRow(Wire):
         seconds: time the check took.
         seed: of random inputs.
         host: name of the machine that ran it.
-        suite: name of the suite that judged it; "" in files of version 0.1.
+        suite: name of the suite that judged it.
         properties: further facts for JUnit, as (name, value).
         attachment: what the suite's own report needs of this record; None for nothing.
-        place: where the record stands in its training step; None in files of version 0.1.
+        place: where the record stands in its training step; None where its suite does not say.
         explanation: of an error, over several lines: what differs and where.
         run: of the first row that a process writes, how its run was started: `arguments`, `header` lines and
             `version`; None in the others.

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 from expected_skips import ExpectedSkips
-from real_dumps import real_dumps
-from report_reader import Reports
+from shared_fixtures import dumps, keep_floating_point_mode, pytest_runtest_setup, reports
 
-from pytest_msprobe.engines.process import restore_subnormals
+__all__ = ["dumps", "keep_floating_point_mode", "pytest_runtest_setup", "reports"]
 
 # pytest loads this file also for a dump that is checked inside this repository, where the test extra may be missing.
 if importlib.util.find_spec("hypothesis"):
@@ -46,7 +45,6 @@ LEFT_OUT = {TESTS / name: needed for name, needed in NEEDS.items() if importlib.
 def pytest_configure(config: pytest.Config) -> None:
     # Workers have a width of 80, to which the runs inside tests would wrap their texts.
     os.environ.pop("COLUMNS", None)
-    config.addinivalue_line("markers", "needs(module): skipped where this optional dependency is not installed")
     config.pluginmanager.register(ExpectedSkips(TESTS / "expected_skips.txt"), "expected-skips")
 
 
@@ -54,12 +52,6 @@ def pytest_collection_finish() -> None:
     # 15,000 items live to the end: they need not be passed by each collection of garbage, nor by the collector where it
     # looks through the objects of the process for models and optimizers.
     gc.freeze()
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    for mark in item.iter_markers("needs"):
-        if importlib.util.find_spec(mark.args[0]) is None:
-            pytest.skip(f"{mark.args[0]} is not installed")
 
 
 #: What MindSpore 2.10 says of a graph that it has compiled to nothing, or whose gradient it has mixed up, each about
@@ -89,22 +81,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         return  # a dump of this repository is checked, not the project
     for path, needed in LEFT_OUT.items():
         terminalreporter.write_line(f"left out: {path.relative_to(TESTS).as_posix()}: {needed} is not installed")
-
-
-@pytest.fixture(autouse=True)
-def _default_floating_point_mode() -> Iterator[None]:
-    """Tests that call MindSpore directly must not leave flush-to-zero to the next."""
-    yield
-    restore_subnormals()
-
-
-@pytest.fixture
-def dumps() -> Path:
-    """A folder with the real dumps, which no test may change."""
-    return real_dumps()
-
-
-@pytest.fixture
-def reports(pytester: pytest.Pytester) -> Reports:
-    """The CSV pair that the one run of this test wrote."""
-    return Reports(pytester.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,22 @@ def forget(debugger_type: Any) -> None:
     if debugger_type._the_one is not None:
         debugger_type._the_one._at_exit()
     debugger_type._the_one = None
+
+
+@contextmanager
+def collected(debugger_type: Any, folder: Path, **keys: Any) -> Iterator[Any]:
+    """A debugger that writes tensors of one step at level mix, unless `keys` of config.json say otherwise.
+
+    It is ended and forgotten at the end.
+    """
+    folder.mkdir(parents=True)
+    path = folder / "config.json"
+    path.write_text(json.dumps({"task": "tensor", "level": "mix", "step": [0], **keys, "dump_path": str(folder)}))
+    debugger_type._the_one = None
+    try:
+        yield debugger_type(path)
+    finally:
+        forget(debugger_type)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ _INLINE = re.compile(r"`((?:pytest|python -m pytest_msprobe) [^`]*)`")
 #: First words of a command where a block does not say that it holds some.
 _PROGRAMS = ("pytest", "python", "torchrun", "cd")
 #: Blocks in these languages are read by the tests of their pages.
-_OTHERS = ("python", "yaml", "json", "diff", "groovy")
+_OTHERS = ("python", "yaml", "json", "toml", "diff", "groovy")
 
 
 @dataclass(frozen=True)

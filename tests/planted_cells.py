@@ -1,6 +1,6 @@
-"""Dumps of one step of the small GPT of `quality.accounting`, with a kernel at fault below what the collector sees.
+"""Dumps of one step of the small GPT of `planted_networks`, with a kernel at fault below what the collector sees.
 
-`python -m tests.planted_cells FOLDER [KERNEL NUMBER] [--task=statistics] [--level=L0]`: from call NUMBER of KERNEL
+`python tests/planted_cells.py FOLDER [KERNEL NUMBER] [--task=statistics] [--level=L0]`: from call NUMBER of KERNEL
 (`aten::gelu`) the output is 3 % too large. It runs in a process of its own: a collector is one per process.
 """
 
@@ -17,8 +17,7 @@ from typing import Any
 
 def planted(folder: Path, *arguments: str) -> Path:
     """The folder, with the dump that `arguments` describe."""
-    root = Path(__file__).parents[1]
-    subprocess.run([sys.executable, "-m", "tests.planted_cells", str(folder), *arguments], check=True, cwd=root)
+    subprocess.run([sys.executable, __file__, str(folder), *arguments], check=True)
     return folder
 
 
@@ -32,10 +31,10 @@ def main() -> None:
     arguments = parser.parse_args()
 
     import torch
+    from planted_networks import LENGTH, WORDS, Gpt
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from msprobe_collector.pytorch import PrecisionDebugger
-    from quality.accounting.networks import LENGTH, WORDS, Gpt
 
     class Kernels(TorchDispatchMode):
         seen = 0

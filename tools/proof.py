@@ -1,7 +1,7 @@
 """Freezes what users see of this project, so that a refactoring can be proven to change nothing.
 
-    python tools/proof.py FOLDER                     # before the change and after it, into two folders
-    python tools/proof.py FOLDER --only NAME [NAME ...]
+    python -m tools.proof FOLDER                     # before the change and after it, into two folders
+    python -m tools.proof FOLDER --only NAME [NAME ...]
     diff -r before after                             # is then empty
 
 FOLDER gets a folder for each run of `TABLE`: what each of its commands printed, the ids that it collected, and the
@@ -37,6 +37,9 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
+#: Folders of the packages of this clone, and the files of these packages.
+SOURCES = [str(ROOT / name) for name in ("", "collector", "extensions/laws", "extensions/checkpoints")]
+PACKAGES = tuple(f"{ROOT}/{name}/" for name in ("pytest_msprobe", "collector", "extensions"))
 sys.path.insert(0, str(ROOT / "tests"))
 
 from page_reader import page_content, page_rows  # noqa: E402
@@ -176,7 +179,7 @@ PLAIN = "-c /dev/null --rootdir=. -p no:hypothesispytest -p no:pytest_cov".split
 DIGESTED = {".npy", ".npz", ".pt", ".png"}
 #: Folders that a run needs not keep: what it was given, and what frameworks and Python leave.
 LEFT_OUT = {"__pycache__", ".pytest_cache", "tmp", "kernel_meta", "rank_0"}
-_OURS = r"(?:pytest_msprobe|msprobe_collector|conftest_templates)"
+_OURS = r"(?:pytest_msprobe|msprobe_collector|msprobe_laws|msprobe_checkpoints|conftest_templates)"
 MASKS = tuple(
     (re.compile(pattern, re.MULTILINE), replacement)
     for pattern, replacement in (
@@ -191,7 +194,10 @@ MASKS = tuple(
         (r'("host": ?|hostname=)"[^"]*"', r"\1<host>"),
         (r"\b0x[0-9a-f]{6,}", "<address>"),
         (r"(?<![A-Za-z])proc[1-9]\d*", "proc<pid>"),
-        (rf"(?:<repo>/|<python>/\S*/)?(?:collector/)?{_OURS}/[\w/]+\.py(:\d+|\", line \d+)?", "<module>"),
+        (
+            rf"(?:<repo>/|<python>/\S*/)?(?:collector/|extensions/\w+/)?{_OURS}/[\w/]+\.py(:\d+|\", line \d+)?",
+            "<module>",
+        ),
         (rf"^((?:E +)?){_OURS}(?:\.\w+)*\.(?=\w+(: |$))", r"\1"),
         (r"([=_-])\1{3,}", r"\1\1\1"),  # filled up to the width, which the masked texts had a part of
     )
@@ -308,7 +314,7 @@ def _environment(folder: Path) -> dict[str, str]:
     """That of this process without what pytest takes from there; the code beside this script comes first."""
     dropped = re.compile(r"PYTEST_|COV_|MSPROBE_|PY_COLORS$|NO_COLOR$|FORCE_COLOR$|CI$|BUILD_NUMBER$")
     kept = {name: value for name, value in os.environ.items() if not dropped.match(name)}
-    paths = os.pathsep.join((str(ROOT), str(ROOT / "collector")))
+    paths = os.pathsep.join(SOURCES)
     return {
         **kept,
         "PYTHONPATH": paths,
@@ -407,7 +413,7 @@ class Counts:
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         """See `sys.setprofile`."""
-        if event == "call" and frame.f_code.co_filename.startswith((f"{ROOT}/pytest_msprobe/", f"{ROOT}/collector/")):
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGES):
             name = _name(frame)
             if name in FUNCTIONS:
                 self.calls[name] += 1

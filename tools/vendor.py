@@ -1,4 +1,6 @@
-"""`python -m tools.vendor`: the browser libraries of the page, from the npm registry.
+"""Fetches and checks the browser libraries of the page, from the npm registry.
+
+    python -m tools.vendor
 
 `assets/vendored/libraries.json` says which files of which versions, with their checksums. The command fetches the
 packages with `npm pack`, checks them, and writes the files and the licences; a newer version is a change there.

@@ -44,9 +44,11 @@ class singleton_method(Generic[_P, _R]):  # noqa: N801  # a decorator, as `class
         self.__doc__ = method.__doc__
 
     def __get__(self, debugger: Debugger | None, owner: type[Debugger]) -> Callable[_P, _R]:
-        return functools.partial(self._call, debugger or owner.the_one())
+        # The one is asked for when it is called: scripts look with hasattr() before they make it.
+        return functools.partial(self._call, debugger, owner)
 
-    def _call(self, debugger: Debugger, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, debugger: Debugger | None, owner: type[Debugger], /, *args: Any, **kwargs: Any) -> Any:
+        debugger = debugger or owner.the_one()
         try:
             given = self._signature.bind(debugger, *args, **kwargs)
         except TypeError as error:

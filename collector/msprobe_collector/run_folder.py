@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msprobe_collector.configuration import Configuration, ConfigurationError
 from msprobe_collector.configuration.configuration import parse_number_ranges
+from msprobe_collector.dump_format.values import counted
 
 logger = logging.getLogger("msprobe_collector")
 
@@ -53,7 +54,8 @@ def closing_lines(configuration: Configuration, written: Written) -> list[str]:
         return [f"nothing was collected in {root} ({what}): start() was not reached in a step and rank that is wanted"]
     steps = parse_number_ranges(sorted(written.steps))
     owners = ", ".join(sorted(written.owners))
-    lines = [f"{written.records} records of step {steps}, {owners}, are in {root} ({what}); {_check(configuration)}"]
+    records, verb = counted(written.records, "records"), "is" if written.records == 1 else "are"
+    lines = [f"{records} of step {steps}, {owners}, {verb} in {root} ({what}); {_check(configuration)}"]
     if written.replaced:
         lines.append(f"the earlier dump in {_named(written.replaced, root)} was replaced")
     if written.kept:

@@ -1,13 +1,16 @@
-"""The commands of `python -m pytest_msprobe`. Each module declares its own in `add_to(commands)`.
+"""The commands of `python -m pytest_msprobe`: ours, and those that entry points of `pytest_msprobe.commands` name.
 
-A command sets `run(arguments)`, which gives the exit code, or None for 0.
+`add_to(commands)`, of each of our modules and of what an entry point names, declares a command. The command sets
+`run(arguments)`, which gives the exit code, or None for 0. An entry point is called as its command.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint
 
-from msprobe_checkpoints import command
 from pytest_msprobe.commands import (
     baseline,
     diagnose,
@@ -18,22 +21,32 @@ from pytest_msprobe.commands import (
     package_files,
     skill,
 )
+from pytest_msprobe.suites.registry import REFUSED
+from pytest_msprobe.support import entry_points_of, left_out, text_of
 
-#: Modules with commands, in the order of help.
-_MODULES = (
-    diagnose,
-    package_files,
-    finished_runs,
-    baseline,
-    next_collection,
-    manifest,
-    command,
-    options,
-    skill,
-)
+#: Our modules, in the order of help; commands of entry points stand behind them, by name.
+_MODULES = (diagnose, package_files, finished_runs, baseline, next_collection, manifest, options, skill)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare all commands."""
+    """Declare all commands, and say on the error stream which of them, and which suites, cannot be had."""
     for module in _MODULES:
         module.add_to(commands)
+    refused = add_others(commands, entry_points_of("pytest_msprobe.commands"))
+    sys.stderr.write("".join(f"{line}\n" for line in (*REFUSED.values(), *refused)))
+
+
+def add_others(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], entry_points: Iterable[EntryPoint]
+) -> list[str]:
+    """Declare the commands of entry points; one line on each that cannot be had."""
+    refused: list[str] = []
+    for entry_point in entry_points:
+        if entry_point.name in commands.choices:
+            refused.append(left_out(entry_point, "there is a command of this name already"))
+            continue
+        try:
+            entry_point.load()(commands)
+        except Exception as error:
+            refused.append(left_out(entry_point, text_of(error)))
+    return refused

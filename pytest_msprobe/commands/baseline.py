@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe import __version__
 from pytest_msprobe.commands.common import CommandError, check_place, stated_errors
 from pytest_msprobe.reports.baseline import Baseline, BaselineError, baseline_of, encode_baseline, read_baseline
@@ -150,7 +151,7 @@ def _write(target: Path, content: bytes) -> None:
 
 def _said(target: Path, found: Baseline, earlier: Baseline | None, partial: Sequence[str]) -> Iterator[str]:
     count = len(found.known)
-    text = f"wrote {target}: {count} known failure{'' if count == 1 else 's'}"
+    text = f"wrote {target}: {counted(count, 'known failures')}"
     if earlier is not None:
         before, now = ({known.key for known in each.known} for each in (earlier, found))
         text += f" ({len(now - before)} new, {len(before - now)} gone, {len(now & before)} as before)"

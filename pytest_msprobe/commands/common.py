@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_msprobe.run.reporting import check_writable
+from pytest_msprobe.suites.contract import SuiteError
 
 
 class CommandError(Exception):
@@ -18,15 +19,17 @@ class CommandError(Exception):
 
 @contextmanager
 def stated_errors() -> Iterator[None]:
-    """Turn a ValueError, or an OSError with its file, into the error of a command, for use around its body.
+    """Turn a ValueError, a SuiteError, or an OSError with its file, into the error of a command, around its body.
 
     Raises:
         CommandError: the body raised one of these.
     """
     try:
         yield
-    except ValueError as error:
+    except (ValueError, SuiteError) as error:
         raise CommandError(str(error)) from None
+    except BrokenPipeError:
+        raise
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise CommandError(f"{where}{error.strerror or error}") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import asdict
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.commands.common import CommandError, create, stated_errors
 
 
@@ -53,7 +53,7 @@ def write_next(arguments: argparse.Namespace) -> None:
         create(file, json.dumps({**keys, "dump_path": dumps[side]}, indent=2) + "\n")
     command = f"pytest --msprobe-dump={dumps['target']} --msprobe-golden={dumps['golden']}"
     sys.stdout.write(
-        f"{len(found.calls)} {'call' if len(found.calls) == 1 else 'calls'}: {', '.join(map(printable, found.calls))}\n"
+        f"{counted(len(found.calls), 'calls')}: {', '.join(map(printable, found.calls))}\n"
         f"1. run the target again with PrecisionDebugger({str(files['target'])!r}), the golden run with "
         f"PrecisionDebugger({str(files['golden'])!r})\n"
         f"2. {command} --msprobe-diagnosis={folder}_diagnosis.json\n"

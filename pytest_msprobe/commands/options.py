@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from pytest_msprobe.commands.common import CommandError
-from pytest_msprobe.run.old_names import GONE_IN, OLD_NAMES, flag_of
 from pytest_msprobe.run.option_help import Section, sections, suites_of
 from pytest_msprobe.run.settings import CONFIG, DUMP, all_options
 from pytest_msprobe.suites.options import Option
-from pytest_msprobe.suites.registry import QUESTIONS, SUITES
+from pytest_msprobe.suites.registry import SUITES
 
 _PREFIXES = ("--msprobe-", "msprobe_", "msprobe-")
 
@@ -60,7 +59,6 @@ def show_options(arguments: argparse.Namespace) -> None:
 def _option(given: str) -> Option:
     known = {each.name: each for each in (DUMP, CONFIG, *all_options())}
     plain = next((given[len(prefix) :] for prefix in _PREFIXES if given.startswith(prefix)), given).replace("-", "_")
-    plain = {each.old: each.new for each in OLD_NAMES}.get(plain, plain)
     if plain not in known:
         near = get_close_matches(plain, [*known, *SUITES], n=1)
         hint = f"did you mean {near[0]}?" if near else "`python -m pytest_msprobe options` lists all"
@@ -69,8 +67,8 @@ def _option(given: str) -> Option:
 
 
 def _listing(section: Section, width: int) -> Iterator[str]:
-    question = QUESTIONS.get(section.title)
-    yield f"{section.title}: {question}?" if question else section.title
+    entry = SUITES.get(section.title)
+    yield f"{section.title}: {entry.question}?" if entry is not None else section.title
     if section.shared:
         names = f"also, as above: {' '.join(each.flag for each in section.shared)}"
         yield from _wrapped(names, width, "  ")
@@ -92,9 +90,6 @@ def _explanation(option: Option, width: int) -> Iterator[str]:
     if not option.is_yaml_only:
         yield f"  ini file: {option.key}"
     yield f"  YAML file of --msprobe-config: {option.name}"
-    old = [flag_of(each.old) for each in OLD_NAMES if each.new == option.name]
-    if old:
-        yield f"  old name, until pytest-msprobe {GONE_IN}: {', '.join(old)}"
 
 
 def _usage(option: Option) -> str:

@@ -18,17 +18,17 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "skill",
         help="print the page for coding agents that localise wrong numerics",
-        description="Print SKILL.md, the page for coding agents that localise wrong numerics, or copy it, and planted "
-        "faults to test an agent with (evals.json), into a folder of skills.",
+        description="Print SKILL.md, the page for coding agents that localise wrong numerics, or copy it into a folder "
+        "of skills.",
     )
     parser.add_argument(
-        "-o", dest="folder", metavar="DIR", type=Path, help=f"copy both into DIR/{_NAME}, such as .claude/skills"
+        "-o", dest="folder", metavar="DIR", type=Path, help=f"copy it into DIR/{_NAME}, such as .claude/skills"
     )
     parser.set_defaults(run=show_skill)
 
 
 def show_skill(arguments: argparse.Namespace) -> None:
-    """Print the page, or copy it and the evals.
+    """Print the page, or copy it.
 
     Raises:
         CommandError: the folder is there already or cannot be written, or the installation has no skill.

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msprobe_collector.dump_format import Dump, DumpError, is_optimizer_record
+from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.run.dump_folders import look_through, why_no_dump
+from pytest_msprobe.suites.registry import FILES, SUITES
 
 #: Statistics that are NaN or infinite, in a dump.json.
 _NOT_FINITE = re.compile(rb'"(?:Max|Min|Mean|Norm)"\s*:\s*"?-?(?:nan|inf|infinity)', re.IGNORECASE)
-#: Files of a run that are no dump, by their names.
+#: What a run writes of itself.
 MANIFEST = "run.json"
-LAWS = "laws.jsonl"
 #: So many ranks of a step are compared by their shapes.
 _MOST_RANKS = 4
 
@@ -32,7 +34,7 @@ class Holding:
         gradients: whether there are gradients of a monitor, of one run.
         runs: folders of runs with gradients.
         has_manifest: whether a run says what it was made of.
-        laws: files with what laws said in the training itself, one for each rank.
+        others: files that a suite judges and that are no dump, by the name of the suite.
         is_usable: False where the path is no dump and no folder at all.
     """
 
@@ -43,7 +45,7 @@ class Holding:
     gradients: bool = False
     runs: list[Path] = field(default_factory=list)
     has_manifest: bool = False
-    laws: list[Path] = field(default_factory=list)
+    others: dict[str, list[Path]] = field(default_factory=dict)
     is_usable: bool = True
 
     @property
@@ -61,10 +63,9 @@ class Holding:
         """Whether any dump holds values of tensors."""
         return any(dump.holds_real_data for dump in self.dumps)
 
-    @property
-    def has_optimizer(self) -> bool:
-        """Whether there are records of what an optimizer got and left."""
-        return any(is_optimizer_record(name) for dump in self.dumps for name in dump.record_names)
+    def has_record(self, is_meant: Callable[[str], bool]) -> bool:
+        """Whether there is a record whose name is meant."""
+        return any(is_meant(name) for dump in self.dumps for name in dump.record_names)
 
     @property
     def not_finite(self) -> bool:
@@ -106,12 +107,12 @@ class Holding:
         if not self.is_dump:
             words = ["gradients"] if self.gradients else []
             words += ["a manifest"] if self.has_manifest else []
-            words += ["checked laws"] if self.laws else []
+            words += sorted({file.name for files in self.others.values() for file in files})
             return " and ".join(words) or "nothing that can be judged"
         form = "tensors" if self.holds_tensors else "sketches" if self._holds_sketches else self._task
         levels = sorted({dump.level for dump in self.dumps if dump.level})
         steps = len({step for _, step in self._steps})
-        parts = [form, f"level {levels[0]}" if len(levels) == 1 else "", f"{self.records} records"]
+        parts = [form, f"level {levels[0]}" if len(levels) == 1 else "", counted(self.records, "records")]
         parts += [f"{steps} steps" if steps > 1 else "", f"{self.ranks} ranks" if self.ranks > 1 else ""]
         return ", ".join(filter(None, parts))
 
@@ -157,13 +158,14 @@ def look_at(path: Path) -> Holding:
         return found
     folder = look_through(path)
     for dump in folder.dumps:
-        if dump.name != LAWS:
+        if dump.name not in FILES:
             _read(found, dump)
     found.runs = _gradient_runs(path) if folder.gradients is not None else []
     found.gradients = len(found.runs) == 1
     found.has_manifest = any(path.rglob(MANIFEST))
-    found.laws = sorted(path.rglob(LAWS))
-    if found.is_dump or found.gradients or found.laws:
+    files = {entry.name: sorted(file for name in entry.files for file in path.rglob(name)) for entry in SUITES.values()}
+    found.others = {suite: judged for suite, judged in files.items() if judged}
+    if found.is_dump or found.gradients or found.others:
         return found
     if found.unreadable:
         found.why_nothing = next(iter(found.unreadable.values()))
@@ -204,8 +206,8 @@ def _look_at_file(found: Holding) -> None:
     if found.path.name == MANIFEST:
         found.has_manifest = True
         found.why_nothing = "is a manifest and no dump.json; give the manifest of another run beside it"
-    elif found.path.name == LAWS:
-        found.laws = [found.path]
+    elif found.path.name in FILES:
+        found.others = {entry.name: [found.path] for entry in SUITES.values() if found.path.name in entry.files}
     else:
         _read(found, found.path)
         if found.unreadable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_msprobe.diagnose.looking import Holding, of_one_model
 from pytest_msprobe.suites.registry import SUITES
@@ -11,13 +11,14 @@ from pytest_msprobe.suites.registry import SUITES
 #: What a run costs before it judges anything, in seconds: without a framework, and with PyTorch.
 _START, _WITH_FRAMEWORK = 0.6, 2.5
 #: Records that a suite judges in a second, on two cores, of small tensors; bytes of tensors that it reads in one.
-_RECORDS = {"comparison": 60, "precheck": 120, "overflow": 900, "sharded": 80, "gradients": 500, "laws": 300}
+_RECORDS = {"comparison": 60, "precheck": 120, "overflow": 900, "sharded": 80, "gradients": 500}
+_OF_OTHERS = 300
 _WITHOUT_TENSORS = 3000
 _BYTES = 80e6
 #: Share of the shapes that agree of two dumps of one rank each, apart from a call or two.
 _SAME = 0.9
-#: Files of laws that are named beside a dump.
-_MOST_LAWS = 8
+#: Files that are named beside a dump.
+_MOST_FILES = 8
 _STANDARD = "--msprobe-standard=backward-error"
 
 
@@ -32,6 +33,7 @@ class Step:
         seconds: about how long it takes.
         is_main: whether its answer counts when nothing is wrong; that of the others counts only where something is.
         in_process: whether it may share this process: nothing of it runs on a device.
+        compares_steps: as `SuiteEntry` has it.
         computes: whether a framework may run, which writes where Python does not see it.
         if_clean: whether it is only made when the steps before it have found nothing wrong.
     """
@@ -43,6 +45,7 @@ class Step:
     is_main: bool = True
     in_process: bool = True
     if_clean: bool = False
+    compares_steps: bool = False
     computes: bool = True
 
 
@@ -57,8 +60,7 @@ def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
     if target.gradients:
         yield from _gradients(target, golden)
     if not target.is_dump:
-        if target.laws and "laws" in SUITES:
-            yield _laws(target)
+        yield from _others(target)
         return
     if target.not_finite:
         arguments = (dump, "--msprobe-suite=overflow")
@@ -73,8 +75,7 @@ def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
     elif target.ranks > 1:
         arguments = (dump, "--msprobe-suite=sharded")
         yield _step("sharded", arguments, "whether the ranks fit together", target, is_main=False)
-    if "laws" in SUITES and (target.has_optimizer or target.laws):
-        yield _laws(target)
+    yield from _others(target)
     if not is_pair or target.holds_tensors:
         why = "each call against a float64 benchmark"
         yield _step("precheck", (dump, _STANDARD), why, target, is_main=not is_pair, if_clean=True)
@@ -100,11 +101,18 @@ def _gradients(target: Holding, golden: Holding | None) -> Iterator[Step]:
     )
 
 
-def _laws(target: Holding) -> Step:
-    named = [target.path] if target.has_optimizer or not target.is_dump else []
-    named += target.laws[:_MOST_LAWS] if target.is_dump else []
-    arguments = (*(f"--msprobe-dump={path}" for path in named), "--msprobe-suite=laws")
-    return _step("laws", arguments, "what training must obey", target, is_main=not target.is_dump)
+def _others(target: Holding) -> Iterator[Step]:
+    """The suites whose entries say that they judge something of what is there."""
+    for entry in SUITES.values():
+        files = target.others.get(entry.name, [])
+        judges_dump = entry.judges is not None and target.has_record(entry.judges)
+        if not (files or judges_dump):
+            continue
+        named = [target.path] if judges_dump or not target.is_dump else []
+        named += files[:_MOST_FILES] if target.is_dump else []
+        arguments = (*(f"--msprobe-dump={path}" for path in named), f"--msprobe-suite={entry.name}")
+        step = _step(entry.name, arguments, entry.question, target, is_main=not target.is_dump)
+        yield replace(step, compares_steps=entry.compares_steps)
 
 
 def _step(
@@ -118,7 +126,8 @@ def _step(
     has_tensors = all(holding.holds_tensors for holding in holdings)
     records = max(holding.records for holding in holdings)
     computes = suite == "precheck" or (suite == "comparison" and has_tensors)
-    rate = _RECORDS[suite] if has_tensors or suite == "precheck" else _WITHOUT_TENSORS
+    rate = _RECORDS.get(suite, _OF_OTHERS) if has_tensors or suite == "precheck" else _WITHOUT_TENSORS
     seconds = (_WITH_FRAMEWORK if computes else _START) + records / rate + sum(each.bytes for each in holdings) / _BYTES
     in_process = suite != "precheck" or has_tensors
-    return Step(suite, arguments, why, seconds, is_main, in_process, if_clean, computes or suite == "overflow")
+    computes = computes or suite == "overflow"
+    return Step(suite, arguments, why, seconds, is_main, in_process, if_clean, computes=computes)

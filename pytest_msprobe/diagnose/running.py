@@ -208,15 +208,15 @@ def _takes_praise_back(open_one: Ran, best: Ran, *, has_following_steps: bool) -
     """Whether what a run left open keeps `best` from saying that nothing is wrong (docs/two_runs.md).
 
     It does where something failed. What was only skipped does not where `best` is about all that was recorded: a
-    comparison holds every record to one that is right, and no law from step to step can be judged where no step follows
-    on another.
+    comparison holds every record to one that is right, and what holds from step to step cannot be judged where no step
+    follows on another.
     """
     found = open_one.diagnosis
     if found.at_fault or any(found.counts.get(word) for word in _DOUBTS):
         return True
     if best.step.suite in _HELD:
-        return open_one.step.suite not in ("laws", "precheck")
-    return open_one.step.suite != "laws" or has_following_steps
+        return not open_one.step.compares_steps and open_one.step.suite != "precheck"
+    return not open_one.step.compares_steps or has_following_steps
 
 
 def _gap(ran: Ran) -> CannotSay:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from msprobe_collector.dump_format.records import Operation
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.diagnosis.value import (
     AtFault,
     CannotSay,
@@ -78,7 +79,7 @@ class RunFacts:
     item_noun: str = "records"
     arguments: tuple[str, ...] = ()
     dumps: tuple[str, ...] = ()
-    passing: Outcome = "rounding"
+    passing: Outcome = "unaccounted"
     certainty: Confidence = "likely"
     excuses: bool = False
     answer: str = ""
@@ -294,9 +295,9 @@ class RunRows:
         if explained := self.counts.explained:
             why = "beyond the fixed limits of the standard, and rounding explains it"
             hint = "--msprobe-standard=backward-error passes them"
-            found.insert(0, CannotSay(f"{explained} {self.facts.item_noun}", f"{why}: {hint}", explained))
+            found.insert(0, CannotSay(counted(explained, self.facts.item_noun), f"{why}: {hint}", explained))
         if expected := len(self._expected):
-            found.append(CannotSay(f"{expected} {self.facts.item_noun}", "their failures were expected", expected))
+            found.append(CannotSay(counted(expected, self.facts.item_noun), "their failures were expected", expected))
         found += [CannotSay(key, "the baseline knows it") for key in self._known_of_run]
         return found
 
@@ -334,24 +335,26 @@ class RunRows:
 
     def _told(self, outcome: Outcome, gaps: Sequence[CannotSay]) -> str:
         noun = self.facts.item_noun
+        judged = counted(self.judged, noun)
         if outcome == "not_judged":
             return gaps[0].why if gaps else f"there are no {noun}"
         if outcome == "unaccounted":
             left = self._left
             if self.unreadable:
-                return f"{self.unreadable} of {self.counts.total} {noun} cannot be read, nothing else is wrong"
+                return f"{self.unreadable} of {counted(self.counts.total, noun)} cannot be read, nothing else is wrong"
             if expected := len(self._expected) + len(self._known_of_run):
-                more = f"; {left} were not judged" if left else ""
-                failures = "expected failure" if expected == 1 else "expected failures"
-                return f"{expected} {failures}, nothing else is wrong in {self.judged} {noun}{more}"
+                more = f"; {counted(left, '', 'were')} not judged" if left else ""
+                failures = counted(expected, "expected failures")
+                return f"{failures}, nothing else is wrong in {judged}{more}"
             if left:
-                return f"nothing is wrong in {self.judged} {noun}; {left} were not judged"
+                return f"nothing is wrong in {judged}; {counted(left, '', 'were')} not judged"
             if self.counts.explained:
-                return f"{self.counts.explained} {noun} are beyond fixed limits, by rounding"
+                return f"{counted(self.counts.explained, noun, 'are')} beyond fixed limits, by rounding"
             if gaps:
-                return f"nothing is wrong in {self.judged} {noun}; not judged: {gaps[0].what}"
-            return f"all {self.judged} {noun} are within fixed limits, which rounding need not explain"
-        return f"all {self.judged} {noun}{' that were selected' if self.facts.is_selected else ''}"
+                return f"nothing is wrong in {judged}; not judged: {gaps[0].what}"
+            every = "" if self.judged == 1 else "all "
+            return f"{every}{counted(self.judged, noun, 'are')} within fixed limits, which rounding need not explain"
+        return f"all {judged}{' that were selected' if self.facts.is_selected else ''}"
 
 
 _COUNTED = ("passed", "failed", "skipped", "xfailed", "xpassed")

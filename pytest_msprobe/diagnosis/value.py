@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, structs
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import counted, printable
 
 #: Version of the schema: another one where a reader of this one would read wrongly. New keys do not change it.
 SCHEMA = 1
@@ -195,14 +195,12 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
             yield _wrapped(number, text, width)
         left = len(self.at_fault) - most + self.cut.get("at_fault", 0)
         if self.at_fault and left > 0:
-            yield _wrapped(
-                "", f"and {left} more cause{'s' if left > 1 else ''}, in the JSON, the page and the rows", width
-            )
+            yield _wrapped("", f"and {counted(left, 'more causes')}, in the JSON, the page and the rows", width)
         if self.inherited.count:
             last = f", the last {self.inherited.last}" if self.inherited.last else ""
             yield _wrapped(
                 "follows from it: ",
-                f"{self.inherited.count} record{'s' if self.inherited.count > 1 else ''}{last}",
+                f"{counted(self.inherited.count, 'records')}{last}",
                 width,
             )
         if self.cannot_say and not (self.outcome == "not_judged" and self.cannot_say[0].why in self.headline):

@@ -15,6 +15,8 @@ from typing import BinaryIO
 import msgspec
 import pytest
 
+from msprobe_collector.dump_format.values import counted
+
 _STATE_FILE = ".msprobe-state"
 
 
@@ -143,10 +145,10 @@ class EvidencePlugin:
         for kind, folder in self._folders.items():
             state = folder.state()
             if state.saved or state.left_out:
-                terminalreporter.write_line(f"{kind}: {folder.root} ({state.saved} API calls)")
+                terminalreporter.write_line(f"{kind}: {folder.root} ({counted(state.saved, 'API calls')})")
             if state.left_out:
                 terminalreporter.write_line(
-                    f"{kind}: {state.left_out} failed checks were not saved, "
+                    f"{kind}: {counted(state.left_out, 'failed checks', 'were')} not saved, "
                     f"--msprobe-error-data-limit={folder.limit_bytes / 1e9:.3g}GB is used up",
                     red=True,
                 )

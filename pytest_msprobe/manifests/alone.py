@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, ModelFacts, OptimizerFacts
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.manifests.optimizers import left_out
 from pytest_msprobe.manifests.pairing import is_dropout, plural_of
-from pytest_msprobe.manifests.wording import counted, cut, last_name, names, shown, switched
+from pytest_msprobe.manifests.wording import cut, last_name, names, shown, switched
 
 #: Settings of a group that are shown.
 _SHOWN = ("lr", "betas", "beta1", "beta2", "momentum", "eps", "weight_decay", "nesterov", "use_nesterov", "loss_scale")
@@ -64,11 +65,11 @@ def _batch(manifest: Manifest) -> str:
         return "batch: no call of the model was seen"
     first = [f"{cut(one.name)} {cut(one.dtype)} {shown(list(one.shape))}" for one in manifest.batches[0][:4]]
     forwards = manifest.step.get("forwards")
-    count = counted(forwards, "forward") if isinstance(forwards, int) else "some forwards"
+    count = counted(forwards, "forwards") if isinstance(forwards, int) else "some forwards"
     return f"batch: {', '.join(first) or 'no tensors'}; {count} of the model in the step"
 
 
-def _model(model: ModelFacts, noun: str) -> str:
+def _model(model: ModelFacts, nouns: str) -> str:
     own = [one for one in model.parameters if not one.tied]
     elements = sum(prod(one.shape) for one in own)
     frozen = sum(one.requires_grad is False for one in own)
@@ -76,11 +77,11 @@ def _model(model: ModelFacts, noun: str) -> str:
     modes = Counter(one.is_training for one in model.layers)
     mode = "training" if not modes[False] else "eval"
     if modes[False] and modes[True]:
-        mode = f"{modes[False]} of {len(model.layers)} {noun}s in eval"
+        mode = f"{modes[False]} of {len(model.layers)} {nouns} in eval"
     rates = sorted({rate for one in model.layers for rate in dropout_rates(one)})
     told = f", dropout {', '.join(shown(rate) for rate in rates[:4])}" if rates else ""
     return (
-        f"model {last_name(model.kind)}: {counted(len(own), 'parameter')} with {elements:,} elements ({dtypes})"
+        f"model {last_name(model.kind)}: {counted(len(own), 'parameters')} with {elements:,} elements ({dtypes})"
         f"{f', {frozen} frozen' if frozen else ''}, {mode}{told}"
     )
 
@@ -96,7 +97,7 @@ def _optimizer(optimizer: OptimizerFacts) -> Iterator[str]:
     yield f"optimizer {last_name(optimizer.kind)}{f' with {schedulers}' if schedulers else ''}"
     for number, group in enumerate(optimizer.groups[:8]):
         settings = ", ".join(f"{key} {shown(group.settings[key])}" for key in _SHOWN if key in group.settings)
-        yield f"  group {number}: {counted(len(group.parameters), 'parameter')}, {settings}"
+        yield f"  group {number}: {counted(len(group.parameters), 'parameters')}, {settings}"
 
 
 def suspicions(manifest: Manifest) -> list[str]:
@@ -109,7 +110,7 @@ def _unoptimized(manifest: Manifest) -> Iterator[str]:
     if missing := left_out(manifest):
         count = sum(1 for model in manifest.models for one in model.parameters if not one.tied)
         verb = "is" if len(missing) == 1 else "are"
-        yield f"{counted(len(missing), 'parameter')} of {count} {verb} in no optimizer: {names(missing)}"
+        yield f"{counted(len(missing), 'parameters')} of {count} {verb} in no optimizer: {names(missing)}"
 
 
 def _frozen(manifest: Manifest) -> Iterator[str]:
@@ -117,7 +118,7 @@ def _frozen(manifest: Manifest) -> Iterator[str]:
     frozen = [name for name, one in manifest.parameters.items() if one.requires_grad is False and name in held]
     if frozen:
         verb = "requires" if len(frozen) == 1 else "require"
-        yield f"{counted(len(frozen), 'parameter')} in an optimizer {verb} no gradient: {names(frozen)}"
+        yield f"{counted(len(frozen), 'parameters')} in an optimizer {verb} no gradient: {names(frozen)}"
 
 
 def _twice(manifest: Manifest) -> Iterator[str]:
@@ -126,7 +127,7 @@ def _twice(manifest: Manifest) -> Iterator[str]:
     several = [name for name, count in counts.items() if count > 1 and name in known]
     if several:
         verb = "is" if len(several) == 1 else "are"
-        yield f"{counted(len(several), 'parameter')} {verb} in several groups or optimizers: {names(several)}"
+        yield f"{counted(len(several), 'parameters')} {verb} in several groups or optimizers: {names(several)}"
 
 
 def _rates(manifest: Manifest) -> Iterator[str]:
@@ -137,7 +138,7 @@ def _rates(manifest: Manifest) -> Iterator[str]:
 
 
 def _modes(manifest: Manifest) -> Iterator[str]:
-    noun = plural_of(manifest)
+    nouns = plural_of(manifest)
     for model in manifest.models:
         root = model.layers[0] if model.layers else None
         if root is None or root.is_training is None:
@@ -146,7 +147,7 @@ def _modes(manifest: Manifest) -> Iterator[str]:
         drops = [one.path for one in model.layers if any(rate > 0 for rate in dropout_rates(one)) and one.path in other]
         if drops:
             state, whole = ("in eval", "trains") if root.is_training else ("active", "is in eval")
-            yield f"dropout is {state} in {counted(len(drops), noun)} while the model {whole}: {names(drops)}"
+            yield f"dropout is {state} in {counted(len(drops), nouns)} while the model {whole}: {names(drops)}"
         elif not root.is_training and manifest.optimizers and not other:
             yield f"model {last_name(model.kind)} is in eval while an optimizer trains it"
 
@@ -155,7 +156,8 @@ def _precision(manifest: Manifest) -> Iterator[str]:
     half = [one.name for one in manifest.parameters.values() if one.dtype.lower() == "float16" and one.requires_grad]
     scales = [group.settings.get("loss_scale", 1.0) for one in manifest.optimizers for group in one.groups]
     if half and manifest.step.get("loss_scale") is None and all(scale == 1.0 for scale in scales):
-        yield f"{counted(len(half), 'parameter')} of float16 and no loss scale: small gradients become 0: {names(half)}"
+        count = counted(len(half), "parameters")
+        yield f"{count} of float16 and no loss scale: small gradients become 0: {names(half)}"
 
 
 def _same_batch(manifest: Manifest) -> Iterator[str]:

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, TensorFacts
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.manifests.optimizers import optimizer_differences
 from pytest_msprobe.manifests.pairing import common_names, is_dropout, layer_pairs, plural_of, tensor_pairs, unwrapped
 from pytest_msprobe.manifests.value import Make, ManifestDifference
-from pytest_msprobe.manifests.wording import counted, cut, last_name, names, numbers, shown, switched
+from pytest_msprobe.manifests.wording import cut, last_name, names, numbers, shown, switched
 
 __all__ = ["ManifestDifference", "differences"]
 
@@ -87,8 +88,8 @@ def _models(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
         if last_name(left.kind) != last_name(right.kind):
             yield make("model", last_name(left.kind), last_name(right.kind), 0.92)
     rename = common_names(target, golden)
-    yield from _structure(_by_name(target, "parameters", rename), _by_name(golden, "parameters", rename), "parameter")
-    yield from _structure(_by_name(target, "buffers", rename), _by_name(golden, "buffers", rename), "buffer")
+    yield from _structure(_by_name(target, "parameters", rename), _by_name(golden, "parameters", rename), "parameters")
+    yield from _structure(_by_name(target, "buffers", rename), _by_name(golden, "buffers", rename), "buffers")
     yield from _layers(target, golden)
 
 
@@ -97,7 +98,7 @@ def _by_name(manifest: Manifest, part: str, rename: Callable[[str], str]) -> dic
 
 
 def _structure(
-    target: Mapping[str, TensorFacts], golden: Mapping[str, TensorFacts], noun: str
+    target: Mapping[str, TensorFacts], golden: Mapping[str, TensorFacts], nouns: str
 ) -> Iterator[ManifestDifference]:
     """What differs in names, shapes, dtypes and gradients of parameters or buffers."""
     make = Make("model")
@@ -105,9 +106,9 @@ def _structure(
     for missing, where in ((only[0], "the golden model"), (only[1], "this model")):
         if missing:
             verb = "is" if len(missing) == 1 else "are"
-            sentence = f"{counted(len(missing), noun)} {verb} not in {where}: {names(missing)}"
+            sentence = f"{counted(len(missing), nouns)} {verb} not in {where}: {names(missing)}"
             sides = (str(len(target)), str(len(golden)))
-            yield ManifestDifference("model", f"{noun}s", *sides, sentence, 0.91)
+            yield ManifestDifference("model", nouns, *sides, sentence, 0.91)
     both = tensor_pairs(target, golden)
     ask: tuple[tuple[str, Callable[[TensorFacts], object], float], ...] = (
         ("shape", lambda one: list(one.shape), 0.9),
@@ -116,7 +117,7 @@ def _structure(
     for what, of, likelihood in ask:
         for (left, right), found in _grouped((name, of(one), of(other)) for name, one, other in both).items():
             is_all = len(found) == len(both) > 1
-            which = f"all {len(both)} {noun}s" if is_all else f"{counted(len(found), noun)} of {len(both)}"
+            which = f"all {len(both)} {nouns}" if is_all else f"{counted(len(found), nouns)} of {len(both)}"
             named = "" if is_all else f" ({names(found)})"
             yield make(f"{what} of {which}{named}:", shown(left), shown(right), likelihood, what=what)
     for needs in (False, True):
@@ -124,12 +125,12 @@ def _structure(
         if found:
             verb, they = ("requires", "it does") if len(found) == 1 else ("require", "they do")
             ours, theirs = ("a gradient", f"{they} not") if needs else ("no gradient", they)
-            sentence = f"{counted(len(found), noun)} of {len(both)} {verb} {ours}, golden {theirs}: {names(found)}"
+            sentence = f"{counted(len(found), nouns)} of {len(both)} {verb} {ours}, golden {theirs}: {names(found)}"
             yield ManifestDifference("model", "requires_grad", str(needs), str(not needs), sentence, 0.93)
     for name, one, other in both:
         if one.tied != other.tied:
             ours, theirs = (f"tied to {cut(item.tied)}" if item.tied else "not tied" for item in (one, other))
-            yield make(f"{noun} {cut(name)} is", ours, theirs, 0.9, what="tied")
+            yield make(f"{nouns[:-1]} {cut(name)} is", ours, theirs, 0.9, what="tied")
 
 
 def _grouped(found: Iterator[tuple[str, object, object]]) -> dict[tuple[object, object], list[str]]:
@@ -151,32 +152,32 @@ def _hashable(pair: tuple[object, object]) -> tuple[object, object]:
 
 def _layers(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     pairs = layer_pairs(target, golden)
-    noun = plural_of(target)
+    nouns = plural_of(target)
     kinds = _grouped((one.path, one.kind, other.kind) for one, other in pairs if target.framework == golden.framework)
     for (left, right), paths in kinds.items():
-        count = counted(len(paths), noun)
+        count = counted(len(paths), nouns)
         sentence = f"{cut(str(left))}, golden {cut(str(right))} in {count}: {_paths(paths)}"
         yield ManifestDifference("model", "class", str(left), str(right), sentence, 0.88)
-    yield from _modes(pairs, noun)
+    yield from _modes(pairs, nouns)
     versions = [one.versions.get("torch", one.versions.get("mindspore")) for one in (target, golden)]
-    yield from _settings(pairs, noun, is_one_version=versions[0] == versions[1])
+    yield from _settings(pairs, nouns, is_one_version=versions[0] == versions[1])
 
 
-def _modes(pairs: Sequence[tuple[LayerFacts, LayerFacts]], noun: str) -> Iterator[ManifestDifference]:
+def _modes(pairs: Sequence[tuple[LayerFacts, LayerFacts]], nouns: str) -> Iterator[ManifestDifference]:
     """Modules that are in training on one side and in eval on the other."""
     known = [(one, other) for one, other in pairs if None not in (one.is_training, other.is_training)]
     for trains, words in ((False, ("eval", "training")), (True, ("training", "eval"))):
         found = [one.path for one, other in known if one.is_training is trains and other.is_training is not trains]
         if found:
             is_whole = len(found) == len(known)
-            who = "the model is" if is_whole else f"{counted(len(found), noun)} {'is' if len(found) == 1 else 'are'}"
+            who = "the model is" if is_whole else f"{counted(len(found), nouns)} {'is' if len(found) == 1 else 'are'}"
             named = "" if is_whole else f": {_paths(found)}"
             sentence = f"{who} in {words[0]}, golden in {words[1]}{named}"
             yield ManifestDifference("model", "training", words[0], words[1], sentence, 0.92)
 
 
 def _settings(
-    pairs: Sequence[tuple[LayerFacts, LayerFacts]], noun: str, *, is_one_version: bool
+    pairs: Sequence[tuple[LayerFacts, LayerFacts]], nouns: str, *, is_one_version: bool
 ) -> Iterator[ManifestDifference]:
     """Settings of layers, equal differences of all layers in one; those of one side only where versions are equal."""
     found: dict[str, tuple[str, str, str, list[LayerFacts]]] = {}
@@ -192,7 +193,7 @@ def _settings(
                 name = "dropout" if is_dropout(key, one) else cut(key)
                 found.setdefault(f"{name}\0{ours}\0{theirs}", (name, ours, theirs, []))[3].append(one)
     for name, ours, theirs, layers in found.values():
-        where = f"{counted(len(layers), noun)}{together_kinds(layers)}: {_paths([one.path for one in layers])}"
+        where = f"{counted(len(layers), nouns)}{together_kinds(layers)}: {_paths([one.path for one in layers])}"
         sentence = f"{name} {ours}, golden {theirs} in {where}"
         likelihood = 0.915 if name == "dropout" else 0.86
         yield ManifestDifference("model", name, ours, theirs, sentence, likelihood)
@@ -321,16 +322,16 @@ def _state(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     rename = common_names(target, golden)
     number = target.number
     words = "initial state" if not number else f"state before step {number}"
-    for part, noun, likelihood in (("parameters", "parameter", 0.62), ("buffers", "buffer", 0.58)):
+    for part, likelihood in (("parameters", 0.62), ("buffers", 0.58)):
         both = tensor_pairs(_by_name(target, part, rename), _by_name(golden, part, rename))
         alike = [(name, one, other) for name, one, other in both if _are_comparable(one, other)]
         found = [name for name, one, other in alike if one.fingerprint != other.fingerprint]
         if found:
             is_all = len(found) == len(alike) > 3
-            which = f"all {len(found)} {noun}s" if is_all else f"{counted(len(found), noun)} of {len(alike)}"
+            which = f"all {len(found)} {part}" if is_all else f"{counted(len(found), part)} of {len(alike)}"
             verb = "differs" if len(found) == 1 else "differ"
             sentence = f"another {words}: {which} {verb}: {names(found)}"
-            yield ManifestDifference("initial state", noun, "", "", sentence, likelihood)
+            yield ManifestDifference("initial state", part[:-1], "", "", sentence, likelihood)
 
 
 def _batches(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
@@ -376,7 +377,7 @@ def _are_comparable(left: TensorFacts, right: TensorFacts) -> bool:
 
 def _batch_words(left: Sequence[TensorFacts], right: Sequence[TensorFacts]) -> str:
     if len(left) != len(right):
-        return f"{counted(len(left), 'tensor')}, golden {len(right)}"
+        return f"{counted(len(left), 'tensors')}, golden {len(right)}"
     for one, other in zip(left, right):
         if _form(one) != _form(other):
             ours, theirs = (f"{cut(item.dtype)} {shown(list(item.shape))}" for item in (one, other))

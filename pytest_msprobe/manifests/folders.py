@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.dump import Slot, natural
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE, read_manifest
 from msprobe_collector.dump_format.tensors import TENSOR_FOLDER
 from msprobe_collector.dump_format.values import DumpError, printable
@@ -75,12 +74,7 @@ def _files(path: Path) -> list[Path]:
         folders[:] = [name for name in folders if name != TENSOR_FOLDER]
         if MANIFEST_FILE in files:
             found.append(Path(place) / MANIFEST_FILE)
-    return sorted(found, key=_natural)
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sort key that puts step2 before step10."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]
+    return sorted(found, key=natural)
 
 
 def paired(

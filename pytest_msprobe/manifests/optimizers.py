@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from msprobe_collector.dump_format.manifest import Manifest, OptimizerFacts
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.manifests.pairing import common_names, same_settings
 from pytest_msprobe.manifests.value import Make, ManifestDifference
-from pytest_msprobe.manifests.wording import counted, last_name, names, shown, together
+from pytest_msprobe.manifests.wording import last_name, names, shown, together
 
 #: Settings that choose an implementation; others of one side only are named by newer versions.
 _IMPLEMENTATION = frozenset({"foreach", "fused", "capturable", "differentiable", "use_locking", "use_offload"})
@@ -51,7 +52,7 @@ def _left_out(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference
         verb = "is" if len(missing) == 1 else "are"
         named = f": {names(missing)}" if missing else ""
         sentences.append(
-            f"{counted(len(missing), 'parameter')} of {count} {verb} in no optimizer{named}" if missing else ""
+            f"{counted(len(missing), 'parameters')} of {count} {verb} in no optimizer{named}" if missing else ""
         )
     ours, theirs = sentences
     if ours:

@@ -96,8 +96,8 @@ def layer_pairs(target: Manifest, golden: Manifest) -> list[tuple[LayerFacts, La
 
 
 def plural_of(manifest: Manifest) -> str:
-    """What the framework calls a layer."""
-    return "Cell" if manifest.framework == "mindspore" else "Module"
+    """Give the word of the framework for layers."""
+    return "Cells" if manifest.framework == "mindspore" else "Modules"
 
 
 def same_settings(settings: Mapping[str, object], *, is_translated: bool) -> dict[str, object]:

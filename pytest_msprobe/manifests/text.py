@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msprobe_collector.dump_format.manifest import read_manifest
-from msprobe_collector.dump_format.values import DumpError, printable
+from msprobe_collector.dump_format.values import DumpError, counted, printable
 from pytest_msprobe.manifests.alone import facts, suspicions
 from pytest_msprobe.manifests.folders import Found, differences_of, manifests_in, paired
-from pytest_msprobe.manifests.wording import counted, names, numbers
+from pytest_msprobe.manifests.wording import names, numbers
 
 EQUAL, DIFFERS, UNREADABLE = 0, 1, 2
 
@@ -42,7 +42,7 @@ def told_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
             lines.append(f"not in {printable(str(other))}: {names(folders)}")
     has_differences = bool(lines)
     if not has_differences and not problems:
-        lines = [f"equal: {counted(len(pairs), 'manifest')} of {printable(str(target))} and {printable(str(golden))}"]
+        lines = [f"equal: {counted(len(pairs), 'manifests')} of {printable(str(target))} and {printable(str(golden))}"]
     return [*problems, *lines], UNREADABLE if problems else DIFFERS if has_differences else EQUAL
 
 
@@ -122,10 +122,10 @@ def told_of_one(path: Path) -> tuple[list[str], int]:
             wrong.setdefault(line, []).append(one)
     lines = [*problems]
     if len(found) > 1:
-        lines.append(f"{len(found)} manifests; the first is {printable(str(found[0].path))}")
+        lines.append(f"{counted(len(found), 'manifests')}; the first is {printable(str(found[0].path))}")
     lines += shown
     for line, where in wrong.items():
-        several = f" ({counted(len(where), 'manifest')} of {len(found)})" if len(found) > 1 else ""
+        several = f" ({counted(len(where), 'manifests')} of {len(found)})" if len(found) > 1 else ""
         lines.append(f"looks wrong: {line}{several}")
     if not wrong and shown:
         lines.append("nothing looks wrong")

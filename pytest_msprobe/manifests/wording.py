@@ -44,11 +44,6 @@ def names(found: Iterable[str], most: int = _MOST_NAMES) -> str:
     return f"{listed} and {len(every) - most} more" if len(every) > most else listed
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 parameter`, `3 parameters`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def switched(value: object) -> str:
     """A switch: on, off, or its value."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else shown(value) or "not set"

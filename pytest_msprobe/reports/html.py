@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.diagnosis import Diagnosis
 from pytest_msprobe.suites.contract import CallNames, Suite
 from pytest_msprobe.verdicts import Figure, OutputRow, RowCounts, VerdictRow
@@ -260,7 +260,7 @@ class Summary(RowCounts):
         for reason, count in self.reasons.most_common(_REASONS):
             yield f"<tr><td>{count}<td>{text(reason)}"
         if len(self.reasons) > _REASONS:
-            yield f"<tr><td><td>and {len(self.reasons) - _REASONS} more reasons"
+            yield f"<tr><td><td>and {counted(len(self.reasons) - _REASONS, 'more reasons')}"
         yield "</table></div></details>"
 
 
@@ -273,7 +273,7 @@ def _answer_parts(answer: Diagnosis) -> Iterator[str]:
         source = f", at <code>{text(cause.source)}</code>" if cause.source else ""
         yield f"<li><b>{text(cause.name)}</b>: {text(cause.sentence.rstrip('.'))}{source}"
     if len(answer.at_fault) > _CAUSES:
-        yield f"<li>and {len(answer.at_fault) - _CAUSES} more causes"
+        yield f"<li>and {counted(len(answer.at_fault) - _CAUSES, 'more causes')}"
     if command := next((step for step in answer.next if step.arguments), None):
         yield f"<li>next: <code>{text(command)}</code>"
     yield "</ul>"

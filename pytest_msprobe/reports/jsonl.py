@@ -200,8 +200,6 @@ def _decoded(line: bytes, where: str) -> tuple[str, VerdictRow]:
     try:
         encoded = msgspec.json.decode(line, type=dict[str, Any])
         name = encoded.pop("name")
-        encoded.setdefault("part", encoded.pop("direction", None) or "record")  # rows of version 0.1 have no part
-        encoded.setdefault("outcome", {"pass": "passed", "error": "failed"}.get(encoded["status"], "skipped"))
         encoded["outputs"] = [_nested(output) for output in encoded["outputs"]]
         return name, VerdictRow.from_wire(encoded)
     except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
@@ -238,8 +236,8 @@ def _unprintable_escaped(line: bytes) -> bytes:
 
 
 MERGED_NAME = "merged.jsonl"
-#: The suite whose rows also make a CSV pair; rows of version 0.1 do not name theirs.
-_WITH_PAIR = ("precheck", "")
+#: The suite whose rows also make a CSV pair.
+_WITH_PAIR = "precheck"
 
 _Rows = dict[tuple[str, str], VerdictRow]
 
@@ -297,7 +295,7 @@ def merge_runs(sources: Sequence[Path], folder: Path, suite_of: Callable[[str], 
                     lines.write(name, row)
                     tally.add(name, row)
                     merged.known.add(name, row)
-                if suite in _WITH_PAIR:
+                if suite == _WITH_PAIR:
                     pair.write(name, found)
     finally:
         lines.close()

@@ -37,9 +37,13 @@ class JUnitNames:
         file = report.nodeid.partition("::")[0]
         case = self._xml.node_reporter(report)
         case.add_attribute("classname", file.removeprefix("/").replace("/", "."))
-        call, part = printable(wire["call"]), wire["part"]
-        has_direction = part.partition("-")[0] in DIRECTIONS  # also of `forward-device3`
-        case.add_attribute("name", f"{call}.{part}" if has_direction else call)
+        case.add_attribute("name", case_name(wire["call"], wire["part"]))
+
+
+def case_name(call: str, part: str) -> str:
+    """Give the name of a record for people: `Mint.matmul.3.forward`, or that of the call where the part says no more."""
+    has_direction = part.partition("-")[0] in DIRECTIONS  # also of `forward-device3`
+    return f"{printable(call)}.{part}" if has_direction else printable(call)
 
 
 #: Destinations of the options whose reports show properties. Nobody else pays: 100,000 items x 10 texts.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from msprobe_collector.dump_format import DIRECTIONS
+from msprobe_collector.dump_format.values import counted
 from msprobe_collector.dump_format.yaml_files import read_plain
 from pytest_msprobe.reports.csv_pair import DETAILS_COLUMNS, RESULT_COLUMNS, STATUSES, csv_rows, neutral, original
 from pytest_msprobe.reports.jsonl import check_replaceable, encode_row, read_json_lines
@@ -123,7 +124,8 @@ def _resume_pair(result: Path, parts_of: PartsOf) -> EarlierRun:
     _replace(details, _csv_text(DETAILS_COLUMNS, list(kept.values())))
     _replace(result, _csv_text(RESULT_COLUMNS, [[neutral(row[0]), *row[1:]] for row in done.values()]))
     verdicts = tuple(verdict for row in done.values() for verdict in _verdicts(row, known[row[0]]))
-    note = f"{len(without)} API calls of {result.name} are judged again: {details.name} is cut" if without else ""
+    again = counted(len(without), f"API calls of {result.name}", "are")
+    note = f"{again} judged again: {details.name} is cut" if without else ""
     return EarlierRun(verdicts, lost, pair=(details, result), note=note)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.verdicts import EXPLAINED, LAW, Figure, OutputRow, RowCounts, VerdictRow
 
@@ -180,9 +181,10 @@ class VerdictCounts(RowCounts):
         shown = [f"{count} {word}" for place, (word, count) in enumerate(counts) if count or place < 3]
         yield Line(f"{', '.join(shown)} ({self.suite.item_noun})", self._colour)
         yield from (Line(text, "red") for text in self._rounding_lines())
-        if verbosity >= 0:
-            for bench, count in self.benches.most_common():
-                yield Line(f"benchmark {bench}: {count} judged")
+        # The header names the engines: of one that gave every benchmark there is no more to say.
+        is_told = len(self.benches) == 1 and next(iter(self.benches)).endswith(" float64")
+        if verbosity >= 0 and not is_told:
+            yield from (Line(f"benchmark {bench}: {count} judged") for bench, count in self.benches.most_common())
         if self.failed and not (told and self.failed.total() == 1):
             kinds = ", ".join(f"{kind} ({count})" for kind, count in self.failed.most_common(_WORST))
             more = f" and {len(self.failed) - _WORST} more" if len(self.failed) > _WORST else ""
@@ -190,7 +192,7 @@ class VerdictCounts(RowCounts):
         if verbosity >= 0:
             if self._first is not None and self.failed.total() > 1 and self._first[2] != told:
                 yield Line(f"first in execution order: {self._first[1]}", "red")
-            yield from self._worst_lines(_WORST_VERBOSE if verbosity > 0 else _WORST, width or FILE_WIDTH)
+            yield from self._worst_lines(width or FILE_WIDTH, is_verbose=verbosity > 0)
             yield from self._reason_lines(len(self.reasons) if verbosity > 0 else _REASONS)
         elif not self.judged:
             yield from self._reason_lines(_REASONS_QUIET)
@@ -211,7 +213,7 @@ class VerdictCounts(RowCounts):
             first = reason.partition("\n")[0]
             yield Line(f"  {count:>6}  {first if len(first) <= _REASON_WIDTH else f'{first[: _REASON_WIDTH - 3]}...'}")
         if len(self.reasons) > most:
-            yield Line(f"  and {len(self.reasons) - most} more reasons; pytest -v shows all of them")
+            yield Line(f"  and {counted(len(self.reasons) - most, 'more reasons')}; pytest -v shows all of them")
 
     def _note_first(self, name: str, row: VerdictRow, *, is_wrong: bool) -> None:
         """Keep the failure that comes first in the training; those that rounding explains come after all others."""
@@ -239,8 +241,8 @@ class VerdictCounts(RowCounts):
             "--msprobe-standard=backward-error passes those that rounding explains"
         )
 
-    def _worst_lines(self, most: int, width: int) -> Iterator[Line]:
-        """A table of the records that are furthest off; what has no figure is told elsewhere."""
+    def _worst_lines(self, width: int, *, is_verbose: bool) -> Iterator[Line]:
+        """Tabulate the records that are furthest off; those that passed where it `is_verbose`."""
         ranked = sorted(self._worst, key=lambda entry: entry[:2], reverse=True)
         has_failed = bool(self.failed)
         entries = [
@@ -248,11 +250,13 @@ class VerdictCounts(RowCounts):
             for (is_failed, *_), _, name, row, output in ranked
             if output and (is_failed or not has_failed)
         ]
-        shown = entries[: most if has_failed else _NEAREST]
+        shown = entries[: _NEAREST if not has_failed else _WORST_VERBOSE if is_verbose else _WORST]
         figures = self._figures(output for _, _, output in shown)
         if not shown or not (has_failed or self._differs(figures, [output for *_, output in shown])):
             return
         is_off = any(row.status == "error" for _, row, _ in shown)
+        if not (is_off or is_verbose):
+            return
         yield Line("")
         title = f"worst {self.suite.item_noun}" if has_failed else "furthest off" if is_off else "nearest to the limit"
         yield Line(f"{title}:")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.reports.baseline import (
     Baseline,
     BaselineCounts,
@@ -49,7 +49,7 @@ def baseline_header(settings: Settings, known: KnownFailures | None) -> Iterator
     """The line above a run that is held to a baseline."""
     if known is not None:
         others = f", and {known.elsewhere} of other dumps" if known.elsewhere else ""
-        yield f"msprobe: baseline: {settings.baseline}: {len(known.known)} known failures{others}"
+        yield f"msprobe: baseline: {settings.baseline}: {counted(len(known.known), 'known failures')}{others}"
 
 
 def fault_keys(report: SuiteReport) -> list[str]:

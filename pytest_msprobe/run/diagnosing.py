@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, RunFacts, RunRows
 from pytest_msprobe.diagnosis.file import check_replaceable, write_diagnosis
 from pytest_msprobe.diagnosis.from_rows import with_gaps
@@ -131,7 +131,7 @@ class RunDiagnosis:
         unread = [CannotSay(path, reason) for path, reason in self._unread.items()]
         left = [CannotSay(*_parted(line)) for line in gaps]
         if missing:
-            left.append(CannotSay(f"{missing} {self.rows.facts.item_noun}", "the run ended before them", missing))
+            left.append(CannotSay(counted(missing, self.rows.facts.item_noun), "the run ended before them", missing))
         if fault and not found.at_fault:
             left.append(CannotSay("the run", fault))
         if not is_judged and found.outcome != "fault":

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from msprobe_collector.dump_format.dump import RANK, STEP
+from msprobe_collector.dump_format.dump import RANK, STEP, natural
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, is_of_kernel_dump
+from pytest_msprobe.suites.registry import FILES
 
 _DUMP = "dump.json"
-#: What the laws said while a training ran; judged where there is no dump.
-LAWS = "laws.jsonl"
 _GRADIENTS = re.compile(r"grad_summary_\d+\.csv", re.ASCII)
 #: Folders of which one dump has several: what one of them lacks is missing.
 _FAMILIES = (STEP, RANK, re.compile(r"proc\d+"))
@@ -28,7 +27,7 @@ class DumpFolder:
 
     Attributes:
         path: of the folder.
-        dumps: the dump.json files in it, step2 before step10; without any, the laws.jsonl files.
+        dumps: the dump.json files in it, step2 before step10; without any, the other files that a suite judges.
         without_dump: folders of a step, rank or process without a dump, while another of that kind has one.
         debug, gradients, kernels: the first file of each kind that is no API dump; None for none.
         unreadable: the first folder that cannot be looked into, and why; "" for none.
@@ -58,7 +57,7 @@ def look_through(path: Path, skipped: Sequence[str] = ()) -> DumpFolder:
     """What the folder at `path` holds, without folders whose names fit one of the patterns `skipped`."""
     found = DumpFolder(path)
     numbered: list[Path] = []
-    laws: list[Path] = []
+    others: list[Path] = []
 
     def note_unreadable(error: OSError) -> None:
         place = "" if error.filename == str(path) else f"{error.filename}: "
@@ -73,8 +72,8 @@ def look_through(path: Path, skipped: Sequence[str] = ()) -> DumpFolder:
         numbered += [here / name for name in folders if _family(name) is not None]
         for name in files:
             _note(found, here / name)
-            laws += [here / name] if name == LAWS else []
-    found.dumps = found.dumps or laws
+            others += [here / name] if name in FILES else []
+    found.dumps = found.dumps or others
     found.dumps.sort(key=natural)
     found.without_dump = sorted(_without_dump(numbered, found), key=natural)
     return found
@@ -103,11 +102,6 @@ def _without_dump(numbered: Sequence[Path], found: DumpFolder) -> Iterator[Path]
 
 def _family(name: str) -> re.Pattern[str] | None:
     return next((pattern for pattern in _FAMILIES if pattern.fullmatch(name)), None)
-
-
-def natural(path: Path) -> list[tuple[int, str]]:
-    """Sort key that puts step2 before step10."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]
 
 
 def why_no_dump(found: DumpFolder) -> str:

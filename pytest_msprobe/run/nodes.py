@@ -133,15 +133,17 @@ class RecordItem(pytest.Item):
 
     Attributes:
         group: that it belongs to.
+        part: which of its records; the name of the item until the run is collected, then that of the call and this.
     """
 
     group: Group
+    part: str
 
     @classmethod
     def of(cls, parent: GroupNode | RecordFile, group: Group, part: str) -> RecordItem:
         """The item for the record `part` of `group`."""
         item: RecordItem = cls.from_parent(parent, name=part)
-        item.group = group
+        item.group, item.part = group, part
         run = item.config.stash[RUN]
         item.own_markers += [run.mark(name) for name in run.suite.marks(item.record)]
         return item
@@ -149,8 +151,8 @@ class RecordItem(pytest.Item):
     @property
     def record(self) -> Record:
         """What the suite judges."""
-        selected = self.parent.selected if isinstance(self.parent, GroupNode) else (self.name,)
-        return Record(self.path, self.group, self.name, selected)
+        selected = self.parent.selected if isinstance(self.parent, GroupNode) else (self.part,)
+        return Record(self.path, self.group, self.part, selected)
 
     def runtest(self) -> None:
         """Judge, keep the row for the report, and raise, skip or xfail as the verdict says.

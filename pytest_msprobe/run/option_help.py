@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from pytest_msprobe.run.old_names import add_old_names, old_ini_keys
 from pytest_msprobe.run.settings import CONFIG, DUMP, RUN_OPTIONS, all_options, known_keys, near_key
 from pytest_msprobe.suites.options import OPTION_QUESTIONS, Option
 from pytest_msprobe.suites.registry import SUITES, suites_with
@@ -41,10 +40,10 @@ def sections() -> Iterator[Section]:
     """All options, each once: those of every suite, then by the first suite that has them."""
     yield Section(EVERY_SUITE, by_question([DUMP, CONFIG, *RUN_OPTIONS]))
     seen: set[str] = set()
-    for suite, options in SUITES.items():
-        new = [each for each in options if each.name not in seen]
-        yield Section(suite, by_question(new), tuple(each for each in options if each.name in seen))
-        seen.update(each.name for each in options)
+    for entry in SUITES.values():
+        new = [each for each in entry.options if each.name not in seen]
+        yield Section(entry.name, by_question(new), tuple(each for each in entry.options if each.name in seen))
+        seen.update(each.name for each in entry.options)
 
 
 def by_question(options: Sequence[Option]) -> tuple[tuple[str, tuple[Option, ...]], ...]:
@@ -80,7 +79,6 @@ def add_options(parser: pytest.Parser) -> None:
             parser.addini(each.key, f"as {each.flag}", type="paths", default=[])
         else:
             parser.addini(each.key, f"as {each.flag}", default="")
-    add_old_names(parser, groups["part"])
 
 
 def help_of(option: Option) -> str:
@@ -98,8 +96,9 @@ def suites_of(option: Option) -> list[str]:
 def list_common_ini_keys(config: pytest.Config) -> None:
     """Leave out of `--help`, which lists all keys of ini files, those of options that it does not list."""
     listed: dict[str, Any] = getattr(config._parser, "_inidict", {})  # nothing public says what is listed
-    for key in [*old_ini_keys(), *(each.key for each in all_options() if not each.is_common)]:
-        listed.pop(key, None)
+    for each in all_options():
+        if not each.is_common:
+            listed.pop(each.key, None)
 
 
 def refuse_unknown_options(parser: pytest.Parser, arguments: Sequence[str]) -> None:

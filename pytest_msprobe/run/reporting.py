@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.diagnosis import Diagnosis
 from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import FILE_WIDTH, Line, VerdictCounts, wrapped
-from pytest_msprobe.run import old_names
 from pytest_msprobe.run.baseline import BaselineReport, fault_keys
 from pytest_msprobe.run.diagnosing import RunDiagnosis, write_refusal
 from pytest_msprobe.run.run import names_of
@@ -25,6 +24,7 @@ from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.terminal import Progress, in_short, limited_failures, width_of
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
+from pytest_msprobe.suites.registry import REFUSED
 from pytest_msprobe.support import place_of, version_of
 from pytest_msprobe.verdicts import VerdictRow
 
@@ -201,13 +201,11 @@ class ReportPlugin:
         Raises:
             pytest.UsageError: there is a warning, and the project turns warnings into errors.
         """
-        renamed = old_names.warning(session.config)
-        warnings = [pytest.PytestDeprecationWarning(renamed)] if renamed else []
-        for warning in (*warnings, *map(pytest.PytestWarning, self._suite.warnings())):
+        for warning in self._suite.warnings():
             try:
-                session.config.issue_config_time_warning(warning, stacklevel=1)
+                session.config.issue_config_time_warning(pytest.PytestWarning(warning), stacklevel=1)
             except pytest.PytestWarning:
-                raise pytest.UsageError(str(warning)) from None
+                raise pytest.UsageError(warning) from None
         for name, row in self._earlier.rows if self._earlier else ():
             self._count(name, row)
             if not self._appends:
@@ -290,12 +288,14 @@ class ReportPlugin:
         # pytest has ended the line of its progress; as long as it thinks otherwise, its next line is an empty one.
         terminalreporter.currentfspath = None
         if hidden:
-            terminalreporter.write_line(f"and {hidden} more failures; -v prints all of them")
+            terminalreporter.write_line(f"and {counted(hidden, 'more failures')}; -v prints all of them")
         self.sum_up(terminalreporter, exitstatus)
         return result
 
     def sum_up(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         """Write our sections below those of pytest."""
+        for refused in REFUSED.values():
+            terminalreporter.write_line(f"msprobe: {printable(refused)}", yellow=True)
         for note in self._unjudged.notes if self._unjudged is not None else ():
             terminalreporter.write_line(printable(f"msprobe: not judged: {note}"), yellow=True)
         findings = list(self._report.findings())
@@ -310,8 +310,11 @@ class ReportPlugin:
             return
         width = width_of(terminalreporter)
         self._write_answer(terminalreporter, findings, width)
-        terminalreporter.section("msprobe")
-        for line in self._summary(terminalreporter.verbosity, width):
+        counts = list(self._counts(terminalreporter.verbosity, width))
+        is_long = len(counts) > 1
+        if is_long or self.answer is None:
+            terminalreporter.section("msprobe")
+        for line in (*counts, *self._file_lines(is_apart=is_long and terminalreporter.verbosity >= 0)):
             for text in [printable(line.text)] if line.is_whole else wrapped(printable(line.text), width):
                 terminalreporter.write_line(text, **line.markup)
         file = self._lines.path if self._lines is not None and self._shows_rows else self._report.resumable()
@@ -338,7 +341,7 @@ class ReportPlugin:
             for text in wrapped(printable(finding), width):
                 terminalreporter.write_line(text)
 
-    def _summary(self, verbosity: int, width: int) -> Iterator[Line]:
+    def _counts(self, verbosity: int, width: int) -> Iterator[Line]:
         if self._earlier is not None:
             yield Line(f"resumed: {len(self._earlier.rows)} of these verdicts are from the earlier run")
             if self._earlier.note:
@@ -347,6 +350,8 @@ class ReportPlugin:
         yield from self._tally.lines(verbosity, width, told)
         if self._known is not None:
             yield from map(Line, self._known.lines())
+
+    def _file_lines(self, *, is_apart: bool) -> Iterator[Line]:
         files = [*self._report.files()]
         if self._lines is not None and self._shows_rows:
             files.append(("rows", self._lines.path))
@@ -354,7 +359,7 @@ class ReportPlugin:
             files.append(("diagnosis", self.diagnosis.path))
         if self._page is not None and self._page.option not in self._problems:
             files.append(("page", self._page.path))
-        if files and verbosity >= 0:
+        if files and is_apart:
             yield Line("")
         yield from (Line(f"{what}: {path}", is_whole=True) for what, path in files)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format import API_TYPES, DIRECTIONS
+from pytest_msprobe.reports.junit import case_name
 from pytest_msprobe.run.baseline import known_failures
 from pytest_msprobe.run.nodes import GroupNode, RecordFile, RecordFolder, RecordItem, records_among
 from pytest_msprobe.run.settings import Settings
@@ -94,11 +95,15 @@ def deselect_done(config: pytest.Config, items: list[pytest.Item], names: CallNa
         _keep(config, items, lambda item: names.of(str(item.path), item.group.call) not in done)
 
 
-def mark_selected(items: list[pytest.Item]) -> None:
-    """Tell every group which of its records were selected, so that it knows what to keep and what to await."""
+def complete_items(items: list[pytest.Item]) -> None:
+    """Tell every group which of its records were selected, and name the items as JUnit does, for IDEs and Allure.
+
+    pytest selects by names: as long as it does, an item is called as in its node id.
+    """
     for item in records_among(items):
         if isinstance(item.parent, GroupNode):
-            item.parent.selected += (item.name,)
+            item.parent.selected += (item.part,)
+        item.name = case_name(item.group.call, item.part)
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], is_kept: Callable[[RecordItem], bool]) -> None:

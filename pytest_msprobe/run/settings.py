@@ -18,20 +18,12 @@ import pytest
 
 from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
-from pytest_msprobe.run.dump_folders import LAWS, DumpFolder, look_through, why_no_dump
-from pytest_msprobe.run.old_names import (
-    as_given,
-    move_from_command_line,
-    move_from_ini,
-    move_from_yaml,
-    old_ini_keys,
-)
+from pytest_msprobe.run.dump_folders import DumpFolder, look_through, why_no_dump
 from pytest_msprobe.suites.options import (
     Option,
     Options,
     choice,
     flag,
-    one_of,
     option,
     parse_new_file,
     parse_optional_path,
@@ -39,7 +31,7 @@ from pytest_msprobe.suites.options import (
     parse_shard,
     parse_timeout,
 )
-from pytest_msprobe.suites.registry import QUESTIONS, SUITES, suite_options, suites_with
+from pytest_msprobe.suites.registry import AUTO, DEFAULT, SUITES, suite_name, suite_options, suites_with
 
 if TYPE_CHECKING:
     from pytest_msprobe.run.run import Run
@@ -76,11 +68,11 @@ class Settings(Options):
     values: Mapping[str, Any]
     suite: str = option(
         "NAME",
-        f"what is asked: {', '.join(f'{name} ({question}?)' for name, question in QUESTIONS.items())}; auto: gradients"
+        f"what is asked: {', '.join(f'{entry.name} ({entry.question}?)' for entry in SUITES.values())}; auto: gradients"
         ", comparison or sharded where --msprobe-gradients, --msprobe-golden or --msprobe-logical is given, else "
-        "precheck",
-        one_of("auto", *SUITES),
-        "auto",
+        f"{DEFAULT}",
+        suite_name,
+        AUTO,
         question="what",
         is_common=True,
     )
@@ -187,17 +179,13 @@ def read_settings(config: pytest.Config) -> Settings:
             name, its value and what is allowed.
     """
     options = all_options()
-    move_from_command_line(config)
     yaml_values = read_settings_file(config, options)
-    keys = [*(option.key for option in options if not option.is_yaml_only), *old_ini_keys()]
-    ini_texts = {key: text for key in keys if (text := _ini(config, key))}
-    move_from_ini(config, ini_texts)
-    values = {option.name: _value(option, config, yaml_values, ini_texts) for option in options}
+    values = {option.name: _value(option, config, yaml_values) for option in options}
     given = getattr(config, "workerinput", {}).get("msprobe_dumps")
     folders, is_exclusive = ([], True) if given else find_dumps(config, yaml_values)
     dumps = tuple(dict.fromkeys(map(Path, given or (dump for folder in folders for dump in folder.dumps))))
     suite = _suite(values, dumps)
-    own = {option.name: option for option in (*RUN_OPTIONS, *SUITES[suite])}
+    own = {option.name: option for option in (*RUN_OPTIONS, *SUITES[suite].options)}
     if not hasattr(config, "workerinput"):
         _refuse_others(config, suite, [option for option in options if option.name not in own])
         for each in own.values():  # workers may start in another folder, and read the paths that this process reads
@@ -214,11 +202,15 @@ def read_settings(config: pytest.Config) -> Settings:
 
 def _suite(values: Mapping[str, Any], dumps: Sequence[Path]) -> str:
     chosen: str = values["suite"]
-    if chosen != "auto":
+    if chosen != AUTO:
         return chosen
     named = {"gradients": "gradients", "golden": "comparison", "logical": "sharded"}
-    otherwise = "laws" if dumps and all(path.name == LAWS for path in dumps) else "precheck"
-    return next((suite for name, suite in named.items() if values[name]), otherwise)
+    by_option = [suite for name, suite in named.items() if values.get(name)]
+    by_files = [entry.name for entry in SUITES.values() if dumps and all(path.name in entry.files for path in dumps)]
+    try:
+        return suite_name([*by_option, *by_files, DEFAULT][0])
+    except ValueError as error:
+        raise pytest.UsageError(f"--msprobe-suite={AUTO}: {error}; install pytest-msprobe again") from None
 
 
 def _refuse_others(config: pytest.Config, suite: str, others: Iterable[Option]) -> None:
@@ -226,24 +218,24 @@ def _refuse_others(config: pytest.Config, suite: str, others: Iterable[Option]) 
     for each in others:
         if not each.is_yaml_only and config.getoption(each.key) is not None:
             raise pytest.UsageError(
-                f"{as_given(config, each.flag)}: has no effect in the suite {suite}, only in "
+                f"{each.flag}: has no effect in the suite {suite}, only in "
                 f"{' and '.join(suites_with(each.name))}; leave it out, or choose another suite with --msprobe-suite"
             )
 
 
-def _value(option: Option, config: pytest.Config, yaml_values: Mapping[str, Any], ini_texts: Mapping[str, str]) -> Any:
+def _value(option: Option, config: pytest.Config, yaml_values: Mapping[str, Any]) -> Any:
     if option.is_yaml_only:
         return _parsed(option, "", yaml_values.get(option.name), yaml_values.get("", ""))
     sources = (
         (option.flag, config.getoption(option.key)),
         (f"{yaml_values.get('', '')}: key {option.name!r}", yaml_values.get(option.name)),
-        (f"ini option {option.key}", ini_texts.get(option.key)),
+        (f"ini option {option.key}", _ini(config, option.key) or None),
     )
     origin, text = next(((origin, text) for origin, text in sources if text is not None), ("", option.default))
     if option.is_list:
         texts = text.splitlines() if isinstance(text, str) else text if isinstance(text, list) else [text]
-        return tuple(_parsed(option, as_given(config, origin), str(one).strip()) for one in texts)
-    return _parsed(option, as_given(config, origin), str(text))
+        return tuple(_parsed(option, origin, str(one).strip()) for one in texts)
+    return _parsed(option, origin, str(text))
 
 
 def _parsed(option: Option, origin: str, *given: Any) -> Any:
@@ -286,7 +278,6 @@ def read_settings_file(config: pytest.Config, options: Sequence[Option]) -> dict
     if not isinstance(content, dict):
         raise pytest.UsageError(f"--msprobe-config={name}: expected keys and values, found {type(content).__name__}")
     content = _translated(content, name)
-    move_from_yaml(config, content, f"--msprobe-config={name}")
     known = ["dump", *(option.name for option in options)]
     for key in content:
         if key not in known:

@@ -125,6 +125,8 @@ class Progress:
         rest = passed * (total - self._done) / self._done
         failed = f", {self._failed} failed" if self._failed else ""
         self._terminal.ensure_newline()
+        if self._terminal._tw.width_of_current_line:  # under xdist it does not know of the dots that it has printed
+            self._terminal._tw.line()
         self._terminal.write_line(f"msprobe: {self._done} of {total} done{failed}; about {duration(rest)} left")
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import pytest
 
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.run.dump_folders import DumpFolder
 from pytest_msprobe.run.settings import Settings, known_keys, near_key, path_of
 from pytest_msprobe.suites.contract import Suite
@@ -69,8 +70,9 @@ class Unjudged:
         for folder in self._plain:
             left = [dump for dump in folder.dumps if dump not in self._suite.files] if folder.holds_python else []
             if left:
+                others = f" and {counted(len(left) - 1, 'more dumps')}" if len(left) > 1 else ""
                 yield (
-                    f"{left[0]}{f' and {len(left) - 1} more dumps' if len(left) > 1 else ''} in {folder.path}, which "
+                    f"{left[0]}{others} in {folder.path}, which "
                     f"holds tests; to judge dumps there, name them with --msprobe-dump=PATH"
                 )
 

@@ -1,7 +1,8 @@
 """What a suite is: one way to judge records. `run` does the rest, for every suite alike.
 
 A suite says which groups of records a file holds, judges one record at a time, and sums up. It knows nothing of
-pytest's items, of workers and of other suites. `registry.SUITES` lists the suites; `tests/contract` tests each.
+pytest's items, of workers and of other suites. An entry point names its `SuiteEntry`, of which the class here comes
+when the suite is chosen; `tests/contract` tests each suite.
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from msprobe_collector.dump_format import Dump
+from msprobe_collector.dump_format import DIRECTIONS, ApiName, Dump, DumpError
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.suites.options import Option
 from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import Figure, HeldBy, Status, StepPosition, Verdict, VerdictRow
 
 if TYPE_CHECKING:
     import pytest
 
-    from msprobe_collector.dump_format import ApiName, Frame
+    from msprobe_collector.dump_format import Frame
     from pytest_msprobe.diagnosis import Diagnosis, RunRows
     from pytest_msprobe.diagnosis.value import Confidence, Outcome
 
@@ -215,9 +216,10 @@ class RowSummary:
 class Suite(ABC):
     """One way to judge records; one object per process of a run.
 
-    A suite must say how it judges: `files`, `groups`, `judge`, `headline`. The rest has defaults:
+    A suite must say how it judges: `groups` and `judge`. The rest has defaults:
 
-    - of a record: `roots`, `folder`, `api`, `marks`, `place`, `frames`, `attachment_of_unjudged`, `release`, `close`;
+    - of the run: `make`, `files`, `roots`, `folder`, `dump`;
+    - of a record: `headline`, `api`, `marks`, `place`, `frames`, `attachment_of_unjudged`, `release`, `close`;
     - of the work: `cost`, `placement`, `assign`, `device_of`;
     - of the reports, asked on the process that writes: `header`, `dumps`, `warnings`, `report`, `summary`, `plugins`,
       `advice_when_empty`.
@@ -227,11 +229,11 @@ class Suite(ABC):
         title: of the HTML page.
         item_noun: what an item is about, in the plural.
         group_noun: what items are about without their number, in the plural.
-        options: its own options, beside those of every run.
         call_names_are_unique: whether the calls of files in one folder have different names.
         figures: numbers of an output, in the order of their columns; the first ones stand in the summary.
         severity_figures: the figures whose sum pictures show, `ratio` where there is one: 1 is then the limit.
-        passing: outcome of the diagnosis of a run in which every record was judged and passed.
+        passing: outcome of the diagnosis of a run in which every record was judged and passed; `rounding` and `equal`
+            are for suites that show it.
         certainty: how sure a failure is, in the diagnosis.
         excuses: whether it expects failures (xfailed) of records that inherit what is wrong.
     """
@@ -241,22 +243,44 @@ class Suite(ABC):
     item_noun: ClassVar[str] = "records"
     group_noun: ClassVar[str] = "APIs"
     call_names_are_unique: ClassVar[bool] = False
-    options: ClassVar[tuple[Option, ...]]
     figures: ClassVar[tuple[Figure, ...]] = ()
     severity_figures: ClassVar[tuple[str, ...]] = ("ratio",)
-    passing: ClassVar[Outcome] = "rounding"
+    passing: ClassVar[Outcome] = "unaccounted"
     certainty: ClassVar[Confidence] = "likely"
     excuses: ClassVar[bool] = False
 
+    @classmethod
+    def make(cls, context: Context) -> Suite:
+        """The suite for one process of a run.
+
+        Raises:
+            SuiteError: the run cannot begin; by default, since there is no dump.
+        """
+        if not context.dumps:
+            raise SuiteError(f"--msprobe-suite={cls.name} needs --msprobe-dump=PATH, the dumps to judge")
+        return cls(context)
+
+    def __init__(self, context: Context, data_dirs: tuple[Path, ...] = ()) -> None:
+        """A suite of one process; `data_dirs` are folders outside of the dumps that may hold their tensors."""
+        self._context = context
+        self._data_dirs = data_dirs
+        self._read_dumps: dict[Path, Dump] = {}
+
     @property
-    @abstractmethod
     def files(self) -> tuple[Path, ...]:
-        """The files of the run, absolute, in the order in which they are judged."""
+        """The files of the run, absolute, in the order in which they are judged; by default the dumps."""
+        return self._context.dumps
 
     @property
     def roots(self) -> tuple[Path, ...]:
         """What pytest is to collect for them: the files, or folders that `folder` knows."""
         return self.files
+
+    def dump(self, path: Path) -> Dump:
+        """The dump at `path`, read once. Raises DumpError."""
+        if path not in self._read_dumps:
+            self._read_dumps[path] = Dump(path, self._data_dirs)
+        return self._read_dumps[path]
 
     def folder(self, path: Path) -> Sequence[Path | Problem] | None:
         """Children of a folder that is collected by the suite's own rules; None for any other."""
@@ -280,15 +304,17 @@ class Suite(ABC):
     def close(self) -> None:  # noqa: B027  # most suites start nothing
         """End what outlives the records, such as child processes."""
 
-    @abstractmethod
     def headline(self, record: Record) -> str:
-        """What the record is, for the headline of a failure: `Mint.matmul, call 2, forward`."""
+        """What the record is, for the headline of a failure: `Mint.matmul.2, forward`."""
+        return f"{record.call}, {record.part}"
 
     def api(self, record: Record) -> ApiName | None:
         """The record's name as hooks get it; None for what no hook chooses, which is always judged."""
-        from msprobe_collector.dump_format import parse_api_name
-
-        return parse_api_name(record.call)
+        name, _, number = record.call.rpartition(".")
+        if not number.isdecimal():
+            name, number = record.call, "0"
+        kind, _, rest = name.partition(".")
+        return ApiName(kind, rest or name, int(number))
 
     def marks(self, record: Record) -> tuple[str, ...]:
         """Markers of its item: direction and API type."""
@@ -296,11 +322,12 @@ class Suite(ABC):
 
     def place(self, record: Record) -> StepPosition:
         """Where the record stands in its training step. Must not raise for a record of `groups`."""
-        return StepPosition()
+        name = f"{record.call}.{record.part}" if record.part in DIRECTIONS else record.call
+        return place_in(self.dump(record.file), name, f"{record.call}.forward")
 
     def frames(self, record: Record) -> Sequence[Frame]:
-        """Call stack of the record, innermost first, for the HTML page."""
-        return ()
+        """Call stack of the record, innermost first, for the HTML page; by default that of the forward."""
+        return self.dump(record.file).stacks.frames(f"{record.call}.forward")
 
     def cost(self, file: Path, group: Group) -> float:
         """Estimated cost of a group, in elements computed: what goes out first to workers, and how shards are even."""
@@ -319,11 +346,18 @@ class Suite(ABC):
 
     def header(self) -> list[str]:
         """Lines above a run: what is judged, on what, against what."""
-        return []
+        return [f"msprobe: {self._shown_files()}: {self.title}"]
+
+    def _shown_files(self, noun: str = "dumps") -> str:
+        """The only file of the run, or how many there are."""
+        files = self.files
+        return file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} {noun}"
 
     def dumps(self) -> Iterator[Dump]:
         """The dumps that can be read, of either side: what they lack makes the run no success."""
-        return iter(())
+        for path in self.files:
+            with suppress(DumpError):
+                yield self.dump(path)
 
     def warnings(self) -> Iterator[str]:
         """What the user may have meant otherwise; asked once, on the process that writes."""

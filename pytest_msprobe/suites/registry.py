@@ -1,58 +1,97 @@
-"""Which suites there are. Listing a suite here, with its options and its question, is all that a new one needs."""
+"""Which suites there are: those that entry points of the group `pytest_msprobe.suites` name, ours and others alike."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
+from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
-from msprobe_laws.suite.options import OPTIONS as LAWS_OPTIONS
-from pytest_msprobe.suites.comparison.options import OPTIONS as COMPARISON_OPTIONS
-from pytest_msprobe.suites.gradients.options import OPTIONS as GRADIENT_OPTIONS
-from pytest_msprobe.suites.options import Option
-from pytest_msprobe.suites.overflow.options import OPTIONS as OVERFLOW_OPTIONS
-from pytest_msprobe.suites.precheck.options import OPTIONS as PRECHECK_OPTIONS
-from pytest_msprobe.suites.repeat.options import OPTIONS as REPEAT_OPTIONS
-from pytest_msprobe.suites.sharded.options import OPTIONS as SHARDED_OPTIONS
+from pytest_msprobe.suites.entry import SuiteEntry
+from pytest_msprobe.suites.options import OPTION_QUESTIONS, Option
+from pytest_msprobe.support import entry_points_of, left_out, text_of
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.contract import Context, Suite
 
-#: Options of each suite by its name. Its module `suite`, loaded when chosen, has its class as `SUITE`, and `make`.
-SUITES: dict[str, tuple[Option, ...]] = {
-    "precheck": PRECHECK_OPTIONS,
-    "comparison": COMPARISON_OPTIONS,
-    "overflow": OVERFLOW_OPTIONS,
-    "gradients": GRADIENT_OPTIONS,
-    "repeat": REPEAT_OPTIONS,
-    "sharded": SHARDED_OPTIONS,
-    "laws": LAWS_OPTIONS,
-}
-#: What each suite asks of a dump, for help.
-QUESTIONS = {
-    "precheck": "is each API call right",
-    "comparison": "where does it differ from another dump",
-    "overflow": "where do NaN and Inf begin",
-    "gradients": "at which step do gradients go wrong",
-    "repeat": "is each result the same every time",
-    "sharded": "do ranks compute what the whole model does",
-    "laws": "does training obey the laws of every training",
-}
+#: Options of every run (run/settings.py): no suite can have one of these names.
+OF_EVERY_RUN = frozenset(
+    {"dump", "config", "suite", "out", "jsonl", "page", "baseline", "diagnosis", "html_passes", "resume", "timeout"}
+    | {"shard", "allow_empty"}
+)
+#: What a run that names no suite asks for, and what it then gets where nothing else says it.
+AUTO, DEFAULT = "auto", "precheck"
+
+
+def read_suites(entry_points: Iterable[EntryPoint]) -> tuple[dict[str, SuiteEntry], dict[str, str]]:
+    """The suites that can be had, by name, and one line on each entry point that cannot, by its name."""
+    suites: dict[str, SuiteEntry] = {}
+    refused: dict[str, str] = {}
+    for entry_point in entry_points:
+        try:
+            entry = entry_point.load()
+            why = _why_not(entry, entry_point.name, suites)
+        except Exception as error:
+            why = text_of(error)
+        if why:
+            refused[entry_point.name] = left_out(entry_point, why)
+        else:
+            suites[entry.name] = entry
+    return suites, refused
+
+
+def _why_not(entry: object, name: str, suites: Mapping[str, SuiteEntry]) -> str:
+    """Why an entry would stand in the way of other suites, or of pytest itself; "" where it does not."""
+    if not isinstance(entry, SuiteEntry):
+        return f"it is of the type {type(entry).__name__}, and not a SuiteEntry"
+    if entry.name != name:
+        return f"its suite is called {entry.name!r}"
+    if name in (AUTO, *suites):
+        return "there is a suite of this name already"
+    others = {option.name: option for other in suites.values() for option in other.options}
+    for option in entry.options:
+        if option.name in OF_EVERY_RUN or others.get(option.name, option) != option:
+            return f"there is another option {option.flag} already"
+        if option.question not in OPTION_QUESTIONS:
+            return f"{option.flag} has the question {option.question!r}, which is none of {', '.join(OPTION_QUESTIONS)}"
+    return ""
+
+
+#: The suites by name, that of a run which names none first; and one line on each entry point that is left out.
+SUITES, REFUSED = read_suites(
+    sorted(entry_points_of("pytest_msprobe.suites"), key=lambda entry_point: entry_point.name != DEFAULT)
+)
+#: Names of files beside dump.json that a suite judges.
+FILES = frozenset(name for entry in SUITES.values() for name in entry.files)
+
+
+def suite_name(text: str) -> str:
+    """The parser of --msprobe-suite.
+
+    Raises:
+        ValueError: there is no such suite.
+    """
+    if text not in (AUTO, *SUITES):
+        raise ValueError(REFUSED.get(text) or f"{text!r} is none of {', '.join((AUTO, *SUITES))}")
+    return text
 
 
 def suite_options() -> tuple[Option, ...]:
     """The options of all suites, each once."""
-    return tuple({option.name: option for options in SUITES.values() for option in options}.values())
+    return tuple({option.name: option for entry in SUITES.values() for option in entry.options}.values())
 
 
 def suites_with(name: str) -> list[str]:
     """Suites that have the option called `name`."""
-    return [suite for suite, options in SUITES.items() if any(option.name == name for option in options)]
+    return [entry.name for entry in SUITES.values() if any(option.name == name for option in entry.options)]
 
 
 def suite_class(name: str) -> type[Suite] | None:
-    """The class of the suite called `name`; None for one that this version does not know."""
-    return _module(name).SUITE if name in SUITES else None
+    """The class of the suite called `name`; None for one that is not installed.
+
+    Raises:
+        SuiteError: something that it needs is not installed.
+    """
+    return _loaded(SUITES[name]) if name in SUITES else None
 
 
 def make_suite(name: str, context: Context) -> Suite:
@@ -61,8 +100,13 @@ def make_suite(name: str, context: Context) -> Suite:
     Raises:
         SuiteError: the run cannot begin.
     """
-    return _module(name).make(context)  # type: ignore[no-any-return]  # loaded by name
+    return _loaded(SUITES[name]).make(context)
 
 
-def _module(name: str) -> ModuleType:
-    return import_module("msprobe_laws.suite.suite" if name == "laws" else f"pytest_msprobe.suites.{name}.suite")
+def _loaded(entry: SuiteEntry) -> type[Suite]:
+    try:
+        return entry.load()
+    except ImportError as error:
+        from pytest_msprobe.suites.contract import SuiteError
+
+        raise SuiteError(f"the suite {entry.name} ({entry.place}) cannot be loaded: {text_of(error)}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import count
@@ -14,6 +15,7 @@ import execnet
 import pytest
 from xdist.workermanage import parse_tx_spec_config
 
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.engines.process import EXIT_CODE
 from pytest_msprobe.engines.protocol import VISIBLE
 from pytest_msprobe.reports.junit import are_read, properties
@@ -185,7 +187,10 @@ class WorkersPlugin:
             lines = [f"msprobe: devices of the workers: {pairs}"]
         else:
             shown = ", ".join(f"{workers} on {host}" for host, workers in others.items())
-            lines = [f"msprobe: {len(self.places)} workers on the CPU{f' ({shown})' if shown else ''}"]
+            lines = [f"msprobe: {counted(len(self.places), 'workers')} on the CPU{f' ({shown})' if shown else ''}"]
+            here, cores = len(self.places) - sum(others.values()), len(os.sched_getaffinity(0))
+            if here > cores:
+                lines.append(f"msprobe: -n {here}: this machine has {counted(cores, 'cores')}; use -n {cores}")
         if others and self._evidence:
             lines.append(f"msprobe: {' and '.join(self._evidence)} are written on the host that ran the check")
         return [*lines, *replaced]

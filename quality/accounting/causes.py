@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from planted_networks import Plan, Training
 
-from quality.accounting.networks import Plan, Training
 from quality.accounting.torch_recorder import record_step
 
 Change = Callable[[str, Any, Any, Any], Any]

@@ -16,8 +16,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-
-from quality.accounting.foreign.training import collected
+from debugger_fixtures import collected
 
 Keys = Mapping[str, Any]
 _PLAIN: Keys = {}

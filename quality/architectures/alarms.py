@@ -1,12 +1,15 @@
 """How often `backward-error` raises an alarm for what networks of other packages really compute.
 
-    python -m quality.architectures.alarms [--only PATTERN...] [--half seen|held-out] [--results FILE] [--write-docs]
+    python -m quality.architectures.alarms [--only PATTERN...] [--half seen|held-out] [--keep FILE] [--write-results]
 
 Each network is trained in float32 and in a half dtype (bfloat16 by PyTorch's autocast, float16 by MindSpore's
 `to_float`). The calls of its first step are dumped, and those of the step after 20 others, whose values are no longer
 those of an initialisation. What the CPU kernels of the framework computed is then judged against float64. They are
-right, so that an alarm is false unless it is shown to be a fault of the kernel. With --write-docs
-docs/alarms_on_networks.md becomes the page of these figures; all networks take half an hour on two idle cores.
+right, so that an alarm is false unless it is shown to be a fault of the kernel. All networks take half an hour on two
+idle cores. --write-results writes two tables into quality/results: a cell of the first is items with an alarm / judged
+items, where an item is a forward or a backward of one call, and behind a plus are gradients of the weight and bias of
+layer_norm that PyTorch's CPU kernel adds up in bfloat16, row by row: a fault of the kernel. The second has each other
+alarm. Held out are networks that the rule was not mended on: half of them by name, and those added last.
 """
 
 from __future__ import annotations
@@ -29,10 +32,10 @@ from typing import Any
 from msprobe_collector.dump_format import parse_api_name
 from pytest_msprobe.apis.topics import adds_up_narrowly
 from quality.architectures.networks import ADDED_LAST, ARCHITECTURES, Architecture
-from quality.architectures.page import prechecked, versions
+from quality.architectures.table import packages, prechecked
+from quality.results import Table, how
 from tools import ROOT
 
-PAGE = ROOT / "quality" / "pages" / "alarms_on_networks.md"
 #: Whose alarms were known when the others were divided: they cannot be held out.
 _KNOWN = frozenset("whisper wav2vec2 swin gemma2 clip detr blip hubert".split()) | {
     *("mindcv resnet18", "mindcv densenet121")
@@ -132,47 +135,29 @@ def _from_line(line: str) -> Found:
     return Found(**{**held, "alarms": tuple(tuple(alarm) for alarm in held["alarms"])})
 
 
-def page_of(found: Sequence[Found]) -> str:
-    """The page in Markdown."""
-    return "\n".join([*_HEAD, f"{versions()}.", "", *table(found), "", *listed(found)]) + "\n"
+def network_table(found: Sequence[Found]) -> Table:
+    """Return the sums by half of the networks, then a row for each network."""
+    head = ("network", "half", "float32, step 0", "float32, step 20", "half dtype, step 0", "half dtype, step 20")
+    return Table.of("alarms_on_networks", head, _rows(found))
 
 
-_HEAD = (
-    "# Alarms on real networks",
-    "",
-    "Written by `python -m quality.architectures.alarms --write-docs`; change the command, not this page. Networks of",
-    "other packages, small and with random weights, are trained on the CPU; what its kernels computed is judged by",
-    "[backward-error](backward_error.md) against float64, in the first step and after 20 others. A cell is",
-    "*items with an alarm / judged items*; an item is a forward or a backward of one call. Half is bfloat16 (autocast)",
-    "in PyTorch and float16 in MindSpore. Counted apart, behind a plus, are gradients of the weight and bias of",
-    "layer_norm that PyTorch's CPU kernel adds up in bfloat16, row by row: a fault of the kernel. *Held out* are",
-    "networks that the rule was not mended on: half of them by name, and those added last.",
-    "",
-)
-
-
-def table(found: Sequence[Found]) -> Iterator[str]:
-    """Sums by half of the networks, then a row for each network."""
-    yield "| network | | float32, step 0 | float32, step 20 | half, step 0 | half, step 20 |"
-    yield "|---|---|---:|---:|---:|---:|"
-    names = dict.fromkeys(one.network for one in found)
-    for title, held_out in (("all seen", False), ("all held out", True)):
+def _rows(found: Sequence[Found]) -> Iterator[list[str]]:
+    for half, held_out in (("seen", False), ("held out", True)):
         if members := [one for one in found if is_held_out(one.network) is held_out]:
-            yield _row(f"**{title}**", "", members)
-    for name in names:
-        yield _row(name, "held out" * is_held_out(name), [one for one in found if one.network == name])
+            yield ["all", half, *_cells(members)]
+    for name in dict.fromkeys(one.network for one in found):
+        half = "held out" if is_held_out(name) else "seen"
+        yield [name, half, *_cells([one for one in found if one.network == name])]
 
 
-def _row(name: str, half: str, members: Sequence[Found]) -> str:
-    cells = []
+def _cells(members: Sequence[Found]) -> Iterator[str]:
     for is_half in (False, True):
         for step in STEPS:
             own = [one for one in members if one.step == step and (one.dtype != "float32") is is_half]
             judged = [one for one in own if not one.failure]
             known, others = (sum(_items(one, is_fault=wanted) for one in judged) for wanted in (True, False))
             count = f"{others} + {known}" if known else f"{others}"
-            cells.append(f"{count} / {sum(one.judged for one in judged)}" if judged else "not trained")
-    return f"| {' | '.join([name, half, *cells])} |"
+            yield f"{count} / {sum(one.judged for one in judged)}" if judged else "not trained"
 
 
 def _items(one: Found, *, is_fault: bool) -> int:
@@ -180,29 +165,27 @@ def _items(one: Found, *, is_fault: bool) -> int:
     return len({call.rpartition(" output")[0] for call, *_ in one.alarms if is_known(call, one.dtype) is is_fault})
 
 
-def listed(found: Sequence[Found]) -> Iterator[str]:
-    """Each alarm that is no known fault of a kernel, and what has no verdict."""
-    yield "| alarm of | dtype, step | call | ratio | elements | message |"
-    yield "|---|---|---|---:|---:|---|"
-    for one in found:
-        for call, ratio, elements, message in one.alarms:
-            text = message.replace("|", "\\|")
-            if not is_known(call, one.dtype):
-                yield f"| {one.network} | {one.dtype}, {one.step} | `{call}` | {ratio:.3g} | {elements} | {text} |"
-    yield ""
-    yield f"Skipped: {sum(one.skipped for one in found)}. Without a verdict: {sum(one.unjudged for one in found)}."
+def alarm_table(found: Sequence[Found]) -> Table:
+    """Return each alarm that is no known fault of a kernel."""
+    rows = [
+        (one.network, one.dtype, one.step, call, f"{ratio:.3g}", elements, message)
+        for one in found
+        for call, ratio, elements, message in one.alarms
+        if not is_known(call, one.dtype)
+    ]
+    return Table.of("alarms", ("network", "dtype", "step", "call", "ratio", "elements", "message"), rows)
 
 
 def _asked() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m quality.architectures.alarms")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--only", nargs="+", default=["*"], metavar="PATTERN", help="names of networks, such as 'mindcv *'"
     )
     parser.add_argument("--leave-out", nargs="+", default=[], metavar="PATTERN", help="names of networks")
     parser.add_argument("--half", choices=["seen", "held-out"], help="only these networks")
-    parser.add_argument("--results", type=Path, help="keep what is found here, and do not measure again what it holds")
+    parser.add_argument("--keep", type=Path, help="keep what is found here, and do not measure again what it holds")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--write-docs", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--write-results", action="store_true", help="write the tables in quality/results")
     return parser.parse_args()
 
 
@@ -214,24 +197,25 @@ def _is_asked(name: str, options: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    """Measure, print the table, and write the page when asked to."""
+    """Measure, print the tables, and write them when asked to."""
     options = _asked()
-    held = options.results.read_text("utf-8").splitlines() if options.results and options.results.is_file() else []
+    held = options.keep.read_text("utf-8").splitlines() if options.keep and options.keep.is_file() else []
     found = [one for one in map(_from_line, held) if _is_asked(one.network, options)]
     known = {one.network for one in found}
     asked = [item for item in NETWORKS if _is_asked(item.name, options) and item.name not in known]
     for group in measured(asked, options.processes):
         found += group
         sys.stderr.write("".join(f"{one}\n" for one in group))
-        if options.results:
-            with options.results.open("a", encoding="utf-8") as file:
+        if options.keep:
+            with options.keep.open("a", encoding="utf-8") as file:
                 file.writelines(f"{json.dumps(asdict(one))}\n" for one in group)
     order = [item.name for item in NETWORKS]
     found.sort(key=lambda one: order.index(one.network))
-    text = page_of(found)
-    sys.stdout.write(text)
-    if options.write_docs:
-        PAGE.write_text(text, encoding="utf-8")
+    tables = network_table(found), alarm_table(found)
+    left = f"{sum(one.skipped for one in found)} skipped, {sum(one.unjudged for one in found)} without a verdict"
+    sys.stdout.write("".join((*(table.text for table in tables), f"{left}\n")))
+    for table in tables if options.write_results else ():
+        table.write(how("quality.architectures.alarms --write-results", *packages(), note=left))
     return 0
 
 

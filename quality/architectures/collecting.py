@@ -1,4 +1,4 @@
-"""Collects networks one after another, in a process of its own, which `quality.architectures.page` starts.
+"""Collects networks one after another, in a process of its own, which `quality.architectures.table` starts.
 
 Beside the dump of each lies observed.json: what was seen of its training.
 """

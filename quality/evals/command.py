@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         0, or 1 where fewer answers are right than --at-least or an answer is too long.
     """
-    parser = argparse.ArgumentParser(prog="python -m quality.evals", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m quality.evals", description="Dumps with planted faults")
     commands = parser.add_subparsers(dest="command", required=True)
     maker = commands.add_parser("make", help="write the dumps of the evals")
     runner = commands.add_parser("run", help="ask a program about each dump; what is missing is written first")

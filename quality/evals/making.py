@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 from quality.evals.questions import Eval
-
-REPOSITORY = Path(__file__).parents[2]
+from tools import ROOT, clone_environment
 
 
 def make(eval_: Eval, root: Path) -> None:
@@ -22,11 +20,10 @@ def make(eval_: Eval, root: Path) -> None:
         folder = root / eval_.name / side
         if folder.exists():
             continue
-        paths = [str(REPOSITORY), str(REPOSITORY / "collector"), os.environ.get("PYTHONPATH", "")]
         done = subprocess.run(
             [sys.executable, "-m", "quality.evals.making", eval_.module, eval_.name, side, str(folder)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"},
-            cwd=REPOSITORY,
+            env=clone_environment(OMP_NUM_THREADS="1"),
+            cwd=ROOT,
             capture_output=True,
             text=True,
         )

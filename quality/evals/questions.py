@@ -1,4 +1,4 @@
-"""The evals as evals.json holds them."""
+"""The evals as seen.json and held_out.json hold them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-FILE = Path(__file__).parents[2] / "skills" / "localise-numerics" / "evals.json"
+FILE = Path(__file__).with_name("seen.json")
 #: Further evals, written after the first answers to those of FILE were known, for the measurement after that.
 HELD_OUT = Path(__file__).with_name("held_out.json")
 

@@ -1,4 +1,4 @@
-"""Thousands of mutated files, with counts.
+"""Whether a damaged dump, tensor file or checkpoint costs more than its records, and does anything but be read.
 
     python -m quality.fuzz tensors 20000
     python -m quality.fuzz dumps 10000
@@ -18,7 +18,7 @@ from pathlib import Path
 
 def main() -> int:
     """Fuzz and print what came of it; 1 when something went wrong."""
-    parser = argparse.ArgumentParser(prog="python -m quality.fuzz", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=tuple(_KINDS))
     parser.add_argument("count", type=int)
     parser.add_argument("--first-seed", type=int, default=0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
+from mindspore_parts import Mlp, rows, squared
 
 from quality.laws.entries import clean, violation
-from quality.laws.mindspore_parts import Mlp, rows, squared
 
 
 class Distant(nn.Adam):

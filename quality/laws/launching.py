@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quality.laws.entries import Entry
-from tools import ROOT
+from tools import ROOT, clone_environment
 
 #: Seconds after which a training counts as hanging.
 LIMIT = 120
@@ -72,9 +72,8 @@ class Server:
 
 
 def _inherited() -> dict[str, str]:
-    path = [str(ROOT), str(ROOT / "collector"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    own = {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    return {name: value for name, value in os.environ.items() if not name.startswith("MSPROBE_LAWS")} | own
+    variables = clone_environment(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+    return {name: value for name, value in variables.items() if not name.startswith("MSPROBE_LAWS")}
 
 
 def _environment(rank: int, entry: Entry, port: int, laws: bool) -> dict[str, str]:

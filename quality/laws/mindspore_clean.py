@@ -9,9 +9,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.experimental import optim
+from mindspore_parts import WORDS, Language, Mlp, next_token_loss, rows, sentences, squared
 
 from quality.laws.entries import clean
-from quality.laws.mindspore_parts import WORDS, Language, Mlp, next_token_loss, rows, sentences, squared
 
 
 def regression(optimizer_of: Any, dropout: float = 0.0) -> None:

@@ -9,9 +9,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.experimental import optim
+from mindspore_parts import WORDS, Language, Mlp, next_token_loss, rows, sentences, squared
 
 from quality.laws.entries import violation
-from quality.laws.mindspore_parts import WORDS, Language, Mlp, next_token_loss, rows, sentences, squared
 
 _EVERY = ("encoder.weight", "encoder.bias", "hidden.weight", "hidden.bias", "head.weight", "head.bias")
 

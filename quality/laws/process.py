@@ -12,13 +12,15 @@ import os
 import sys
 from typing import Any
 
+from msprobe_laws.extension import is_wanted, start
+from msprobe_laws.imports import FRAMEWORKS
+
 
 def main(framework: str, name: str) -> None:
     """Run the script of an entry in the current folder, with laws where MSPROBE_LAWS asks for them."""
-    # What msprobe_laws.pth of an installed wheel does when a Python process starts.
-    from msprobe_laws.start import install
-
-    install()
+    # What `python -m msprobe_laws` does, without a second process for each training.
+    if is_wanted():
+        start(FRAMEWORKS[framework])
     from quality.laws.entries import catalogue
 
     entry = next(one for one in catalogue(framework) if one.name == name)

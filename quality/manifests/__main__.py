@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from quality.manifests.catalogue import HELD_OUT, SEEN, Entry
-from tools import ROOT
+from tools import ROOT, clone_environment
 
 
 @dataclass
@@ -51,9 +50,8 @@ def dump_of(framework: str, changes: dict, environment: dict, folder: Path) -> P
     key = json.dumps([changes, environment], sort_keys=True)
     dump = folder / f"{framework}_{zlib.crc32(key.encode()):08x}"
     if not list(dump.glob("step*/*/run.json")):
-        paths = os.pathsep.join([str(ROOT), str(ROOT / "collector")])
         command = [sys.executable, "-m", f"quality.manifests.{framework}_training", str(dump), json.dumps(changes)]
-        variables = {**os.environ, "PYTHONPATH": paths, "GLOG_v": "3", **environment}
+        variables = clone_environment(GLOG_v="3", **environment)
         done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=ROOT, check=False)
         if done.returncode:
             raise RuntimeError(f"{framework} {changes}: {done.stderr[-2000:]}")

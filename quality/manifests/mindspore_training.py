@@ -1,4 +1,4 @@
-"""A small training with MindSpore that collects one step: `python -m quality.manifests.mindspore_training DUMP CHANGES`.
+"""A small training with MindSpore that collects a step: `python -m quality.manifests.mindspore_training DUMP CHANGES`.
 
 CHANGES is a JSON object; without it the training is the golden one.
 """

@@ -22,14 +22,14 @@ from collections import Counter
 from pathlib import Path
 from threading import Timer
 
-from tools import ROOT
+from tools import clone_environment
 
 _MOST_SECONDS = 120
 
 
 def main() -> int:
     """Run what was asked for; 1 when anything happened."""
-    parser = argparse.ArgumentParser(prog="python -m quality.operator_audit", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[[], *_PARTS], metavar="|".join(_PARTS))
     parser.add_argument("--every", type=int, default=1, help="try every n-th name (default: 1, all)")
     parser.add_argument("--once", action="store_true", help="one kind of arguments, or one API type, for each name")
@@ -81,9 +81,8 @@ def _one_child(folder: Path, first: int, every: int, counts: Counter[str]) -> in
         "--every",
         str(every),
     ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder, env=clone_environment()
     ) as child:
         assert child.stdout is not None
         last = first
@@ -109,8 +108,9 @@ def _one_child(folder: Path, first: int, every: int, counts: Counter[str]) -> in
 
 
 def _child(first: int, every: int, canary: str) -> int:
+    from audit_watch import Watch
+
     from quality.operator_audit.called import call_operators
-    from quality.operator_audit.watch import Watch
 
     report = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

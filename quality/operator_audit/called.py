@@ -11,13 +11,13 @@ from typing import Any
 
 import mindspore
 import torch
+from audit_watch import Watch
 
 from pytest_msprobe.apis.operators import find_operator, operator_names
 from pytest_msprobe.engines.mindspore_engine import found_at, instance_of, method_of
 from pytest_msprobe.engines.protocol import Unsupported
 from pytest_msprobe.engines.torch_map import MissingInTorch, Refusal, adapters, lookup, names
 from quality.operator_audit.names import TYPES
-from quality.operator_audit.watch import Watch
 
 Caller = Callable[..., object]
 

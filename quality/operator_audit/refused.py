@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pluggy
+from audit_watch import Watch
 
 from msprobe_collector.dump_format import Dump
 from pytest_msprobe import hookspecs
@@ -20,7 +21,6 @@ from pytest_msprobe.numerics import CosineMaxAbs
 from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from quality.operator_audit.names import refused_records
-from quality.operator_audit.watch import Watch
 
 DEVICES = {"mindspore": ("mindspore:cpu", "torch:cpu", "recorded"), "pytorch": ("torch:cpu", "recorded")}
 _BATCH = 2_000

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audit_watch import Watch
 
 from quality.operator_audit.names import refused_records
-from quality.operator_audit.watch import Watch
 
 _BATCH = 2_000
 #: Options of each run, and the dump that it reads. In precheck a reference of the user's fails every record, so that

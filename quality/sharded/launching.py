@@ -15,7 +15,7 @@ from pathlib import Path
 
 from quality.sharded.entries import Entry
 from quality.sharded.process import DONE
-from tools import ROOT
+from tools import ROOT, clone_environment
 
 #: Seconds that a rank may go on after another one ended with an error.
 _GRACE = 5
@@ -158,4 +158,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _environment() -> dict[str, str]:
     """One thread a process, programs of this interpreter first."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": str(ROOT)}
+    return clone_environment(OMP_NUM_THREADS="1", PATH=path)

@@ -20,14 +20,14 @@ from typing import Any
 
 def main() -> int:
     """Play all causes, print the table."""
-    parser = argparse.ArgumentParser(prog="python -m quality.sketches")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="parts of names of causes; none: all")
     parser.add_argument("--foreign", type=int, metavar="N", help="every Nth pair of networks of others instead")
     arguments = parser.parse_args()
 
     import torch
 
-    from quality.accounting.page import name_of
+    from quality.accounting.table import name_of
     from quality.sketches.localising import HEAD, localised, summary
 
     torch.set_num_threads(1)
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _catalogue() -> Iterator[tuple[str, Any, Any]]:
-    from quality.accounting.page import CAUSES, is_right
+    from quality.accounting.table import CAUSES, is_right
     from quality.sketches.planted import ALSO_RIGHT, write
 
     for cause in CAUSES:

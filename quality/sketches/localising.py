@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from diagnosing import diagnose
 
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.next_collection import next_collection
-from quality.accounting.diagnosing import diagnose
 from quality.sketches.planted import Keys
 
 SKETCHES: Keys = {"task": "statistics", "statistics": {"summary_mode": "sketch"}}

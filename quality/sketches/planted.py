@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from debugger_fixtures import collected
+from planted_networks import Training
 from torch import overrides
 from torch.overrides import TorchFunctionMode
 
@@ -16,10 +18,8 @@ from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from quality.accounting.causes import Cause, Change
 from quality.accounting.foreign.answers import described, verdict_of
 from quality.accounting.foreign.pairs import Pair
-from quality.accounting.foreign.training import collected
 from quality.accounting.foreign.writing import run_torch
 from quality.accounting.framework_pairs import FrameworkPair
-from quality.accounting.networks import Training
 from quality.accounting.torch_recorder import recorded_names
 
 Keys = Mapping[str, Any]

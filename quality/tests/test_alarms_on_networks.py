@@ -1,4 +1,4 @@
-"""The page of alarms on networks: of the form that its program writes, with each network once; no package is needed."""
+"""The tables of alarms on networks: of the form that their program writes; no package is needed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from quality.architectures import alarms
-from quality.architectures.alarms import NETWORKS, PAGE, Found, is_held_out, listed, table
+from quality.architectures.alarms import NETWORKS, Found, alarm_table, is_held_out, network_table
 from quality.architectures.networks import ADDED_LAST
 
 ALARMED = "Functional.linear.2 backward"
@@ -22,29 +22,26 @@ def test_a_cell_counts_items_with_an_alarm_and_judged_items() -> None:
         Found("whisper", "bfloat16", 0, failure="the process ended"),
         Found("llama", "float32", 0, judged=5, alarms=(ALARM,)),
     ]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table(found)][2:]
-    assert rows == [
-        ["**all seen**", "", "0 / 9", "1 / 9", "not trained", "not trained"],
-        ["**all held out**", "", "1 / 5", "not trained", "not trained", "not trained"],
-        ["whisper", "", "0 / 9", "1 / 9", "not trained", "not trained"],
-        ["llama", "held out", "1 / 5", "not trained", "not trained", "not trained"],
-    ]
+    assert network_table(found).rows == (
+        ("all", "seen", "0 / 9", "1 / 9", "not trained", "not trained"),
+        ("all", "held out", "1 / 5", "not trained", "not trained", "not trained"),
+        ("whisper", "seen", "0 / 9", "1 / 9", "not trained", "not trained"),
+        ("llama", "held out", "1 / 5", "not trained", "not trained", "not trained"),
+    )
 
 
 def test_a_known_fault_of_a_kernel_is_counted_apart() -> None:
     known = ("Functional.layer_norm.0 backward output.2 Float32", 5.0, 8, "matches bfloat16")
     half = Found("swin", "bfloat16", 0, judged=9, alarms=(known, ALARM))
     found = [half, Found("swin", "float32", 0, judged=8, alarms=(known,))]
-    (cells,) = (line.split("|") for line in table(found) if line.startswith("| swin"))
-    assert (cells[3], cells[5]) == (" 1 / 8 ", " 1 + 1 / 9 ")
-    assert [line.split("|")[2].strip() for line in listed(found) if "layer_norm" in line] == ["float32, 0"]
+    (cells,) = (row for row in network_table(found).rows if row[0] == "swin")
+    assert (cells[2], cells[4]) == ("1 / 8", "1 + 1 / 9")
+    assert [row[1:3] for row in alarm_table(found).rows if "layer_norm" in row[3]] == [("float32", "0")]
 
 
-def test_each_alarm_is_listed_with_what_is_skipped() -> None:
-    lines = list(listed([Found("whisper", "float32", 20, judged=9, skipped=2, alarms=(ALARM,))]))
-    assert "| whisper | float32, 20 | `Functional.linear.2 backward output.1 Float32` | 1.5 | 64 |" in lines[2]
-    assert "elements \\| is off" in lines[2]
-    assert lines[-1] == "Skipped: 2. Without a verdict: 0."
+def test_each_alarm_is_listed() -> None:
+    (row,) = alarm_table([Found("whisper", "float32", 20, judged=9, skipped=2, alarms=(ALARM,))]).rows
+    assert row == ("whisper", "float32", "20", ALARM[0], "1.5", "64", ALARM[3])
 
 
 def test_the_networks_added_last_and_half_of_the_others_are_held_out() -> None:
@@ -72,11 +69,3 @@ def test_rows_become_what_was_found(tmp_path: Path) -> None:
     assert found.alarms == (("Torch.add.0 forward output.0 Float32", float("inf"), 6, ""),)
     assert alarms._found(network, "float32", 20, tmp_path, rows).skipped == 1
     assert alarms._found(network, "bfloat16", 0, tmp_path, rows).failure == "the process ended"
-
-
-def test_the_page_has_enough_networks_of_both_frameworks() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    known = {item.name: item.framework for item in NETWORKS}
-    frameworks = [known[name] for line in page.splitlines() if (name := line.strip("|").split("|")[0].strip()) in known]
-    assert len(frameworks) >= 40
-    assert set(frameworks) == {"pytorch", "mindspore"}

@@ -2,10 +2,15 @@
 
     python -m quality.verdict_quality [--dtypes float32 bfloat16] [--standards cosine-maxabs] [--fraction 0.1]
                                     [--apis "*softmax" Mint.bmm.1001] [--faults "scale 5 %"] [--material 1]
-                                    [--list] [--write-docs]
+                                    [--list] [--write-results]
 
-Run it in the repository. With --write-docs docs/verdict_quality.md and
-docs/verdict_quality_faults.md become the pages of these figures.
+Every record is a forward or a backward of an API that MindSpore and PyTorch share. Its arguments come from PyTorch's
+OpInfo database (small shapes) or are calls in the sizes of a language model (large shapes), from fixed seeds. Random
+and uninitialised APIs are left out: no standard judges them. Ideal outputs are the float64 result rounded once to the
+dtype; honest kernels are textbook formulas in NumPy in realistic sizes, with tensors of the dtype in and out and
+float32 inside; PyTorch CPU and MindSpore CPU are what these kernels return, whose alarms may be real. A fault is
+planted into one ideal output or gradient at a time; kinds of faults by size: quality/verdict_quality/tables.py.
+--write-results writes the tables into quality/results.
 """
 
 from __future__ import annotations
@@ -15,8 +20,6 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from tools import ROOT
-
 
 def _parsed() -> argparse.Namespace:
     from quality.verdict_quality.faults import CATALOGUE
@@ -24,7 +27,7 @@ def _parsed() -> argparse.Namespace:
     from quality.verdict_quality.quality import DEVICES
     from quality.verdict_quality.samples import DTYPES
 
-    parser = argparse.ArgumentParser(prog="python -m quality.verdict_quality", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--standards", nargs="+", choices=STANDARDS, default=list(STANDARDS))
     parser.add_argument("--devices", nargs="+", choices=DEVICES, default=list(DEVICES))
@@ -35,7 +38,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--material", type=int, default=0, help="number of the material: other APIs, inputs and places")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--list", action="store_true", help="print each false alarm and each miss as well")
-    parser.add_argument("--write-docs", action="store_true", help="write the pages in docs")
+    parser.add_argument("--write-results", action="store_true", help="write the tables in quality/results")
     return parser.parse_args()
 
 
@@ -44,7 +47,8 @@ def main() -> None:
     os.environ.setdefault("GLOG_v", "3")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     options = _parsed()
-    from quality.verdict_quality import page, tables
+    from quality.results import how
+    from quality.verdict_quality import tables
     from quality.verdict_quality.quality import Figures, Slice, measure_alone
 
     asked = Slice(
@@ -61,13 +65,13 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
         for share in pool.map(measure_alone, asked.shares(2 * options.processes)):
             figures += share
-    pages = page.pages_of(figures, fraction=options.fraction, material=options.material)
-    print("\n".join(pages.values()))
+    found = tables.tables_of(figures)
+    print("\n".join(table.text for table in found))
     if options.list:
         print("\n".join(tables.lists(figures)))
-    if options.write_docs:
-        for name, text in pages.items():
-            (ROOT / "quality" / "pages" / name).write_text(text, encoding="utf-8")
+    note = f"{options.fraction:.1%} of the APIs of material {options.material}"
+    for table in found if options.write_results else ():
+        table.write(how("quality.verdict_quality --write-results", "torch", "mindspore", "numpy", note=note))
 
 
 if __name__ == "__main__":

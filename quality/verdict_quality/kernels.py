@@ -223,13 +223,6 @@ def _bce(x: Floats, target: Floats) -> Floats:
     return np.mean((F32(1) - target) * x + np.log1p(np.exp(-np.abs(x))) + np.maximum(-x, F32(0)), dtype=F32)
 
 
-def _bce_backward(arguments: list[Any], outputs: list[Any], incoming: list[Any]) -> list[Any]:
-    # PyTorch has a gradient for the targets as well.
-    x, target = arguments
-    share = incoming[0] / F32(x.size)
-    return [(_sigmoid(x) - target) * share, -x * share]
-
-
 def _mse(x: Floats, target: Floats) -> Floats:
     return np.mean(np.square(x - target), dtype=F32)
 

@@ -1,4 +1,18 @@
-"""The figures as Markdown tables and as lists."""
+"""The figures as tables and as lists.
+
+A planted fault is of one of these kinds, by its size:
+
+- below rounding: no element is further off than to its neighbour among the numbers of its dtype. It is not judged.
+- hidden: moving every input by one rounding of its dtype moves the exact result as far. No rule can tell such a fault
+  from a device that rounds its inputs once; catching it is luck.
+- kept: larger, but rounding what the forward keeps for its gradients moves the exact result as far: tanh's gradient is
+  1 - y^2 of the y that a device has stored. No rule can tell these either.
+- inside: larger, but moving each result of float32 arithmetic inside the operation by up to one rounding (Monte Carlo
+  arithmetic) moves the exact result as far, sums by what adding their terms one by one leaves. Honest kernels are as
+  far off.
+- kernels: float32 results of exp, log and the like that are off by no more than `EXP_ROUNDINGS`.
+- visible: all others, split by their size in roundings of the element and of the inputs together.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +22,7 @@ from typing import TypeVar
 
 from msprobe_collector.dump_format import parse_api_name
 from pytest_msprobe.apis import facts
+from quality.results import Table
 from quality.verdict_quality.faults import CATALOGUE
 from quality.verdict_quality.large import is_large
 from quality.verdict_quality.quality import Figures, Planted, Verdict
@@ -70,8 +85,8 @@ def is_within_kernel(one: Planted) -> bool:
     return facts("elementary").of(parse_api_name(one.record.rpartition(".")[0]), "mindspore") is not None
 
 
-def verdict_table(figures: Figures) -> str:
-    """Verdicts on right outputs."""
+def verdict_table(figures: Figures) -> Table:
+    """Verdicts on right outputs: ideal ones are the float64 result rounded once to the dtype."""
     rows = []
     right = [verdict for verdict in figures.verdicts if verdict.device != "narrow"]
     for (standard, dtype, device), group in grouped(right, lambda v: (v.standard, v.dtype, v.device)):
@@ -84,20 +99,25 @@ def verdict_table(figures: Figures) -> str:
             alarm_text = f"{alarms} ({share(alarms, len(judged))})"
             row = (standard, dtype, _DEVICE_TEXT[device], shapes, len(found), alarm_text, len(unjudged(found)))
             rows.append(row)
-    return table(("standard", "dtype", "outputs of", "shapes", "records", "false alarms", "unjudged"), rows)
+    return Table.of(
+        "verdicts", ("standard", "dtype", "outputs of", "shapes", "records", "false alarms", "unjudged"), rows
+    )
 
 
-def narrow_table(figures: Figures) -> str:
-    """Kernels whose intermediate results are rounded to the dtype of their tensors: how many records fail."""
+def narrow_table(figures: Figures) -> Table:
+    """Kernels whose intermediate results are rounded to the dtype of their tensors: how many records fail.
+
+    Kept are gradients that are no further off than rounding of what the forward keeps takes those of exact inputs.
+    """
     narrow = [verdict for verdict in figures.verdicts if verdict.device == "narrow"]
     rows = []
     for (standard, dtype), group in grouped(narrow, lambda v: (v.standard, v.dtype)):
         kept, others = ([v for v in group if v.is_kept == is_kept] for is_kept in (True, False))
         rows.append((standard, dtype, _failed(kept), _failed(others), _failed(group)))
-    return table(("standard", "dtype", "kept: error", "others: error", "all: error"), rows)
+    return Table.of("low_precision_inside", ("standard", "dtype", "kept: error", "others: error", "all: error"), rows)
 
 
-def naming_table(figures: Figures) -> str:
+def naming_table(figures: Figures) -> Table:
     """Faults that were caught and have a name, by kind: how many of them the pattern names rightly."""
     caught = [one for one in visible(figures.planted) if one.is_named is not None]
     rows = []
@@ -108,10 +128,10 @@ def naming_table(figures: Figures) -> str:
             rows.append((fault, f"{named} of {len(found)} ({share(named, len(found))})"))
     named = sum(bool(one.is_named) for one in caught)
     rows.append(("all of these", f"{named} of {len(caught)} ({share(named, len(caught))})"))
-    return table(("fault", "named rightly"), rows)
+    return Table.of("fault_patterns", ("fault", "named rightly"), rows)
 
 
-def fault_table(figures: Figures) -> str:
+def fault_table(figures: Figures) -> Table:
     """Verdicts on faulty outputs, by the size of the fault."""
     rows = []
     for (standard, dtype), group in grouped(figures.planted, lambda one: (one.standard, one.dtype)):
@@ -125,38 +145,40 @@ def fault_table(figures: Figures) -> str:
             rows.append((standard, dtype, shapes, len(found), below, *map(caught, kinds.values()), *sizes))
     names = tuple(f"{low:g} to {high:g}" if high < float("inf") else f"over {low:g}" for low, high in _ranges())
     columns = ("standard", "dtype", "shapes", "planted", "below rounding", *(f"{what}: caught" for what in _KINDS))
-    return table((*columns, *names), rows)
+    return Table.of("faults_by_size", (*columns, *names), rows)
 
 
-def catalogue_table(figures: Figures) -> str:
+def catalogue_table(figures: Figures) -> Table:
     """Caught visible faults by kind."""
     groups = dict(grouped(visible(figures.planted), lambda one: (one.standard, one.dtype, one.fault)))
     heads = list(dict.fromkeys((one.standard, one.dtype) for one in figures.planted))
     rows = [(fault, *(caught(groups.get((*head, fault), [])) for head in heads)) for fault in CATALOGUE]
-    return table(("fault", *(f"{standard} {dtype}" for standard, dtype in heads)), rows)
+    return Table.of("faults_by_kind", ("fault", *(f"{standard} {dtype}" for standard, dtype in heads)), rows)
 
 
-def alarm_table(figures: Figures) -> str:
+def alarm_table(figures: Figures) -> Table:
     """APIs whose right outputs failed, most frequent first."""
     counted = Counter((v.standard, v.dtype, v.device, _api(v.record)) for v in _wrongly_failed(figures))
     groups: dict[tuple[str, str, str], list[str]] = {}
     for (standard, dtype, device, api), count in sorted(counted.items(), key=lambda item: (-item[1], item[0])):
         groups.setdefault((standard, dtype, _DEVICE_TEXT[device]), []).append(f"{api} {count}")
     rows = [(*head, _first(apis)) for head, apis in sorted(groups.items())]
-    return table(("standard", "dtype", "outputs of", "API and number of records"), rows)
+    return Table.of("verdict_alarms", ("standard", "dtype", "outputs of", "API and number of records"), rows)
 
 
 def _wrongly_failed(figures: Figures) -> list[Verdict]:
     return [verdict for verdict in false_alarms(figures.verdicts) if verdict.device != "narrow"]
 
 
-def unjudged_table(figures: Figures) -> str:
-    """Reasons why right outputs got no verdict, ideal and PyTorch's (MindSpore CPU mostly lacks kernels)."""
-    found = [verdict for verdict in unjudged(figures.verdicts) if verdict.device != "mindspore"]
-    groups = grouped(found, lambda v: (v.standard, v.dtype, _DEVICE_TEXT[v.device]))
-    return table(
-        ("standard", "dtype", "outputs of", "record: reason"),
-        [(*head, _first([f"{v.record}: {v.reason[:100]}" for v in group])) for head, group in groups],
+def tables_of(figures: Figures) -> tuple[Table, ...]:
+    """Return all tables."""
+    return (
+        verdict_table(figures),
+        alarm_table(figures),
+        fault_table(figures),
+        catalogue_table(figures),
+        narrow_table(figures),
+        naming_table(figures),
     )
 
 
@@ -220,8 +242,3 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> list[tuple[
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return list(groups.items())
-
-
-def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)

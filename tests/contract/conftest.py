@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import pytest
 from contract_runs import Run, Workspace
 from contract_samples import SAMPLES
+from new_suite import install
 
-try:
-    from pytest_msprobe.suites.registry import SUITES
+from pytest_msprobe.suites.registry import SUITES
 
-    NAMES = list(SUITES)
-except ImportError:
-    NAMES = ["precheck", "comparison", "overflow", "gradients", "repeat", "sharded"]
+#: The suites that are installed, and samples of such that a package of their own brings.
+NAMES = [*SUITES, *(pytest.param(name, marks=pytest.mark.slow) for name in SAMPLES if name not in SUITES)]
 
 #: Hooks that write down what they are asked, in the only process of a plain run.
 ASKED = """
@@ -27,12 +29,25 @@ def pytest_msprobe_verdict(row):
 """
 
 
+@pytest.fixture(scope="session")
+def _package_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    @cache
+    def package_of(suite: str) -> Path:
+        folder = tmp_path_factory.mktemp(f"package-{suite}")
+        install(folder, suite)
+        return folder
+
+    return package_of
+
+
 @pytest.fixture(params=NAMES)
-def suite(request: pytest.FixtureRequest) -> str:
-    """Name of a suite."""
-    if request.param not in SAMPLES:
-        pytest.fail(f"the suite {request.param} has no sample: add one to SAMPLES in contract_samples.py")
+def suite(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _package_of: Callable[[str], Path]) -> str:
+    """Name of a suite, which every process of the test has."""
     name: str = request.param
+    if name not in SAMPLES:
+        pytest.fail(f"the suite {name} has no sample: add one to SAMPLES in contract_samples.py")
+    if name not in SUITES:
+        monkeypatch.setenv("PYTHONPATH", str(_package_of(name)), prepend=os.pathsep)
     return name
 
 

@@ -8,7 +8,6 @@ import pytest
 from contract_runs import Run, Workspace, assert_whole
 
 from msprobe_collector.dump_format import DIRECTIONS
-from pytest_msprobe.run.old_names import OLD_NAMES, flag_of
 from pytest_msprobe.run.option_help import help_of
 from pytest_msprobe.run.settings import CONFIG, DUMP, all_options
 
@@ -77,16 +76,13 @@ EVERYWHERE = (
     "--msprobe-shard=1/1",
     "--msprobe-allow-empty",
 )
-#: Options that need workers to have an effect.
-#: Names of options by old ones, and the old ones that take no value.
-RENAMED = {flag_of(each.old): flag_of(each.new) for each in OLD_NAMES}
-FLAGS = [flag_of(each.old) for each in OLD_NAMES if each.is_flag]
 #: What an option needs beside it to have an effect, where a sample does not give it.
 NEEDS = {
     "--msprobe-fail-on": "--msprobe-standard=fused",
     "--msprobe-error-data-limit": "--msprobe-error-data=kept",
     **{f"--msprobe-gradient-{name}": "--msprobe-golden=" for name in ("fail-zero", "turbulence", "collapse", "warmup")},
 }
+#: Options that need workers to have an effect.
 FOR_WORKERS = ("--msprobe-device-ids", "--msprobe-workers-per-device", "--msprobe-remote-root")
 
 
@@ -107,17 +103,13 @@ def test_every_option_says_which_suites_honour_it() -> None:
 def needed(text: str) -> list[str]:
     """What stands beside the option `text`, so that it has an effect."""
     flag = text.partition("=")[0]
-    return [NEEDS[RENAMED.get(flag, flag)]] if RENAMED.get(flag, flag) in NEEDS else []
+    return [NEEDS[flag]] if flag in NEEDS else []
 
 
 def asked(suite: str) -> dict[str, bool]:
     """Whether `suite` honours each option, by the option's text; without what would need workers."""
     found = {text: suite in suites for text, suites in ELSEWHERE.items()} | dict.fromkeys(EVERYWHERE, True)
-    for old, new in RENAMED.items():
-        (now,) = (text for text in ELSEWHERE if text.partition("=")[0] == new)
-        found[now.replace(new, old) if old not in FLAGS else old] = found[now]
-    workers = (*FOR_WORKERS, "--msprobe-devices")
-    return {text: honours for text, honours in found.items() if not (honours and text.startswith(workers))}
+    return {text: honours for text, honours in found.items() if not (honours and text.startswith(FOR_WORKERS))}
 
 
 def complaint(text: str, suite: str, honours: bool, run: Run) -> str:

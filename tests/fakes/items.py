@@ -53,5 +53,5 @@ def _item(config: Any, file: Path, group: Group, part: str, parent: GroupNode) -
     item: FakeItem = FakeItem.__new__(FakeItem)
     item.name, item.path, item.group, item.config, item.parent = part, file, group, config, parent
     item.nodeid = f"{file.as_posix()}::{group.scope}::{part}"
-    item.stash = pytest.Stash()
+    item.stash, item.part = pytest.Stash(), part
     return item

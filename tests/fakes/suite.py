@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msprobe_collector.dump_format import Dump, Frame
 from pytest_msprobe.suites.contract import Group, Record, Suite, SuiteError, SuiteReport
-from pytest_msprobe.verdicts import OUTCOMES, Figure, Outcome, OutputRow, Status, Verdict, VerdictRow
+from pytest_msprobe.verdicts import OUTCOMES, Figure, Outcome, OutputRow, Status, StepPosition, Verdict, VerdictRow
 
 BOTH = ("forward", "backward")
 
@@ -39,7 +40,6 @@ class FakeSuite(Suite):
     name = "fake"
     title = "Fakes"
     item_noun = "fakes"
-    options = ()
     figures = (Figure("max_abs", "Max abs", ".2e"),)
 
     def __init__(self, files: Mapping[Path, Sequence[Group]], *, costs: Mapping[str, float] | None = None) -> None:
@@ -64,6 +64,15 @@ class FakeSuite(Suite):
 
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
         return {"unrun": message}
+
+    def place(self, record: Record) -> StepPosition:
+        return StepPosition()
+
+    def frames(self, record: Record) -> Sequence[Frame]:
+        return ()
+
+    def dumps(self) -> Iterator[Dump]:
+        return iter(())
 
     def cost(self, file: Path, group: Group) -> float:
         return self._costs.get(group.call, 1.0)

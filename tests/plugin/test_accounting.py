@@ -268,7 +268,7 @@ def test_what_no_benchmark_computes_keeps_its_distance_and_says_so(pytester: pyt
     (suspect,) = found["at_fault"]
     assert (suspect["record"], suspect["kind"]) == ("Mint.no_such_api.0.forward", "unexplained")
     assert suspect["confidence"] == "first difference only"
-    assert [each["what"] for each in found["cannot_say"]] == ["1 records, the first Mint.no_such_api.0.forward"]
+    assert [each["what"] for each in found["cannot_say"]] == ["1 record, the first Mint.no_such_api.0.forward"]
 
 
 def test_float32_against_bfloat16_is_rounding(pytester: pytest.Pytester) -> None:
@@ -323,8 +323,8 @@ def test_what_the_rows_do_not_tell_goes_with_them(pytester: pytest.Pytester) -> 
     )
     text = next(line for line in result.outlines if line.startswith("At fault: "))
     left = [each["what"] for each in diagnosis(pytester)["cannot_say"]]
-    assert left == ["1 records of the target"]
-    assert text.endswith(" 1 records of the target were not part of this run.")
+    assert left == ["1 record of the target"]
+    assert text.endswith(" 1 record of the target was not part of this run.")
     write_page(pytester.path / "page.html", [pytester.path / "rows.jsonl"], {"comparison": ComparisonSuite}.get)
     (section,) = page_content(pytester.path / "page.html")["sections"]
     assert section["answer"]["points"][0] == text

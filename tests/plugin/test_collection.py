@@ -26,6 +26,27 @@ def ids(result: pytest.RunResult) -> list[str]:
     return [line for line in result.outlines if "::" in line]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["dump.json::Mint.add.0::backward"], ["Mint.add.0.backward"]),
+        (["dump.json", "-k", "Mint.add.0 and forward"], ["Mint.add.0.forward"]),
+        (["dump.json", "-k", "inv.0.forward"], []),
+    ],
+    ids=["node id", "words", "no word goes beyond a node"],
+)
+def test_items_carry_the_name_of_the_call(pytester: pytest.Pytester, arguments: list[str], expected: list[str]) -> None:
+    """As in JUnit, for IDEs and Allure; what selects them is what stands in the node id."""
+    small_dump(pytester.path)
+    pytester.makeconftest(
+        "def pytest_runtest_setup(item): print('called', item.name)\n"
+        "def pytest_deselected(items): print('left', *{item.name for item in items})"
+    )
+    result = pytester.runpytest("-s", *arguments)
+    assert [line.partition("called ")[2] for line in result.outlines if "called " in line] == expected
+    assert not [line for line in result.outlines if line.startswith("left") and "." in line]
+
+
 def test_ids_inside_rootdir_are_relative(pytester: pytest.Pytester) -> None:
     small_dump(pytester.path / "step0" / "rank0")
     result = pytester.runpytest("--msprobe-dump=step0", "--co", "-q")

@@ -1,4 +1,4 @@
-"""The recipes of docs/extending.md and docs/new_suite.md, applied to a copy of the package: each keeps its promise."""
+"""The recipes of docs/extending.md, applied to a copy of the package: each keeps its promise."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
+from new_suite import apply_changes
 from report_reader import Reports
 
 import pytest_msprobe
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "extending.md", ROOT / "docs" / "new_suite.md"]
+PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "extending.md"]
 PAGE = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 BLOCKS = re.findall(r"^```(python|diff) (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 X = np.linspace(-2, 2, 64, dtype=np.float32)
@@ -33,18 +34,12 @@ def pytest_msprobe_reference(api):
 def apply(root: Path) -> None:
     """Write the new files of the page below `root`, and make its changes to files that are there."""
     for kind, name, text in BLOCKS:
-        path = root / name
         if kind == "python":
+            path = root / name
             assert not path.exists(), f"{name} exists: the recipes add it"
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
-            continue
-        lines = text.splitlines(keepends=True)
-        before = "".join(line[1:] for line in lines if line[0] in " -")
-        after = "".join(line[1:] for line in lines if line[0] in " +")
-        found = path.read_text(encoding="utf-8")
-        assert found.count(before) == 1, f"{name}: the recipes change lines that are not there: {before}"
-        path.write_text(found.replace(before, after), encoding="utf-8")
+    apply_changes(root, BLOCKS)
 
 
 @pytest.fixture
@@ -73,16 +68,6 @@ def test_a_standard_is_chosen_by_name(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess(dump, "--msprobe-standard=relative-error", "--msprobe-device=recorded")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*Max relative error 0.01* is above 0.001.*"])
-
-
-@pytest.mark.usefixtures("changed")
-def test_a_suite_is_chosen_by_name(pytester: pytest.Pytester) -> None:
-    dump = call(pytester.path / "dump", "Mint.neg.0", [X], -X)
-    arguments = (dump, "--msprobe-suite=magnitude")
-    pytester.runpytest_subprocess(*arguments).assert_outcomes(passed=1)
-    result = pytester.runpytest_subprocess(*arguments, "--msprobe-largest=1.5", "-n", "1")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*input.0: the maximum 2 is above 1.5*", "0 passed, 1 failed, 0 skipped*"])
 
 
 @pytest.mark.usefixtures("changed")

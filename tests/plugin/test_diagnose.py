@@ -22,6 +22,7 @@ from pytest_msprobe.diagnose.running import Ran, summed_up
 from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Outcome
 from pytest_msprobe.diagnosis.from_rows import with_setup
 from pytest_msprobe.diagnosis.value import MOST_LINES, SCHEMA_FILE
+from pytest_msprobe.suites.registry import SUITES
 
 ROOT = Path(__file__).parents[2]
 X = np.linspace(0.5, 2.0, 12, dtype=np.float32).reshape(3, 4)
@@ -167,7 +168,8 @@ def ran(suite: str, outcome: Outcome, **counts: int) -> Ran:
     """A run of a suite that found nothing wrong, and left something open where it is unaccounted."""
     open_part = (CannotSay("3 records", "skipped", 3),) if outcome == "unaccounted" else ()
     found = Diagnosis(suite=suite, outcome=outcome, headline=f"{suite}: x", cannot_say=open_part, counts=counts)
-    return Ran(Step(suite, (), "", 1.0, is_main=suite not in ("laws", "overflow")), 0, found)
+    is_main = suite not in ("laws", "overflow")
+    return Ran(Step(suite, (), "", 1.0, is_main=is_main, compares_steps=SUITES[suite].compares_steps), 0, found)
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_torn_files_cost_their_own_gradients(pytester: pytest.Pytester, runs: Pa
             "w *: its shape is [[]1[]], that of the golden run [[]1000[]]",
             f"renamed *: {runs}/b/rank0/grad_summary_2.csv has no renamed, which *",
             f"v *: {runs}/a/rank0/grad_summary_2.csv has no v, which *",
-            "4 gradients could not be read or compared, and fail",
+            "4 gradients fail, which could not be read or compared",
         ]
     )
 

@@ -197,7 +197,7 @@ def test_a_worker_starts_where_the_run_was_started(
     text = f"ssh=-F {ports[0]} hosta//python=env PYTHONPATH={sources} {python}"
     result = pytester.runpytest_subprocess("--msprobe-dump=step0", "--dist=load", "--tx", text)
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["msprobe: 1 workers on the CPU (1 on hosta)"])
+    result.stdout.fnmatch_lines(["msprobe: 1 worker on the CPU (1 on hosta)"])
     assert {line.split()[-1] for line in (pytester.path / "diary").read_text().splitlines()} == {str(pytester.path)}
     assert [path.name for path in home.iterdir()] == ["pyexecnetcache"]
 

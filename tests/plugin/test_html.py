@@ -89,7 +89,7 @@ def test_the_worst_of_several_outputs_stands_in_the_row_and_all_below(pytester: 
 def test_the_summary_counts_by_api_and_says_what_was_tested(pytester: pytest.Pytester) -> None:
     page = run(pytester, builder_of_each_verdict(pytester.path))
     summary = page.text.partition('class="msprobe-summary"')[2]
-    assert "<li>dump.json: 4 API calls</li><li>tested: recorded values" in summary
+    assert "<li>dump.json: 4 API calls, recorded values against PyTorch" in summary
     assert '<tr class="error"><td>Mint.neg<td>1<td>2<td><td>' in summary
     assert re.search(r'<tr class="error"><td>Mint\.chunk<td>1<td><td><td>0\.9\d{8}<td>0\.25', summary)
     assert '<tr class="skip"><td>Functional.gamma<td><td><td>1<td>-<td>-' in summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,18 @@ def test_mindspore_float64_is_benchmark_enough_for_this_step(
 ) -> None:
     result = pytester.runpytest(f"--msprobe-dump={dumps / name}", "--msprobe-bench=mindspore")
     result.assert_outcomes(passed=180)
-    result.stdout.fnmatch_lines(["benchmark mindspore CPU float64: 180 judged"])
+    result.stdout.fnmatch_lines(["msprobe: * 90 API calls, * against MindSpore * CPU float64"])
+
+
+def test_the_first_run_fits_on_a_screen(pytester: pytest.Pytester, dumps: Path) -> None:
+    """It says what is tested against what, and names no engine that has nothing to do."""
+    shutil.copytree(dumps / "gpt_tiny_tensor", pytester.path / "tests/dumps/gpt_tiny_tensor")
+    result = pytester.runpytest("--msprobe-dump=tests/dumps/gpt_tiny_tensor")
+    result.assert_outcomes(passed=180)
+    assert len(result.outlines) <= 20
+    (header,) = [line for line in result.outlines if line.startswith("msprobe: ")]
+    assert "gpt_tiny_tensor/step0/proc0/dump.json: 90 API calls, recorded values against PyTorch 2." in header
+    assert header.endswith(" CPU float64")
 
 
 def test_quickstart_equals_the_existing_tools_files(pytester: pytest.Pytester, reports: Reports, dumps: Path) -> None:
@@ -49,7 +61,7 @@ def test_cells_are_left_to_other_suites_and_counted(pytester: pytest.Pytester, d
     result.stdout.fnmatch_lines(["180 tests collected*"])
     result.stdout.no_fnmatch_line("*Cell*")
     header = pytester.runpytest(f"--msprobe-dump={dumps / 'gpt_tiny_mix'}", "--co")
-    header.stdout.fnmatch_lines(["*90 API calls; 56 Cell records are left to the other suites"])
+    header.stdout.fnmatch_lines(["*90 API calls, recorded values against *; 56 Cell records are left to*"])
 
 
 def test_our_verdicts_agree_with_the_existing_tool_where_it_has_one(

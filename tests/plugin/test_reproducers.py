@@ -37,7 +37,7 @@ def reproducer(pytester: pytest.Pytester, builder: DumpBuilder, *arguments: str)
     result = pytester.runpytest(f"--msprobe-dump={builder.write()}", "--msprobe-reproducers=r", *arguments)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     (path,) = (pytester.path / "r").glob("*.py")
-    result.stdout.fnmatch_lines([f"reproducer: {path}", "reproducers: *r (1 API calls)"])
+    result.stdout.fnmatch_lines([f"reproducer: {path}", "reproducers: *r (1 API call)"])
     return path
 
 

@@ -101,7 +101,7 @@ def test_a_damaged_manifest_is_a_line_and_the_comparison_goes_on(pytester: pytes
     dump(pytester.path / "a" / "step0" / "rank0", 1.0, text)
     dump(pytester.path / "b" / "step0" / "rank0", 1.0, run_of(0, 0.1))
     lines, told = compared(pytester, "a", "b")
-    assert "1 operations matched, 0 only in the target, 0 only in the golden dump" in "\n".join(lines)
+    assert "1 operation matched, 0 only in the target, 0 only in the golden dump" in "\n".join(lines)
     assert len(told) == (0 if text.startswith('{"') else 1)
     assert all("run.json" in sentence and sentence.isprintable() for sentence in told)
 

@@ -297,7 +297,7 @@ def test_what_only_ranks_have_is_counted_as_not_judged(pytester: pytest.Pytester
         [
             "*holds: 27 of 30 values are placed",
             "3 values were not judged (3: only ranks hold it, and no parameter has the same values in the logical run)",
-            "1 records of ranks were not judged: the logical run has no such call or layer",
+            "1 record of ranks was not judged: the logical run has no such call or layer",
         ]
     )
 
@@ -527,7 +527,7 @@ def test_what_only_other_ranks_of_the_logical_run_have_is_said(pytester: pytest.
     result.stdout.fnmatch_lines(
         [
             "msprobe: tp2/step0: 2 ranks, judged by the logical run tp3/step0/rank0/dump.json and 2 other ranks",
-            "msprobe: 1 records of its other ranks are not judged: the first one has no such call",
+            "msprobe: 1 record of its other ranks is not judged: the first one has no such call",
         ]
     )
 

@@ -128,7 +128,7 @@ def test_a_right_run_obeys_all_laws_and_what_no_law_speaks_of_is_said(pytester: 
             "*step0: 2 ranks, judged by laws, without a logical run",
             "*tp: ranks 0, 1, which share not all parameters",
             "* values of the 2 ranks obey the laws that they are judged by; there was no logical run",
-            "* values are of no law, so that they may be wrong",
+            "* values are of no law and may be wrong",
         ]
     )
 
@@ -241,7 +241,7 @@ def test_a_missing_rank_is_no_success(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest(*ARGUMENTS)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "passed" not in result.parseoutcomes()
-    result.stdout.fnmatch_lines(["*1 of 3 ranks are missing (2)*", "1 values not every rank has"])
+    result.stdout.fnmatch_lines(["*1 of 3 ranks are missing (2)*", "1 value not every rank has"])
 
 
 Calls = list[tuple[str, list[Any], list[Any]]]
@@ -379,4 +379,4 @@ def test_a_rank_outside_of_the_group_that_it_names(pytester: pytest.Pytester) ->
         path.write_text(json.dumps(content), encoding="utf-8")
     result = pytester.runpytest(*ARGUMENTS)
     assert set(result.parseoutcomes()) == {"skipped"}
-    result.stdout.fnmatch_lines(["1 values not every rank has"])
+    result.stdout.fnmatch_lines(["1 value not every rank has"])

@@ -105,12 +105,10 @@ def test_what_the_page_reads_is_in_the_schema() -> None:
     assert words <= known
 
 
-def test_the_command_prints_the_page_and_copies_it_with_the_evals(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_the_page_and_copies_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["skill"]) == 0
     assert capsys.readouterr().out == PAGE
     assert main(["skill", "-o", str(tmp_path)]) == 0
-    assert sorted(path.name for path in (tmp_path / SKILL.name).iterdir()) == ["SKILL.md", "evals.json"]
+    assert sorted(path.name for path in (tmp_path / SKILL.name).iterdir()) == ["SKILL.md"]
     assert main(["skill", "-o", str(tmp_path)]) == 2
     assert "exists and is left as it is" in capsys.readouterr().err

@@ -364,7 +364,7 @@ def test_pytorch_and_msadapter_dumps_run_on_pytorch(pytester: pytest.Pytester) -
         builder.call("Tensor.add.0", [A, A], [A])
         result = run(pytester, builder)
         result.assert_outcomes(passed=4)
-        result.stdout.fnmatch_lines(["msprobe: tested: torch * on CPU"])
+        result.stdout.fnmatch_lines(["msprobe: *, PyTorch * on CPU against PyTorch * CPU float64"])
 
 
 def test_in_place_calls_do_not_spoil_the_other_side(pytester: pytest.Pytester) -> None:
@@ -413,7 +413,7 @@ def test_a_pytorch_dump_with_pt_files_is_checked_on_recorded_values(pytester: py
     builder.path.write_text(text.replace('"Float32"', '"torch.float32"'))
     result = pytester.runpytest("--msprobe-dump=dump.json")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["msprobe: tested: recorded values*"])
+    result.stdout.fnmatch_lines(["msprobe: *, recorded values against *"])
 
 
 def test_gradients_that_the_existing_tool_loses(pytester: pytest.Pytester, reports: Reports) -> None:

@@ -22,6 +22,20 @@ def statistics_dump(folder: Path, calls: int = 6) -> DumpBuilder:
     return builder
 
 
+def test_lines_of_a_run_with_workers_stand_alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress begins where no dots are, and more workers than cores are met by a hint."""
+    monkeypatch.setattr("pytest_msprobe.run.terminal.PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("pytest_msprobe.run.terminal._PROGRESS_SHARE", 0.0)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    statistics_dump(pytester.path).write()
+    result = pytester.runpytest("--msprobe-dump=dump.json", "--msprobe-device=torch:cpu", "-n2", "-p", "no:randomly")
+    result.assert_outcomes(passed=12)
+    told = [line for line in result.outlines if " done; about " in line]
+    assert len(told) > 3
+    assert all(line.startswith("msprobe: ") for line in told)
+    result.stdout.fnmatch_lines(["msprobe: 2 workers on the CPU", "msprobe: -n 2: this machine has 1 core; use -n 1"])
+
+
 def test_rows_do_not_depend_on_the_number_of_workers(pytester: pytest.Pytester) -> None:
     statistics_dump(pytester.path).write()
     rows = []

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from optimizer_wrapper import WrappingOptimizer
 from torch import nn, overrides
 
 from msprobe_collector import ConfigurationError, DebuggerError
@@ -106,12 +107,13 @@ class Wrapped(nn.Module):
     ],
     ids=["named", "of a model", "groups", "wrapped", "of no model"],
 )
-def test_gradients_that_the_optimizer_gets(parameters, names, make_debugger, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["bare", "in a wrapper"])
+def test_gradients_that_the_optimizer_gets(parameters, names, is_wrapped: bool, make_debugger, tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(3, 2))
     wrapped = Wrapped(net)
     optimizer = torch.optim.SGD(parameters(net), 0.1)
     debugger = make_debugger(level=None, task="grad_probe", grad_level="L1")
-    debugger.monitor(optimizer)
+    debugger.monitor(WrappingOptimizer(optimizer) if is_wrapped else optimizer)
     wrapped.module(torch.ones(1, 3)).sum().backward()
     for group in optimizer.param_groups:
         for parameter in group["params"]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from optimizer_wrapper import WrappingOptimizer
 from torch import nn
 
 from msprobe_collector.dump_format.manifest import Manifest, read_manifest
@@ -118,6 +119,28 @@ def test_the_state_is_that_at_the_beginning_of_the_step(make_debugger: Any, mani
     assert first.step["autocast"] == {"cpu": "torch.bfloat16"}
     assert first.optimizers[0].state == {}
     assert len(second.optimizers[0].state["momentum_buffer"]) == 4
+
+
+@pytest.mark.parametrize("sees_wrapper", [False, True], ids=["inner", "wrapper"])
+def test_of_a_wrapper_that_ran_no_constructor_it_is_the_optimizer_inside(
+    make_debugger: Any, manifest: Any, sees_wrapper: bool
+) -> None:
+    """As with accelerate and the trainers that use it; a scheduler may have been made with either of them."""
+    model = network()
+    inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    wrapper = WrappingOptimizer(inner)
+    scheduler = torch.optim.lr_scheduler.StepLR(inner, 1)
+    scheduler.optimizer = wrapper if sees_wrapper else inner
+    debugger = make_debugger(level="mix")
+    for _ in range(2):
+        with debugger.collect(model):
+            model(torch.ones(2, 4)).sum().backward()
+            wrapper.step()
+            wrapper.zero_grad()
+    (first,), (second,) = manifest(0).optimizers, manifest(1).optimizers
+    assert (first.kind, first.state) == ("torch.optim.adamw.AdamW", {})
+    assert [one.kind for one in second.schedulers] == ["torch.optim.lr_scheduler.StepLR"]
+    assert sorted(second.state) == ["exp_avg", "exp_avg_sq", "step"]
 
 
 def test_tied_frozen_and_lazy_parameters_are_told(make_debugger: Any, manifest: Any) -> None:

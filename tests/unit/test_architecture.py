@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-import msprobe_collector
-import pytest_msprobe
+from pytest_msprobe.suites.registry import SUITES
+from pytest_msprobe.support import entry_points_of
 
-ROOTS = {
-    "pytest_msprobe": Path(pytest_msprobe.__file__).parent,
-    "msprobe_collector": Path(msprobe_collector.__file__).parent,
-}
+#: Packages that only entry points lead to.
+EXTENSIONS = [path.parent.name for path in (Path(__file__).parents[2] / "extensions").glob("*/*/__init__.py")]
+
+
+def root_of(package: str) -> Path:
+    spec = find_spec(package)
+    assert spec is not None, f"{package} is not installed"
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+ROOTS = {package: root_of(package) for package in ("pytest_msprobe", "msprobe_collector", *EXTENSIONS)}
 
 #: Rooms below all others: plain values, and words for errors.
 _LOW = (
@@ -27,8 +37,8 @@ _LOW = (
 )
 _COMPUTING = (*_LOW, "pytest_msprobe.apis", "pytest_msprobe.engines", "pytest_msprobe.numerics")
 #: Of the room `suites`, what is not a suite.
-_SHARED_BY_SUITES = tuple(f"pytest_msprobe.suites.{name}" for name in ("contract", "grouping", "options"))
-_SUITES = ("precheck", "comparison", "overflow", "gradients", "repeat", "sharded", "laws")
+_SHARED_BY_SUITES = tuple(f"pytest_msprobe.suites.{name}" for name in ("contract", "entry", "grouping", "options"))
+_SUITES = [entry.name for entry in SUITES.values() if entry.place.startswith("pytest_msprobe.suites.")]
 
 #: What each room may import of ours; its own modules always. No room imports one that stands above it.
 ALLOWED = {
@@ -41,7 +51,7 @@ ALLOWED = {
     "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
     "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,
-    "msprobe_checkpoints": (*_LOW, "pytest_msprobe.numerics"),
+    **dict.fromkeys(EXTENSIONS, ("pytest_msprobe", "msprobe_collector")),
     "pytest_msprobe.evidence": (*_COMPUTING, "pytest_msprobe.cases"),
     **{
         f"pytest_msprobe.suites.{suite}": (
@@ -51,15 +61,11 @@ ALLOWED = {
             "pytest_msprobe.evidence",
             "pytest_msprobe.manifests",
             "pytest_msprobe.reports",
-            *(("msprobe_laws",) if suite == "laws" else ()),
         )
         for suite in _SUITES
     },
     **dict.fromkeys(_SHARED_BY_SUITES, (*_LOW, *_SHARED_BY_SUITES, "pytest_msprobe.engines.protocol")),
-    "pytest_msprobe.suites.registry": (
-        *_SHARED_BY_SUITES,
-        *(f"pytest_msprobe.suites.{suite}.options" for suite in _SUITES),
-    ),
+    "pytest_msprobe.suites.registry": (*_SHARED_BY_SUITES, "pytest_msprobe.support"),
     "pytest_msprobe.run": (
         *_LOW,
         *_SHARED_BY_SUITES,
@@ -171,13 +177,13 @@ def test_frameworks_load_only_inside_functions() -> None:
         and not any(
             room in module
             for room in (
+                *(f"{package}.{framework}." for package in EXTENSIONS for framework in ("mindspore", "pytorch")),
                 "torch_map",
                 "engines.references",
                 "engines.torch_arithmetic",
                 "engines.torch_decompositions",
                 "static_graph.graph_code",
                 "msprobe_collector.mindspore.hyperparameters",
-                "msprobe_collector.mindspore.law",
                 "msprobe_collector.mindspore.manifest",
                 "msprobe_collector.pytorch.tensor_values",
                 "msprobe_collector.pytorch.api_names",
@@ -188,7 +194,6 @@ def test_frameworks_load_only_inside_functions() -> None:
                 "msprobe_collector.pytorch.hyperparameters",
                 "msprobe_collector.pytorch.installation",
                 "msprobe_collector.pytorch.unedited_scripts",
-                "msprobe_collector.pytorch.law",
                 "msprobe_collector.pytorch.manifest",
                 "msprobe_collector.pytorch.optimizers",
                 "msprobe_collector.pytorch.process_groups",
@@ -225,12 +230,41 @@ def test_the_collector_never_imports_pytest() -> None:
     assert found == []
 
 
-LIGHT = """
+#: Names by which a package is known elsewhere: its own, and those of its suites and of the files that these judge.
+NAMED = {
+    name
+    for package in EXTENSIONS
+    for name in (
+        package,
+        *(
+            word
+            for entry in SUITES.values()
+            if begins_with(entry.place.partition(":")[0], package)
+            for word in (f'"{entry.name}"', f"suite={entry.name}", *entry.files)
+        ),
+    )
+}
+
+
+@pytest.mark.parametrize("room", ["pytest_msprobe", "msprobe_collector"])
+def test_nothing_names_what_only_entry_points_lead_to(room: str) -> None:
+    assert len(NAMED) >= 5
+    words = re.compile("|".join(map(re.escape, sorted(NAMED))))
+    files = [path for path in ROOTS[room].rglob("*") if path.suffix in (".py", ".txt", ".json", ".yaml", ".js")]
+    found = [f"{path}: {match[0]}" for path in files for match in words.finditer(path.read_text(encoding="utf-8"))]
+    assert found == []
+
+
+#: Modules that every project with the package installed pays for, those of entry points among them.
+LIGHT = (
+    """
     pytest_msprobe.plugin pytest_msprobe.hookspecs pytest_msprobe.api pytest_msprobe.__main__
     msprobe_collector msprobe_collector.dump_format msprobe_collector.configuration pytest_msprobe.apis
     msprobe_collector.framework msprobe_collector.debugger msprobe_collector.gradient_monitor
     msprobe_collector.mindspore.framework msprobe_collector.mindspore.callbacks
 """.split()
+    + [each.module for kind in ("suites", "commands") for each in entry_points_of(f"pytest_msprobe.{kind}")]
+)
 
 
 @pytest.mark.parametrize("package", LIGHT)
@@ -240,6 +274,13 @@ def test_importing_a_package_loads_neither_numpy_nor_a_framework(package: str) -
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_entries_of_suites_load_no_suite() -> None:
+    check = "import sys, pytest_msprobe.suites.registry; print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    loaded = ast.literal_eval(done.stdout)
+    assert [entry.name for entry in SUITES.values() if entry.place.partition(":")[0] in loaded] == []
 
 
 def test_no_module_is_longer_than_a_reader_can_hold() -> None:

@@ -154,7 +154,7 @@ def test_only_the_clone_is_installed_from_the_working_folder() -> None:
         for line in page.read_text(encoding="utf-8").splitlines()
         if re.search(r"pip install [^`]*'?\.(?:\[|'| |$)", line)
     }
-    assert {page for page, _ in found} == {"README.md", "CONTRIBUTING.md", "docs/index.md"}
+    assert {page for page, _ in found} == {"README.md", "CONTRIBUTING.md", "docs/index.md", "docs/new_suite.md"}
     (place,) = re.findall(r"pip install './pytest_msprobe-(.*)-py3-none-any", (ROOT / "README.md").read_text("utf-8"))
     assert place == __version__
 

@@ -1,8 +1,7 @@
 """The child process of measure.py: pytest's loop and the bare frameworks in one process that is warm already.
 
-    python -m tools.benchmarks.in_process RESULT_FILE DUMP DEVICE BENCH [PROFILE_FILE]
-
-RESULT_FILE becomes a JSON object; every API call has run once on both sides before anything is timed.
+Its arguments are RESULT_FILE DUMP DEVICE BENCH [PROFILE_FILE]. RESULT_FILE becomes a JSON object; every API call has
+run once on both sides before anything is timed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Large checkpoints in two layouts, and what comparing them costs: `python -m tools.benchmarks.make_checkpoints DIR`.
+"""Makes large checkpoints in two layouts, and measures what comparing them costs.
+
+    python -m tools.benchmarks.make_checkpoints DIR [--layers 24]
 
 Needs the space of two checkpoints: writes `safetensors` (shards with an index), one other layout after the other, and
 compares them; then deletes both. The speed of reading is measured on the same files beside it.

@@ -1,4 +1,6 @@
-"""A step of 1,024 ranks with sketches: `python -m tools.benchmarks.make_large_ranks FOLDER [--data 32]`.
+"""Makes a step of 1,024 ranks with sketches.
+
+    python -m tools.benchmarks.make_large_ranks FOLDER [--data 32]
 
 The shapes of a model of 70B parameters (80 layers, width 8192) with 8 tensor parallel ranks, 4 pipeline stages and
 `--data` data parallel ranks, 3,000 records each, and the logical run on one rank with 12,000. Values are outer products

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from debugger_fixtures import collected
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from msprobe_collector.dump_format import TENSOR_FOLDER
 from msprobe_collector.pytorch import PrecisionDebugger
-from quality.accounting.foreign.training import collected
 
 _ORIGINS = ("made_by", "view", "leaf", "grad_of", "changed_since", "uninitialized")
 _WORDS, _HEAD = 512, 32

@@ -1,4 +1,6 @@
-"""A step of many ranks, and its logical run: `python -m tools.benchmarks.make_ranks FOLDER [--records 3000]`.
+"""Makes a step of many ranks, and its logical run.
+
+    python -m tools.benchmarks.make_ranks FOLDER [--records 3000]
 
 Linear layers, tensor parallel over 8 ranks and data parallel over the others: each layer has a forward, a backward and
 the gradient of its weight, with statistics, and the first ones with tensors. Then, in an empty folder,

@@ -1,6 +1,7 @@
-"""Machine rows of a run that never was, for the page: `python -m tools.benchmarks.make_rows 10000 rows.jsonl`, then
+"""Makes machine rows of a run that never was, for the page.
 
-`python -m pytest_msprobe page rows.jsonl -o page.html`.
+    python -m tools.benchmarks.make_rows 10000 rows.jsonl
+    python -m pytest_msprobe page rows.jsonl -o page.html
 
 A model of 32 layers, each with the same calls, forward and then backward, on any number of ranks. Layer 20 has a wrong
 `Mint.rsqrt`; one call in 500 is not judged.

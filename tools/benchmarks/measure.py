@@ -4,7 +4,15 @@
     python -m tools.benchmarks.measure DUMP --collect
 
 Every run is a fresh process in an empty folder, after one that is not counted. The smallest and the median of all runs
-are shown, since other work on the machine can only add to a time.
+are shown, since other work on the machine can only add to a time. hypothesis and pytest-cov are switched off, which
+users do not have. Dumps of any size are made by make_dump, make_big and make_matmuls.
+
+- whole process: `pytest --msprobe-dump=DUMP -q` from start to exit, with imports; CPU is user and system time of all
+  threads.
+- loop: pytest_runtestloop in a process in which every API call of the dump has run once on both sides.
+- bare: the same calls in that process, straight into the frameworks: NumPy array to tensor, forward, backward, results
+  back to NumPy; MindSpore synchronously, PyTorch in float64; for the device `recorded`, `numpy.load` of the recorded
+  outputs. Calls that write in place, or that a side cannot run, are left out and counted.
 """
 
 from __future__ import annotations
@@ -24,7 +32,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from tools import ROOT
+from tools import clone_environment
 from tools.benchmarks.witness import WITNESS_FILE
 
 #: What pytest itself may cost per item in the target for the loop.
@@ -34,6 +42,8 @@ _MOST_TIMES_FLOOR = 2
 _MEGABYTE = 1e6
 #: Plugins of this project's own test environment that a user of pytest-msprobe does not have.
 NOT_OURS = ("-p", "no:hypothesispytest", "-p", "no:pytest_cov")
+#: So that child processes find these programs.
+PATHS = {"PYTHONPATH": clone_environment()["PYTHONPATH"]}
 #: Compiled modules are kept here, as an ordinary run keeps them, even where PYTHONDONTWRITEBYTECODE is set: without
 #: them pytest compiles every plugin anew in each process.
 _COMPILED = Path(tempfile.gettempdir()) / f"msprobe-benchmark-pycache-{os.getuid()}"
@@ -124,7 +134,7 @@ def measure_in_process(dump: Path, device: str, bench: str, profile: Path | None
     with empty_folder() as folder:
         result = Path(folder) / "result.json"
         command = [sys.executable, "-m", "tools.benchmarks.in_process", str(result), str(dump), device, bench]
-        run_process(command + ([str(profile)] if profile else []), Path(folder), PYTHONPATH=str(ROOT))
+        run_process(command + ([str(profile)] if profile else []), Path(folder), **PATHS)
         return _in_process(json.loads(result.read_text()))
 
 
@@ -134,7 +144,7 @@ def measure_collection(dump: Path) -> tuple[ProcessCost, list[str]]:
         seen = Path(folder) / "imported.txt"
         options = ["-p", "tools.benchmarks.witness", *NOT_OURS, "--co", "-q", f"--msprobe-dump={dump}"]
         command = [sys.executable, "-m", "pytest", *options]
-        environment = {WITNESS_FILE: str(seen), "PYTHONPATH": str(ROOT)}
+        environment = {WITNESS_FILE: str(seen), **PATHS}
         cost = run_process(command, Path(folder), **environment)
         return cost, seen.read_text().split()
 

@@ -1,7 +1,8 @@
 """Measures what collecting costs a training with PyTorch, beside the existing tool where its Python is named.
 
-    MSPROBE_REFERENCE_PYTHON=.venv-msprobe/bin/python python -m tools.benchmarks.pytorch_collector_cost [ROUNDS [STEPS]]
+    python -m tools.benchmarks.pytorch_collector_cost [ROUNDS [STEPS]]
 
+The environment variable MSPROBE_REFERENCE_PYTHON names the Python that has the existing tool.
 A GPT of width 256 with 4 layers, batch 8 x 128, on the CPU, one thread. Each tool and level runs in processes of its
 own, which take turns; in each of them bare and collected steps take turns. Printed are medians and, of CPU seconds,
 minima: on a busy machine wall time says more about the others. A step is forward, backward, optimizer, and what the
@@ -164,5 +165,7 @@ def main(rounds: int, steps: int) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--process"]:
         one_process(*sys.argv[2:5], int(sys.argv[5]))
+    elif "--help" in sys.argv:
+        print(__doc__)
     else:
         main(*(int(text) for text in (*sys.argv[1:3], *("4", "6")[len(sys.argv[1:3]) :])))

@@ -122,6 +122,9 @@ def _show(counts: Counter[Any]) -> None:
 
 def main() -> None:
     """The command line."""
+    if len(sys.argv) == 1 or "--help" in sys.argv:
+        print(__doc__)
+        return
     dump, *options = (option for option in sys.argv[1:] if option != "--calls")
     plugin = watch([f"--msprobe-dump={dump}", *options])
     assert plugin.way is not None  # or watch had ended

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 
-from tools import ROOT
 from tools.benchmarks.loop_clock import CLOCK_FILE
-from tools.benchmarks.measure import NOT_OURS, describe_machine, empty_folder, measured_environment
+from tools.benchmarks.measure import NOT_OURS, PATHS, describe_machine, empty_folder, measured_environment
 
 VARIANTS = {
     "one process, all threads": ((), {}),
@@ -44,7 +43,7 @@ def measure(dump: Path, device: str, variant: str) -> Cost:
     options, extra = VARIANTS[variant]
     with empty_folder() as folder:
         clock = Path(folder) / "clock.txt"
-        environment = measured_environment({**extra, CLOCK_FILE: str(clock), "PYTHONPATH": str(ROOT)})
+        environment = measured_environment({**extra, **PATHS, CLOCK_FILE: str(clock)})
         command = [sys.executable, "-m", "pytest", "-q", "-p", "tools.benchmarks.loop_clock", *NOT_OURS]
         command += [f"--msprobe-dump={dump}", f"--msprobe-device={device}", *options]
         started = monotonic()

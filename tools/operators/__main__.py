@@ -1,4 +1,4 @@
-"""The tables of operators that a record may call, for the installed MindSpore and PyTorch.
+"""Writes the tables of operators that a record may call, for the installed MindSpore and PyTorch.
 
     python -m tools.operators [-o DIR] [--framework mindspore|torch]
 

@@ -13,13 +13,10 @@ from msprobe_collector.configuration.configuration import (
     ConfigurationError,
     DumpSwitch,
     GradientMonitorSettings,
-    KernelSettings,
     Level,
     NumberRanges,
-    Part,
     RecordSelection,
     Refusal,
-    Task,
 )
 from msprobe_collector.configuration.reader import Overrides, read_configuration
 
@@ -31,13 +28,10 @@ __all__ = [
     "ConfigurationError",
     "DumpSwitch",
     "GradientMonitorSettings",
-    "KernelSettings",
     "Level",
     "NumberRanges",
     "Overrides",
-    "Part",
     "RecordSelection",
     "Refusal",
-    "Task",
     "read_configuration",
 ]

@@ -49,6 +49,11 @@ STEP = re.compile(r"step(\d+)")
 RANK = re.compile(r"rank(\d+)?")
 
 
+def natural(path: Path) -> list[tuple[int, str]]:
+    """Give a sort key that puts step2 before step10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """Step and rank of a dump, as its folders say; None where they do not."""

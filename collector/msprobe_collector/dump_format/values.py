@@ -167,6 +167,18 @@ def printable_lines(text: str) -> str:
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
+_SINGULAR = {"are": "is", "were": "was", "have": "has"}
+
+
+def counted(count: int, nouns: str, verb: str = "") -> str:
+    """Give a count with its nouns and their verb: `2 calls of it differ`, or `1 call of it differs`."""
+    if count == 1:
+        first, of, others = nouns.partition(" of ")
+        nouns = f"{first.removesuffix('s')}{of}{others}"
+        verb = verb and _SINGULAR.get(verb, f"{verb}s")
+    return " ".join(filter(None, (str(count), nouns, verb)))
+
+
 def abbreviated(value: Any) -> str:
     """The representation of a value from a dump in at most 80 characters."""
     try:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector import gradient_monitor
+from msprobe_collector import extensions, gradient_monitor
 from msprobe_collector.configuration import Configuration
 from msprobe_collector.debugger import Debugger, check_seed_arguments
 from msprobe_collector.framework import Framework, NoOptimizer
@@ -330,3 +330,6 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
         remove_dropout()
     else:
         restore_dropout()
+
+
+extensions.start("mindspore")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from mindspore import Parameter, Tensor, context, nn
@@ -20,6 +21,8 @@ _OF_THE_BASE = frozenset(
 )
 #: Parameters of one element that are hyper-parameters all the same; others count steps.
 _SETTINGS_IN_PARAMETERS = ("momentum",)
+#: Names in PyTorch of hyper-parameters.
+_NAMES_OF_PYTORCH = {"use_nesterov": "nesterov", "use_amsgrad": "amsgrad", "decay": "alpha", "epsilon": "eps"}
 
 
 def group_settings(optimizer: Any) -> list[dict[str, object]]:
@@ -51,6 +54,56 @@ def group_parameters(optimizer: Any) -> list[list[Any]]:
         return [list(group["params"]) for group in groups]
     parameters = list(optimizer.parameters)
     return [[parameters[at] for at in places] for places in _places_of_groups(optimizer)]
+
+
+def steps_done(optimizer: Any) -> int | None:
+    """Return how many steps the optimizer says that it has done."""
+    for key in ("state_step", "step_t", "global_step"):
+        value = getattr(optimizer, key, None)
+        if isinstance(value, Tensor) and value.size == 1:
+            return int(value.asnumpy().reshape(()))
+    return None
+
+
+def update_groups(optimizer: Any, parameters: Sequence[Any]) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return (settings of each group, under PyTorch's names; number of the group of each parameter).
+
+    Parameters that a filter keeps from decay have a group of their own.
+    """
+    numbers = {id(item): at for at, group in enumerate(group_parameters(optimizer)) for item in group}
+    groups = [_with_names_of_pytorch(group) for group in group_settings(optimizer)]
+    flags = getattr(optimizer, "decay_flags", None)
+    distinct: list[dict[str, Any]] = []
+    places: dict[tuple[int, bool], int] = {}
+    chosen = []
+    for at, item in enumerate(parameters):
+        number = numbers.get(id(item), 0)
+        is_decayed = not isinstance(flags, (tuple, list)) or at >= len(flags) or bool(flags[at])
+        key = (number, is_decayed)
+        if key not in places:
+            settings = groups[number] if number < len(groups) else {}
+            distinct.append(settings if is_decayed else {**settings, "weight_decay": 0.0})
+            places[key] = len(distinct) - 1
+        chosen.append(places[key])
+    return distinct, chosen
+
+
+def _with_names_of_pytorch(group: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {_NAMES_OF_PYTORCH.get(name, name): value for name, value in group.items()}
+    if "betas" not in settings and "beta1" in settings and "beta2" in settings:
+        settings["betas"] = (settings["beta1"], settings["beta2"])
+    return settings
+
+
+def step_settings(optimizer: Any) -> list[dict[str, Any]]:
+    """Return the settings of each group of neighbours, with the number of its parameters and of the step.
+
+    They are the leaf `settings` of an optimizer's record.
+    """
+    settings, numbers = update_groups(optimizer, list(optimizer.parameters))
+    count = steps_done(optimizer)
+    step = {} if count is None else {"step": count + 1}
+    return [{**settings[number], **step, "parameters": len(list(same))} for number, same in groupby(numbers)]
 
 
 def number_of(value: Any) -> Any:

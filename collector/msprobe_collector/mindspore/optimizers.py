@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from msprobe_collector import extensions
 from msprobe_collector.framework import Session
 from msprobe_collector.mindspore.calls import own_parameters
 from msprobe_collector.recording.swaps import MethodSwaps
@@ -89,11 +90,11 @@ def _kind(optimizer: Any) -> str:
 
 
 def _settings_of(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    """Hyper-parameters of each group, and the formula that they belong to."""
-    from msprobe_laws.mindspore.formulas import declared, declared_settings
+    """Hyper-parameters of each group, and what extensions say of the optimizer."""
+    from msprobe_collector.mindspore.hyperparameters import step_settings
 
-    yield "settings", declared_settings(optimizer)
-    yield "law", declared(optimizer)
+    yield "settings", step_settings(optimizer)
+    yield from extensions.optimizer_leaves("mindspore", optimizer).items()
 
 
 def _state_of(optimizer: Any, names: Sequence[str]) -> Iterator[tuple[str, Any]]:

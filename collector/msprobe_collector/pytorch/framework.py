@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector import gradient_monitor
+from msprobe_collector import extensions, gradient_monitor
 from msprobe_collector.configuration import Configuration, ConfigurationError
 from msprobe_collector.debugger import Debugger, check_seed_arguments, warn_without_effect
 from msprobe_collector.framework import Framework, NoOptimizer
@@ -197,12 +197,13 @@ class TorchOptimizers:
         return ""
 
     def watch(self, optimizer: Any, show: Callable[[Callable[[], Any]], None]) -> Callable[[], None]:
-        """Show the gradients before each `optimizer.step`."""
+        """Show the gradients before each `optimizer.step`; of a wrapper, before each step of what it holds."""
+        from msprobe_collector.pytorch.hyperparameters import held_by
 
         def before(_: Any, __: Any, ___: Any) -> None:
             show(lambda: [parameter.grad for group in optimizer.param_groups for parameter in group["params"]])
 
-        remove: Callable[[], None] = optimizer.register_step_pre_hook(before).remove
+        remove: Callable[[], None] = held_by(optimizer).register_step_pre_hook(before).remove
         return remove
 
     def values(self, gradient: Any) -> npt.NDArray[np.floating[Any]]:
@@ -299,3 +300,6 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False, is_
         remove_dropout()
     else:
         restore_dropout()
+
+
+extensions.start("pytorch")

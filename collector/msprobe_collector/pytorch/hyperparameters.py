@@ -9,6 +9,17 @@ import torch
 from msprobe_collector.recording.plain_values import OMITTED, plain, shortest
 
 
+def held_by(optimizer: Any) -> Any:
+    """Return the optimizer inside a wrapper, or the optimizer itself.
+
+    A wrapper such as accelerate's shows the groups and the state of the one that it holds as its `optimizer`. It has no
+    hooks, since it never ran `Optimizer.__init__`.
+    """
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer) and inner is not optimizer:
+        optimizer = inner
+    return optimizer
+
+
 def group_settings(optimizer: Any) -> list[dict[str, object]]:
     """The hyper-parameters of each group of `optimizer.param_groups`, in its order.
 

@@ -12,7 +12,7 @@ import xxhash
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from msprobe_collector.pytorch.hyperparameters import group_settings, number_of
+from msprobe_collector.pytorch.hyperparameters import group_settings, held_by, number_of
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
 from msprobe_collector.recording.manifest import Fingerprints, ProcessObjects, layer_settings, python_state
 from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, plain
@@ -139,11 +139,11 @@ class TorchFacts:
         """See `RunFacts`; those that have nothing of the models are left out where others have."""
         names = _names_of(layers)
         if not self._objects.get("optimizers"):
-            self._objects = self._process.now()
+            self._look()
         chosen = self._chosen(names)
         found = []
         for optimizer in chosen:
-            schedulers = [one for one in self._objects["schedulers"] if getattr(one, "optimizer", None) is optimizer]
+            schedulers = [one for one in self._objects["schedulers"] if held_by(one) is optimizer]
             entry: dict[str, object] = {
                 "class": _class_of(optimizer),
                 "groups": [
@@ -187,7 +187,7 @@ class TorchFacts:
     def loss_scale(self) -> object:
         """Of the GradScaler of the process, the first that is on."""
         if not self._objects:
-            self._objects = self._process.now()
+            self._look()
         for scaler in self._objects["scalers"]:
             if scaler.is_enabled():
                 settings = {name: getattr(scaler, f"_{name}", None) for name in _OF_A_SCALER}
@@ -247,11 +247,15 @@ class TorchFacts:
             entry["fingerprint"] = self._fingerprints.of(tensor)
         return entry
 
+    def _look(self) -> None:
+        """Take what the process holds, optimizers without their wrappers."""
+        self._objects = self._process.now()
+        inner = {id(one): one for one in map(held_by, self._objects["optimizers"])}
+        self._objects["optimizers"] = list(inner.values())
+
     def _chosen(self, names: Mapping[int, str]) -> list[Any]:
         """The optimizers of these parameters; all, where none has one of them."""
-        held = {id(one) for one in self._objects["optimizers"]}
-        # A wrapper (accelerate) shows the groups of the one that it holds.
-        every = [one for one in self._objects["optimizers"] if id(getattr(one, "optimizer", None)) not in held]
+        every = self._objects["optimizers"]
         has = [any(id(item) in names for group in one.param_groups for item in group["params"]) for one in every]
         return [one for one, is_of_these in zip(every, has) if is_of_these or not any(has)]
 

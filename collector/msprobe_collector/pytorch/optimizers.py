@@ -18,13 +18,13 @@ import torch
 from torch import nn
 from torch.optim import optimizer as hooks
 
+from msprobe_collector import extensions
 from msprobe_collector.framework import Session
 from msprobe_collector.pytorch.hyperparameters import group_settings
 from msprobe_collector.pytorch.installation import is_searched
 from msprobe_collector.pytorch.parameter_names import ParameterNames
 from msprobe_collector.recording.swaps import ApiTarget, Installation
 from msprobe_collector.recording.updates import Named, UpdateRecords
-from msprobe_laws.pytorch.formulas import declared
 
 #: (module, class in it or "", functions) that clip gradients by their norm, looked for in modules that are imported.
 _CLIPPING = (
@@ -93,7 +93,7 @@ class OptimizerSteps:
 
     def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
         """Take what the step gets; gives the arguments of a step whose closure computes the gradients."""
-        if _is_inside(self._running.get(id(optimizer)), frame):  # its class calls the step of its base class
+        if is_inside(self._running.get(id(optimizer)), frame):  # its class calls the step of its base class
             return None
         self._running[id(optimizer)] = frame
         kind, parameters = type(optimizer).__name__, self._parameters(optimizer)
@@ -196,16 +196,16 @@ def clipping_functions() -> Iterator[tuple[Any, str]]:
         yield from ((owner, name) for name in names if callable(getattr(owner, name, None)))
 
 
-def _is_inside(outer: FrameType | None, inner: FrameType) -> bool:
-    """Whether `outer` has called `inner`, and runs."""
+def is_inside(outer: FrameType | None, inner: FrameType) -> bool:
+    """Return whether `outer` is `inner` or has called it, and runs."""
     frame: FrameType | None = inner if outer is not None else None
     while frame is not None and frame is not outer:
         frame = frame.f_back
     return frame is not None
 
 
-def _gradient(parameter: Any) -> Any:
-    """The gradient, or that which Megatron keeps beside it where the update has another precision."""
+def gradient_of(parameter: Any) -> Any:
+    """Return the gradient, or that which Megatron keeps beside it where the update has another precision."""
     return parameter.grad if parameter.grad is not None else getattr(parameter, "decoupled_grad", None)
 
 
@@ -214,7 +214,7 @@ def _parameters_in(parameters: Mapping[str, Any]) -> Named:
 
 
 def _gradients_in(parameters: Mapping[str, Any]) -> Named:
-    return ((f"gradients.{name}", _gradient(item)) for name, item in parameters.items() if item.requires_grad)
+    return ((f"gradients.{name}", gradient_of(item)) for name, item in parameters.items() if item.requires_grad)
 
 
 def _gradients_of(optimizer: Any, parameters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -226,10 +226,10 @@ def _gradients_of(optimizer: Any, parameters: Mapping[str, Any]) -> Iterator[tup
 
 
 def _settings_of(optimizer: Any, frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """Hyper-parameters of each group, with the number of its parameters, and the formula that they belong to."""
+    """Hyper-parameters of each group, with the number of its parameters, and what extensions say of the optimizer."""
     groups = zip(group_settings(optimizer), optimizer.param_groups)
     yield "settings", [{**settings, "parameters": len(group["params"])} for settings, group in groups]
-    yield "law", declared(optimizer, frame)
+    yield from extensions.optimizer_leaves("pytorch", optimizer, frame).items()
 
 
 def _state_in(optimizer: Any, parameters: Mapping[str, Any]) -> Named:

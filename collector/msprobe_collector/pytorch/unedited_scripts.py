@@ -11,17 +11,15 @@ from __future__ import annotations
 import functools
 import gc
 import logging
-import runpy
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
+from msprobe_collector import main_script
 from msprobe_collector.pytorch.framework import PrecisionDebugger
 from msprobe_collector.pytorch.parameter_names import outermost_modules
 from msprobe_collector.recording.swaps import MethodSwaps
@@ -52,12 +50,8 @@ def run_script(
     """
     steps = StepFinder(PrecisionDebugger(**settings), ends_after_steps=ends_after_steps)
     steps.install()
-    sys.argv[:] = [script, *arguments]
     try:
-        if is_module:
-            runpy.run_module(script, run_name="__main__", alter_sys=True)
-        else:
-            _run_file(script)
+        main_script.run(script, arguments, is_module=is_module)
     finally:
         steps.uninstall()
     if steps.has_begun:
@@ -68,16 +62,6 @@ def run_script(
         script,
     )
     return 1
-
-
-def _run_file(script: str) -> None:
-    """Run a file as `python FILE` does; its module stays `__main__` to the end of the process, as pickle needs it."""
-    path = Path(script).resolve()
-    main = ModuleType("__main__")
-    main.__file__ = script
-    sys.modules["__main__"] = main
-    sys.path[0] = str(path.parent)
-    exec(compile(path.read_bytes(), str(path), "exec"), vars(main))  # noqa: S102  # the user's own script
 
 
 class StepFinder:

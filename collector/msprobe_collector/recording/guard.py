@@ -19,6 +19,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.configuration import Refusal
+from msprobe_collector.dump_format.values import counted
 
 if TYPE_CHECKING:
     from msprobe_collector.recording.observing import ObservedCall
@@ -143,7 +144,7 @@ class FaultLog:
         """One line per kind that occurred more than once, and one for faults that could not be written."""
         lines = [f"{kind}: {count} times" for kind, count in self._counts.items() if count > 1]
         if self._undescribed:
-            lines.append(f"{self._undescribed} faults could not be written, for want of memory or stack")
+            lines.append(f"{counted(self._undescribed, 'faults')} could not be written, for want of memory or stack")
         return lines
 
     def renew_lock(self) -> None:

@@ -21,7 +21,7 @@ from msprobe_collector.configuration import Configuration, RecordSelection
 from msprobe_collector.configuration.configuration import Part
 from msprobe_collector.dump_format import Direction, is_cell_record
 from msprobe_collector.dump_format.records import api_of
-from msprobe_collector.dump_format.values import DIFFERS, MICROBATCH, RECOMPUTED
+from msprobe_collector.dump_format.values import DIFFERS, MICROBATCH, RECOMPUTED, counted
 from msprobe_collector.dump_format.writing.encoding import (
     FrameworkValues,
     Origins,
@@ -487,7 +487,7 @@ class Recorder:
                 (key, prefix, without_files(text, refused), name) for key, prefix, text, name in record.parts
             ]
             error = next(iter(refused.values()))
-            record.fault = f"{len(refused)} tensor files could not be written: {error.strerror}"
+            record.fault = f"{counted(len(refused), 'tensor files')} could not be written: {error.strerror}"
             self._faults.note(record.name, error)
 
     def _write_line(self, line: str, files: StepFiles) -> None:

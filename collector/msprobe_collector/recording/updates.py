@@ -2,8 +2,8 @@
 
 The keywords of such a record are `parameters.<name>`, `gradients.<name>` and `state.<name>.<key>` before the update,
 its output the same names after it. `settings` are the hyper-parameters of each group, in the order of the
-parameters, and `law` says which formula they belong to (`laws/formulas.py`). Values are taken one by one: no more than
-one of a model's is in memory.
+parameters; extensions add what they know of the optimizer. Values are taken one by one: no more than one of a model's
+is in memory.
 """
 
 from __future__ import annotations

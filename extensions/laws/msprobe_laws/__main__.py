@@ -1,28 +1,71 @@
-"""Run a script with its laws checked: `python -m msprobe_laws train.py ARGUMENTS`."""
+"""Run a training script with its laws checked: `python -m msprobe_laws train.py ARGUMENTS`."""
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import os
-import runpy
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
-from msprobe_laws.start import ENVIRONMENT, install
+from msprobe_collector import main_script
+from msprobe_laws.extension import ENVIRONMENT, is_wanted
+from msprobe_laws.imports import FRAMEWORKS, frameworks_of, installed_frameworks
+
+_DESCRIPTION = (
+    "Run a training script, which needs no changes, and check the laws of training while it runs. On several ranks: "
+    "torchrun ... -m msprobe_laws train.py, or msrun ... python -m msprobe_laws train.py."
+)
 
 
-def main() -> None:
-    """Run the script that the command line names as `python` would."""
-    if len(sys.argv) < 2:
-        sys.exit("usage: python -m msprobe_laws SCRIPT [ARGUMENTS]")
-    if os.environ.get(ENVIRONMENT, "") in ("", "0"):
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message.replace('SCRIPT, ...', 'SCRIPT')}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the script that the command line names, as `python` does. Wrong arguments end with exit code 2."""
+    parser = _Parser(prog="python -m msprobe_laws", description=_DESCRIPTION, allow_abbrev=False)
+    parser.add_argument(
+        "--framework", choices=FRAMEWORKS, help="default: what the script imports, else each that is installed"
+    )
+    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
+    parser.add_argument("script", metavar="SCRIPT", help="a file, or a module behind -m")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+    given = parser.parse_args(arguments)
+    try:
+        file = _module_file(given.script) if given.is_module else Path(given.script)
+    except ModuleNotFoundError as error:
+        if not f"{given.script}.".startswith(f"{error.name}."):
+            raise  # a package of the script's needs a module that is missing
+        file = None
+    if file is None or not file.is_file():
+        parser.error(f"there is no {'module' if given.is_module else 'script'} {given.script}")
+    if not given.is_module:
+        sys.path[0] = str(file.resolve().parent)  # what is imported below is what the script imports
+    installed = installed_frameworks()
+    if not installed or given.framework not in (None, *installed):
+        parser.error(f"{given.framework or ' and '.join(FRAMEWORKS)}: not installed")
+    own_package = [given.script.partition(".")[0]] if given.is_module else []
+    frameworks = [given.framework] if given.framework else frameworks_of(file, Path(sys.path[0]), own_package)
+    if not is_wanted():
         os.environ[ENVIRONMENT] = "1"
-    del sys.argv[0]
-    script = Path(sys.argv[0])
-    if not script.is_file():
-        sys.exit(f"{script}: there is no such script")
-    sys.path[0] = str(script.resolve().parent)
-    install()
-    runpy.run_path(str(script), run_name="__main__")
+    for name in [name for name in installed if name in frameworks] or installed:
+        import_module(f"msprobe_laws.{FRAMEWORKS[name]}")
+    main_script.run(given.script, given.arguments, is_module=given.is_module)
+
+
+def _module_file(name: str) -> Path | None:
+    """Return the file of a module, or that which runs a package; None without one."""
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
 if __name__ == "__main__":

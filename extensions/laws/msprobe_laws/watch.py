@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from msprobe_collector.recording.guard import Activity, FaultLog, Guard
+from msprobe_laws.extension import chosen_folder, left_out
 from msprobe_laws.journal import Journal
 from msprobe_laws.session import LawSession
-from msprobe_laws.start import ENVIRONMENT, folder_of, left_out
 
 _lock = threading.Lock()
 
@@ -55,7 +55,7 @@ class LawWatch:
         """
         with _lock:
             if cls._of_process is None:
-                chosen = folder_of(os.environ.get(ENVIRONMENT, "")) if folder is None else Path(folder)
+                chosen = chosen_folder() if folder is None else Path(folder)
                 watch = cls(chosen, (*skip, *left_out()))
                 watch.install()
                 cls._of_process = watch

@@ -127,7 +127,10 @@ def test_only_gradients_that_were_not_set_to_zero_are_found(train: Any, level: s
 
 
 @pytest.mark.parametrize(("is_cleared", "outcome"), [(True, "rounding"), (False, "fault")])
-def test_the_answer_on_a_dump_of_several_steps(is_cleared: bool, outcome: str, judge: Judge, tmp_path: Path) -> None:
+def test_the_answer_on_a_dump_of_several_steps(
+    is_cleared: bool, outcome: str, judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     judge(clipped, is_cleared=is_cleared)
     answer = tmp_path / "answer.json"
     assert main(["diagnose", str(tmp_path / "dump"), "--json", str(answer)]) == (outcome == "fault")

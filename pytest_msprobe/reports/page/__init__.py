@@ -347,7 +347,7 @@ def write_page(
     """
     sections: dict[str, Section] = {}
     for row in read_latest_rows(sources):
-        name = row.suite or "precheck"  # rows of version 0.1 do not name theirs
+        name = row.suite
         if name not in sections:
             suite = suite_of(name)
             if suite is None:

@@ -8,10 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_msprobe.suites.comparison.options import ComparisonSettings
+from pytest_msprobe.suites.entry import SuiteEntry
+
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.scripts import compare, compare_distributed
 
 __all__ = ["compare", "compare_distributed"]
+
+ENTRY = SuiteEntry(
+    "comparison",
+    "where does it differ from another dump",
+    ComparisonSettings.declared(),
+    "pytest_msprobe.suites.comparison.suite:ComparisonSuite",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -146,6 +146,3 @@ class ComparisonSettings(Options):
     bench: str = BENCH
     bench_python: str | None = BENCH_PYTHON
     max_memory_bytes: int = MAX_MEMORY_BYTES
-
-
-OPTIONS = ComparisonSettings.declared()

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from msprobe_collector.dump_format.values import abbreviated, printable_lines
+from msprobe_collector.dump_format.values import abbreviated, counted, printable_lines
 from pytest_msprobe.diagnosis import Diagnosis, RunRows
 from pytest_msprobe.diagnosis.from_rows import with_setup
 from pytest_msprobe.suites.comparison.advice import advice
@@ -272,7 +272,7 @@ class Divergence:
         yield from self._growth.lines()
         counts = self.operations
         yield (
-            f"{counts['both']} operations matched, {counts['target']} only in the target, "
+            f"{counted(counts['both'], 'operations')} matched, {counts['target']} only in the target, "
             f"{counts['golden']} only in the golden dump"
         )
         if self._golden_only:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import Dump, DumpError, TensorFolder, TensorValue
-from msprobe_collector.dump_format.dump import RANK, STEP, Slot, number_in
+from msprobe_collector.dump_format.dump import RANK, STEP, Slot, natural, number_in
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import FieldPath
@@ -154,7 +154,7 @@ def find_files(root: Path) -> list[Path]:
         return [root]
     found = [Path(folder) / FILE_NAMES[0] for folder, names in _folders(root) if FILE_NAMES[0] in names]
     found = found or [Path(folder) / FILE_NAMES[1] for folder, names in _folders(root) if FILE_NAMES[1] in names]
-    return sorted(found, key=_natural)
+    return sorted(found, key=natural)
 
 
 def pair_dumps(targets: Sequence[Path], golden_root: Path) -> DumpPairs:
@@ -197,7 +197,3 @@ def _folders(root: Path) -> Iterator[tuple[str, list[str]]]:
         # A tensor folder can hold 100,000 files; it never holds a dump.
         folders[:] = [name for name in folders if name != "dump_tensor_data"]
         yield folder, names
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]

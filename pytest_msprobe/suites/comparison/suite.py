@@ -33,7 +33,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
 from pytest_msprobe.suites.comparison.cells import CELL, LEVEL, CellFacts, cell_facts
 from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
-from pytest_msprobe.suites.comparison.options import OPTIONS, ComparisonSettings
+from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
 from pytest_msprobe.suites.comparison.run_setup import told_before
 from pytest_msprobe.suites.comparison.shards import why_sharded
@@ -269,7 +269,6 @@ class ComparisonSuite(Suite):
     title = "Comparison of dumps"
     item_noun = "operations"
     group_noun = "operations"
-    options = OPTIONS
     figures = (
         Figure("distance", "Distance", ".3g"),
         Figure("cosine", "Cosine", ".9f", is_low_bad=True),
@@ -281,14 +280,45 @@ class ComparisonSuite(Suite):
         Figure("inherited", "Inherited", ".3f"),
         Figure("defined", "Defined", ".3f"),
     )
+    passing = "rounding"
 
     @classmethod
     def summary(cls) -> ComparisonSummary:
         """Where the dumps part."""
         return ComparisonSummary()
 
+    @classmethod
+    def make(cls, context: Context) -> ComparisonSuite:
+        """The suite for one process of a run.
+
+        Raises:
+            SuiteError: there is nothing to compare, or nothing to compare with.
+        """
+        settings = ComparisonSettings.of(context.values)
+        golden = settings.golden
+        if golden is None:
+            raise SuiteError("--msprobe-suite=comparison needs --msprobe-golden=PATH, the dump to compare with")
+        if not context.dumps:
+            raise SuiteError(f"--msprobe-golden={golden}: name the dumps to compare with it by --msprobe-dump=PATH")
+        if not golden.exists():
+            raise SuiteError(f"--msprobe-golden={golden}: there is no such file or folder")
+        if not find_files(golden):
+            why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
+            raise SuiteError(f"--msprobe-golden={golden}: {why}")
+        if settings.accounting == "off":
+            needless = ("inherited", "bench", "bench_python", "max_memory")
+            refuse_unused(
+                context, needless, "has no effect with --msprobe-accounting=off, which computes nothing again"
+            )
+        if settings.table == "off":
+            refuse_unused(context, ("xlsx", "result_column"), "has no effect with --msprobe-table=off")
+        suite = cls(context, settings, golden)
+        if context.is_writer and (unusable := suite.engines.unusable_python()):
+            raise SuiteError(unusable)
+        return suite
+
     def __init__(self, context: Context, settings: ComparisonSettings, golden: Path) -> None:
-        self._context = context
+        super().__init__(context)
         self.settings = settings
         self.pairs = pair_dumps(context.dumps, golden)
         self._comparisons: dict[Path, DumpComparison] = {}
@@ -467,37 +497,6 @@ class ComparisonSuite(Suite):
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """Tables, advice and findings."""
         return ComparisonReport(self, self._context.out, self._context.config.rootpath)
-
-
-SUITE = ComparisonSuite
-
-
-def make(context: Context) -> ComparisonSuite:
-    """The suite for one process of a run.
-
-    Raises:
-        SuiteError: there is nothing to compare, or nothing to compare with.
-    """
-    settings = ComparisonSettings.of(context.values)
-    golden = settings.golden
-    if golden is None:
-        raise SuiteError("--msprobe-suite=comparison needs --msprobe-golden=PATH, the dump to compare with")
-    if not context.dumps:
-        raise SuiteError(f"--msprobe-golden={golden}: name the dumps to compare with it by --msprobe-dump=PATH")
-    if not golden.exists():
-        raise SuiteError(f"--msprobe-golden={golden}: there is no such file or folder")
-    if not find_files(golden):
-        why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
-        raise SuiteError(f"--msprobe-golden={golden}: {why}")
-    if settings.accounting == "off":
-        needless = ("inherited", "bench", "bench_python", "max_memory")
-        refuse_unused(context, needless, "has no effect with --msprobe-accounting=off, which computes nothing again")
-    if settings.table == "off":
-        refuse_unused(context, ("xlsx", "result_column"), "has no effect with --msprobe-table=off")
-    suite = ComparisonSuite(context, settings, golden)
-    if context.is_writer and (unusable := suite.engines.unusable_python()):
-        raise SuiteError(unusable)
-    return suite
 
 
 def _payload(record: Record) -> Operations:

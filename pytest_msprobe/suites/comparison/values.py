@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from msprobe_collector.dump_format import DumpError, TensorFolder, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
@@ -51,8 +51,6 @@ DISTANCES = {
 _ELEMENT_SHARE = 10
 #: Mean and Norm of integers are sums that collectors take in float32.
 _INTEGER_SUMS = 1e-5
-
-Statistics = tuple[Any, Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

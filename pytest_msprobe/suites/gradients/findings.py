@@ -14,6 +14,7 @@ from typing import Any, Literal
 from msgspec import structs
 
 from msprobe_collector.dump_format import FieldPath, TensorFolder, TensorValue, find_dtype
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.diagnosis import AtFault, Diagnosis, Inherited, NextStep, RunRows
 from pytest_msprobe.diagnosis.value import Confidence
 from pytest_msprobe.suites.contract import RowSummary
@@ -183,7 +184,7 @@ class Findings(RowSummary):
             worst, step, rank = min(overall, key=lambda entry: (entry[0].similarity, *entry[1:]))
             yield f"all gradients together: lowest similarity {worst.similarity:.4f}, at step {step} of rank {rank}"
         if unjudged:
-            yield f"{unjudged} gradients could not be read or compared, and fail"
+            yield f"{counted(unjudged, 'gradients', 'fail')}, which could not be read or compared"
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         """The first problem step, the gradient nearest to the loss first; of two equal runs that they are equal."""
@@ -238,7 +239,8 @@ class Findings(RowSummary):
         first = [problem for problem in self.problems if (problem.step, problem.rank) == (step, rank)]
         first.sort(key=lambda one: (one.agreement.similarity if one.agreement is not None else -1.0, one.order))
         nearest = max(first, key=lambda problem: problem.order)
-        yield f"first problem step: {step}, rank {rank}: {len(first)} of {self._parameters[step, rank]} gradients"
+        total = counted(self._parameters[step, rank], "gradients")
+        yield f"first problem step: {step}, rank {rank}: {len(first)} of {total}"
         yield from (f"  {problem.parameter}: {problem.message}" for problem in first[:_MOST_NAMED])
         if len(first) > _MOST_NAMED:
             yield f"  and {len(first) - _MOST_NAMED} more"

@@ -119,7 +119,6 @@ class GradientSettings(Options):
     )
 
 
-OPTIONS = GradientSettings.declared()
 #: What judges a run against another one, and what judges one alone.
 AGAINST_GOLDEN = ("gradient_first", "gradient_drop", "gradient_drift", "gradient_fail_md5")
 ALONE = ("gradient_fail_zero", "gradient_turbulence", "gradient_collapse", "gradient_warmup")

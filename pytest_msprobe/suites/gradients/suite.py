@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msprobe_collector.dump_format import ApiName
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format import ApiName, Dump, Frame
+from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -21,7 +21,7 @@ from pytest_msprobe.suites.contract import (
     refuse_unused,
 )
 from pytest_msprobe.suites.gradients.findings import Findings, GradientResult, Kind
-from pytest_msprobe.suites.gradients.options import AGAINST_GOLDEN, ALONE, OPTIONS, GradientSettings
+from pytest_msprobe.suites.gradients.options import AGAINST_GOLDEN, ALONE, GradientSettings
 from pytest_msprobe.suites.gradients.report import GradientReport
 from pytest_msprobe.suites.gradients.run import RunError, RunPair, number_ranges
 from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
@@ -57,16 +57,40 @@ class GradientSuite(Suite):
     item_noun = "gradients"
     group_noun = "parameters"
     call_names_are_unique = True
-    options = OPTIONS
     figures = (Figure("similarity", "Similarity", ".6f", is_low_bad=True), Figure("norm", "Norm", ".4g"))
     severity_figures = ("similarity",)
+    passing = "rounding"
 
     @classmethod
     def summary(cls) -> Findings:
         return Findings()
 
+    @classmethod
+    def make(cls, context: Context) -> GradientSuite:
+        """The suite for one process of a run.
+
+        Raises:
+            SuiteError: there are no gradients, or dumps are to be judged as well.
+        """
+        settings = GradientSettings.of(context.values)
+        if settings.run is None:
+            raise SuiteError("--msprobe-suite=gradients needs --msprobe-gradients=DIR, the dump_path of a grad_probe")
+        if context.dumps:
+            raise SuiteError(
+                f"--msprobe-gradients={settings.run}: gradients and dumps are judged in separate runs; "
+                f"{context.dumps[0]} is a dump"
+            )
+        if settings.golden is None:
+            refuse_unused(context, AGAINST_GOLDEN, "has no effect without --msprobe-golden, the run to compare with")
+        else:
+            refuse_unused(context, ALONE, "has no effect with --msprobe-golden: it judges a run alone")
+        try:
+            return cls(context, RunPair.of(settings.run, settings.golden), settings)
+        except RunError as error:
+            raise SuiteError(str(error)) from None
+
     def __init__(self, context: Context, pair: RunPair, settings: GradientSettings) -> None:
-        self._context = context
+        super().__init__(context)
         self.pair = pair
         self.settings = settings
 
@@ -161,10 +185,16 @@ class GradientSuite(Suite):
     def marks(self, record: Record) -> tuple[str, ...]:
         return ("Gradient",)
 
+    def frames(self, record: Record) -> Sequence[Frame]:
+        return ()
+
+    def dumps(self) -> Iterator[Dump]:
+        return iter(())
+
     def header(self) -> list[str]:
         target, golden = self.pair.target, self.pair.golden
         steps = sum(len(self.pair.steps(rank)) for rank in target.ranks)
-        size = f"ranks {number_ranges(target.ranks)}, {steps} steps in all"
+        size = f"ranks {number_ranges(target.ranks)}, {counted(steps, 'steps')} in all"
         against = f"compared with {golden.root}" if golden is not None else "one run, without a golden run"
         lines = [f"msprobe: gradients of {target.root}: {size}; {against}"]
         return [*lines, *(f"msprobe: not compared: {line}" for line in self.pair.all_unpaired())]
@@ -215,30 +245,3 @@ def _output(result: GradientResult, *, is_alone: bool) -> OutputRow:
             "norm": result.norm,
         },
     )
-
-
-SUITE = GradientSuite
-
-
-def make(context: Context) -> GradientSuite:
-    """The suite for one process of a run.
-
-    Raises:
-        SuiteError: there are no gradients, or dumps are to be judged as well.
-    """
-    settings = GradientSettings.of(context.values)
-    if settings.run is None:
-        raise SuiteError("--msprobe-suite=gradients needs --msprobe-gradients=DIR, the dump_path of a grad_probe")
-    if context.dumps:
-        raise SuiteError(
-            f"--msprobe-gradients={settings.run}: gradients and dumps are judged in separate runs; "
-            f"{context.dumps[0]} is a dump"
-        )
-    if settings.golden is None:
-        refuse_unused(context, AGAINST_GOLDEN, "has no effect without --msprobe-golden, the run to compare with")
-    else:
-        refuse_unused(context, ALONE, "has no effect with --msprobe-golden: it judges a run alone")
-    try:
-        return GradientSuite(context, RunPair.of(settings.run, settings.golden), settings)
-    except RunError as error:
-        raise SuiteError(str(error)) from None

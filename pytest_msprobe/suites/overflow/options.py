@@ -50,6 +50,3 @@ class OverflowSettings(Options):
         name="overflow_rules",
         is_path=True,
     )
-
-
-OPTIONS = OverflowSettings.declared()

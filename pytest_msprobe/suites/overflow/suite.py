@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
+from msprobe_collector.dump_format import ApiName, Frame
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.contract import (
     Context,
@@ -17,16 +16,14 @@ from pytest_msprobe.suites.contract import (
     Suite,
     SuiteError,
     SuiteReport,
-    file_id,
     of_step,
     place_in,
 )
 from pytest_msprobe.suites.grouping import api_of, group_operations
 from pytest_msprobe.suites.overflow.judgement import OverflowRecord, judge_record, judge_step
-from pytest_msprobe.suites.overflow.options import OPTIONS
 from pytest_msprobe.suites.overflow.report import OverflowReport, OverflowSummary
 from pytest_msprobe.suites.overflow.session import OverflowSession
-from pytest_msprobe.suites.overflow.values import RuleError
+from pytest_msprobe.suites.overflow.values import OverflowDump, RuleError
 from pytest_msprobe.verdicts import Figure, Status, StepPosition, Verdict
 
 FIRST_ANOMALY = "first_anomaly"
@@ -39,7 +36,6 @@ class OverflowSuite(Suite):
     name = "overflow"
     title = "Overflow: where NaN and Inf begin"
     item_noun = "records"
-    options = OPTIONS
     figures = (Figure("nan", "NaN", ".0f"), Figure("inf", "Inf", ".0f"))
     severity_figures = ("nan", "inf")
     passing = "equal"
@@ -48,17 +44,33 @@ class OverflowSuite(Suite):
     def summary(cls) -> OverflowSummary:
         return OverflowSummary()
 
+    @classmethod
+    def make(cls, context: Context) -> OverflowSuite:
+        """The suite for one process of a run.
+
+        Raises:
+            SuiteError: there is no dump, or the rule file is not what it should be.
+        """
+        if not context.dumps:
+            raise SuiteError("--msprobe-suite=overflow needs --msprobe-dump=PATH, the dumps to look through")
+        try:
+            session = OverflowSession(context)
+        except RuleError as error:
+            raise SuiteError(f"--msprobe-overflow-rules: {error}") from None
+        if context.is_writer and (unusable := session.engines.unusable_python()):
+            raise SuiteError(unusable)
+        return cls(context, session)
+
     def __init__(self, context: Context, session: OverflowSession) -> None:
-        self._context = context
+        super().__init__(context)
         self._session = session
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return self._context.dumps
+    def dump(self, path: Path) -> OverflowDump:
+        return self._session.dump(path)
 
     def groups(self, file: Path) -> Iterator[Group]:
         """Calls of the dump; after the first dump of a step the step itself."""
-        names = self._session.dump(file).record_names
+        names = self.dump(file).record_names
         yield from group_operations(Operation.of(name, order) for order, name in enumerate(names))
         if self._session.is_leader(file):
             yield Group(FIRST_ANOMALY, f"{FIRST_ANOMALY}.{STEP}", (STEP,))
@@ -90,7 +102,7 @@ class OverflowSuite(Suite):
 
     def place(self, record: Record) -> StepPosition:
         """Place in the order and the Cells of the dump; the step stands behind all."""
-        operation, dump = _operation(record), self._session.dump(record.file)
+        operation, dump = _operation(record), self.dump(record.file)
         if operation is None:
             return of_step(place_in(dump, ""))
         return replace(
@@ -99,44 +111,19 @@ class OverflowSuite(Suite):
 
     def frames(self, record: Record) -> Sequence[Frame]:
         operation = _operation(record)
-        return () if operation is None else self._session.dump(record.file).frames(operation)
+        return () if operation is None else self.dump(record.file).frames(operation)
 
     def header(self) -> list[str]:
-        files = self.files
-        shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} dumps"
         benches = ", ".join(engine.name for engine in self._session.engines.benchmarks)
-        return [f"msprobe: {shown}: looking for where NaN and Inf begin; origins are recomputed by {benches}"]
-
-    def dumps(self) -> Iterator[Dump]:
-        for path in self.files:
-            with suppress(DumpError):
-                yield self._session.dump(path)
+        return [
+            f"msprobe: {self._shown_files()}: looking for where NaN and Inf begin; origins are recomputed by {benches}"
+        ]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         return OverflowReport(self._session, self.files, self._context.out, self._context.config.rootpath)
 
     def close(self) -> None:
         self._session.engines.close()
-
-
-SUITE = OverflowSuite
-
-
-def make(context: Context) -> OverflowSuite:
-    """The suite for one process of a run.
-
-    Raises:
-        SuiteError: there is no dump, or the rule file is not what it should be.
-    """
-    if not context.dumps:
-        raise SuiteError("--msprobe-suite=overflow needs --msprobe-dump=PATH, the dumps to look through")
-    try:
-        session = OverflowSession(context)
-    except RuleError as error:
-        raise SuiteError(f"--msprobe-overflow-rules: {error}") from None
-    if context.is_writer and (unusable := session.engines.unusable_python()):
-        raise SuiteError(unusable)
-    return OverflowSuite(context, session)
 
 
 def _operation(record: Record) -> Operation | None:

@@ -378,6 +378,3 @@ class PrecheckSettings(Options):
     def error_data_folder(self, out: Path) -> Path | None:
         """Folder for inputs and outputs of failing calls, None for none; `out` is that of the results."""
         return out / "error_data" if self.error_data is True else self.error_data or None
-
-
-OPTIONS = PrecheckSettings.declared()

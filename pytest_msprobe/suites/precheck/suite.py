@@ -28,6 +28,7 @@ from msprobe_collector.dump_format import (
     parse_api_name,
     split_record_name,
 )
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.apis.topics import random_api, reason_not_judged
 from pytest_msprobe.cases.edge_cases import EDGE_CASES, WITH_GRADIENTS, edge_cases_of
 from pytest_msprobe.diagnosis import Diagnosis, RunRows
@@ -52,14 +53,13 @@ from pytest_msprobe.suites.precheck.answer import PrecheckSummary, precheck_diag
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from pytest_msprobe.suites.precheck.options import (
     DEFAULT,
-    OPTIONS,
     STANDARD_BOUNDS,
     STANDARDS,
     NamedStandard,
     PrecheckSettings,
     matches,
 )
-from pytest_msprobe.support import is_installed, version_of
+from pytest_msprobe.support import is_installed, name_of, version_of
 from pytest_msprobe.verdicts import Figure, StepPosition, Verdict, VerdictRow
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ NO_DEVICE = (
 
 
 def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
-    """A line each on dumps, device, benchmark and chosen standards. Reads the names of the records, runs nothing."""
+    """Say what is tested against what, and by which standard. Reads the names of the records, runs nothing."""
     calls: dict[tuple[Path, str], str] = {}
     half: set[tuple[Path, str]] = set()
     cells = updates = 0
@@ -99,12 +99,15 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
                 calls[dump.path, found[0]] = dump.framework
                 if dump.holds_half(record):
                     half.add((dump.path, found[0]))
-    others = [f"{count} {kind} records" for count, kind in ((cells, "Cell"), (updates, "optimizer")) if count]
-    left = f"; {' and '.join(others)} are left to the other suites" if others else ""
     files = suite.files
     shown = file_id(files[0], root) if len(files) == 1 else f"{len(files)} dumps"
-    lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]
-    lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
+    tested = f", {', '.join(map(_device_text, devices))} against {_benchmark_text(suite, calls)}" if calls else ""
+    others = [counted(count, f"{kind} records") for count, kind in ((cells, "Cell"), (updates, "optimizer")) if count]
+    verb = "is" if cells + updates == 1 else "are"
+    left = f"; {' and '.join(others)} {verb} left to the other suites" if others else ""
+    lines = [f"msprobe: {shown}: {counted(len(calls), 'API calls')}{tested}{left}"]
+    if suite.engines.choice.bench == "auto" and not is_installed("torch"):
+        lines.append(f"msprobe: {NO_TORCH}")
     if drawn:
         which = "the dump holds" if len(files) == 1 else f"{drawn} of {len(files)} dumps hold"
         lines.append(f"msprobe: inputs: drawn at random in the recorded ranges, since {which} statistics only")
@@ -112,7 +115,6 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
         lines.append(f"msprobe: no device was tested in {untested} of {len(files)} dumps: {NO_DEVICE}")
     return [
         *lines,
-        *_benchmark_lines(suite, calls),
         *_standard_lines(suite),
         *_half_lines(suite, len(half), len(calls)),
     ]
@@ -135,8 +137,9 @@ def _half_lines(suite: PrecheckSuite, half: int, calls: int) -> list[str]:
     is_default = settings.standard == DEFAULT and settings.max_abs <= _MEASURED_WITH
     if not half or not is_default or any(dtype in settings.standards.dtypes for dtype in _HALF_DTYPES):
         return []
+    which = f"{half} of {counted(calls, 'API calls')} {'holds' if half == 1 else 'hold'}"
     return [
-        f"msprobe: {half} of {calls} API calls hold float16 or bfloat16: there the default standard fails 32 to "
+        f"msprobe: {which} float16 or bfloat16: there the default standard fails 32 to "
         "47 % of good records; choose --msprobe-standard=backward-error, or for good in the ini file "
         "`msprobe_standard = backward-error`"
     ]
@@ -144,26 +147,24 @@ def _half_lines(suite: PrecheckSuite, half: int, calls: int) -> list[str]:
 
 def _device_text(device: DeviceSpecification) -> str:
     if device.engine == "recorded":
-        return "recorded values (what the training run itself computed)"
+        return "recorded values"
     target = {"cpu": "CPU", "ascend": "Ascend", "cuda": "CUDA", "npu": "Ascend (torch_npu)"}[device.target or "cpu"]
     index = "" if device.index is None else f":{device.index}"
-    return f"{device.engine} {version_of(device.engine)} on {target}{index}"
+    return f"{name_of(device.engine)} {version_of(device.engine)} on {target}{index}"
 
 
-def _benchmark_lines(suite: PrecheckSuite, calls: dict[tuple[Path, str], str]) -> list[str]:
+def _benchmark_text(suite: PrecheckSuite, calls: dict[tuple[Path, str], str]) -> str:
+    """Name the engines that give a benchmark, and for how many calls where one does not for all."""
     covered: Counter[str] = Counter()
     for (_, name), framework in calls.items():
         engine = suite.engines.benchmark_for(parse_api_name(name), framework)
         if engine is not None:
             covered[engine.name] += 1
     parts = [
-        f"{engine.name} {version_of(engine.name)} float64 for {covered[engine.name]} of {len(calls)} API calls"
-        for engine in suite.engines.benchmarks
+        f"{name_of(name)} {version_of(name)} CPU float64" + (f" for {count}" if count < len(calls) else "")
+        for name, count in covered.items()
     ]
-    lines = [f"msprobe: benchmark: {', '.join(parts)}"]
-    if suite.engines.choice.bench == "auto" and not is_installed("torch"):
-        lines.append(f"msprobe: {NO_TORCH}")
-    return lines
+    return ", ".join(parts) or "no benchmark"
 
 
 class PrecheckReport(SuiteReport):
@@ -310,7 +311,6 @@ class PrecheckSuite(Suite):
 
     name = "precheck"
     title = "API accuracy pre-check"
-    options = OPTIONS
     figures = (
         Figure("cosine", "Cosine", ".9f", is_low_bad=True),
         Figure("max_abs", "Max abs", ".3g"),
@@ -318,40 +318,37 @@ class PrecheckSuite(Suite):
         Figure("max_rel", "Max rel", ".3g"),
         Figure("max_ulp", "Max ULP", ".3g"),
     )
+    passing = "rounding"
 
     @classmethod
     def summary(cls) -> PrecheckSummary:
         """Of finished rows, their answer."""
         return PrecheckSummary()
 
+    @classmethod
+    def make(cls, context: Context) -> PrecheckSuite:
+        """The suite for one process of a run.
+
+        Raises:
+            SuiteError: an engine that it needs is missing, or an option on the command line has no effect.
+        """
+        suite = cls(context)
+        if context.is_writer:
+            if suite.settings.edge_cases and suite.settings.device.engine == "recorded":
+                raise SuiteError("--msprobe-edge-cases: nobody has recorded them; name a device in --msprobe-device")
+            _refuse_unused_options(context, suite.settings)
+            missing = "" if context.has_other_hosts else suite.engines.missing()
+            if missing:
+                raise SuiteError(missing)
+        return suite
+
     def __init__(self, context: Context) -> None:
-        self._context = context
         self.settings = PrecheckSettings.of(context.values)
+        super().__init__(context, self.settings.data_dir)
         self._evidence = EvidenceFolders(context, self.settings)
         settings = self.settings
         self.engines = Engines(EngineChoice(settings.device, settings.bench, settings.bench_python))
-        self._dumps: dict[Path, Dump] = {}
         self._check: tuple[Group, CallCheck] | None = None
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The dumps."""
-        return self._context.dumps
-
-    def dump(self, path: Path) -> Dump:
-        """The dump at `path`, read once. Raises DumpError."""
-        if path not in self._dumps:
-            self._dumps[path] = Dump(path, self.settings.data_dir)
-        return self._dumps[path]
-
-    def dumps(self) -> Iterator[Dump]:
-        """Those that can be read; the collection reports the others."""
-        for path in self.files:
-            try:
-                dump = self.dump(path)
-            except DumpError:
-                continue
-            yield dump
 
     def groups(self, file: Path) -> Iterator[Group]:
         """One per API call, in the order of their first records, per record without a valid name, and per edge case."""
@@ -504,26 +501,6 @@ class PrecheckSuite(Suite):
             pictures=ErrorPictures() if self._context.shows_pictures else None,
             keeper=self._evidence.keeper(self.files, settings.seed),
         )
-
-
-SUITE = PrecheckSuite
-
-
-def make(context: Context) -> PrecheckSuite:
-    """The suite for one process of a run.
-
-    Raises:
-        SuiteError: an engine that it needs is missing, or an option on the command line has no effect.
-    """
-    suite = PrecheckSuite(context)
-    if context.is_writer:
-        if suite.settings.edge_cases and suite.settings.device.engine == "recorded":
-            raise SuiteError("--msprobe-edge-cases: nobody has recorded them; name a device in --msprobe-device")
-        _refuse_unused_options(context, suite.settings)
-        missing = "" if context.has_other_hosts else suite.engines.missing()
-        if missing:
-            raise SuiteError(missing)
-    return suite
 
 
 def _refuse_unused_options(context: Context, settings: PrecheckSettings) -> None:

@@ -53,6 +53,3 @@ class RepeatSettings(Options):
         name="repeat_runs",
         is_common=True,
     )
-
-
-OPTIONS = RepeatSettings.declared()

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import structs
 
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.diagnosis import AtFault, Diagnosis, RunRows
 from pytest_msprobe.diagnosis.from_rows import short_source
 from pytest_msprobe.diagnosis.value import CONFIDENCES
@@ -142,16 +143,16 @@ class RepeatReport(SuiteReport):
 
     def findings(self) -> Iterator[str]:
         if self._rows:
-            yield f"rows change with the batch in {self._rows[True]} of {self._rows.total()} results"
+            yield f"rows change with the batch in {self._rows[True]} of {counted(self._rows.total(), 'results')}"
         if not self._compared:
             held = "no result of two devices" if self._devices else "results of one device"
             yield f"{held}: nothing was compared between devices"
             return
         if not self._odd:
-            yield f"{listed(self._devices)} agree to the bit, in all of {self._compared} results"
+            yield f"{listed(self._devices)} agree to the bit, in all of {counted(self._compared, 'results')}"
             return
         for device, count in self._odd.most_common():
-            yield f"device {device} differs from the others in {count} of {self._compared} results"
+            yield f"device {device} differs from the others in {count} of {counted(self._compared, 'results')}"
         yield from self._lines[:_SHOWN]
         if len(self._lines) > _SHOWN:
             yield f"and {len(self._lines) - _SHOWN} more, in the file of the results"
@@ -172,7 +173,8 @@ class RepeatReport(SuiteReport):
             return rows.made("unaccounted" if is_doubt else rows.outcome(is_fault=bool(at_fault)), at_fault)
         row, found = self._odd_rows[0]
         (first, count), *others = self._odd.most_common()
-        sentence = f"differs from the others in {count} of {self._compared} results, first {row.call}: {found.where}"
+        results = counted(self._compared, "results")
+        sentence = f"differs from the others in {count} of {results}, first {row.call}: {found.where}"
         device = AtFault(
             id=row.node_id,
             record=f"{row.call}.{direction_and_device(row.part)[0]}",
@@ -180,7 +182,7 @@ class RepeatReport(SuiteReport):
             confidence="proved" if found.usual else "likely",
             name=f"device {first}{f' and {len(others)} more' if others else ''}",
             sentence=sentence if found.usual else f"{listed(found.odd)} differ, without a majority: {found.where}",
-            how=f"in {count} of {self._compared} results",
+            how=f"in {count} of {results}",
             source=short_source(row.place.source) if row.place is not None else "",
             count=count,
         )
@@ -192,8 +194,9 @@ class RepeatReport(SuiteReport):
             return ""
         (first, count), *others = self._odd.most_common()
         more = f" (and {listed(sorted(device for device, _ in others))} in fewer or as many)" if others else ""
+        results = counted(self._compared, "results")
         return (
-            f"the devices do not compute the same: device {first} differs in {count} of {self._compared} results"
+            f"the devices do not compute the same: device {first} differs in {count} of {results}"
             f"{more}; see above, and repeat the run on it alone, {self._alone.format(device=first)}"
         )
 

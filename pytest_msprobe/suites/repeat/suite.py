@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from msprobe_collector.dump_format import ApiName, Direction, Dump, DumpError, Frame, name_fault, parse_api_name
+from msprobe_collector.dump_format import ApiName, Direction, name_fault, parse_api_name
 from pytest_msprobe.engines.protocol import own_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.suites.contract import (
@@ -20,7 +19,6 @@ from pytest_msprobe.suites.contract import (
     SuiteError,
     SuiteReport,
     escape,
-    file_id,
     place_in,
 )
 from pytest_msprobe.suites.grouping import (
@@ -31,7 +29,7 @@ from pytest_msprobe.suites.grouping import (
     group_api_calls,
     with_call_site,
 )
-from pytest_msprobe.suites.repeat.options import OPTIONS, RepeatSettings
+from pytest_msprobe.suites.repeat.options import RepeatSettings
 from pytest_msprobe.suites.repeat.report import RepeatReport
 from pytest_msprobe.verdicts import Figure, StepPosition, Verdict
 
@@ -49,7 +47,6 @@ class RepeatSuite(Suite):
     name = "repeat"
     title = "Repeated API calls"
     item_noun = "records of each device"
-    options = OPTIONS
     passing = "equal"
     certainty = "proved"
     severity_figures = ("elements",)
@@ -61,17 +58,32 @@ class RepeatSuite(Suite):
         Figure("ulp", "ulp", ".3g"),
     )
 
+    @classmethod
+    def make(cls, context: Context) -> RepeatSuite:
+        """The suite for one process of a run.
+
+        Raises:
+            SuiteError: there is no dump, or nothing that can run its calls.
+        """
+        if not context.dumps:
+            raise SuiteError(
+                "--msprobe-suite=repeat needs --msprobe-dump=PATH, the dumps whose API calls are to be run"
+            )
+        settings = RepeatSettings.of(context.values)
+        if settings.device.engine == "recorded":
+            raise SuiteError("--msprobe-device=recorded: recorded values cannot be run again; name another device")
+        if context.is_writer and not context.has_other_hosts:
+            missing = Engines(EngineChoice(settings.device, "auto", None)).missing_device()
+            if missing:
+                raise SuiteError(missing)
+        return cls(context, settings)
+
     def __init__(self, context: Context, settings: RepeatSettings) -> None:
-        self._context = context
+        super().__init__(context, settings.data_dir)
         self._settings = settings
         self._engines = Engines(EngineChoice(settings.device, "auto", None))
-        self._dumps: dict[Path, Dump] = {}
         self._devices: tuple[str, ...] = ()
         self._check: tuple[Group, RepeatCheck] | None = None
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return self._context.dumps
 
     def assign(self, devices: tuple[str, ...]) -> None:
         """Each of several devices judges every record."""
@@ -79,7 +91,7 @@ class RepeatSuite(Suite):
 
     def groups(self, file: Path) -> Iterator[Group]:
         """One per API call, with records for each device."""
-        return group_api_calls(self._dump(file).record_names, self._devices)
+        return group_api_calls(self.dump(file).record_names, self._devices)
 
     def device_of(self, record: Record) -> str | None:
         name = direction_and_device(record.part)[1]
@@ -88,7 +100,7 @@ class RepeatSuite(Suite):
     def judge(self, record: Record) -> Verdict:
         if record.part == RECORD:
             return Verdict("error", f"{record.file}: {name_fault(record.call)}; it cannot be run")
-        dump = self._dump(record.file)
+        dump = self.dump(record.file)
         verdict = self._check_of(record).run(cast("Direction", direction_and_device(record.part)[0]))
         if verdict.device and own_device():
             verdict = replace(verdict, device=f"{verdict.device} (device {own_device()})")
@@ -108,7 +120,7 @@ class RepeatSuite(Suite):
         """Place in the order and the Cells of the dump, on any device."""
         direction = direction_and_device(record.part)[0]
         name = record.call if record.part == RECORD else f"{record.call}.{direction}"
-        return place_in(self._dump(record.file), name, f"{record.call}.forward")
+        return place_in(self.dump(record.file), name, f"{record.call}.forward")
 
     def marks(self, record: Record) -> tuple[str, ...]:
         return (direction_and_device(record.part)[0], record.call.partition(".")[0])
@@ -118,22 +130,13 @@ class RepeatSuite(Suite):
 
     def cost(self, file: Path, group: Group) -> float:
         runs = self._settings.runs + self._settings.batch * _BATCH_RUNS
-        return runs * estimate_cost(self._dump(file), group.call)
-
-    def frames(self, record: Record) -> Sequence[Frame]:
-        return self._dump(record.file).stacks.frames(f"{record.call}.forward")
+        return runs * estimate_cost(self.dump(file), group.call)
 
     def header(self) -> list[str]:
-        files = self.files
-        shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} dumps"
         where = f" on each of {len(self._devices)} devices" if self._devices else ""
         batches = ", and with other batches" if self._settings.batch else ""
-        return [f"msprobe: {shown}: every API call {self._settings.runs} times on the same inputs{where}{batches}"]
-
-    def dumps(self) -> Iterator[Dump]:
-        for path in self.files:
-            with suppress(DumpError):
-                yield self._dump(path)
+        asked = f"every API call {self._settings.runs} times on the same inputs{where}{batches}"
+        return [f"msprobe: {self._shown_files()}: {asked}"]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         return RepeatReport(self._context.out, self._devices, are_elsewhere=self._context.has_other_hosts)
@@ -156,16 +159,11 @@ class RepeatSuite(Suite):
     def close(self) -> None:
         self._engines.close()
 
-    def _dump(self, path: Path) -> Dump:
-        if path not in self._dumps:
-            self._dumps[path] = Dump(path, self._settings.data_dir)
-        return self._dumps[path]
-
     def _check_of(self, record: Record) -> RepeatCheck:
         if self._check is None or self._check[0] is not record.group:
             from pytest_msprobe.suites.repeat.check import RepeatCheck
 
-            dump = self._dump(record.file)
+            dump = self.dump(record.file)
             specification = self._engines.device_for(dump, runs=True)
             memory = self._settings.max_memory_bytes // self._context.sharers
             check = RepeatCheck(
@@ -187,24 +185,3 @@ def _directions(record: Record) -> Iterable[Direction]:
         direction, device = direction_and_device(part)
         if device == own and part in (record.selected or record.group.parts):
             yield cast("Direction", direction)
-
-
-SUITE = RepeatSuite
-
-
-def make(context: Context) -> RepeatSuite:
-    """The suite for one process of a run.
-
-    Raises:
-        SuiteError: there is no dump, or nothing that can run its calls.
-    """
-    if not context.dumps:
-        raise SuiteError("--msprobe-suite=repeat needs --msprobe-dump=PATH, the dumps whose API calls are to be run")
-    settings = RepeatSettings.of(context.values)
-    if settings.device.engine == "recorded":
-        raise SuiteError("--msprobe-device=recorded: recorded values cannot be run again; name another device")
-    if context.is_writer and not context.has_other_hosts:
-        missing = Engines(EngineChoice(settings.device, "auto", None)).missing_device()
-        if missing:
-            raise SuiteError(missing)
-    return RepeatSuite(context, settings)

@@ -166,11 +166,6 @@ class Spread:
     def _crossed(self, rank: int) -> list[Row]:
         return [row for row in self.rows if rank in row.ranks]
 
-    def stage_of(self, rank: int) -> tuple[int, ...]:
-        """Place of a rank in its pipeline groups: ranks of other places have other layers."""
-        pipelines = [row for row in self._crossed(rank) if self.sharing(row) == "pipeline"]
-        return tuple(row.ranks.index(rank) for row in pipelines)
-
     def group_of(self, dump: RankDump, record: str) -> tuple[int, ...]:
         """The ranks that a communication is between; all of them, where it names none."""
         return group_of(dump, record) or tuple(self.step.ranks)

@@ -54,7 +54,7 @@ class SumsOfCopies:
             if not path.startswith("input.") or math.prod(leaf.shape) < 2 or leaf.provenance.is_uninitialized:
                 continue
             held = call.values(path)
-            if len(held) < len(group) or _is_divided(dump, call.operation, path, len(group)):
+            if len(held) < len(group) or _is_divided(dump, call.operation, len(group)):
                 continue
             if alike([(call.spread.step.ranks[rank], held[rank]) for rank in group]) == "equal" and _is_float(leaf):
                 words = f"every rank of {rows[0]} has it whole, and it is summed over them: {len(group)} x what it is"
@@ -65,7 +65,7 @@ def _is_float(leaf: Leaf) -> bool:
     return "loat" in leaf.dtype
 
 
-def _is_divided(dump: RankDump, operation: Operation, path: str, count: int) -> bool:
+def _is_divided(dump: RankDump, operation: Operation, count: int) -> bool:
     """Whether the sum is divided by the number of ranks soon after, which makes it a mean."""
     for name in dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR]:
         if "div" in name:

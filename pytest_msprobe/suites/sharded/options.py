@@ -27,6 +27,3 @@ class ShardedSettings(Options):
         "whether records pass (as xfailed) or fail whose values are wrong behind the first wrong place",
         name="sharded_inherited",
     )
-
-
-OPTIONS = ShardedSettings.declared()

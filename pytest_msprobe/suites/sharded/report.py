@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Inherited, RunRows
 from pytest_msprobe.diagnosis.from_rows import named, short_source
 from pytest_msprobe.reports.csv_pair import neutral, new_files
@@ -171,7 +171,7 @@ class ShardedSummary(RowSummary):
             by_laws = any(step.by_laws for step in self.steps.values())
             words = "obey the laws that they are judged by" if by_laws else "are those of the logical run"
             left = states.total() - placed
-            told = f"{placed} values of the ranks {words}{f'; {left} were not judged' if left else ''}"
+            told = f"{counted(placed, 'values of the ranks')} {words}{f'; {left} were not judged' if left else ''}"
         found = rows.made(outcome, at_fault, told=told, unjudged=unjudged)
         spread = sum(count for step in self.steps.values() for count in step.inherited.values())
         return structs.replace(found, inherited=Inherited(spread))
@@ -179,12 +179,14 @@ class ShardedSummary(RowSummary):
     def _unjudged(self) -> Iterator[CannotSay]:
         for step in self.steps.values():
             for reason, count in step.unjudged.most_common(_SHOWN):
-                yield CannotSay(f"{count} values", reason or "they are of no law", count)
+                yield CannotSay(counted(count, "values"), reason or "they are of no law", count)
             for state, words in (("missing", "not every rank has them"), ("unreadable", "they cannot be read")):
                 if step.states[state]:
-                    yield CannotSay(f"{step.states[state]} values", words, step.states[state])
+                    yield CannotSay(counted(step.states[state], "values"), words, step.states[state])
             if step.beside:
-                yield CannotSay(f"{step.beside} records of ranks", "the logical run has no such call", step.beside)
+                yield CannotSay(
+                    counted(step.beside, "records of ranks"), "the logical run has no such call", step.beside
+                )
 
     def lines(self) -> Iterator[str]:
         for dump, step in self.steps.items():
@@ -197,7 +199,7 @@ class ShardedSummary(RowSummary):
             prefix = f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
             yield printable(next(_lines(step, prefix)))
             if step.by_laws and step.states["unjudged"]:
-                yield f"{step.states['unjudged']} values are of no law, so that they may be wrong"
+                yield f"{counted(step.states['unjudged'], 'values', 'are')} of no law and may be wrong"
             yield from _of_optimizer(step)
 
     def markup(self) -> str:
@@ -219,16 +221,20 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
     for phase in PHASES:
         yield from _of_phase(step, phase)
     if step.by_laws and step.states["unjudged"]:
-        yield f"{step.states['unjudged']} values are of no law, so that they may be wrong"
+        yield f"{counted(step.states['unjudged'], 'values', 'are')} of no law and may be wrong"
     elif step.states["unjudged"]:
         reasons = "; ".join(f"{count}: {reason}" for reason, count in step.unjudged.most_common(_SHOWN))
-        yield f"{step.states['unjudged']} values were not judged ({reasons})"
+        yield f"{counted(step.states['unjudged'], 'values', 'were')} not judged ({reasons})"
     for state, words in (("missing", "not every rank has"), ("unreadable", "cannot be read")):
         if step.states[state]:
-            yield f"{step.states[state]} values {words}"
-    yield from (f"{count} records were not judged: {reason}" for reason, count in step.reasons.most_common(_SHOWN))
+            yield f"{counted(step.states[state], 'values')} {words}"
+    yield from (
+        f"{counted(count, 'records', 'were')} not judged: {reason}"
+        for reason, count in step.reasons.most_common(_SHOWN)
+    )
     if step.beside:
-        yield f"{step.beside} records of ranks were not judged: the logical run has no such call or layer"
+        beside = counted(step.beside, "records of ranks", "were")
+        yield f"{beside} not judged: the logical run has no such call or layer"
     yield from _of_optimizer(step)
 
 
@@ -251,7 +257,7 @@ def _of_phase(step: _Step, phase: str) -> Iterator[str]:
     if len(faults) > _SHOWN:
         yield f"and {len(faults) - _SHOWN} more in the {phase}"
     if step.inherited[phase]:
-        yield f"{step.inherited[phase]} records of the {phase} follow from that"
+        yield f"{counted(step.inherited[phase], f'records of the {phase}', 'follow')} from that"
 
 
 class ShardedReport(SuiteReport):

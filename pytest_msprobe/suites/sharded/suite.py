@@ -11,7 +11,7 @@ from typing import Any
 
 from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.records import Operation
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -26,7 +26,7 @@ from pytest_msprobe.suites.grouping import Operations, api_of, group_operations
 from pytest_msprobe.suites.sharded.alone import LawsSession, RankLaws
 from pytest_msprobe.suites.sharded.blame import Role, judged, not_judged_before, reordered_before
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
-from pytest_msprobe.suites.sharded.options import OPTIONS, ShardedSettings
+from pytest_msprobe.suites.sharded.options import ShardedSettings
 from pytest_msprobe.suites.sharded.ranks import dumps_below, step_folders
 from pytest_msprobe.suites.sharded.report import ShardedReport, ShardedSummary
 from pytest_msprobe.suites.sharded.session import ShardedSession, StepJudge
@@ -47,24 +47,45 @@ class ShardedSuite(Suite):
     title = "Sharded runs"
     item_noun = "records of the logical run"
     group_noun = "operations"
-    options = OPTIONS
     figures = (
         Figure("distance", "Distance", ".3g"),
         Figure("tolerance", "Tolerance", ".3g"),
         Figure("ratio", "Distance/tolerance", ".3g"),
     )
+    passing = "rounding"
 
     @classmethod
     def summary(cls) -> ShardedSummary:
         return ShardedSummary()
 
-    def __init__(self, context: Context, session: ShardedSession) -> None:
-        self._context = context
-        self._session = session
+    @classmethod
+    def make(cls, context: Context) -> ShardedSuite:
+        """The suite for one process of a run.
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return self._context.dumps
+        Raises:
+            SuiteError: there is no dump, or no logical run where one is named.
+        """
+        settings = ShardedSettings.of(context.values)
+        if not context.dumps:
+            asked = "--msprobe-suite=sharded" if settings.logical is None else "--msprobe-logical"
+            raise SuiteError(f"{asked} needs --msprobe-dump=PATH, the step of the sharded run with all its ranks")
+        if settings.logical is None:
+            return LawsSuite(context, LawsSession(step_folders(context.dumps), settings.data_dir))
+        if settings.logical.is_file():
+            found = [settings.logical]
+        elif settings.logical.is_dir():
+            found = dumps_below(settings.logical)
+        else:
+            raise SuiteError(f"--msprobe-logical={settings.logical}: there is no such file or folder")
+        if not found:
+            raise SuiteError(
+                f"--msprobe-logical={settings.logical}: holds no dump.json; give a dump, step or rank folder"
+            )
+        return cls(context, ShardedSession(settings, context.dumps, found))
+
+    def __init__(self, context: Context, session: ShardedSession) -> None:
+        super().__init__(context)
+        self._session = session
 
     def groups(self, file: Path) -> Iterator[Group]:
         """The calls of the logical run, in the file of the first rank; the others are parts of them.
@@ -94,9 +115,6 @@ class ShardedSuite(Suite):
         finding = RecordFinding(operation.record, operation.index, "forward", reason=message)
         return {"finding": finding.to_wire(), "role": "right", "ranks": []}
 
-    def headline(self, record: Record) -> str:
-        return f"{record.call}, {record.part}"
-
     def api(self, record: Record) -> ApiName | None:
         return api_of(_operation(record))
 
@@ -117,11 +135,13 @@ class ShardedSuite(Suite):
                 logical = self._session.logical_of(paths[0])
                 ranks = len(self._session.step(paths[0]).ranks)
                 whole = file_id(logical[0], root)
-                by = f"{whole} and {len(logical) - 1} other ranks" if len(logical) > 1 else whole
-                lines.append(f"msprobe: {file_id(folder, root)}: {ranks} ranks, judged by the logical run {by}")
+                by = f"{whole} and {counted(len(logical) - 1, 'other ranks')}" if len(logical) > 1 else whole
+                lines.append(
+                    f"msprobe: {file_id(folder, root)}: {counted(ranks, 'ranks')}, judged by the logical run {by}"
+                )
                 if len(logical) > 1 and (beside := self._session.judge(paths[0]).run.beside):
-                    words = "records of its other ranks are not judged: the first one has no such call"
-                    lines.append(f"msprobe: {beside} {words}")
+                    left = counted(beside, "records of its other ranks", "are")
+                    lines.append(f"msprobe: {left} not judged: the first one has no such call")
         if self._session.settings.noise is not None:
             lines.append(f"msprobe: tolerances from the noise run {self._session.settings.noise}")
         return [*lines, *(f"msprobe: not whole: {line}" for line in self._session.problems())]
@@ -184,7 +204,7 @@ def explained(finding: RecordFinding, role: Role, judge: StepJudge | RankLaws, o
         if value.tried and value.tolerance is not None:
             lines.append(f"  tried: {'; '.join(value.tried)}; rounding explains {value.tolerance:.3g}")
     if len(finding.wrong) > _MOST_VALUES:
-        lines.append(f"and {len(finding.wrong) - _MOST_VALUES} more values, which the CSV file has")
+        lines.append(f"and {counted(len(finding.wrong) - _MOST_VALUES, 'more values')}, which the CSV file has")
     is_wrong_before = any(not value.is_output for value in finding.wrong)
     if isinstance(judge, StepJudge) and role in ("first", "own") and finding.has_good_inputs:
         lines.append("what goes into it is right: it goes wrong in here")
@@ -270,7 +290,9 @@ class LawsSuite(ShardedSuite):
         for folder, paths in self._laws.steps.items():
             spread = self._laws.laws(paths[0]).spread
             ranks = len(spread.step.ranks)
-            lines.append(f"msprobe: {file_id(folder, root)}: {ranks} ranks, judged by laws, without a logical run")
+            lines.append(
+                f"msprobe: {file_id(folder, root)}: {counted(ranks, 'ranks')}, judged by laws, without a logical run"
+            )
             lines += [f"msprobe:   {row}, which share {_SHARED[spread.sharing(row)]}" for row in spread.rows[:8]]
         return [*lines, *(f"msprobe: not whole: {line}" for line in self._laws.problems())]
 
@@ -290,30 +312,6 @@ _SHARED = {
     "pipeline": "the batch, each with other layers",
     "unknown": "what is not known: no record of an optimizer has their parameters",
 }
-SUITE = ShardedSuite
-
-
-def make(context: Context) -> ShardedSuite:
-    """The suite for one process of a run.
-
-    Raises:
-        SuiteError: there is no dump, or no logical run where one is named.
-    """
-    settings = ShardedSettings.of(context.values)
-    if not context.dumps:
-        asked = "--msprobe-suite=sharded" if settings.logical is None else "--msprobe-logical"
-        raise SuiteError(f"{asked} needs --msprobe-dump=PATH, the step of the sharded run with all its ranks")
-    if settings.logical is None:
-        return LawsSuite(context, LawsSession(step_folders(context.dumps), settings.data_dir))
-    if settings.logical.is_file():
-        found = [settings.logical]
-    elif settings.logical.is_dir():
-        found = dumps_below(settings.logical)
-    else:
-        raise SuiteError(f"--msprobe-logical={settings.logical}: there is no such file or folder")
-    if not found:
-        raise SuiteError(f"--msprobe-logical={settings.logical}: holds no dump.json; give a dump, step or rank folder")
-    return ShardedSuite(context, ShardedSession(settings, context.dumps, found))
 
 
 def _operation(record: Record) -> Operation:

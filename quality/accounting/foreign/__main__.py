@@ -18,7 +18,7 @@ from pathlib import Path
 
 def main() -> int:
     """Write the dumps, diagnose them, print the answers."""
-    parser = argparse.ArgumentParser(prog="python -m quality.accounting.foreign")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="parts of names of pairs; none: all")
     parser.add_argument("--half", choices=("a", "b", "c", "d"), help="one part of the catalogue")
     parser.add_argument("--pairs", type=Path, help="where dumps are kept and taken from")

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from diagnosing import diagnose
+
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
-from quality.accounting.diagnosing import diagnose
 from quality.accounting.foreign.pairs import Answer
 from quality.accounting.foreign.writing import Pairs
 

@@ -15,9 +15,10 @@ from unittest import mock
 import mindspore as ms
 import mindspore.mint.nn.functional as F
 import numpy as np
+from debugger_fixtures import collected
 from mindspore import Parameter, Tensor, mint, nn, ops
 
-from quality.accounting.foreign.training import SEED, collected
+from quality.accounting.foreign.training import SEED
 from quality.accounting.foreign.watching import Watch, spot
 
 #: A network, its batch, and what is minimised.

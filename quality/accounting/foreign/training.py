@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from debugger_fixtures import collected
 from torch import Tensor, nn
 
 from quality.accounting.foreign.kernels import Device, Fault
@@ -169,20 +169,3 @@ def _seed() -> None:
     random.seed(SEED)
     np.random.seed(SEED)
     torch.manual_seed(SEED)
-
-
-@contextmanager
-def collected(debugger_class: Any, folder: Path, **keys: Any) -> Iterator[Any]:
-    """A debugger that writes tensors of one step at level mix, unless `keys` of config.json say otherwise; it is
-    forgotten at the end.
-    """
-    folder.mkdir(parents=True)
-    path = folder / "config.json"
-    path.write_text(json.dumps({"task": "tensor", "level": "mix", "step": [0], **keys, "dump_path": str(folder)}))
-    debugger_class._the_one = None
-    try:
-        yield debugger_class(path)
-    finally:
-        if debugger_class._the_one is not None:
-            debugger_class._the_one._at_exit()
-        debugger_class._the_one = None

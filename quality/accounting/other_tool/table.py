@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from diagnosing import diagnose
 
-from quality.accounting.diagnosing import diagnose
 from quality.accounting.other_tool import framework_catalogue, mindspore_catalogue, torch_catalogue, written
 from quality.accounting.other_tool.pairs import ToolPair, Verdict, names_of, verdict
 

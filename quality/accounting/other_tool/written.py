@@ -15,10 +15,10 @@ from typing import Any
 
 from quality.accounting.other_tool.pairs import ToolPair
 from quality.accounting.other_tool.values import Run
+from tools import ROOT, clone_environment
 
 #: Names the Python that has the existing tool.
 VARIABLE = "MSPROBE_REFERENCE_PYTHON"
-_ROOT = Path(__file__).parents[3]
 _SCRIPTS = {"pytorch": "torch_step", "mindspore": "mindspore_step"}
 
 
@@ -78,8 +78,9 @@ def _run(folder: Path, framework: str, tool: str, runs: dict[str, Run]) -> list[
         shutil.rmtree(where, ignore_errors=True)
     jobs = folder / "jobs.json"
     jobs.write_text(json.dumps([[where, asdict(run)] for where, run in runs.items()]), encoding="utf-8")
-    paths = os.pathsep.join([str(_ROOT), *([str(_ROOT / "collector")] if tool == "ours" else [])])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    environment = clone_environment(OMP_NUM_THREADS="1")
+    if tool != "ours":
+        environment["PYTHONPATH"] = str(ROOT)
     command = [python, "-m", f"{__package__}.{_SCRIPTS[framework]}", str(jobs)]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     failed = [_why(where) for where in runs if _written(Path(where)) is None]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from diagnosing import diagnose
 
 from pytest_msprobe.suites.comparison.accounting.answer import Answer
 from quality.accounting.causes import Cause
 from quality.accounting.clean_pairs import CleanPair
-from quality.accounting.diagnosing import diagnose
 from quality.accounting.framework_pairs import FrameworkPair
-from quality.accounting.page import CAUSES, CLEAN, is_right, name_of
+from quality.accounting.table import CAUSES, CLEAN, is_right, name_of
 
 #: One of each kind of cause and of each network.
 PLANTED = (
@@ -64,7 +64,7 @@ def test_nothing_is_blamed_where_nothing_is_wrong(pair: CleanPair | FrameworkPai
     assert "all of it rounding" in Answer.of(diagnosis).text
 
 
-def test_the_catalogue_is_as_large_as_the_page_says() -> None:
+def test_the_catalogue_is_as_large_as_the_table() -> None:
     assert len(CAUSES) >= 24
     assert len(CLEAN) >= 20
     assert set(PLANTED) <= {cause.name for cause in CAUSES}

@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from quality.accounting.diagnosing import diagnose
+from diagnosing import diagnose
+
 from quality.accounting.held_out.catalogue import CAUSES, CLEAN, HeldOut
-from quality.accounting.page import is_right, name_of
+from quality.accounting.table import is_right, name_of
 
 #: What the first run missed, by name.
 PLANTED = ("a layer in bfloat16", "eps of batch norm", "stride 1 for 2 in a pool", "labels reversed")
@@ -40,7 +41,7 @@ def test_nothing_is_blamed_where_nothing_is_wrong(pair: HeldOut, tmp_path: Path)
     assert diagnosis.outcome == "rounding"
 
 
-def test_the_catalogue_is_as_large_as_the_page_says() -> None:
+def test_the_catalogue_is_as_large_as_the_table() -> None:
     assert len(CAUSES) == 32
     assert len(CLEAN) == 13
     assert len({(pair.name, pair.framework, pair.network) for pair in (*CAUSES, *CLEAN)}) == 45

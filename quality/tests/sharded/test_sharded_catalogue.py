@@ -12,7 +12,7 @@ from quality.sharded.__main__ import chosen, measured, unequal
 from quality.sharded.answers import Answer, Blamed, answered, summary
 from quality.sharded.entries import Entry
 from quality.sharded.launching import Launch
-from quality.sharded.page import page_of
+from quality.sharded.table import tables_of
 
 
 def test_the_catalogue_says_what_each_entry_needs() -> None:
@@ -57,7 +57,9 @@ def test_a_right_run_and_a_bug_are_scored(tmp_path: Path) -> None:
     assert next(summary(answers)).startswith("right runs: 1; something blamed in 0")
     assert "without a logical run, right runs: 1; alarms in 0; no answer for 0" in summary(answers)
     assert "without a logical run, bugs, seen: 1; 1 found, 1 of them named at the place" in summary(answers)
-    assert "| bias added before the reduction: " in page_of(answers)
+    bugs, right_runs = tables_of(answers)
+    assert [row[0] for row in right_runs.rows] == ["tp2"]
+    assert bugs.rows[0][0].startswith("bias added before the reduction: ")
     again = Launch(tmp_path)
     again.run([answers[0].entry])
     assert again.logical(answers[0].entry).is_dir()

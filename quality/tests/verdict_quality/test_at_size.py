@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.numerics import BackwardError
-from quality.verdict_quality import at_size, at_size_page, partial_faults, tables
+from quality.verdict_quality import at_size, at_size_tables, partial_faults, tables
 from quality.verdict_quality.at_size import AtSize, Task, measured, tasks
 from quality.verdict_quality.layer import CALLS, LayerCall, gradient_like
 from quality.verdict_quality.partial_faults import (
@@ -120,7 +120,7 @@ def figures() -> AtSize:
 
     small = (LayerCall("Mint.matmul", "small", draw, {}), LayerCall("Mint.matmul", "held", draw, {}, is_held_out=True))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (at_size, at_size_page):
+        for module in (at_size, at_size_tables):
             patch.setattr(module, "CALLS", small)
         found = AtSize()
         for task in tasks(["Mint.mat*"], DTYPE_NAMES, halves="all", has_faults=True):
@@ -149,22 +149,29 @@ def test_each_fault_is_planted_and_the_visible_ones_are_caught(figures: AtSize) 
     assert tables.caught_share(of_float32) == 1
 
 
-def test_the_page_shows_both_halves(figures: AtSize) -> None:
-    text = at_size_page.page_of(figures)
-    assert "| first | float32 | PyTorch | 2 | 0 | 0 (0.0 %) | 0 |" in text
-    assert "| held out | float32 | PyTorch | 2 | 0 | 0 (0.0 %) | 0 |" in text
-    assert "Alarms:\n\nNone." in text
-    assert all(f"| {fault} |" in text for fault in PARTIAL_FAULTS)
+def rows_of(figures: AtSize, name: str) -> list[tuple[str, ...]]:
+    (found,) = (table for table in at_size_tables.tables_of(figures) if table.name == name)
+    return list(found.rows)
+
+
+def test_the_tables_show_both_halves(figures: AtSize) -> None:
+    verdicts = [row[:7] for row in rows_of(figures, "at_size_verdicts")]
+    for half in ("first", "held out"):
+        assert (half, "float32", "PyTorch", "2", "0", "0 (0.0 %)", "0") in verdicts
+    assert rows_of(figures, "at_size_alarms") == []
+    assert [row[0] for row in rows_of(figures, "at_size_faults_by_kind")] == list(PARTIAL_FAULTS)
     assert figures.of_half(is_held_out=False).planted
 
 
 def test_an_alarm_on_a_wrong_kernel_is_apart(figures: AtSize) -> None:
     right = replace(figures.honest[0], call="Mint.norm all", status="error", reason="Off. Worst at [0].")
     wrong = replace(right, call="MintFunctional.silu gate", dtype="float16", framework="MindSpore")
-    text = at_size_page.page_of(AtSize((right, wrong)))
-    assert "| first | float32 | PyTorch | 1 | 0 | 1 (100.0 %) | 0 |" in text
-    assert "| first | float16 | MindSpore | 1 | 1 | 0 (0.0 %) | 0 |" in text
-    assert "| Mint.norm all forward | float32 | PyTorch | first | Off. |  |" in text
+    found = AtSize((right, wrong))
+    assert [row[:7] for row in rows_of(found, "at_size_verdicts")] == [
+        ("first", "float32", "PyTorch", "1", "0", "1 (100.0 %)", "0"),
+        ("first", "float16", "MindSpore", "1", "1", "0 (0.0 %)", "0"),
+    ]
+    assert rows_of(found, "at_size_alarms")[0] == ("Mint.norm all forward", "float32", "PyTorch", "first", "Off.", "")
 
 
 def test_a_call_in_one_dtype_is_one_task() -> None:

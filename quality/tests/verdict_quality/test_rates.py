@@ -1,4 +1,4 @@
-"""The rates of wrong verdicts on a small slice: what docs/verdict_quality.md says of all APIs."""
+"""The rates of wrong verdicts on a small slice: what quality/results says of more APIs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEAST_CAUGHT = {
     ("backward-error", "bfloat16"): 0.95,
 }
 STANDARDS = tuple(dict.fromkeys(standard for standard, _ in LEAST_CAUGHT))
-#: The page has float16 as well.
+#: The tables have float16 as well.
 CHECKED = ("float32", "bfloat16")
 #: Together they meet every fault of the catalogue.
 APIS = (
@@ -84,7 +84,7 @@ def test_no_fault_goes_without_a_verdict(figures: Figures) -> None:
 
 
 def test_the_default_standard_fails_a_good_device_in_bfloat16(figures: Figures) -> None:
-    """The weakness that the page shows and that a dtype-aware standard is for."""
+    """The weakness that the tables show and that a dtype-aware standard is for."""
     native = [v for v in figures.verdicts if (v.standard, v.dtype, v.device) == ("cosine-maxabs", "bfloat16", "native")]
     assert tables.false_alarms(native)
 

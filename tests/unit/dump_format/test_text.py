@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from msprobe_collector.dump_format import DumpError
-from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
+from msprobe_collector.dump_format.values import abbreviated, counted, printable, printable_lines
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,18 @@ def test_a_long_or_endless_value_is_shortened() -> None:
 def test_an_error_of_a_dump_is_one_line() -> None:
     error = DumpError("bad \x1b[2J", file="dump.json", record="Mint.add.0\nFAILED forged.forward")
     assert str(error) == "dump.json: Mint.add.0\\nFAILED forged.forward: bad \\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    ("count", "words", "expected"),
+    [
+        (0, ("API calls",), "0 API calls"),
+        (1, ("API calls",), "1 API call"),
+        (1, ("records of its other ranks", "are"), "1 record of its other ranks is"),
+        (2, ("records of its other ranks", "are"), "2 records of its other ranks are"),
+        (1, ("operations", "differ"), "1 operation differs"),
+        (1, ("", "were"), "1 was"),
+    ],
+)
+def test_a_count_has_its_noun_and_verb(count: int, words: tuple[str, ...], expected: str) -> None:
+    assert counted(count, *words) == expected

@@ -89,23 +89,6 @@ def test_rows_can_be_appended(tmp_path: Path) -> None:
     assert [name for name, _ in read_json_lines(path)] == ["Mint.add.0", "Mint.add.1"]
 
 
-def test_a_row_of_version_0_1_is_read(tmp_path: Path) -> None:
-    """It has a direction, null for a record without one, and neither part, outcome nor suite."""
-    path = tmp_path / "rows.jsonl"
-    old = {
-        "node_id": "n",
-        "dump": "d",
-        "call": "c",
-        "direction": None,
-        "recorded": [],
-        "selected": [],
-        "status": "skip",
-    }
-    path.write_text(json.dumps({"name": "c", **old, "outputs": []}) + "\n")
-    ((_, found),) = read_json_lines(path)
-    assert (found.part, found.outcome, found.suite) == ("record", "skipped", "")
-
-
 def test_a_name_that_is_no_valid_text_costs_no_row(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", row("Mint.\udcff.0", "forward", message="\ud800"))
     ((name, read),) = read_json_lines(path)

@@ -191,23 +191,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         write_page(tmp_path / "page.html", [source], SUITES)
 
 
-def test_rows_of_version_0_1_make_a_page(tmp_path: Path) -> None:
-    old = {
-        "name": "Mint.add.0",
-        "node_id": "dump.json::Mint.add.0::forward",
-        "dump": "/old/dump.json",
-        "call": "Mint.add.0",
-        "direction": "forward",
-        "recorded": ["forward"],
-        "selected": ["forward"],
-        "status": "pass",
-        "outputs": [],
-    }
-    (tmp_path / "rows.jsonl").write_text(json.dumps(old) + "\n", encoding="utf-8")
-    write_page(tmp_path / "page.html", [tmp_path / "rows.jsonl"], SUITES)
-    assert page_rows(tmp_path / "page.html")[0]["order"] == -1
-
-
 def test_rows_that_do_not_know_their_dump_stand_apart(tmp_path: Path) -> None:
     """As those do that a resumed run read from a CSV pair."""
     earlier = row("Mint.add.0", -1, dump="", node_id="", place=None)

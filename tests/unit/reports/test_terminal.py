@@ -102,15 +102,16 @@ def test_tables_fit_the_terminal_and_begin_with_the_figure_that_decides(width: i
 def test_a_pass_that_uses_one_unit_up_is_called_no_near_failure() -> None:
     counts = VerdictCounts(suite=PrecheckSuite)
     counts.add("Mint.rsqrt.0", measured("Mint.rsqrt.0", "pass", ratio=1.0, max_ulp=1.0))
-    assert any("no near failure" in line.text for line in counts.lines())
-    counts.add("Mint.rsqrt.1", measured("Mint.rsqrt.1", "error", ratio=1.5, max_ulp=2.0))
+    assert any("no near failure" in line.text for line in counts.lines(1))
     assert not any("no near failure" in line.text for line in counts.lines())
+    counts.add("Mint.rsqrt.1", measured("Mint.rsqrt.1", "error", ratio=1.5, max_ulp=2.0))
+    assert not any("no near failure" in line.text for line in counts.lines(1))
 
 
 def test_a_run_in_which_nothing_differs_has_no_table() -> None:
     counts = VerdictCounts(suite=PrecheckSuite)
     counts.add("Mint.rsqrt.0", measured("Mint.rsqrt.0", "pass", ratio=0.0, max_ulp=0.0))
-    assert not any(line.is_whole for line in counts.lines())
+    assert not any(line.is_whole for line in counts.lines(1))
 
 
 def test_what_the_answer_says_is_not_said_again() -> None:
@@ -125,6 +126,8 @@ def test_what_was_not_judged_has_no_benchmark() -> None:
     skipped = replace(row(), status="skip", outcome="skipped", message="why", bench="float64 CPU")
     judged = [replace(row(), bench="float64 CPU"), replace(failed("Mint.exp.0", 1), bench="float64 CPU")]
     assert "benchmark float64 CPU: 2 judged" in summary(*judged, skipped)
+    assert "benchmark torch CPU float64: 1 judged" in summary(*judged, replace(row(), bench="torch CPU float64"))
+    assert not [line for line in summary(replace(row(), bench="torch CPU float64")) if line.startswith("benchmark")]
     assert not [line for line in summary(skipped) if line.startswith("benchmark")]
 
 

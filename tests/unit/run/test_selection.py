@@ -9,7 +9,7 @@ import pytest
 from fakes.items import config_of, items_of
 from fakes.suite import FakeSuite, group
 
-from pytest_msprobe.run.run import deselect_by_hook, deselect_done, deselect_other_shards, mark_selected
+from pytest_msprobe.run.run import complete_items, deselect_by_hook, deselect_done, deselect_other_shards
 from pytest_msprobe.suites.contract import CallNames
 
 FILES = (Path("/d/rank0/dump.json"), Path("/d/rank1/dump.json"))
@@ -87,6 +87,12 @@ def test_what_an_earlier_run_has_done_is_left_out_by_its_name_in_reports(suite: 
 
 def test_groups_learn_which_of_their_records_run(suite: FakeSuite) -> None:
     items = items_of(suite, config_of(suite))
-    mark_selected([items[0], *items[2:4]])
+    complete_items([items[0], *items[2:4]])
+    assert [item.name for item in items[:4]] == [
+        "Mint.f.0.forward",
+        "backward",
+        "Mint.f.1.forward",
+        "Mint.f.1.backward",
+    ]
     assert items[0].record.selected == ("forward",)
     assert items[2].record.selected == ("forward", "backward")

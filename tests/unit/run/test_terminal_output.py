@@ -18,6 +18,7 @@ class Terminal:
         self.verbosity = verbosity
         self.lines: list[str] = []
         self.stats = {"failed": failed or []}
+        self._tw = SimpleNamespace(width_of_current_line=0)
 
     def ensure_newline(self) -> None:
         pass

@@ -1,37 +1,48 @@
-"""The list of suites is all that a new one needs."""
+"""An entry point is all that a new suite needs, and one that is wrong stands in nobody's way."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
-from dataclasses import fields
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-import pytest_msprobe
-from msprobe_laws.suite.options import LawsSettings
 from pytest_msprobe.engines.protocol import BENCH_FORMS, DEVICE_FORMS
 from pytest_msprobe.run.settings import CONFIG, DUMP, RUN_OPTIONS, all_options
-from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.contract import Suite
-from pytest_msprobe.suites.gradients.options import GradientSettings
+from pytest_msprobe.suites.contract import Suite, SuiteError
+from pytest_msprobe.suites.entry import SuiteEntry
 from pytest_msprobe.suites.options import Option, Options
-from pytest_msprobe.suites.overflow.options import OverflowSettings
-from pytest_msprobe.suites.precheck.options import STANDARDS, PrecheckSettings
-from pytest_msprobe.suites.registry import QUESTIONS, SUITES, suite_class, suite_options, suites_with
-from pytest_msprobe.suites.repeat.options import RepeatSettings
-from pytest_msprobe.suites.sharded.options import ShardedSettings
+from pytest_msprobe.suites.precheck.options import STANDARDS
+from pytest_msprobe.suites.registry import (
+    DEFAULT,
+    OF_EVERY_RUN,
+    SUITES,
+    read_suites,
+    suite_class,
+    suite_options,
+    suites_with,
+)
 
-SETTINGS: list[type[Options]] = [
-    GradientSettings,
-    OverflowSettings,
-    ComparisonSettings,
-    LawsSettings,
-    PrecheckSettings,
-    RepeatSettings,
-    ShardedSettings,
-]
+
+def settings_classes(base: type[Options] = Options) -> Iterator[type[Options]]:
+    for settings in base.__subclasses__():
+        yield settings
+        yield from settings_classes(settings)
+
+
+#: By the name of a suite, the class whose fields are its options; of suites with options.
+SETTINGS = {
+    entry.name: next(settings for settings in settings_classes() if settings.declared() == entry.options)
+    for entry in SUITES.values()
+    if entry.options
+}
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -39,14 +50,14 @@ def test_a_suite_is_called_as_it_is_listed_and_has_the_listed_options(name: str)
     found = suite_class(name)
     assert found is not None
     assert issubclass(found, Suite)
-    assert (found.name, found.options) == (name, SUITES[name])
+    assert found.name == SUITES[name].name == name
+    assert SUITES[name].question
     assert found.title
     assert found.item_noun
 
 
-@pytest.mark.parametrize("name", SUITES)
-def test_no_option_of_a_suite_is_one_of_every_run(name: str) -> None:
-    assert not {option.name for option in SUITES[name]} & {option.name for option in RUN_OPTIONS}
+def test_the_names_of_options_of_every_run_are_those_that_no_suite_can_have() -> None:
+    assert {option.name for option in (DUMP, CONFIG, *RUN_OPTIONS)} == OF_EVERY_RUN
 
 
 def test_an_option_of_several_suites_is_one_option() -> None:
@@ -54,7 +65,7 @@ def test_an_option_of_several_suites_is_one_option() -> None:
     assert len(names) == len(set(names))
     for option in suite_options():
         for suite in suites_with(option.name):
-            assert [own for own in SUITES[suite] if own.name == option.name] == [option]
+            assert [own for own in SUITES[suite].options if own.name == option.name] == [option]
 
 
 @pytest.mark.parametrize("option", all_options(), ids=lambda option: option.name)
@@ -62,24 +73,83 @@ def test_every_default_is_a_value_of_its_option(option: Option) -> None:
     option.default_value()
 
 
-@pytest.mark.parametrize("chosen", SETTINGS)
+@pytest.mark.parametrize("chosen", SETTINGS.values())
 def test_settings_without_arguments_are_those_of_a_run_without_options(chosen: type[Options]) -> None:
     values = {option.name: option.default_value() for option in suite_options()}
     assert chosen.of(values) == chosen()
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", SETTINGS)
 def test_a_suite_reads_every_option_that_it_has(name: str) -> None:
     """One that it never looks at would be taken, and have no effect."""
-    (chosen,) = (settings for settings in SETTINGS if settings.declared() == SUITES[name])
-    paths = (Path(pytest_msprobe.__file__).parent / "suites" / name).rglob("*.py")
+    module = importlib.import_module(SUITES[name].place.partition(":")[0])
+    paths = Path(str(module.__file__)).parent.rglob("*.py")
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
     read = {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert {field.name for field in fields(chosen)} <= read
+    assert {field.name for field in fields(SETTINGS[name])} <= read
 
 
-def test_every_suite_has_its_question() -> None:
-    assert list(QUESTIONS) == list(SUITES)
+def test_a_run_that_names_no_suite_can_have_one() -> None:
+    assert next(iter(SUITES)) == DEFAULT
+
+
+GROUP = "pytest_msprobe.suites"
+SEED = Option("N", "seed of the inputs", int, "0", name="seed")
+
+
+def entry(name: str, *options: Option) -> SuiteEntry:
+    return SuiteEntry(name, "is it right", options, f"{name}.suite:Suite")
+
+
+def read(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, object]) -> tuple[list[str], dict[str, str]]:
+    """Names of the suites that such entry points give, each in a module of its own, and what is refused."""
+    entry_points = []
+    for number, (name, found) in enumerate(entries):
+        if found is not None:
+            monkeypatch.setitem(sys.modules, f"stranger{number}", SimpleNamespace(ENTRY=found))
+        entry_points.append(EntryPoint(name, f"stranger{number}:ENTRY", GROUP))
+    suites, refused = read_suites(entry_points)
+    return list(suites), refused
+
+
+REFUSED = {
+    "cannot be imported": (("other", None), "ModuleNotFoundError: No module named 'stranger1'"),
+    "is no entry": (("other", "text"), "it is of the type str, and not a SuiteEntry"),
+    "is called otherwise": (("other", entry("another")), "its suite is called 'another'"),
+    "has a name that is taken": (("first", entry("first")), "there is a suite of this name already"),
+    "has the name of no suite": (("auto", entry("auto")), "there is a suite of this name already"),
+    "has an option of every run": (
+        ("other", entry("other", replace(SEED, name="out"))),
+        "there is another option --msprobe-out already",
+    ),
+    "has another option of a name": (
+        ("other", entry("other", replace(SEED, default="1"))),
+        "there is another option --msprobe-seed already",
+    ),
+    "asks what no list has": (
+        ("other", entry("other", replace(SEED, name="x", question="why"))),
+        "--msprobe-x has the question 'why', which is none of what, how, where, write, part",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_entry_point_that_cannot_be_used_is_one_line_and_the_rest_stays(
+    monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    wrong, why = REFUSED[case]
+    names, refused = read(monkeypatch, ("first", entry("first", SEED)), wrong, ("last", entry("last", SEED)))
+    assert names == ["first", "last"]
+    (line,) = refused.values()
+    assert line.endswith(f"its entry point {wrong[0]!r} of {GROUP} is left out: {why}")
+    assert "\n" not in line
+
+
+def test_a_suite_whose_class_is_not_there_says_so_when_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SUITES, "broken", SuiteEntry("broken", "is it right", (), "json:NoSuite"))
+    with pytest.raises(SuiteError, match=r"the suite broken \(json:NoSuite\) cannot be loaded: .*NoSuite"):
+        suite_class("broken")
+    assert suite_class("unknown") is None
 
 
 @pytest.mark.parametrize("option", [DUMP, CONFIG, *RUN_OPTIONS, *suite_options()], ids=lambda option: option.name)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format import ApiName
-from pytest_msprobe.__main__ import main as installed
 from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.topics import reason_not_judged
 from pytest_msprobe.engines.torch_map import names
@@ -109,9 +108,3 @@ def test_the_command_writes_the_page(
     assert "the page" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="cannot be written"):
         main(["-o", str(tmp_path / "no" / "page.md")])
-
-
-@pytest.mark.parametrize("command", ["coverage", "operators"])
-def test_the_installed_package_says_where_the_command_is(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert installed([command, "-o", "page.md"]) == 2
-    assert f"`python -m tools.{command}` in a clone or in the unpacked source archive" in capsys.readouterr().err

@@ -1,10 +1,15 @@
-"""What is seen of a training of MindSpore, for the laws. `watch_laws` loads when it is first used."""
+"""What is seen of a training of MindSpore, for the laws. Importing this package starts it where MSPROBE_LAWS is set."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from msprobe_laws.extension import is_wanted, start
+
 __all__ = ["watch_laws"]
+
+if is_wanted():
+    start("mindspore")
 
 
 def __getattr__(name: str) -> Any:

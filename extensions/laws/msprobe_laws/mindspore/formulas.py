@@ -1,15 +1,15 @@
-"""What an optimizer of MindSpore declares: its formula, its hyper-parameters and states under PyTorch's names."""
+"""Which formula an optimizer of MindSpore is held to, and its states under PyTorch's names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, nn
 from mindspore.experimental import optim
 
-from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings
+from msprobe_collector.mindspore.hyperparameters import steps_done
 from msprobe_laws.formulas import FORMULAS
 
 #: Unit roundoff of what hyper-parameters are combined in: they are float32 tensors.
@@ -34,8 +34,6 @@ _STATES = {
 }
 #: Attributes of nn.Optimizer with one Parameter for each that is updated which are hyper-parameters, and one for many.
 _NO_STATES = frozenset(("learning_rate", "group_lr", "weight_decay", "group_weight_decay", "parameters", "_parameters"))
-#: Names in PyTorch of hyper-parameters.
-_SETTINGS = {"use_nesterov": "nesterov", "use_amsgrad": "amsgrad", "decay": "alpha", "epsilon": "eps"}
 
 
 def formula_of(optimizer: Any) -> tuple[str, str, bool]:
@@ -72,47 +70,8 @@ def name_of_state(optimizer: Any, key: str) -> str:
     return "sum" if key == "accum" and isinstance(optimizer, nn.Adagrad) else _STATES.get(key, key)
 
 
-def steps_done(optimizer: Any) -> int | None:
-    """How many steps the optimizer says that it has done."""
-    for key in ("state_step", "step_t", "global_step"):
-        value = getattr(optimizer, key, None)
-        if isinstance(value, Tensor) and value.size == 1:
-            return int(value.asnumpy().reshape(()))
-    return None
-
-
-def groups_of(optimizer: Any, parameters: Sequence[Any]) -> tuple[list[dict[str, Any]], list[int]]:
-    """(settings of each group, under PyTorch's names; number of the group of each parameter).
-
-    Parameters that a filter keeps from decay have a group of their own.
-    """
-    numbers = {id(item): at for at, group in enumerate(group_parameters(optimizer)) for item in group}
-    groups = [_settings_of(group) for group in group_settings(optimizer)]
-    flags = getattr(optimizer, "decay_flags", None)
-    found: list[dict[str, Any]] = []
-    places: dict[tuple[int, bool], int] = {}
-    chosen = []
-    for at, item in enumerate(parameters):
-        number = numbers.get(id(item), 0)
-        is_decayed = not isinstance(flags, (tuple, list)) or at >= len(flags) or bool(flags[at])
-        key = (number, is_decayed)
-        if key not in places:
-            settings = groups[number] if number < len(groups) else {}
-            found.append(settings if is_decayed else {**settings, "weight_decay": 0.0})
-            places[key] = len(found) - 1
-        chosen.append(places[key])
-    return found, chosen
-
-
-def _settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {_SETTINGS.get(name, name): value for name, value in group.items()}
-    if "betas" not in settings and "beta1" in settings and "beta2" in settings:
-        settings["betas"] = (settings["beta1"], settings["beta2"])
-    return settings
-
-
-def declared(optimizer: Any) -> dict[str, Any]:
-    """What the records of an optimizer say of its formula: see `laws/formulas.py`."""
+def declared(optimizer: Any, frame: FrameType | None) -> dict[str, object]:
+    """Return what the records of an optimizer say of its formula: see `formulas.py` of this package."""
     formula, unknown, is_own = formula_of(optimizer)
     scale = getattr(optimizer, "loss_scale", 1.0)
     if isinstance(scale, (int, float)) and scale != 1:
@@ -128,11 +87,3 @@ def declared(optimizer: Any) -> dict[str, Any]:
         "precision": PRECISION,
         "states": {key: name for key, name in states.items() if key != name},
     }
-
-
-def declared_settings(optimizer: Any) -> list[dict[str, Any]]:
-    """Hyper-parameters of each group of neighbours, with the number of its parameters and of the step."""
-    settings, numbers = groups_of(optimizer, list(optimizer.parameters))
-    done = steps_done(optimizer)
-    step = {} if done is None else {"step": done + 1}
-    return [{**settings[number], **step, "parameters": len(list(same))} for number, same in groupby(numbers)]

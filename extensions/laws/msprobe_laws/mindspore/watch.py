@@ -1,6 +1,6 @@
 """Laws of a MindSpore training, checked while it runs: what is seen of optimizers, and the watch as a whole.
 
-Steps are seen at the `__call__` of the base classes. What happens around a step is seen by `law_signals.py`.
+Steps are seen at the `__call__` of the base classes. What happens around a step is seen by `signals.py`.
 Nothing is seen of a step that runs inside a graph (`jit`, GRAPH_MODE).
 """
 
@@ -19,18 +19,12 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.experimental import optim
 
+from msprobe_collector.mindspore.hyperparameters import steps_done, update_groups
 from msprobe_collector.mindspore.mindspore_internals import communication_rank, is_graph_mode
 from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
-from msprobe_laws.mindspore.formulas import (
-    PRECISION,
-    formula_of,
-    groups_of,
-    name_of_state,
-    states_held,
-    steps_done,
-)
+from msprobe_laws.mindspore.formulas import PRECISION, formula_of, name_of_state, states_held
 from msprobe_laws.mindspore.signals import TrainingSignals, source_of
 from msprobe_laws.observation import Array, Place, Update, UpdatedParameter
 from msprobe_laws.session import LawSession
@@ -121,7 +115,7 @@ class OptimizerLaws:
         scale = getattr(optimizer, "loss_scale", 1.0)
         half = _Half(parameters, given, float(scale) if isinstance(scale, (int, float)) else 1.0)
         half.states = _states(optimizer, parameters)
-        half.settings, half.groups = groups_of(optimizer, parameters)
+        half.settings, half.groups = update_groups(optimizer, parameters)
         half.counter = steps_done(optimizer)
         return half
 

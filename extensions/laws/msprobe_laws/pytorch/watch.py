@@ -1,7 +1,7 @@
 """Laws of a PyTorch training, checked while it runs: what is seen of optimizers, and where the parts of it stand.
 
 Steps are seen by the hooks that `torch.optim` calls around every `step`. What happens around a step is seen by
-`law_signals.py`. Nothing that the training computes is changed, and nothing of it is kept alive.
+`signals.py`. Nothing that the training computes is changed, and nothing of it is kept alive.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import distributed
 from torch.optim import optimizer as hooks
 
 from msprobe_collector.pytorch.hyperparameters import group_settings
+from msprobe_collector.pytorch.optimizers import gradient_of, is_inside
 from msprobe_collector.pytorch.parameter_names import ParameterNames
 from msprobe_collector.pytorch.script_state import outside
 from msprobe_collector.recording.guard import Guard
@@ -174,7 +175,7 @@ class OptimizerLaws:
             seen = None
             self._halves.pop(id(optimizer), None)
         outer = self._halves.get(id(optimizer))
-        is_inner = outer is not None and _is_inside(outer.frame, frame)
+        is_inner = outer is not None and frame is not outer.frame and is_inside(outer.frame, frame)
         if seen is None:
             seen = self._seen[id(optimizer)] = _Seen(self._name_of(optimizer), weakref.ref(optimizer))
         if seen.number % _ANEW == 0 and not is_inner:
@@ -245,7 +246,7 @@ class OptimizerLaws:
                     index = self._index_of(seen, item, local)
             half.items.append((item, number, index))
             values.append(None if local is None else _taken(local, index))
-            gradient = local_part(_gradient_of(item))
+            gradient = local_part(gradient_of(item))
             is_fitting = gradient is not None and local is not None and gradient.shape == local.shape
             gradients.append(_taken(gradient, index) if is_fitting and gradient is not None else None)
             half.gradient_dtypes.append("" if gradient is None else dtype_of(gradient))
@@ -253,7 +254,7 @@ class OptimizerLaws:
         arrays = arrays_of([*values, *gradients])
         half.before = [array if array is not None else _EMPTY for array in arrays[: len(items)]]
         half.gradients = [
-            None if _gradient_of(item) is None else _EMPTY if array is None else array / scale if scale != 1 else array
+            None if gradient_of(item) is None else _EMPTY if array is None else array / scale if scale != 1 else array
             for (item, _, _), array in zip(half.items, arrays[len(items) :])
         ]
         half.states = self._states(optimizer, half)
@@ -410,18 +411,6 @@ def _each_once(optimizer: Any) -> list[tuple[Any, int]]:
 
 def _plain(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-def _is_inside(outer: FrameType, inner: FrameType) -> bool:
-    frame: FrameType | None = inner
-    while frame is not None and frame is not outer:
-        frame = frame.f_back
-    return frame is not None and inner is not outer
-
-
-def _gradient_of(item: Any) -> Any:
-    gradient = item.grad
-    return gradient if gradient is not None else getattr(item, "decoupled_grad", None)
 
 
 def _taken(local: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:

@@ -12,7 +12,6 @@ import msgspec
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.contract import SuiteError
 
-FILE = "laws.jsonl"
 #: Of all lines, and of one.
 _MOST_BYTES, _MOST_LINE = 1 << 28, 1 << 20
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
+from msprobe_laws.suite import FILE
 from msprobe_laws.suite.backwards import Backwards
-from msprobe_laws.suite.live import FILE, Checked, LawsFile, read_laws
-from msprobe_laws.suite.options import OPTIONS
+from msprobe_laws.suite.live import Checked, LawsFile, read_laws
 from msprobe_laws.suite.recorded import (
     CLIP,
     NotRecordedError,
@@ -34,7 +34,6 @@ from pytest_msprobe.suites.contract import (
     SuiteError,
     SuiteReport,
     escape,
-    file_id,
     place_in,
 )
 from pytest_msprobe.verdicts import MOOT, Figure, OutputRow, Status, StepPosition, Verdict
@@ -79,24 +78,32 @@ class LawsSuite(Suite):
     title = "Laws of training"
     item_noun = "laws of optimizers' steps and of the training"
     group_noun = "optimizers and other parts"
-    options = OPTIONS
     figures = (Figure("ratio", "Size/tolerance", ".3g"),)
+    passing = "rounding"
 
     @classmethod
     def summary(cls) -> LawsSummary:
         return LawsSummary()
 
+    @classmethod
+    def make(cls, context: Context) -> LawsSuite:
+        """The suite for one process of a run.
+
+        Raises:
+            SuiteError: there is neither a dump nor a file of laws.
+        """
+        if not context.dumps:
+            raise SuiteError(
+                "--msprobe-suite=laws needs --msprobe-dump=PATH: a dump, or a folder that MSPROBE_LAWS has written"
+            )
+        return cls(context)
+
     def __init__(self, context: Context) -> None:
-        self._context = context
-        self._dumps: dict[Path, Dump] = {}
+        super().__init__(context)
         self._laws: dict[Path, LawsFile] = {}
         self._read: _Read | None = None
-        self._steps = OptimizerSteps(self._dump, self.files)
+        self._steps = OptimizerSteps(self.dump, self.files)
         self._backwards: dict[Path, Backwards] = {}
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return self._context.dumps
 
     def groups(self, file: Path) -> Iterator[Group]:
         """Records of optimizers in a dump; what was watched in a file of laws, and after the first one all ranks.
@@ -105,7 +112,7 @@ class LawsSuite(Suite):
             SuiteError: the file says nothing of optimizers, or cannot be read.
         """
         if file.name != FILE:
-            found = list(names(self._dump(file)))
+            found = list(names(self.dump(file)))
             if not found and not self._has_optimizers(Slot.of(file).rank):  # else it is a part of a step
                 raise SuiteError(
                     f"{file}: holds no record of an optimizer; dump steps with start() before and stop() after "
@@ -129,7 +136,7 @@ class LawsSuite(Suite):
         """Whether any dump of a rank holds records of optimizers."""
         for path in self.files:
             with suppress(DumpError):
-                if path.name != FILE and Slot.of(path).rank == rank and any(names(self._dump(path))):
+                if path.name != FILE and Slot.of(path).rank == rank and any(names(self.dump(path))):
                     return True
         return False
 
@@ -151,7 +158,7 @@ class LawsSuite(Suite):
 
     def place(self, record: Record) -> StepPosition:
         if record.file.name != FILE:
-            return place_in(self._dump(record.file), record.payload)
+            return place_in(self.dump(record.file), record.payload)
         told = self._told(record)
         step = told[0].get("step") if told else None
         source = printable(str(told[0].get("source", ""))) if told else ""
@@ -159,18 +166,16 @@ class LawsSuite(Suite):
         return StepPosition(rank=rank, step=step if isinstance(step, int) else None, source=source)
 
     def frames(self, record: Record) -> Sequence[Frame]:
-        return () if record.file.name == FILE else self._dump(record.file).stacks.frames(record.payload)
+        return () if record.file.name == FILE else self.dump(record.file).stacks.frames(record.payload)
 
     def header(self) -> list[str]:
-        files = self.files
-        shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} files"
-        return [f"msprobe: {shown}: laws of training, from what optimizers get and leave"]
+        return [f"msprobe: {self._shown_files('files')}: laws of training, from what optimizers get and leave"]
 
     def dumps(self) -> Iterator[Dump]:
         for path in self.files:
             with suppress(DumpError):
                 if path.name != FILE:
-                    yield self._dump(path)
+                    yield self.dump(path)
 
     def warnings(self) -> Iterator[str]:
         for path in self.files:
@@ -188,7 +193,7 @@ class LawsSuite(Suite):
     # Recorded
 
     def _judge_recorded(self, record: Record) -> Verdict:
-        dump, name, asked = self._dump(record.file), record.payload, law_of(record.call)
+        dump, name, asked = self.dump(record.file), record.payload, law_of(record.call)
         try:
             if asked in _OF_CLIPPING:
                 from msprobe_laws.signals import ClipNorm
@@ -237,7 +242,7 @@ class LawsSuite(Suite):
 
         yield self._passes_of_rank(file, record, name)
         ranks = [path for path in self.files if path.parent.parent == file.parent.parent and path.name == file.name]
-        if 1 < len(ranks) <= _MOST_RANKS and all(record in self._dump(path) for path in ranks):
+        if 1 < len(ranks) <= _MOST_RANKS and all(record in self.dump(path) for path in ranks):
             mean = mean_of([self._passes_of_rank(path, record, name) for path in ranks])
             if mean is not None:
                 yield mean
@@ -251,8 +256,8 @@ class LawsSuite(Suite):
             given += [(path, leaf) for place, leaf in self._backwards_in(path).to(name) if place in places]
         late = [(file, leaf) for place, leaf in self._backwards_in(file).to(name) if place in since.later]
         return Passes(
-            [elements_of(self._dump(path), leaf, name) for path, leaf in given],
-            [elements_of(self._dump(path), leaf, name) for path, leaf in late],
+            [elements_of(self.dump(path), leaf, name) for path, leaf in given],
+            [elements_of(self.dump(path), leaf, name) for path, leaf in late],
             [dtype_of(leaf) for _, leaf in (*given, *late)],
             had_some=since.before is not None and bool(self._backwards_in(since.before[0]).to(name)),
         )
@@ -261,13 +266,13 @@ class LawsSuite(Suite):
         if path not in self._backwards:
             if len(self._backwards) >= _MOST_KEPT:
                 self._backwards.clear()
-            self._backwards[path] = Backwards(self._dump(path))
+            self._backwards[path] = Backwards(self.dump(path))
         return self._backwards[path]
 
     def _read_of(self, record: Record) -> _Read:
         if self._read is None or self._read.of != (record.file, record.payload):
             self._read = read = _Read((record.file, record.payload))
-            dump = self._dump(record.file)
+            dump = self.dump(record.file)
             try:
                 from msprobe_laws.formula_check import FormulaCheck
 
@@ -276,7 +281,7 @@ class LawsSuite(Suite):
                 if (before := self._steps.since(record.file, record.payload).before) is not None:
                     path, name = before
                     with suppress(DumpError, NotRecordedError):
-                        read.before = update_of(self._dump(path), name, 0)
+                        read.before = update_of(self.dump(path), name, 0)
             except NotRecordedError as error:
                 read.problem = str(error)
             except DumpError as error:
@@ -328,11 +333,6 @@ class LawsSuite(Suite):
     def _of_run(self, file: Path) -> list[Path]:
         """Files of the ranks of one run: those in folders beside each other."""
         return [path for path in self.files if path.name == FILE and path.parent.parent == file.parent.parent]
-
-    def _dump(self, path: Path) -> Dump:
-        if path not in self._dumps:
-            self._dumps[path] = Dump(path)
-        return self._dumps[path]
 
     def _file(self, path: Path) -> LawsFile:
         if path not in self._laws:
@@ -423,19 +423,3 @@ def _described(entry: Mapping[str, Any]) -> str:
 def _called_from(told: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str | float], ...]:
     source = next((printable(str(entry["source"])) for entry in told if entry.get("source")), "")
     return (("called_from", source.partition(",")[0]),) if source else ()
-
-
-SUITE = LawsSuite
-
-
-def make(context: Context) -> LawsSuite:
-    """The suite for one process of a run.
-
-    Raises:
-        SuiteError: there is neither a dump nor a file of laws.
-    """
-    if not context.dumps:
-        raise SuiteError(
-            "--msprobe-suite=laws needs --msprobe-dump=PATH: a dump, or a folder that MSPROBE_LAWS has written"
-        )
-    return LawsSuite(context)

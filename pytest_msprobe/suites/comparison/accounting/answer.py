@@ -21,6 +21,7 @@ from msgspec import structs
 
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.diagnosis.from_rows import named
 from pytest_msprobe.diagnosis.value import listed_numbers, readable
 from pytest_msprobe.suites.comparison.accounting.account import Basis, Step
@@ -180,14 +181,15 @@ def first_bits(steps: Sequence[Step]) -> tuple[Step, str] | None:
 def without_fault(steps: Sequence[Step], basis: Basis) -> str:
     """What is said when nothing differs by more than it may."""
     count = sum(any(key.differs for key in step.account.keys) for step in steps if not step.operation.is_cell)
+    differing = counted(count, "operations", "differ")
     if not any_differs(steps):
         return _EQUAL[basis]
     if explains(steps):
-        return f"{count} operations differ, none by more than the noise run allows: all of it is what rounding does."
+        return f"{differing}, none by more than the noise run allows: all of it is what rounding does."
     if any(key.is_beyond for step in steps for key in step.account.keys):
-        return f"{count} operations differ, some by more than they may, and none of them is the first that does."
+        return f"{differing}, some by more than they may, and none of them is the first that does."
     return (
-        f"{count} operations differ, none by more than the limit of its dtype; whether that is rounding a noise run "
+        f"{differing}, none by more than the limit of its dtype; whether that is rounding a noise run "
         "tells (--msprobe-noise)."
     )
 
@@ -254,7 +256,7 @@ def _sentences(diagnosis: RunDiagnosis, before: Mapping[int, Outcome]) -> Iterat
         yield f"At fault: {_listed(diagnosis, diagnosis.faults, before)}."
     elif outcome == "rounding":
         count = sum(step.account.kind in ("inherited", "rounding") for step in steps)
-        yield f"No operation is wrong on either side: {count} operations differ, all of it rounding."
+        yield f"No operation is wrong on either side: {counted(count, 'operations', 'differ')}, all of it rounding."
     else:
         yield "No operation is found to be wrong, but not every difference is accounted for."
     if outcome != "equal" and diagnosis.last is not None:
@@ -285,8 +287,7 @@ def _earlier(diagnosis: RunDiagnosis, before: Mapping[int, Outcome]) -> Iterator
 def _open_questions(diagnosis: RunDiagnosis) -> Iterator[str]:
     """What the answer does not cover."""
     if uncomputed := diagnosis.unaccounted:
-        verb = "operation" if len(uncomputed) == 1 else "operations"
-        yield f"{len(uncomputed)} {verb} could not be computed again."
+        yield f"{counted(len(uncomputed), 'operations')} could not be computed again."
     if unexplained := diagnosis.unexplained:
         suspects = [step.record for step in unexplained if is_suspect(step)]
         others = [step.record for step in unexplained if not is_suspect(step)]
@@ -306,7 +307,7 @@ def _open_questions(diagnosis: RunDiagnosis) -> Iterator[str]:
             f"{'.'.join(unheld[0])}."
         )
     if diagnosis.missing:
-        yield f"{diagnosis.missing} records of the target were not part of this run."
+        yield f"{counted(diagnosis.missing, 'records of the target', 'were')} not part of this run."
 
 
 def _shown(names: Sequence[str]) -> str:

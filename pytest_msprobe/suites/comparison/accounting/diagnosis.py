@@ -48,8 +48,6 @@ def open_key(step: Step) -> str:
 
 
 Outcome = Literal["fault", "rounding", "equal", "unaccounted"]
-#: The worst of several pairs is that of the run.
-OUTCOMES: tuple[Outcome, ...] = ("fault", "unaccounted", "rounding", "equal")
 _MOST_GROWTHS = 5
 
 

@@ -428,30 +428,6 @@ class ElementSearch:
         known = [array for array in arrays if array is not None]
         return is_sum(known[0], known[1:]) if parts and len(known) == len(arrays) else None
 
-    def sum_of(self, record: str, path: str, place: int, among: Sequence[Sequence[Place]]) -> int | None:
-        """The index in `among` of the first list of values made before `place` that add up to a value; None for none.
-
-        A value of few distinct numbers, such as zeros, is the sum of a list only when it is that of no other.
-        """
-        leaf, found = self._leaf(record, path), []
-        size = math.prod(leaf.shape) if leaf is not None else -1
-        is_weak: bool | None = None
-        for index, parts in enumerate(among):
-            if not self._fits(size, parts, place) or self.adds_up((record, path), parts) is not True:
-                continue
-            found.append(index)
-            if is_weak is None:
-                array = self._values(record, path)
-                is_weak = array is None or array.dtype.kind == "c" or Fingerprint.of(array, array.dtype).is_weak
-            if not is_weak or len(found) > 1:
-                break
-        return found[0] if found and not (is_weak and len(found) > 1) else None
-
-    def _fits(self, size: int, parts: Sequence[Place], place: int) -> bool:
-        leaves = [self._leaf(*part) for part in parts]
-        is_sized = all(leaf is not None and math.prod(leaf.shape) == size for leaf in leaves)
-        return is_sized and all(self._places.get(part, -1) < place for part in parts)
-
     def _whole(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
         """All elements of one output, in some order; those of the same dtype first."""
         of_another: list[Source] = []

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.flow import Maker, Source
 
-_FORMS = ("view", "reshape", "flatten", "squeeze", "unsqueeze", "contiguous", "clone", "long", "int")
 _CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astype", "cast", "to_float")
 #: A view cannot enlarge the largest difference of an element; figures are rounded.
 _NO_VIEW = 1.01

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import structs
 
 from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Inherited, NextStep, RunRows
 from pytest_msprobe.diagnosis.from_rows import named
 from pytest_msprobe.diagnosis.value import CONFIDENCES, OUTCOMES, Confidence, Outcome, figure, readable
@@ -94,7 +95,7 @@ def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis]) -> Diagnosi
     return structs.replace(
         diagnosis,
         basis=basis,
-        inherited=_inherited(pairs, causes),
+        inherited=_inherited(causes),
         cannot_say=(*_not_covered(pairs, basis), *diagnosis.cannot_say),
         next_collection=_collection([pair.diagnosis for pair in pairs]),
     )
@@ -272,7 +273,7 @@ def _failed(rows: RunRows) -> list[AtFault]:
     return [structs.replace(each, confidence="first difference only") for each in rows.at_fault()]
 
 
-def _inherited(pairs: Iterable[Pair], causes: Iterable[Sequence[tuple[Pair, Fault]]]) -> Inherited:
+def _inherited(causes: Iterable[Sequence[tuple[Pair, Fault]]]) -> Inherited:
     reached = {
         (pair.dump, step.record): step.record for group in causes for pair, fault in group for step in fault.reached
     }
@@ -286,15 +287,17 @@ def _not_covered(pairs: Sequence[Pair], basis: Basis) -> Iterator[CannotSay]:
     if uncomputed:
         reason = next((readable(step.account.reason) for step in uncomputed if step.account.reason), "")
         yield CannotSay(
-            f"{len(uncomputed)} records, the first {uncomputed[0].record}",
+            f"{counted(len(uncomputed), 'records')}, the first {uncomputed[0].record}",
             f"could not be computed again{f': {reason}' if reason else ''}",
             len(uncomputed),
         )
     if unknown := [fault for pair in pairs for fault in pair.diagnosis.unknown]:
         first = f"{unknown[0].step.record}.{unknown[0].value}"
-        yield CannotSay(f"{len(unknown)} inputs, the first {first}", "it is not known what made them", len(unknown))
+        yield CannotSay(
+            f"{counted(len(unknown), 'inputs')}, the first {first}", "it is not known what made them", len(unknown)
+        )
     if missing := sum(pair.diagnosis.missing for pair in pairs):
-        yield CannotSay(f"{missing} records of the target", "were not part of this run", missing)
+        yield CannotSay(counted(missing, "records of the target"), "were not part of this run", missing)
     if basis not in ("tensors", "none") and any(pair.diagnosis.faults for pair in pairs):
         yield CannotSay("whether an operation is wrong", f"the dumps hold {_HELD[basis]}")
     elif basis in ("statistics", "sketches"):
@@ -321,14 +324,15 @@ _HELD = {
 def _told(outcome: Outcome, basis: Basis, pairs: Sequence[Pair]) -> str:
     steps = [step for pair in pairs for step in pair.diagnosis.steps]
     count = sum(any(key.differs for key in step.account.keys) for step in steps)
+    differing = f"{count} of {counted(len(steps), 'records')} {'differs' if count == 1 else 'differ'}"
     if outcome == "equal":
         return _EQUAL[basis].format(len(steps))
     if outcome == "rounding":
         why = "all of it rounding" if basis == "tensors" else "by no more than the noise run does"
-        return f"{count} of {len(steps)} records differ, {why}"
+        return f"{differing}, {why}"
     if not any_differs(steps):
         return ""
-    return f"{count} of {len(steps)} records differ, none by more than its limit"
+    return f"{differing}, none by more than its limit"
 
 
 def _next(rows: RunRows, causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: Basis) -> Iterator[NextStep]:

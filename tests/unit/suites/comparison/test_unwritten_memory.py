@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from diagnosing import diagnose
 from dump_builder import DumpBuilder
 
 from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from quality.accounting.diagnosing import diagnose
 
 X = np.linspace(-1, 2, 8, dtype=np.float32)
 GARBAGE = {"target": X * 1e20, "golden": X * 0}

@@ -46,7 +46,7 @@ LINES = [
     "problem steps of rank 0: 2, 10",
     "problem steps of rank 1: 2",
     "all gradients together: lowest similarity 0.5000, at step 2 of rank 1",
-    "1 gradients could not be read or compared, and fail",
+    "1 gradient fails, which could not be read or compared",
 ]
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from diagnosing import diagnose
 from dump_builder import DumpBuilder
 
 from pytest_msprobe.suites.comparison.accounting.answer import Answer
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.next_collection import NextCollection, next_collection
-from quality.accounting.diagnosing import diagnose
 
 X = np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32)
 Y = np.random.default_rng(2).normal(size=(6, 8)).astype(np.float32)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from debugger_fixtures import make_debugger
+from diagnosing import diagnose
 from dump_builder import DumpBuilder
 
 from msprobe_collector.dump_format import Dump
@@ -17,7 +18,6 @@ from msprobe_collector.pytorch import PrecisionDebugger
 from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall
 from pytest_msprobe.engines.protocol import CHANGED, NotJudged, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from quality.accounting.diagnosing import diagnose
 
 torch = pytest.importorskip("torch")
 

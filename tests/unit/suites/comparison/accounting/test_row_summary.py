@@ -64,7 +64,7 @@ def test_equal_runs_and_rounding_blame_nothing() -> None:
     last = account(0, "rounding", key("input.0", "a", "a"), key("output.0", "b", "B"))
     rounding.add(row("Mint.exp.0.forward", 0, last))
     assert next(iter(rounding.lines())).startswith(
-        "No operation is wrong on either side: 1 operations differ, all of it rounding."
+        "No operation is wrong on either side: 1 operation differs, all of it rounding."
     )
 
 

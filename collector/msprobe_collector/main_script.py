@@ -1,0 +1,28 @@
+"""Running a training script, or a module, as the main one of this process, for commands that do something beside it."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+
+def run(script: str, arguments: Sequence[str], *, is_module: bool) -> None:
+    """Run `script` as `python SCRIPT ARGUMENTS` does, or `python -m SCRIPT ARGUMENTS`.
+
+    The module of a file stays `__main__` to the end of the process, as pickle needs it. What the script raises is
+    raised, SystemExit included.
+    """
+    sys.argv[:] = [script, *arguments]
+    if is_module:
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
+        return
+    path = os.path.abspath(script)
+    main = ModuleType("__main__")
+    main.__file__ = path
+    sys.modules["__main__"] = main
+    sys.path[0] = str(Path(path).resolve().parent)
+    exec(compile(Path(path).read_bytes(), path, "exec"), vars(main))  # noqa: S102  # the user's own script
