@@ -28,9 +28,8 @@ ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
-    "collector/README.md": "collector-guide.md",
-    "tools/benchmarks/README.md": "measurements.md",
-    "tools/benchmarks/suites.md": "measurements_of_suites.md",
+    "extensions/laws/README.md": "laws.md",
+    "extensions/checkpoints/README.md": "checkpoints.md",
 }
 #: Runs of the gallery: (page, what it shows, arguments of pytest in the folder of dumps).
 GALLERY = (

@@ -9,13 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "collector" / "README.md", *(ROOT / "docs").rglob("*.md")]
+#: The pages that people read; those of `quality` are written by its programs.
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "extensions").glob("*/README.md")),
+]
 _BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`((?:pytest|python -m pytest_msprobe) [^`]*)`")
 #: First words of a command where a block does not say that it holds some.
 _PROGRAMS = ("pytest", "python", "torchrun", "cd")
 #: Blocks in these languages are read by the tests of their pages.
-_OTHERS = ("python", "yaml", "json", "diff", "groovy")
+_OTHERS = ("python", "yaml", "json", "toml", "diff", "groovy")
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,21 @@ def inline_commands(page: str) -> list[Block]:
     text = _BLOCK.sub("", (ROOT / page).read_text(encoding="utf-8"))
     found = dict.fromkeys(span for span in _INLINE.findall(text) if not re.search(r"\.\.\.| NAME$", span))
     return [Block(page, span, (Command(tuple(shlex.split(span))),)) for span in found]
+
+
+def example(page: str, start: str) -> list[Command]:
+    """Return the commands of the console block of a page whose first command starts with `start`."""
+    (found,) = (block for block in blocks() if block.page == page and block.start.startswith(f"$ {start}"))
+    return list(found.commands)
+
+
+def code(page: str, first: str) -> str:
+    """Return the block of Python of a page whose text starts with `first`."""
+    texts = re.findall(
+        r"^```python[^\n]*\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    (found,) = (text for text in texts if text.startswith(first))
+    return str(found)
 
 
 def _commands(language: str, text: str) -> Iterator[Command]:

@@ -1,6 +1,6 @@
 """What is known of an API by its name, once, for every suite: fact files (`facts/*.txt`) and their reader.
 
-Adding an operator means adding lines there; docs/apis.md says which. Importing this package reads no file and loads
+Adding an operator means adding lines there (docs/extending.md). Importing this package reads no file and loads
 neither a framework nor NumPy.
 """
 

@@ -193,7 +193,7 @@ def _what_to_do(target: Holding, golden: Holding | None) -> tuple[NextStep, ...]
                 ("python", "-m", "pytest_msprobe", "manifest", str(target.path), other), "how both runs are set up"
             ),
         )
-    return (NextStep((), "collect a step with PrecisionDebugger (docs/collector.md), and name its dump.json"),)
+    return (NextStep((), "collect a step with PrecisionDebugger (docs/collecting.md), and name its dump.json"),)
 
 
 def _exit_code(found: Diagnosis, ran: list[Ran]) -> int:

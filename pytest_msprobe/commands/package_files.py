@@ -12,7 +12,14 @@ from pytest_msprobe.commands.common import CommandError, create, stated_errors
 
 _PACKAGE = Path(__file__).parents[1]
 #: What `docs` copies, by its place in the repository.
-_PAGES = ("README.md", "CHANGELOG.md", "docs", "collector/README.md", "collector/examples")
+_PAGES = (
+    "README.md",
+    "CHANGELOG.md",
+    "docs",
+    "extensions/laws/README.md",
+    "extensions/checkpoints/README.md",
+    "collector/examples",
+)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -205,7 +205,7 @@ _HELD = ("comparison", "sharded")
 
 
 def _takes_praise_back(open_one: Ran, best: Ran, *, has_following_steps: bool) -> bool:
-    """Whether what a run left open keeps `best` from saying that nothing is wrong (docs/diagnosis.md).
+    """Whether what a run left open keeps `best` from saying that nothing is wrong (docs/two_runs.md).
 
     It does where something failed. What was only skipped does not where `best` is about all that was recorded: a
     comparison holds every record to one that is right, and what holds from step to step cannot be judged where no step

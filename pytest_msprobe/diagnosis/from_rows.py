@@ -32,7 +32,7 @@ from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, MOOT, OutputRow, RowCou
 
 #: So many calls of one cause are told apart; more are counted.
 _MOST_CALLS = 10_000
-#: Above so many times its tolerance an error is no mistake of the tolerance (docs/verdict_quality_at_size.md).
+#: Above so many times its tolerance an error is no mistake of the tolerance (docs/figures.md).
 HARDLY = 2.0
 #: Rows of one cause that are so much less wrong than the worst one do not stand for it.
 _ALIKE = 0.1

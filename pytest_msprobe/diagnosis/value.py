@@ -1,6 +1,6 @@
 """The answer of a run as one value, the same for every suite: for terminal, page, pipelines and programs.
 
-docs/diagnosis.md explains it; `diagnosis-1.schema.json` beside this file is its JSON Schema.
+docs/two_runs.md explains it; `diagnosis-1.schema.json` beside this file is its JSON Schema.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AtFault(msgspec.Struct, frozen=True, kw_only=True):
 
     id: Annotated[str, Meta(description="node id of the first pytest item that shows it; stable between runs")]
     record: Annotated[str, Meta(description="the first record at fault, or the first one that uses a value at fault")]
-    kind: Annotated[str, Meta(description="what is wrong, in one word of the suite: see docs/diagnosis.md")]
+    kind: Annotated[str, Meta(description="what is wrong, in one word of the suite: see docs/two_runs.md")]
     confidence: Annotated[
         Confidence,
         Meta(

@@ -1,4 +1,4 @@
-"""The commands under "Examples" in collector/README.md, run as printed, and what they leave."""
+"""The examples of docs/collecting.md, run as printed, and what they leave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ PROGRAMS = {"python": [sys.executable], "pytest": [sys.executable, "-m", "pytest
 
 
 def printed_commands() -> list[list[str]]:
-    block = (COLLECTOR / "README.md").read_text(encoding="utf-8").partition("## Examples")[2].split("```")[1]
+    page = (COLLECTOR.parent / "docs" / "collecting.md").read_text(encoding="utf-8")
+    block = page.partition("<!-- examples -->\n```\n")[2].partition("```")[0]
     return [words for line in block.splitlines() if (words := shlex.split(line, comments=True))]
 
 

@@ -385,12 +385,13 @@ COLLECTOR = Path(__file__).resolve().parents[2] / "collector"
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
-    """The folder in which the commands of docs/graphs.md ran, and what each printed."""
+    """The folder in which the commands of docs/collecting.md ran, and what each printed."""
     folder = tmp_path_factory.mktemp("static_graph")
     for name in ("train.py", "config.json"):
         shutil.copy(COLLECTOR / "examples" / "static_graph" / name, folder)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    block = (COLLECTOR.parent / "docs" / "graphs.md").read_text(encoding="utf-8").split("```")[1]
+    page = (COLLECTOR.parent / "docs" / "collecting.md").read_text(encoding="utf-8")
+    block = page.partition("```\ncd collector/examples/static_graph\n")[2].partition("```")[0]
     programs = {"python": [sys.executable], "pytest": [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]}
     printed = []
     for line in block.splitlines():

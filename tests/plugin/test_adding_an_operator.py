@@ -1,4 +1,4 @@
-"""The recipe of docs/apis.md, followed to the letter: its lines are added, and records of its operators are judged."""
+"""The recipe of docs/extending.md, to the letter: its lines are added, and records of its operators are judged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from report_reader import Reports
 from pytest_msprobe.apis import fact_table, facts, topics
 from pytest_msprobe.engines.torch_map.bindings import lookup
 
-RECIPE = (Path(__file__).parents[2] / "docs" / "apis.md").read_text(encoding="utf-8")
+RECIPE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```text (\S+\.txt)\n(.*?)^```$", RECIPE, re.MULTILINE | re.DOTALL)
 TOPICS: tuple[str, ...] = get_args(fact_table.Topic)
 X = np.linspace(-2, 2, 4096, dtype=np.float32)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import re
-import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from documented import code, example
 from dump_builder import DumpBuilder
 
-PAGE = Path(__file__).parents[2] / "docs" / "batch.md"
 X = np.random.default_rng(0).standard_normal((16, 256)).astype(np.float32)
 WEIGHT = np.random.default_rng(1).standard_normal((128, 256)).astype(np.float32)
 
@@ -82,16 +79,13 @@ def test_linear_of_mindspore(pytester: pytest.Pytester) -> None:
 def test_the_example_prints_what_the_page_says(pytester: pytest.Pytester) -> None:
     import torch
 
-    page = PAGE.read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (example,) = re.findall(r"```console\n\$ pytest (.*?)```", page, re.DOTALL)
-    command, *lines = example.splitlines()
-    pytester.makepyfile(train=code)
+    (command,) = example("docs/repeat.md", "pytest --msprobe-dump=dump --msprobe-suite=repeat --msprobe-batch")
+    pytester.makepyfile(train=code("docs/repeat.md", "import torch"))
     subprocess.run([sys.executable, "train.py"], cwd=pytester.path, check=True, stdout=subprocess.DEVNULL)
-    result = pytester.runpytest_subprocess(*shlex.split(command))
+    result = pytester.runpytest_subprocess(*command.words[1:])
     torch.manual_seed(0)
     layer, rows = torch.nn.Linear(256, 128), torch.randn(16, 256)
     if torch.equal(layer(rows)[:1], layer(rows[:1])):
         result.stdout.fnmatch_lines(["rows change with the batch in 0 of *"])  # a machine with another library
     else:
-        result.stdout.fnmatch_lines([line.replace("[", "[[]") for line in lines])
+        result.stdout.fnmatch_lines([line.replace("[", "[[]") for line in command.output])

@@ -89,5 +89,5 @@ def test_without_the_recipe_the_operator_is_skipped(pytester: pytest.Pytester) -
 
 
 def test_the_commands_and_files_that_the_page_names_exist() -> None:
-    named = set(re.findall(r"`?((?:\.ci|tests|tools|docs)/[\w./]+\w)`?", PAGE))
+    named = set(re.findall(r"`?((?:\.ci|tests|tools|docs|quality|skills)/[\w./]+\w)`?", PAGE))
     assert {name for name in named if not (ROOT / name).exists()} == set()

@@ -1,4 +1,4 @@
-"""docs/first_verdict.md: its commands, typed as they stand, lead from a training script to what the page shows."""
+"""docs/collecting.md: its commands, typed as they stand, lead from a training script to what the page shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[2] / "docs" / "first_verdict.md").read_text(encoding="utf-8")
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "collecting.md").read_text(encoding="utf-8")
 
 #: What a stranger has: nothing in it knows of the collector.
 SCRIPT = """
@@ -40,11 +42,10 @@ def block(name: str, kind: str) -> str:
 def test_the_last_commands_give_the_verdict_that_the_page_shows(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     commands = block("first verdict", "bash").splitlines()
-    assert len(commands) <= 5, "a stranger types five commands at most"
-    assert [command.partition(" ")[0] for command in commands[:2]] == ["git", "python3"], "run by .ci/installed"
+    assert len(commands) <= 3, "a stranger types three commands at most, behind the installation"
     scripts = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": os.pathsep.join((scripts, os.environ["PATH"])), "OMP_NUM_THREADS": "1"}
-    for command in commands[2:]:
+    for command in commands:
         done = subprocess.run(
             ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
         )
@@ -53,5 +54,5 @@ def test_the_last_commands_give_the_verdict_that_the_page_shows(tmp_path: Path) 
     shown, answer = (
         re.sub(r"about \d+ s", "about N s", text).split("\n\n") for text in (block("verdict", "text"), done.stdout)
     )
-    assert answer[0] == shown[0]
+    pytest.LineMatcher(answer[0].splitlines()).fnmatch_lines(shown[0].replace(" ...", "*").splitlines())
     assert answer[1].split(" ")[0] in ("Undecided:", "Rounding", "Equal:")

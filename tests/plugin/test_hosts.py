@@ -26,7 +26,7 @@ import msprobe_collector
 import pytest_msprobe
 from pytest_msprobe.reports.jsonl import read_json_lines
 
-PAGE = Path(__file__).parents[2] / "docs" / "hosts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "ci.md"
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 HOSTS = ("hosta", "hostb")

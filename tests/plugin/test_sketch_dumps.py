@@ -87,7 +87,7 @@ def test_next_writes_both_configurations(pytester: pytest.Pytester, capsys: pyte
     pytester.runpytest(*RUN)
     capsys.readouterr()
     assert main(["next", "diagnosis.json", "-o", "proof.json"]) == 0
-    page = (ROOT / "docs" / "localise.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "two_runs.md").read_text(encoding="utf-8")
     (printed,) = re.findall(
         rf"```text\n\$ pytest {' '.join(RUN)}\n\$ python -m pytest_msprobe next diagnosis.json -o proof.json\n(.*?)```",
         page,

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pytest_msprobe.__main__ import main
 
@@ -63,7 +64,7 @@ LINE = next(number for number, line in enumerate(SCRIPT.splitlines(), 1) if "fun
 
 def test_the_page_has_the_usual_front_matter_and_is_one_page() -> None:
     _, front, text = PAGE.split("---\n", 2)
-    keys = dict(line.split(": ", 1) for line in front.splitlines())
+    keys = yaml.safe_load(front)
     assert keys["name"] == SKILL.name
     assert 100 < len(keys["description"]) <= 1024
     assert len(text.splitlines()) <= 80

@@ -81,10 +81,10 @@ def test_documentation_ci_jobs_and_examples_are_copied_into_a_new_folder(
     assert main(["docs", "-o", "pages"]) == 0
     assert capsys.readouterr().out == "wrote pages; begin with pages/README.md\n"
     pages = Path("pages")
-    for name in ("README.md", "docs/ci.md", "docs/ci/Jenkinsfile", "collector/README.md"):
+    for name in ("README.md", "docs/ci.md", "docs/ci/Jenkinsfile", "docs/images/page.png", "extensions/laws/README.md"):
         assert (pages / name).is_file()
     assert (pages / "collector/examples/gpt/train.py").is_file()
-    links = re.findall(r"\]\(((?:docs|collector)/[^)#]+)", (pages / "README.md").read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(((?:docs|collector|extensions)/[^)#]+)", (pages / "README.md").read_text(encoding="utf-8"))
     assert [link for link in links if not (pages / link).exists()] == []
     assert main(["docs", "-o", "pages"]) == 2
     assert "pages exists and is left as it is" in capsys.readouterr().err

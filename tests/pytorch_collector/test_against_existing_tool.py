@@ -26,11 +26,11 @@ TOLERANCE, SMALLEST = 2e-5, 1e-3
 
 
 def listed() -> dict[str, set[str]]:
-    """The table of the docs: kind of difference -> calls that have it."""
-    text = (TESTS.parent / "docs" / "collector_pytorch.md").read_text(encoding="utf-8")
-    table = text.partition("<!-- differences from the existing tool -->")[2].partition("\n\n")[0]
-    rows = [line.strip("| ").split("|") for line in table.splitlines() if line.startswith("|")][2:]
-    return {row[0].strip(): set(re.findall(r"`([^`]+)`", row[1])) for row in rows}
+    """The list of the docs: kind of difference -> calls that have it."""
+    text = (TESTS.parent / "docs" / "collecting.md").read_text(encoding="utf-8")
+    items = text.partition("<!-- differences from the existing tool -->")[2].partition("\n\n")[0].split("\n- ")[1:]
+    kinds = (item.partition(": `") for item in items)
+    return {kind: set(re.findall(r"`([^`]+)`", f"`{calls}")) for kind, _, calls in kinds}
 
 
 def collected(python: str, package: str, folder: Path) -> dict[str, Any]:

@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
+from documented import PAGES, ROOT
 
 from pytest_msprobe import __version__
 from pytest_msprobe.run.settings import all_options
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "collector" / "README.md", *sorted(DOCS.rglob("*.md"))]
-#: Pages of the site that are lists, which nobody reads from the top.
-LISTS = {"CHANGELOG.md"}
+#: All Markdown but what the programs of `quality` write and what is no file of this repository.
+ALL = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "skills").rglob("*.md"))]
 FLAGS = {"--msprobe-dump", "--msprobe-config", *(option.flag for option in all_options() if not option.is_yaml_only)}
 #: What names options beside the pages.
 OTHERS = sorted(
     path
-    for pattern in ("docs/ci/*", "docs/*.py", "conftest_templates/*", "tools/**/*.py", "tools/**/*.md", ".ci/*")
+    for pattern in ("docs/ci/*", "docs/*.py", "conftest_templates/*", "tools/**/*.py", ".ci/*")
     for path in ROOT.glob(pattern)
     if path.is_file()
 )
+#: Files that may name a page.
+SOURCES = ("", ".py", ".txt", ".json", ".yaml", ".yml", ".md")
 #: Snippets are left out: their links and flags belong to somebody else.
 FENCE = re.compile(r"^```.*?^```$", flags=re.MULTILINE | re.DOTALL)
 
@@ -66,14 +68,36 @@ def test_the_site_has_every_page() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     nav = yaml.load(text, Loader)["nav"]  # a SafeLoader
     listed = set(re.findall(r"'([^']+\.md)'", repr(nav)))
-    assert {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} <= listed
+    assert {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} | {"laws.md", "checkpoints.md"} <= listed
 
 
-def test_pages_are_short() -> None:
-    elsewhere = re.findall(r'^    "([^"]+\.md)": "', (DOCS / "site_pages.py").read_text(encoding="utf-8"), re.MULTILINE)
-    pages = {*PAGES, *(ROOT / place for place in elsewhere if place not in LISTS)}
-    lengths = {page.relative_to(ROOT).as_posix(): len(page.read_text(encoding="utf-8").splitlines()) for page in pages}
-    assert {page: count for page, count in lengths.items() if count >= 200} == {}
+def test_pages_are_few_and_short() -> None:
+    texts = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in ALL}
+    assert len(texts) <= 26
+    assert sum(len(text.split()) for text in texts.values()) <= 30_000
+    assert [name for name, text in texts.items() if max(map(len, text.splitlines())) > 120] == []
+    elsewhere = {
+        path for folder in ("collector", "tests", "tools", "pytest_msprobe") for path in (ROOT / folder).rglob("*.md")
+    }
+    assert elsewhere == set()
+
+
+def test_the_glossary_has_the_words_of_an_answer() -> None:
+    from pytest_msprobe.diagnosis.value import _KIND_WORDS, WORDS, Confidence
+
+    bold = " ".join(re.findall(r"\*\*(.*?)\*\*", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.DOTALL)).split()
+    words = {*WORDS.values(), *_KIND_WORDS.values(), *get_args(Confidence)}
+    assert {word for word in words if word not in " ".join(bold)} == set()
+
+
+def test_pages_that_the_code_names_exist() -> None:
+    folders = ("pytest_msprobe", "collector", "extensions", "conftest_templates", "tools", "tests", "skills", ".ci")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files = [path for path in paths if path.suffix in SOURCES and "dumps" not in path.parts]
+    assert len(files) > 500
+    page = re.compile(r"\b(?:docs|extensions|quality)/[a-z_/]+\.md\b")
+    named = {(path, name) for path in files for name in page.findall(path.read_text(encoding="utf-8"))}
+    assert {(path.name, name) for path, name in named if not (ROOT / name).exists()} == set()
 
 
 def headings(page: Path) -> set[str]:
@@ -106,9 +130,20 @@ def test_ci_jobs_are_valid(job: str, schema: str) -> None:
 @pytest.mark.parametrize("job", sorted(path.name for path in (DOCS / "ci").iterdir()))
 def test_ci_jobs_install_what_one_variable_names_and_write_the_page(job: str) -> None:
     text = (DOCS / "ci" / job).read_text(encoding="utf-8")
-    assert re.findall(r"pip install (.*)", text) == ['"$MSPROBE"' + ("'" if job == "Jenkinsfile" else "")]
+    assert set(re.findall(r"pip install (.*)", text)) == {'"$MSPROBE"' + ("'" if job == "Jenkinsfile" else "")}
     assert re.findall(r"pytest_msprobe-\S+?\.whl", text) == [f"pytest_msprobe-{__version__}-py3-none-any.whl"]
     assert re.search(r"--(?:msprobe-)?page[= ]\w+/page\.html", text)
+
+
+def test_ci_jobs_collect_diagnose_and_compare() -> None:
+    texts = "".join((DOCS / "ci" / job).read_text(encoding="utf-8") for job in ("github-actions.yml", "gitlab-ci.yml"))
+    for command in (
+        "msprobe_collector collect",
+        "pytest_msprobe diagnose",
+        "--msprobe-golden=",
+        "pytest_msprobe merge",
+    ):
+        assert command in texts
 
 
 def test_only_the_clone_is_installed_from_the_working_folder() -> None:
@@ -119,13 +154,13 @@ def test_only_the_clone_is_installed_from_the_working_folder() -> None:
         for line in page.read_text(encoding="utf-8").splitlines()
         if re.search(r"pip install [^`]*'?\.(?:\[|'| |$)", line)
     }
-    assert {page for page, _ in found} == {"README.md", "CONTRIBUTING.md"}
+    assert {page for page, _ in found} == {"README.md", "CONTRIBUTING.md", "docs/index.md", "docs/new_suite.md"}
     (place,) = re.findall(r"pip install './pytest_msprobe-(.*)-py3-none-any", (ROOT / "README.md").read_text("utf-8"))
     assert place == __version__
 
 
 def test_import_lines_of_the_existing_tool_have_a_replacement_that_works() -> None:
-    table = (DOCS / "migration.md").read_text(encoding="utf-8").partition("Import lines change:")[2]
+    table = (DOCS / "migration.md").read_text(encoding="utf-8").partition("Import lines")[2]
     rows = re.findall(r"^\| (.*?) \| (.*?) \|$", table, flags=re.MULTILINE)
     for _, ours in rows:
         for line in re.findall(r"`(from [^`]*)`", ours):
@@ -142,7 +177,7 @@ def test_steps_of_examples_begin_at_0() -> None:
     """A later step differs already where an earlier one did."""
     files = [*PAGES, *(ROOT / "collector" / "examples").rglob("*.json")]
     steps = [found for file in files for found in re.findall(r'"step": \[(\d+)', file.read_text(encoding="utf-8"))]
-    assert len(steps) > 4
+    assert len(steps) > 2
     assert set(steps) == {"0"}
 
 

@@ -192,7 +192,7 @@ def report_in_process(runs: Sequence[InProcess]) -> None:
 
 
 def describe_machine() -> str:
-    """Processor count and versions, for the tables in README.md."""
+    """Processor count and versions, to give beside figures."""
     packages = ("pytest", "numpy", "mindspore", "torch")
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
     return f"{os.cpu_count()} CPU cores, {platform.platform()}, Python {platform.python_version()}, {versions}"

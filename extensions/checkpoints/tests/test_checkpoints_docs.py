@@ -1,4 +1,4 @@
-"""The example in docs/checkpoints.md, executed as printed."""
+"""The example in extensions/checkpoints/README.md, executed as printed."""
 
 from __future__ import annotations
 

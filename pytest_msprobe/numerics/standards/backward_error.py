@@ -1,6 +1,6 @@
 """The standard `backward-error`: is the output the exact result of inputs that are off by a few rounding errors?
 
-docs/backward_error.md derives the model, states its assumptions and says where it fails.
+docs/standards.md derives the model, states its assumptions and says where it fails.
 """
 
 from __future__ import annotations

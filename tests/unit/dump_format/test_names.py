@@ -127,7 +127,7 @@ def test_any_text_is_either_a_name_whose_parts_give_it_back_or_refused(text: str
 
 
 @pytest.mark.parametrize(
-    ("dump", "records", "calls"),  # the numbers that tests/dumps/README.md states
+    ("dump", "records", "calls"),  # the numbers that tests/real_dumps.py states
     [
         ("quickstart/dump.json", 1, 1),
         ("gpt_tiny_statistics/step0/proc0/dump.json", 180, 90),

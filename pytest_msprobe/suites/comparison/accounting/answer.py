@@ -92,7 +92,7 @@ class Answer(Wire, msgspec.Struct, frozen=True):
 
     Attributes:
         text: the paragraph.
-        outcome: see docs/accounting.md.
+        outcome: see docs/two_runs.md.
         is_known: whether tensors were computed again, so that nothing else may be said of where the runs part.
         first: where they part; None where no value is in question.
         sentences: what is wrong by the item at fault, as `CALL.PART`, where its own row does not say it.

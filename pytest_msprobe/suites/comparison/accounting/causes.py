@@ -29,7 +29,7 @@ class Fault:
 
     Attributes:
         step: first record at fault, or first one that uses the value at fault.
-        kind: see docs/diagnosis.md.
+        kind: see docs/two_runs.md.
         side: `target`, `golden` or `both`.
         value: place in the record.
         name: of a parameter.

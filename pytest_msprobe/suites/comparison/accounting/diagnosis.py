@@ -115,7 +115,7 @@ class RunDiagnosis:
 
     @property
     def outcome(self) -> Outcome:
-        """See docs/accounting.md."""
+        """See docs/two_runs.md."""
         if self.basis != "tensors":
             if not any_differs(self.steps):
                 return "equal"

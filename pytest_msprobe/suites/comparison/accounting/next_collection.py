@@ -34,7 +34,7 @@ Level = Literal["L0", "L1", "mix"]
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What config.json of one run has besides `dump_path`: documented in docs/reference/config.md."""
+    """What config.json of one run has besides `dump_path`: documented in docs/collecting.md."""
 
     task: Literal["tensor"]
     level: Level

@@ -326,7 +326,7 @@ def test_reading_loads_neither_numpy_nor_a_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs" / "reference" / "config.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "collecting.md").read_text(encoding="utf-8")
 DOCUMENTED = set(re.findall(r"`([a-z_{}.]+)`", PAGE))
 
 
