@@ -1,19 +1,13 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from debugger_fixtures import make_debugger, records, step_folder
+from shared_fixtures import keep_floating_point_mode, pytest_runtest_setup
 
-from pytest_msprobe.engines.process import restore_subnormals
+__all__ = ["keep_floating_point_mode", "make_debugger", "pytest_runtest_setup", "records", "step_folder"]
 
-__all__ = ["make_debugger", "records", "step_folder"]
-
-# For the package `quality`. Last, so that an installed pytest_msprobe is tested, not the one beside it.
-sys.path.append(str(Path(__file__).parents[3]))
 NEEDS = {"test_pytorch_laws.py": "torch", "test_laws_of_dumps.py": "torch", "test_mindspore_laws.py": "mindspore"}
 collect_ignore = [name for name, needed in NEEDS.items() if importlib.util.find_spec(needed) is None]
 
@@ -23,13 +17,6 @@ def debugger_type():
     from msprobe_collector.pytorch import PrecisionDebugger
 
     return PrecisionDebugger
-
-
-@pytest.fixture(autouse=True)
-def _default_floating_point_mode() -> Iterator[None]:
-    """Tests that call MindSpore directly must not leave flush-to-zero to the next."""
-    yield
-    restore_subnormals()
 
 
 @pytest.fixture(autouse=True)
