@@ -12,7 +12,7 @@ STEPS = 10
 LENGTH = 12
 WORDS = 32
 
-ms.set_device("CPU")
+ms.set_context(device_target="CPU")  # unlike set_device also allowed when kernels have run
 
 
 class Mlp(nn.Cell):
