@@ -45,9 +45,7 @@ def test_deviations_name_samples() -> None:
     assert set(DEVIATIONS) <= {sample.text for sample in SAMPLES}
 
 
-@pytest.mark.filterwarnings("ignore")
-@in_groups(SAMPLES)
-def test_gradients_agree(samples: list[Sample], torch_engine: TorchEngine, mindspore_engine: MindSporeEngine) -> None:
+def _compare_gradients(samples: list[Sample], torch_engine: TorchEngine, mindspore_engine: MindSporeEngine) -> None:
     def compare(sample: Sample) -> None:
         call = as_call(sample)
         wanted = _float_leaves(call)
@@ -61,6 +59,23 @@ def test_gradients_agree(samples: list[Sample], torch_engine: TorchEngine, minds
             np.testing.assert_allclose(actual, right, rtol=1e-3, atol=1e-3, err_msg=str(path))
 
     compare_each(samples, "gradients", compare, DEVIATIONS)
+
+
+@pytest.mark.filterwarnings("ignore")
+@in_groups(SAMPLES)
+def test_gradients_agree(samples: list[Sample], torch_engine: TorchEngine, mindspore_engine: MindSporeEngine) -> None:
+    _compare_gradients(samples, torch_engine, mindspore_engine)
+
+
+def test_a_counterpart_that_loses_its_gradient_fails(
+    torch_engine: TorchEngine, mindspore_engine: MindSporeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    samples = [sample for sample in SAMPLES if sample.text in ("Mint.cosh(X)", "Mint.sinh(X)")]
+    monkeypatch.setattr(torch, "sinh", lambda x: x.detach().sinh())
+    with pytest.raises(AssertionError, match=r"\AMint\.sinh\(X\): not compared, .* has no gradient[^\n]*\Z"):
+        _compare_gradients(samples, torch_engine, mindspore_engine)
 
 
 @pytest.mark.filterwarnings("ignore")
