@@ -16,6 +16,7 @@ from real_dumps import real_dumps
 from report_reader import Reports
 
 from pytest_msprobe.engines.process import restore_subnormals
+from pytest_msprobe.run.settings import names_a_dump
 
 # pytest loads this file also for a dump in this repository: nothing here may do anything for what is no Python test, or
 # need the extra `test`.
@@ -47,8 +48,14 @@ LEFT_OUT = {TESTS / name: needed for name, needed in NEEDS.items() if importlib.
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(module): skipped where this optional dependency is not installed")
     config.pluginmanager.register(ExpectedSkips(), "expected-skips")
+    if names_a_dump(config) or hasattr(config, "workerinput"):
+        return
+    arguments = config.invocation_params.args
+    if not any(argument.startswith("-m") or ".py" in argument for argument in map(str, arguments)):
+        config.option.markexpr = "not slow"  # a run of folders; `-m ""` runs everything
+    if getattr(config.option, "dist", "no") == "load" and "--dist" not in " ".join(map(str, arguments)):
+        config.option.dist = "loadscope"  # each fixture of a module is made once
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -27,6 +27,15 @@ def pytest_msprobe_verdict(row):
 """
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Take the mark `one_suite` for `slow` with every suite but the first."""
+    for item in items:
+        suite = getattr(item, "callspec", None) and item.callspec.params.get("suite")
+        if suite not in (None, NAMES[0]) and item.get_closest_marker("one_suite"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(params=NAMES)
 def suite(request: pytest.FixtureRequest) -> str:
     """Name of a suite."""

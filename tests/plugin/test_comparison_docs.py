@@ -23,6 +23,7 @@ def test_the_example_prints_what_the_page_says(pytester: pytest.Pytester) -> Non
     result.stdout.fnmatch_lines(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("mindspore")
 @pytest.mark.needs("torch")
 def test_a_mindspore_and_a_pytorch_gpt_of_equal_weights_agree(pytester: pytest.Pytester) -> None:

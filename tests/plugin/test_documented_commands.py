@@ -301,6 +301,7 @@ def results(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tup
 Results = dict[tuple[str, tuple[str, ...]], list[Any]]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("block", "command"),

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = (Path(__file__).parents[2] / "docs" / "first_verdict.md").read_text(encoding="utf-8")
 
 #: What a stranger has: nothing in it knows of the collector.
@@ -37,6 +39,7 @@ def block(name: str, kind: str) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_the_last_commands_give_the_verdict_that_the_page_shows(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     commands = block("first verdict", "bash").splitlines()

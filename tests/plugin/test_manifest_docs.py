@@ -13,6 +13,7 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "manifest.md"
 
 
+@pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
     text = PAGE.read_text(encoding="utf-8")
@@ -28,6 +29,7 @@ def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
         assert (done.stdout, done.returncode) == (output, int("pytest_msprobe" in command)), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_entries_of_the_catalogue_are_named_first(tmp_path: Path) -> None:
     from tools.manifests.__main__ import answered

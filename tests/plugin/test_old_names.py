@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 from packaging.version import Version
+from slow_parameters import WITH_WORKERS
 
 import pytest_msprobe
 from pytest_msprobe.run.old_names import GONE_IN, OLD_NAMES, OldName
@@ -65,7 +66,7 @@ def test_an_old_name_means_the_new_one(pytester: pytest.Pytester, renamed: OldNa
     assert found == [Path.cwd() / value if isinstance(value, Path) else value] * 2
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "workers"])
+@WITH_WORKERS
 def test_one_warning_names_all_new_names_and_the_release(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     write_dump(pytester.path)
     pytester.makeini("[pytest]\nmsprobe_save_error_data = true\n")

@@ -12,6 +12,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["repeat.md", "precheck.md"])
 def test_the_example_prints_what_the_page_says(pytester: pytest.Pytester, dumps: Path, page: str) -> None:
     pytest.importorskip("mindspore")
