@@ -8,14 +8,18 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from expected_skips import ExpectedSkips
 from shared_fixtures import dumps, keep_floating_point_mode, pytest_runtest_setup, reports
 
+from pytest_msprobe.run.settings import names_a_dump
+
 __all__ = ["dumps", "keep_floating_point_mode", "pytest_runtest_setup", "reports"]
 
-# pytest loads this file also for a dump that is checked inside this repository, where the test extra may be missing.
+# pytest loads this file also for a dump in this repository: nothing here may do anything for what is no Python test, or
+# need the extra `test`.
 if importlib.util.find_spec("hypothesis"):
     from hypothesis import settings
 
@@ -26,8 +30,8 @@ if importlib.util.find_spec("hypothesis"):
 TESTS = Path(__file__).parent
 # For the package `tools`. Last, so that an installed pytest_msprobe is tested, not the one beside `tools`.
 sys.path.append(str(TESTS.parent))
-#: Folders and modules of tests that import a framework, and which. Where it is not installed they are left out, and the
-#: end of the run says so. Tests that import one while they run are marked `needs`.
+#: Folders and modules of tests that import a framework, and which: they are skipped where it is not installed. Tests
+#: that import one while they run are marked `needs`.
 NEEDS = {
     "collector": "mindspore",
     "plugin/test_engines.py": "torch",
@@ -43,12 +47,20 @@ LEFT_OUT = {TESTS / name: needed for name, needed in NEEDS.items() if importlib.
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ExpectedSkips(), "expected-skips")
+    if names_a_dump(config) or hasattr(config, "workerinput"):
+        return
+    arguments = config.invocation_params.args
+    if not any(argument.startswith("-m") or ".py" in argument for argument in map(str, arguments)):
+        config.option.markexpr = "not slow"  # a run of folders; `-m ""` runs everything
+    if getattr(config.option, "dist", "no") == "load" and "--dist" not in " ".join(map(str, arguments)):
+        config.option.dist = "loadscope"  # each fixture of a module is made once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _session_of_tests() -> None:
     # Workers have a width of 80, to which the runs inside tests would wrap their texts.
     os.environ.pop("COLUMNS", None)
-    config.pluginmanager.register(ExpectedSkips(TESTS / "expected_skips.txt"), "expected-skips")
-
-
-def pytest_collection_finish() -> None:
     # 15,000 items live to the end: they need not be passed by each collection of garbage, nor by the collector where it
     # looks through the objects of the process for models and optimizers.
     gc.freeze()
@@ -72,12 +84,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     return pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    return True if LEFT_OUT.keys() & {collection_path, *collection_path.parents} else None
+class _LeftOut(pytest.Module):
+    """A module of tests that need a framework which is not installed."""
+
+    def collect(self) -> NoReturn:
+        needed = next(LEFT_OUT[path] for path in (self.path, *self.path.parents) if path in LEFT_OUT)
+        pytest.skip(f"{needed} is not installed", allow_module_level=True)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if config.getoption("msprobe_dump", None):
-        return  # a dump of this repository is checked, not the project
-    for path, needed in LEFT_OUT.items():
-        terminalreporter.write_line(f"left out: {path.relative_to(TESTS).as_posix()}: {needed} is not installed")
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    if LEFT_OUT.keys() & {module_path, *module_path.parents}:
+        return _LeftOut.from_parent(parent, path=module_path)
+    return None

@@ -13,6 +13,8 @@ import pytest
 from open_page import Page
 from page_reader import page_content
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
 PageOf = Callable[[str], Path]

@@ -19,6 +19,8 @@ from page_reader import page_content
 
 from tools.vendor import fetched, member
 
+pytestmark = pytest.mark.slow
+
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
 WIDTHS = (390, 1280)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from slow_parameters import slow
 
 # MindSpore launches synchronously in the other tests, and cannot go back within a process.
 SCRIPT = """
@@ -70,11 +71,13 @@ def said(config: str) -> list[str]:
 @pytest.mark.parametrize(
     "configuration",
     [
-        {"level": "L0"},
-        {"level": "L1"},
         {"level": "mix", "task": "tensor"},
-        {"level": "L1", "statistics": {"data_mode": ["backward"]}},
-        {"level": "L1", "async_dump": True, "statistics": {"list": ["add"]}},
+        *slow(
+            {"level": "L0"},
+            {"level": "L1"},
+            {"level": "L1", "statistics": {"data_mode": ["backward"]}},
+            {"level": "L1", "async_dump": True, "statistics": {"list": ["add"]}},
+        ),
     ],
     ids=str,
 )

@@ -10,6 +10,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, amp, mint, nn
+from slow_parameters import slow
 
 
 class Network(nn.Cell):
@@ -33,7 +34,7 @@ def by_cell() -> nn.Cell:
 
 # Its expander of gradients now and then finds one input too few: "LayerNormGrad, the index 7 is out of range".
 @pytest.mark.graph_compiler
-@pytest.mark.parametrize("make_network", [automatic, by_cell])
+@pytest.mark.parametrize("make_network", [*slow(automatic), by_cell])
 def test_nothing_fails_in_a_right_step(
     make_debugger: Any,
     records: Any,

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from two_ranks import run_on_two_ranks
 
+pytestmark = pytest.mark.slow
+
 TRAIN = """
 import sys
 import numpy as np

@@ -17,6 +17,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.dataset import NumpySlicesDataset
 from mindspore.train import Model
+from slow_parameters import slow
 
 from msprobe_collector import MsprobeStep
 from msprobe_collector.debugger import DebuggerError
@@ -24,7 +25,13 @@ from msprobe_collector.debugger import DebuggerError
 pytestmark = pytest.mark.graph_compiler
 
 
-@pytest.fixture(params=["graph", "jit", "jit function", "jit of the network"])
+@pytest.fixture(
+    params=[
+        "graph",
+        "jit",
+        *slow("jit function", "jit of the network"),
+    ]
+)
 def way(request):
     """How the network gets into a graph."""
     return request.param
@@ -403,6 +410,7 @@ def example(tmp_path_factory):
     return folder, printed
 
 
+@pytest.mark.slow
 def test_the_example_trains_alike_in_both_modes_and_its_dumps_agree(example):
     folder, (graph, pynative, overflow, comparison) = example
     assert re.findall(r"step \d: loss [\d.]+", graph) == re.findall(r"step \d: loss [\d.]+", pynative)

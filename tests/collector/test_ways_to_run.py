@@ -212,9 +212,15 @@ def looks(net):
     return functions, on_cells, [len(parameter.hooks()) for parameter in net.get_parameters()], sorted(vars(net.power))
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=pytest.mark.graph_compiler) if way == "jit" else way for way in WAYS]
-)
+#: The ways that a run of folders takes.
+USUAL = ("in place", "thread", "exception in a call", "recompute", "jit")
+
+
+def _marks(way):
+    return [*([pytest.mark.graph_compiler] if way == "jit" else []), *([] if way in USUAL else [pytest.mark.slow])]
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=_marks(way)) for way in WAYS])
 def test_results_are_equal_and_nothing_is_left(way, make_debugger, step_folder):
     plain_net, plain = run(way)
     before = looks(plain_net)

@@ -100,6 +100,7 @@ def test_an_earlier_dump_leaves_no_sketches(framework, make_debugger, step_folde
         assert (step_folder() / "sketches.bin").exists() == (mode == "sketch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [110_000, 150_000])
 def test_a_full_disk_leaves_rows_that_are_whole(framework, tmp_path, size):
     script = TRAIN_ON_A_DISK_OF.replace('level="L1", task="tensor"', 'level="L1", config_path=sys.argv[3]').replace(
@@ -135,6 +136,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_training_leaves_a_readable_prefix(framework, tmp_path):
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"task": "statistics", "statistics": {"summary_mode": "sketch"}}))

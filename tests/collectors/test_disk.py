@@ -35,6 +35,7 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return result
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_ends_no_training_and_the_files_stay_whole(framework, tmp_path):
     result = run(framework.script + TRAIN_WITH_LITTLE_ROOM, tmp_path / "dump")
     assert "File too large" in result.stderr
@@ -82,6 +83,7 @@ with debugger.collect(training.net, rank_id=0):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 100, 1_000, 20_000, 100_000])
 def test_a_full_disk_leaves_no_empty_file_and_no_record_of_a_tensor_that_is_not_whole(framework, tmp_path, size):
     result = run(framework.script + TRAIN_ON_A_DISK_OF, tmp_path / "dump", size)

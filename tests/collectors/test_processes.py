@@ -71,6 +71,7 @@ def test_a_file_without_its_end_is_read_up_to_there(tmp_path, cut):
     assert dump.forward("Mint.square.0") is not None
 
 
+@pytest.mark.slow
 def test_two_processes_write_beside_each_other(framework, tmp_path):
     end = "debugger.stop(); debugger.step()"
     processes = [train(framework, tmp_path, end=end, rank=rank, level="L1") for rank in (0, 1)]
@@ -83,6 +84,7 @@ def test_two_processes_write_beside_each_other(framework, tmp_path):
     assert len(first.record_names) == framework.records["L1"]
 
 
+@pytest.mark.slow
 def test_a_second_process_of_one_rank_writes_beside_the_first(framework, tmp_path):
     wait = "sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.readline()"
     waiting = f"{wait}; debugger.stop(); debugger.step()"
@@ -103,6 +105,7 @@ def test_a_second_process_of_one_rank_writes_beside_the_first(framework, tmp_pat
     assert dumps[0].record_names == dumps[1].record_names
 
 
+@pytest.mark.slow
 def test_runs_without_ranks_write_to_one_folder_and_at_a_time_beside_each_other(framework, tmp_path):
     end = "debugger.stop(); debugger.step()"
     output, _ = train(framework, tmp_path, end=end, level="mix").communicate(timeout=120)
@@ -121,6 +124,7 @@ def test_runs_without_ranks_write_to_one_folder_and_at_a_time_beside_each_other(
     assert [len(dump.record_names) for dump in dumps] == [framework.records["L1"]] * 2
 
 
+@pytest.mark.slow
 def test_a_second_run_replaces_what_stands_in_its_folders_and_says_what_it_keeps(framework, tmp_path):
     end = "debugger.stop(); debugger.step()"
     for level, more in (("mix", "; debugger.start(training.net); training.step(); debugger.stop()"), ("L1", "")):

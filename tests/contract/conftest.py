@@ -40,6 +40,15 @@ def _package_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
     return package_of
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Take the mark `one_suite` for `slow` with every suite but the first."""
+    for item in items:
+        suite = getattr(item, "callspec", None) and item.callspec.params.get("suite")
+        if suite not in (None, NAMES[0]) and item.get_closest_marker("one_suite"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(params=NAMES)
 def suite(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _package_of: Callable[[str], Path]) -> str:
     """Name of a suite, which every process of the test has."""

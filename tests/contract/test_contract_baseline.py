@@ -14,6 +14,8 @@ from contract_samples import SAMPLES
 
 from pytest_msprobe.__main__ import main
 
+pytestmark = pytest.mark.one_suite
+
 Content = dict[str, Any]
 
 

@@ -23,6 +23,7 @@ def test_the_answer_names_a_failed_item_and_says_where_it_is(plain: Run) -> None
     assert found["next"], "a fault without a next step"
 
 
+@pytest.mark.one_suite
 def test_each_command_that_is_named_next_judges_something(plain: Run, workspace: Workspace, tmp_path: Path) -> None:
     commands = [each["arguments"] for each in plain.diagnosis["next"] if each["arguments"]]
     assert commands or plain.diagnosis["suite"] == "gradients", "gradients of a step are collected again"
@@ -38,6 +39,7 @@ def test_each_command_that_is_named_next_judges_something(plain: Run, workspace:
             assert f"next: {shlex.join(command)}\n" not in ended.stdout, "it names itself"
 
 
+@pytest.mark.one_suite
 def test_input_that_cannot_be_read_is_said(workspace: Workspace, plain: Run) -> None:
     """The files of one dump, or of one step of gradients, are torn: the others are judged."""
     torn = workspace.folder / Path(plain.rows[-1]["dump"]).relative_to(plain.folder)
@@ -51,6 +53,7 @@ def test_input_that_cannot_be_read_is_said(workspace: Workspace, plain: Run) -> 
     assert any(torn.name in line for line in told), told
 
 
+@pytest.mark.one_suite
 def test_a_run_that_cannot_begin_says_why(workspace: Workspace) -> None:
     """The answer of an earlier run does not stay."""
     option = f"{workspace.sample.arguments[0].partition('=')[0]}=nowhere"
@@ -63,6 +66,7 @@ def test_a_run_that_cannot_begin_says_why(workspace: Workspace) -> None:
     assert any("nowhere" in each["why"] for each in first.diagnosis["cannot_say"])
 
 
+@pytest.mark.one_suite
 def test_a_file_of_somebody_else_stays(workspace: Workspace) -> None:
     notes = workspace.folder / "notes.json"
     notes.write_text("[1, 2]", encoding="utf-8")

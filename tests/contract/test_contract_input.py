@@ -282,6 +282,7 @@ def test_input_is_used_refused_or_said_to_be_left_out(places: dict[str, Path], s
     assert not found, "\n".join(found)
 
 
+@pytest.mark.one_suite
 def test_an_environment_variable_is_not_taken_for_an_option(
     workspace: Workspace, suite: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

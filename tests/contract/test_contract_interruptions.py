@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from contract_runs import Run, Workspace, comparable, comparable_diagnosis, judge_that, read_rows
+from slow_parameters import WITH_WORKERS
+
+pytestmark = pytest.mark.one_suite
 
 HANG = "if not Path('go').exists(): Path('reached').touch(); time.sleep(60)"
-SIDES = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "workers"])
 
 
 def middle(plain: Run) -> str:
@@ -18,7 +20,7 @@ def middle(plain: Run) -> str:
     return passing[len(passing) // 2]
 
 
-@SIDES
+@WITH_WORKERS
 def test_ctrl_c_keeps_the_rows_so_far(workspace: Workspace, plain: Run, workers: tuple[str, ...]) -> None:
     conftest = judge_that(HANG, plain.by_id[middle(plain)])
     run = workspace.run_until("reached", *workers, conftest=conftest, send=signal.SIGINT, rows=3, is_settled=True)
@@ -32,7 +34,7 @@ def test_ctrl_c_keeps_the_rows_so_far(workspace: Workspace, plain: Run, workers:
     assert found == {node_id: usual[node_id] for node_id in found}
 
 
-@SIDES
+@WITH_WORKERS
 def test_a_killed_run_is_continued(
     workspace: Workspace, plain: Run, plain_tables: dict[str, list[str]], workers: tuple[str, ...]
 ) -> None:

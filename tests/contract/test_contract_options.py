@@ -142,6 +142,7 @@ def test_options_are_honoured_or_refused(workspace: Workspace, suite: str) -> No
     assert not any(found), "\n".join(filter(None, found))
 
 
+@pytest.mark.one_suite
 @pytest.mark.parametrize("option", FOR_WORKERS)
 def test_options_for_workers_are_honoured_or_refused(workspace: Workspace, plain: Run, suite: str, option: str) -> None:
     """With two workers every record has its row; of a suite that compares devices, one on each device."""
@@ -159,6 +160,7 @@ def test_options_for_workers_are_honoured_or_refused(workspace: Workspace, plain
     assert_whole(run, dict.fromkeys(ids))
 
 
+@pytest.mark.one_suite
 def test_an_ini_value_that_has_no_effect_is_no_error(workspace: Workspace, suite: str) -> None:
     """A project's ini file serves runs of all its suites."""
     (workspace.folder / "pytest.ini").write_text("[pytest]\nmsprobe_cosine = 0.9\nmsprobe_gradient_drop = 0.9\n")

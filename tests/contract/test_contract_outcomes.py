@@ -7,6 +7,9 @@ from collections import Counter
 
 import pytest
 from contract_runs import Run, Workspace, assert_whole, judge_that
+from slow_parameters import WITH_WORKERS
+
+pytestmark = pytest.mark.one_suite
 
 MARKS = """
 import pytest
@@ -19,7 +22,6 @@ def pytest_collection_modifyitems(items):
         if name:
             item.add_marker(getattr(pytest.mark, name)(**arguments))
 """
-SIDES = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "workers"])
 
 
 def unusual(plain: Run) -> tuple[str, dict[str, tuple[str, str]]]:
@@ -42,7 +44,7 @@ def unusual(plain: Run) -> tuple[str, dict[str, tuple[str, str]]]:
     return MARKS.format(marks=marks) + broken, changed
 
 
-@SIDES
+@WITH_WORKERS
 def test_marks_and_an_exception_in_the_judge(workspace: Workspace, plain: Run, workers: tuple[str, ...]) -> None:
     conftest, changed = unusual(plain)
     run = workspace.run(*workers, conftest=conftest, reports=True)

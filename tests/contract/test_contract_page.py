@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from contract_runs import Run, Workspace
 from page_reader import page_content, page_rows
 
@@ -57,6 +58,7 @@ def test_a_page_of_the_rows_is_the_page_of_the_run(plain: Run) -> None:
     assert without_times(made) == without_times(plain.out / "own_page.html")
 
 
+@pytest.mark.one_suite
 def test_a_page_needs_no_file_of_rows(workspace: Workspace, plain: Run) -> None:
     run = workspace.run("--msprobe-jsonl=", "--msprobe-page=alone.html", out="quiet")
     assert [*(workspace.folder / "quiet").glob("*.jsonl")] == []
@@ -66,6 +68,7 @@ def test_a_page_needs_no_file_of_rows(workspace: Workspace, plain: Run) -> None:
     ]
 
 
+@pytest.mark.one_suite
 def test_shards_make_one_page(workspace: Workspace, plain: Run) -> None:
     runs = workspace.run_all([f"--msprobe-shard={number}/2"] for number in (1, 2))
     made = make_page(workspace.folder / "both.html", *(run.out / "rows.jsonl" for run in runs))

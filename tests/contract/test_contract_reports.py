@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from contract_runs import Run, Workspace, assert_whole
 from contract_samples import SAMPLES
 
@@ -76,6 +77,7 @@ def test_no_framework_is_loaded_for_recorded_values_but_that_of_a_benchmark(work
     assert [name for name in plain.frameworks if name not in workspace.sample.benchmarks] == []
 
 
+@pytest.mark.one_suite
 def test_the_only_output_is_what_was_asked_for(workspace: Workspace, plain: Run) -> None:
     """The same verdicts without any report, and the same exit code."""
     run = workspace.run("--msprobe-jsonl=", out="quiet")

@@ -45,6 +45,7 @@ def test_markers_keywords_and_deselect(workspace: Workspace, plain: Run, suite: 
         assert {i: plain.outcomes[i] for i in expected} == run.outcomes, arguments
 
 
+@pytest.mark.one_suite
 def test_shards_are_disjoint_and_together_the_whole(workspace: Workspace, plain: Run) -> None:
     runs = workspace.run_all([f"--msprobe-shard={number}/{SHARDS}"] for number in range(1, SHARDS + 1))
     parts = [[row["node_id"] for row in run.rows] for run in runs]
@@ -57,6 +58,7 @@ def test_shards_are_disjoint_and_together_the_whole(workspace: Workspace, plain:
         assert run.deselected == plain.by_id.keys() - {*part}
 
 
+@pytest.mark.one_suite
 def test_a_hook_selects(workspace: Workspace, plain: Run) -> None:
     """The first call that is asked for is left out, with all its records."""
     conftest = (
@@ -74,6 +76,7 @@ def test_a_hook_selects(workspace: Workspace, plain: Run) -> None:
     assert not {scope(i) for i in left_out} & {scope(i) for i in kept}
 
 
+@pytest.mark.one_suite
 def test_a_selection_that_raises_is_a_usage_error(workspace: Workspace) -> None:
     run = workspace.run(conftest="def pytest_msprobe_select(api):\n    return api.nonsense\n")
     assert run.exit_code == pytest.ExitCode.USAGE_ERROR

@@ -29,6 +29,12 @@ def _split(x: Array, size: int) -> tuple[Array, ...]:
     return tuple(x[start : start + size] for start in range(0, len(x), size))
 
 
+def _matmul(x: Array, y: Array) -> Array:
+    """Add up in one order for all shapes, which `@` does not on every machine."""
+    total: Array = (x[:, :, None] * y[None]).sum(axis=1)
+    return total
+
+
 def _topk(x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Array, Array]:
     order = np.argsort(-x if largest else x, axis=dim, kind="stable")
     chosen = np.take(order, np.arange(k), axis=dim)
@@ -47,7 +53,7 @@ OPERATORS: dict[str, Operator] = {
     "exp": Operator(lambda x: (np.exp(x),), lambda g, x: (g[0] * np.exp(x),)),
     "add": Operator(lambda x, y: (x + y,), lambda g, x, y: (g[0], g[0])),
     "mul": Operator(lambda x, y: (x * y,), lambda g, x, y: (g[0] * y, g[0] * x)),
-    "matmul": Operator(lambda x, y: (x @ y,), lambda g, x, y: (g[0] @ y.T, x.T @ g[0])),
+    "matmul": Operator(lambda x, y: (_matmul(x, y),), lambda g, x, y: (_matmul(g[0], y.T), _matmul(x.T, g[0]))),
     "split": Operator(_split, lambda g, x, size: (np.concatenate(g),)),
     "topk": Operator(_topk, _topk_backward),
     "unique": Operator(lambda x, sorted=True: (np.unique(x),)),

@@ -232,6 +232,7 @@ def test_without_the_accounting_distances_judge_as_before(pytester: pytest.Pytes
     assert not result.stdout.str().count("At fault")
 
 
+@pytest.mark.slow
 def test_workers_and_a_resumed_run_come_to_the_same_answer(pytester: pytest.Pytester) -> None:
     options = pair(pytester.path, fault=1.02)
     answer = "--msprobe-diagnosis=diagnosis.json"

@@ -12,6 +12,7 @@ import pytest
 from documented import code, example
 from dump_builder import DumpBuilder
 
+pytestmark = pytest.mark.machine_kernels
 X = np.random.default_rng(0).standard_normal((16, 256)).astype(np.float32)
 WEIGHT = np.random.default_rng(1).standard_normal((128, 256)).astype(np.float32)
 
@@ -41,6 +42,7 @@ def message(pytester: pytest.Pytester, device: str) -> str:
     return row["Message"]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_linear_of_pytorch(pytester: pytest.Pytester) -> None:
     import torch
@@ -75,6 +77,7 @@ def test_linear_of_mindspore(pytester: pytest.Pytester) -> None:
     assert {name for name in expected if f"{name} (batch of " in text} == {name for name in expected if expected[name]}
 
 
+@pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_the_example_prints_what_the_page_says(pytester: pytest.Pytester) -> None:
     import torch
@@ -88,4 +91,5 @@ def test_the_example_prints_what_the_page_says(pytester: pytest.Pytester) -> Non
     if torch.equal(layer(rows)[:1], layer(rows[:1])):
         result.stdout.fnmatch_lines(["rows change with the batch in 0 of *"])  # a machine with another library
     else:
-        result.stdout.fnmatch_lines([line.replace("[", "[[]") for line in command.output])
+        # With other instructions or fewer threads rows also change in larger batches, which ends the line.
+        result.stdout.fnmatch_lines([f"{line.replace('[', '[[]')}*" for line in command.output])

@@ -70,6 +70,7 @@ def without_tensors(value: Any) -> None:
             without_tensors(item)
 
 
+@pytest.mark.slow
 def test_the_modules_around_a_wrong_softmax_and_no_others_are_where_it_is_born(
     pytester: pytest.Pytester, dumps: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_two_equal_runs_say_nothing_of_their_modules(pytester: pytest.Pytester, 
     assert not any(compared(pytester, dumps / "golden", dumps / "golden").values())
 
 
+@pytest.mark.slow
 def test_shards_together_say_what_one_run_says(pytester: pytest.Pytester, dumps: Path) -> None:
     from page_reader import page_content
 

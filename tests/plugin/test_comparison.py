@@ -44,6 +44,7 @@ def test_the_true_cause_is_named_first(pytester: pytest.Pytester, perturbed: Pat
     )
 
 
+@pytest.mark.slow
 def test_workers_write_the_same_table(pytester: pytest.Pytester, perturbed: Path) -> None:
     options = (f"--msprobe-dump={perturbed / 'target'}", f"--msprobe-golden={perturbed / 'golden'}", "--tb=no", "-q")
     pytester.runpytest(*options, "--msprobe-out=one")

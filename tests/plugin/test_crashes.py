@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
+from slow_parameters import WORKERS
 
 from pytest_msprobe.reports.jsonl import read_json_lines
 
@@ -36,6 +37,7 @@ def die_in(pytester: pytest.Pytester, *parts: str, how: str = "os.abort()") -> N
     )
 
 
+@pytest.mark.slow
 def test_an_abort_costs_one_item_and_is_in_every_report(pytester: pytest.Pytester, reports: Reports) -> None:
     dump_of(pytester.path, 25)
     die_in(pytester, "Mint.neg.7::backward")
@@ -62,6 +64,7 @@ def test_an_abort_costs_one_item_and_is_in_every_report(pytester: pytest.Pyteste
     assert again.parseoutcomes()["failed"] == 1
 
 
+@pytest.mark.slow
 def test_more_deaths_than_xdist_would_bear(pytester: pytest.Pytester, reports: Reports) -> None:
     dump_of(pytester.path, 12)
     die_in(pytester, *(f"Mint.neg.{number}::forward" for number in range(0, 12, 2)), how="os._exit(3)")
@@ -72,6 +75,7 @@ def test_more_deaths_than_xdist_would_bear(pytester: pytest.Pytester, reports: R
     assert "with exit code 3" in reports.results["Mint.neg.0"]["Message"]
 
 
+@pytest.mark.slow
 def test_every_worker_has_a_device_of_its_own_also_after_a_death(pytester: pytest.Pytester, reports: Reports) -> None:
     dump_of(pytester.path, 8)
     die_in(pytester, "Mint.neg.3::forward")
@@ -101,6 +105,7 @@ def test_workers_that_do_not_fit_are_a_usage_error(
     assert sentence in result.stderr.str()
 
 
+@pytest.mark.slow
 def test_workers_may_share_a_device_when_asked(pytester: pytest.Pytester) -> None:
     dump_of(pytester.path, 2)
     options = ("-n", "2", "--msprobe-device-ids=4", "--msprobe-workers-per-device=2")
@@ -109,6 +114,7 @@ def test_workers_may_share_a_device_when_asked(pytester: pytest.Pytester) -> Non
     result.stdout.fnmatch_lines(["msprobe: devices of the workers: gw0: 4, gw1: 4"])
 
 
+@pytest.mark.slow
 def test_a_check_that_hangs_without_giving_back_the_gil_is_ended(pytester: pytest.Pytester, reports: Reports) -> None:
     dump_of(pytester.path, 4)
     # A C function called through PyDLL keeps the GIL, as a hanging kernel may.
@@ -139,6 +145,7 @@ sys.meta_path.insert(0, Slow)
 """
 
 
+@pytest.mark.slow
 def test_the_import_of_a_framework_is_not_counted(pytester: pytest.Pytester) -> None:
     dump_of(pytester.path, 2)
     pytester.makeconftest(SLOW_IMPORT)
@@ -146,6 +153,7 @@ def test_the_import_of_a_framework_is_not_counted(pytester: pytest.Pytester) -> 
     pytester.runpytest_subprocess(*options).assert_outcomes(passed=4)
 
 
+@pytest.mark.slow
 def test_the_start_of_a_child_process_is_not_counted(pytester: pytest.Pytester) -> None:
     dump_of(pytester.path, 2)
     python = pytester.path / "slow_python"
@@ -173,7 +181,8 @@ def test_a_worker_that_cannot_start_ends_the_run_with_its_last_words(pytester: p
     assert "ERROR: the worker gw0 could not start: Not properly terminated" in result.stderr.str()
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.slow
+@WORKERS
 def test_failures_before_ctrl_c_are_remembered_for_last_failed(pytester: pytest.Pytester, workers: str) -> None:
     builder = DumpBuilder(pytester.path)
     for number in range(8):
@@ -226,6 +235,7 @@ def end_if_asked():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["Python", "pytest"])
 @pytest.mark.parametrize("deaths", [1, 9])
 def test_a_worker_that_dies_while_it_starts_is_started_again(

@@ -145,6 +145,7 @@ def infinity(folder: Path) -> list[str]:
     return ["target"]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("build", [a_wrong_call, a_wrong_call_of_two_runs, statistics_of_two_runs, infinity])
 def test_each_command_that_is_named_next_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Any) -> None:

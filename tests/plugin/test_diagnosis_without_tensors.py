@@ -158,6 +158,7 @@ def test_equal_tensors_are_said_to_be_equal_where_nothing_is_computed_again(pyte
     assert found["headline"] == "Equal: every compared tensor of 5 records, element by element"
 
 
+@pytest.mark.slow
 def test_workers_come_to_the_same_answer(pytester: pytest.Pytester) -> None:
     step(pytester.path / "target", "fingerprints", fault=1.02)
     step(pytester.path / "golden", "fingerprints")

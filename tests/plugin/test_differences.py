@@ -49,6 +49,7 @@ def documented(dump: str, standard: str) -> Differences:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("standard", ["cosine-maxabs", "backward-error"])
 @pytest.mark.parametrize("dump", NAMES)
 def test_the_page_names_every_difference(pytester: pytest.Pytester, dump: str, standard: str) -> None:

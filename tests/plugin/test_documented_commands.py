@@ -330,6 +330,7 @@ def name_of(value: Block | Command) -> str:
     return value.page if isinstance(value, Block) else " ".join(value.words)[:70]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(("block", "command"), commands_of(FIRST), ids=name_of)
 def test_the_first_commands_run(first_results: Results, block: Block, command: Command) -> None:

@@ -68,7 +68,7 @@ def _dump(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(
+    return pytester.runpytest(
         "--msprobe-dump=dump.json", "--msprobe-device=mindspore:cpu", "--msprobe-edge-cases", *arguments
     )
 
@@ -128,6 +128,7 @@ def test_an_interrupted_run_is_continued(pytester: pytest.Pytester, kind: str) -
     assert {*Reports(pytester.path / ("a" if kind == "csv" else "b")).results} == whole
 
 
+@pytest.mark.slow
 def test_workers_and_shards(pytester: pytest.Pytester) -> None:
     run(pytester, "--msprobe-jsonl=one.jsonl")
     run(pytester, "-n2", "--msprobe-jsonl=two.jsonl")

@@ -180,6 +180,7 @@ print("raised", raised)
 """
 
 
+@pytest.mark.slow
 def test_an_error_that_mindspore_raises_twice_stays_with_its_call() -> None:
     done = subprocess.run([sys.executable, "-c", _ASYNCHRONOUS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -253,6 +254,7 @@ def test_primitives_run_when_they_have_no_attributes() -> None:
         engine.forward(call("Primitive.attribute.MatMul", X, Y), differentiate=())
 
 
+@pytest.mark.slow
 def test_bfloat16_of_mindspore_is_bfloat16(pytester: pytest.Pytester) -> None:
     ones = np.ones((2, 2), np.float32)
     builder = DumpBuilder(pytester.path, real=False).call(

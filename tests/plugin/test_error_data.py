@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
+from slow_parameters import WITH_WORKERS
 
 RANDOM = np.random.default_rng(11)
 A = RANDOM.standard_normal((4, 8)).astype(np.float32)
@@ -43,7 +44,7 @@ def statuses(folder: Path) -> dict[str, tuple[str, str]]:
     }
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+@WITH_WORKERS
 def test_the_folder_is_a_dump_with_the_same_failures(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     dump = faulty_dump(pytester.path / "dump").write()
     run = pytester.runpytest_subprocess  # pytester's runs in one process import parts of PyTorch anew
@@ -98,13 +99,13 @@ def test_random_inputs_become_recorded_ones(pytester: pytest.Pytester) -> None:
     assert Reports(pytester.path / "1").details == Reports(pytester.path / "2").details
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+@WITH_WORKERS
 def test_a_used_up_budget_is_said(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     builder = DumpBuilder(pytester.path / "dump")
     for number in range(6):
         builder.call(f"Mint.exp.{number}", [A], [A])
     size = 128 * 3 + A.nbytes * 4
-    result = pytester.runpytest_subprocess(
+    result = pytester.runpytest(
         f"--msprobe-dump={builder.write()}",
         "--msprobe-error-data=e",
         f"--msprobe-error-data-limit={size * 2 + 10}B",
@@ -168,7 +169,7 @@ def test_no_name_of_the_dump_leaves_the_folder(pytester: pytest.Pytester, name: 
         "import pytest_msprobe.engines.torch_engine as engine\n"
         "engine.lookup = lambda *a: Binding('x', 'torch.exp')\n"
     )
-    result = pytester.runpytest_subprocess(
+    result = pytester.runpytest(
         f"--msprobe-dump={builder.write()}", "--msprobe-error-data=e", "--msprobe-reproducers=r"
     )
     result.assert_outcomes(failed=1)

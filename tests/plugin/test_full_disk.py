@@ -132,6 +132,7 @@ def is_complete(out: Path, files: dict[str, int]) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suite", SUITES)
 def test_no_run_is_a_success_that_lacks_a_row(pytester: pytest.Pytester, samples: Path, suite: str) -> None:
     options, files = SUITES[suite]
@@ -161,6 +162,7 @@ def test_no_run_is_a_success_that_lacks_a_row(pytester: pytest.Pytester, samples
     assert pytest.ExitCode.TESTS_FAILED in codes
 
 
+@pytest.mark.slow
 def test_a_csv_pair_cut_short_anywhere_is_completed(pytester: pytest.Pytester, samples: Path) -> None:
     common = ("--msprobe-dump=target/dump.json", "--capture=sys", "-p", "no:cacheprovider", "-q")
     for size in SIZES:
@@ -192,6 +194,7 @@ def check(result: pytest.RunResult, where: str, *, is_whole: bool, errors: tuple
         assert any(error in text for error in errors), text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suite", SUITES)
 def test_no_run_on_a_small_file_system_is_a_success_that_lacks_a_row(
     pytester: pytest.Pytester, samples: Path, disk: Disk, suite: str

@@ -71,6 +71,7 @@ def test_node_ids_outcomes_rows_and_properties(pytester: pytest.Pytester, runs: 
     assert found["w.step2"]["verdict"] == "error"
 
 
+@pytest.mark.slow
 def test_workers_write_the_same_table(pytester: pytest.Pytester, runs: Path) -> None:
     pytester.runpytest(*RUNS, "--msprobe-out=one")
     result = pytester.runpytest(*RUNS, "--msprobe-out=two", "-n2", "-p", "xdist")
@@ -84,6 +85,7 @@ def test_workers_write_the_same_table(pytester: pytest.Pytester, runs: Path) -> 
     ]
 
 
+@pytest.mark.slow
 def test_last_failed_k_and_one_item(pytester: pytest.Pytester, runs: Path) -> None:
     pytester.runpytest(*RUNS)
     pytester.runpytest(*RUNS, "--lf").assert_outcomes(failed=1)

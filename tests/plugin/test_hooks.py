@@ -268,6 +268,7 @@ def test_altered_outputs_are_judged_and_marked(pytester: pytest.Pytester, report
     result.stdout.fnmatch_lines(["tested: recorded values, altered by pytest_msprobe_outputs; benchmark: *"])
 
 
+@pytest.mark.slow
 def test_verdicts_arrive_once_on_the_writing_process(pytester: pytest.Pytester) -> None:
     hook_dump(pytester.path).write()
     pytester.makeconftest(
@@ -302,6 +303,7 @@ def test_an_observer_that_raises_ends_only_itself(pytester: pytest.Pytester, rep
     assert len(reports.results) == 3
 
 
+@pytest.mark.slow
 def test_hooks_work_in_workers_on_a_dump_elsewhere(
     pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

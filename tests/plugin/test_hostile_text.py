@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 from gradient_runs import write_step
+from slow_parameters import slow
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 INF = np.full((2, 3), np.inf, np.float32)
@@ -115,7 +116,10 @@ SUITES: dict[str, tuple[Callable[[Path], None], list[str]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=SUITES)
+@pytest.fixture(
+    scope="module",
+    params=["precheck", *slow(*(name for name in SUITES if name != "precheck"))],
+)
 def run(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, subprocess.CompletedProcess[bytes]]:

@@ -393,6 +393,7 @@ def rows_of_shards(folder: Path) -> Counter[str]:
     return Counter(row.node_id for path in folder.glob("*.jsonl") for _, row in read_json_lines(path))
 
 
+@pytest.mark.slow
 def test_shards_and_merge_of_the_page(pytester: pytest.Pytester, shell: Callable[..., None]) -> None:
     dump_of(pytester.path / "step0", calls=4)
     (script,) = [block for block in blocks("bash") if "--msprobe-shard=1/2" in block]
@@ -400,6 +401,7 @@ def test_shards_and_merge_of_the_page(pytester: pytest.Pytester, shell: Callable
     assert len(Reports(pytester.path / "merged").results) == 4
 
 
+@pytest.mark.slow
 def test_the_slurm_job_of_the_page(pytester: pytest.Pytester, shell: Callable[..., None]) -> None:
     dump_of(pytester.path / "step0", calls=5, wrong=1)
     (script,) = [block for block in blocks("bash") if "#SBATCH" in block]
@@ -411,6 +413,7 @@ def test_the_slurm_job_of_the_page(pytester: pytest.Pytester, shell: Callable[..
     assert set(seen.values()) == {1}
 
 
+@pytest.mark.slow
 def test_the_kubernetes_job_of_the_page(pytester: pytest.Pytester, shell: Callable[..., None]) -> None:
     dump_of(pytester.path / "step0", calls=5, wrong=1)
     (job,) = map(yaml.safe_load, blocks("yaml"))

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
+from slow_parameters import WORKERS
 
 A = np.random.default_rng(5).standard_normal((4, 8)).astype(np.float32)
 HOSTILE = "<script>alert(1)</script>"
@@ -55,11 +56,11 @@ def run(pytester: pytest.Pytester, builder: DumpBuilder, *arguments: str) -> Pag
     return Page(pytester.path / "page.html")
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@WORKERS
 def test_the_page_shows_figures_and_unfolds_to_the_explanation(pytester: pytest.Pytester, workers: str) -> None:
     path = builder_of_each_verdict(pytester.path).write()
     arguments = (f"--msprobe-dump={path}", "--html=page.html", "--self-contained-html", "-n", workers)
-    pytester.runpytest_subprocess(*arguments).assert_outcomes(passed=2, failed=2, skipped=1)
+    pytester.runpytest(*arguments).assert_outcomes(passed=2, failed=2, skipped=1)
     page = Page(pytester.path / "page.html")
     own = ["API", "Direction", "Dtype", "Shape", "Cosine", "Max abs", "Error/tol", "Device"]
     assert page.columns() == ["Result", *own, "Duration", "Links"]
@@ -174,10 +175,10 @@ def test_several_dumps_are_told_apart(pytester: pytest.Pytester) -> None:
     assert names == ["rank0/Mint.neg.0", "rank1/Mint.neg.0"]
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@WORKERS
 def test_junit_has_a_few_short_properties(pytester: pytest.Pytester, workers: str) -> None:
     path = builder_of_each_verdict(pytester.path).write()
-    pytester.runpytest_subprocess(f"--msprobe-dump={path}", "--junitxml=junit.xml", "-n", workers)
+    pytester.runpytest(f"--msprobe-dump={path}", "--junitxml=junit.xml", "-n", workers)
     tree = ElementTree.parse(pytester.path / "junit.xml")
     found = {
         (case.attrib["classname"], case.attrib["name"]): {

@@ -35,26 +35,26 @@ def test_passed_setups_and_teardowns_are_let_go(
     pytester: pytest.Pytester, wrong_dump: None, workers: tuple[str, ...]
 ) -> None:
     pytester.makeconftest(CONFTEST.format(loud=False))
-    done = pytester.runpytest_subprocess("--msprobe-dump=dump", "--msprobe-device=recorded", *workers)
+    done = pytester.runpytest("--msprobe-dump=dump", "--msprobe-device=recorded", *workers)
     done.stdout.fnmatch_lines(["kept: 0 setups, 0 teardowns", f"*{CALLS} failed*"])
 
 
 def test_a_teardown_that_printed_is_kept_and_shown(pytester: pytest.Pytester, wrong_dump: None) -> None:
     pytester.makeconftest(CONFTEST.format(loud=True))
-    done = pytester.runpytest_subprocess("--msprobe-dump=dump", "--msprobe-device=recorded")
+    done = pytester.runpytest("--msprobe-dump=dump", "--msprobe-device=recorded")
     expected = ["*Captured stdout teardown*", "said in a teardown", f"kept: 0 setups, {CALLS} teardowns"]
     done.stdout.fnmatch_lines(expected)
 
 
 def test_durations_see_all_of_them(pytester: pytest.Pytester, wrong_dump: None) -> None:
     pytester.makeconftest(CONFTEST.format(loud=False))
-    done = pytester.runpytest_subprocess("--msprobe-dump=dump", "--msprobe-device=recorded", "--durations=0", "-vv")
+    done = pytester.runpytest("--msprobe-dump=dump", "--msprobe-device=recorded", "--durations=0", "-vv")
     done.stdout.fnmatch_lines([f"kept: {CALLS} setups, {CALLS} teardowns"])
     done.stdout.fnmatch_lines(["*s setup *Mint.exp.0*"])
 
 
 def test_the_first_failures_are_printed_and_the_summary_is_last(pytester: pytest.Pytester, wrong_dump: None) -> None:
-    done = pytester.runpytest_subprocess("--msprobe-dump=dump", "--msprobe-device=recorded", "--junitxml=all.xml")
+    done = pytester.runpytest("--msprobe-dump=dump", "--msprobe-device=recorded", "--junitxml=all.xml")
     lines = done.stdout.lines
     assert sum(line.startswith("FAILED ") for line in lines) == MOST_FAILURES
     assert sum(line.startswith("____") for line in lines) == MOST_FAILURES
@@ -65,12 +65,12 @@ def test_the_first_failures_are_printed_and_the_summary_is_last(pytester: pytest
 
 
 def test_verbose_prints_all_failures(pytester: pytest.Pytester, wrong_dump: None) -> None:
-    done = pytester.runpytest_subprocess("--msprobe-dump=dump", "--msprobe-device=recorded", "-v")
+    done = pytester.runpytest("--msprobe-dump=dump", "--msprobe-device=recorded", "-v")
     assert sum(line.startswith("FAILED ") for line in done.stdout.lines) == CALLS
 
 
 def test_quiet_prints_counts_and_files_only(pytester: pytest.Pytester, wrong_dump: None) -> None:
-    done = pytester.runpytest_subprocess("--msprobe-dump=dump", "--msprobe-device=recorded", "-q")
+    done = pytester.runpytest("--msprobe-dump=dump", "--msprobe-device=recorded", "-q")
     lines = done.stdout.lines
     start = next(number for number, line in enumerate(lines) if line.strip("=") == " msprobe ")
     assert [line.partition(" ")[0] for line in lines[start + 1 : -1]] == [
@@ -84,7 +84,7 @@ def test_quiet_prints_counts_and_files_only(pytester: pytest.Pytester, wrong_dum
 def test_headlines_name_the_file_where_there_are_several(pytester: pytest.Pytester) -> None:
     for rank in range(2):
         DumpBuilder(pytester.path / f"dump/rank{rank}").call("Mint.exp.0", [X], [X]).write()
-    done = pytester.runpytest_subprocess("--msprobe-dump=dump", "--msprobe-device=recorded")
+    done = pytester.runpytest("--msprobe-dump=dump", "--msprobe-device=recorded")
     done.stdout.fnmatch_lines(
         ["___* rank0: Mint.exp, call 0, forward ___*", "___* rank1: Mint.exp, call 0, forward ___*"]
     )

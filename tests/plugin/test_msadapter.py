@@ -14,6 +14,8 @@ from pytest_msprobe.engines import selection
 from pytest_msprobe.engines.protocol import DeviceSpecification, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 
+pytestmark = pytest.mark.machine_kernels
+
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
+pytestmark = pytest.mark.machine_kernels
+
 FAKE = Path(__file__).parents[1] / "fakes" / "npu"
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 GAMMA = np.ones(4, np.float32)
@@ -72,6 +74,7 @@ def test_recorded_values_of_torch_npu_are_judged_against_references(pytester: py
     result.stdout.fnmatch_lines(["*NPU.npu_no_such_function: no reference is known*"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("with_npu")
 @pytest.mark.parametrize("options", [("--msprobe-device=torch:npu",), ("--msprobe-device=torch:npu:1",), ("-n2",)])
 def test_functions_of_torch_npu_run_on_the_device(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
+from slow_parameters import WORKERS
 
 from pytest_msprobe.__main__ import main
 
@@ -43,7 +44,7 @@ def run(pytester: pytest.Pytester, out: str, *options: str) -> dict[str, int]:
 
 
 @pytest.mark.skipif(not set(EVERY_ONE) <= set(FOUND), reason="needs the extra test-plugins")
-@pytest.mark.parametrize("workers", ["0", "2"])
+@WORKERS
 def test_rows_and_counts_are_those_of_a_run_without_them(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 from overflow_dumps import F16, F32, INF, NAN, X, chain, edited, parallel
+from slow_parameters import WITH_WORKERS
 
 SUITE = "--msprobe-suite=overflow"
 BAD = np.array([1.0, NAN, 2.0], F32)
@@ -97,7 +98,7 @@ def test_the_table_and_the_summary(pytester: pytest.Pytester) -> None:
     assert found["ranks"][0]["first_origin"]["record"] == "Mint.exp.0.forward"
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2", "-p", "xdist")], ids=["alone", "workers"])
+@WITH_WORKERS
 def test_what_a_rank_receives_comes_from_the_sender(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     parallel(pytester.path)
     result = pytester.runpytest("--msprobe-dump=step0", SUITE, "-v", "-rs", *workers)

@@ -28,6 +28,7 @@ def test_every_call_of_a_float32_step_passes(
     assert {row["Bench Dtype"] for row in reports.details.values()} <= {"Float64", "Float32", "Bool", "Int64"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt_tiny_tensor", "gpt_tiny_statistics"])
 def test_mindspore_float64_is_benchmark_enough_for_this_step(
     pytester: pytest.Pytester, reports: Reports, dumps: Path, name: str

@@ -67,6 +67,7 @@ def test_a_device_that_flips_a_bit_now_and_then(pytester: pytest.Pytester) -> No
     assert len(rows["Mint.mul.0", "backward"]["Digest"]) == 16
 
 
+@pytest.mark.slow
 def test_a_sick_device_among_four_is_named(pytester: pytest.Pytester) -> None:
     result = run(pytester, SICK, *FOUR, "--msprobe-jsonl=rows.jsonl")
     # Each device agrees with itself, so that no item fails; the run does.
@@ -96,6 +97,7 @@ def test_sound_devices_agree(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["devices 0, 1, 2 and 3 agree to the bit, in all of 7 results"])
 
 
+@pytest.mark.slow
 def test_each_record_has_an_item_for_each_device_that_can_be_selected(pytester: pytest.Pytester) -> None:
     result = run(pytester, SICK, *FOUR, "-k", "mul.1 and (device2 or device3)")
     result.assert_outcomes(passed=4)
@@ -104,6 +106,7 @@ def test_each_record_has_an_item_for_each_device_that_can_be_selected(pytester: 
     assert {row["Device"] for row in table(pytester)} == {"2", "3"}
 
 
+@pytest.mark.slow
 def test_a_shard_has_all_devices_of_its_calls(pytester: pytest.Pytester) -> None:
     for number in (1, 2):
         run(pytester, SICK, *FOUR, f"--msprobe-shard={number}/2", f"--msprobe-out=shard{number}")
@@ -114,6 +117,7 @@ def test_a_shard_has_all_devices_of_its_calls(pytester: pytest.Pytester) -> None
     assert any(row["Devices"].startswith("differs") for rows in shards for row in rows)
 
 
+@pytest.mark.slow
 def test_a_device_whose_worker_dies_costs_an_item(pytester: pytest.Pytester) -> None:
     fault = "def fault(api, device):\n    return 'exits' if (api, device) == ('neg', '1') else 'none'\n"
     result = run(pytester, fault, *FOUR)
@@ -124,6 +128,7 @@ def test_a_device_whose_worker_dies_costs_an_item(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines(["devices 0, 1, 2 and 3 agree to the bit, in all of 7 results"])
 
 
+@pytest.mark.slow
 def test_a_continued_run_still_compares_the_devices(pytester: pytest.Pytester) -> None:
     first = run(pytester, SICK, *FOUR, "--msprobe-jsonl=rows.jsonl", "--msprobe-out=a")
     rows = (pytester.path / "rows.jsonl").read_text().splitlines(keepends=True)

@@ -112,6 +112,7 @@ CALLS: dict[str, tuple[list[Any], list[Any], dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 def test_every_kind_of_call_is_one_readable_line_that_runs(pytester: pytest.Pytester) -> None:
     builder = DumpBuilder(pytester.path)
     for name, (arguments, outputs, keywords, _) in CALLS.items():
@@ -148,6 +149,7 @@ def test_a_call_that_raises_on_the_device_raises_in_its_script(pytester: pytest.
 EVIL = '"""\nimport os; os.system("touch OWNED")\n"""\\" # coding: rot13 \u202e'
 
 
+@pytest.mark.slow
 def test_no_text_of_a_dump_becomes_code(pytester: pytest.Pytester) -> None:
     builder = DumpBuilder(pytester.path).call("Mint.mean.0", [A], [A], keywords={"dim": 0})
     builder.stacks["Mint.mean.0.forward"] = [f"File /x/{EVIL}.py, line 7, in f{EVIL}, \n {EVIL}"]

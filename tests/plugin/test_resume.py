@@ -121,6 +121,7 @@ def test_calls_that_lack_details_are_judged_again(pytester: pytest.Pytester, rep
     assert len(reports.details) == 8
 
 
+@pytest.mark.slow
 def test_a_crashed_call_is_tried_once_more_and_then_left(pytester: pytest.Pytester, reports: Reports) -> None:
     dump_of(pytester.path, 3)
     pytester.makeconftest(
@@ -291,6 +292,7 @@ def kill_somewhere(folder: Path, rows: str, chance: random.Random, arguments: li
         process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suite", SUBJECTS)
 def test_no_row_is_lost_or_doubled_by_kills_at_random_moments(tmp_path: Path, suite: str) -> None:
     """As many kills as MSPROBE_TEST_KILLS says, in runs that are resumed until they are complete."""

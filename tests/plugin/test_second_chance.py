@@ -94,3 +94,20 @@ def test_a_lost_graph_alone_is_compiled_again(pytester: pytest.Pytester) -> None
     pytester.makeconftest(f"from __future__ import annotations\nimport pytest\n{hook}{body[0]}")
     pytester.makepyfile(LOST_GRAPH)
     pytester.runpytest("-p", "no:msprobe").assert_outcomes(passed=1, failed=2)
+
+
+def test_the_end_of_ci_says_what_was_skipped_and_what_is_slow(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        "import time, pytest\n"
+        "def test_slow(): time.sleep(0.2)\n"
+        "def test_quick(): pass\n"
+        "@pytest.mark.parametrize('name', 'ab')\n"
+        "def test_needs(name): pytest.skip('no torch')\n"
+        "def test_known(): pytest.xfail('known')\n"
+    )
+    pytester.runpytest("-p", "no:msprobe", "--junitxml=tests.xml").assert_outcomes(passed=2, skipped=2, xfailed=1)
+    script = Path(__file__).parents[2] / ".ci" / "summary"
+    lines = pytester.run(sys.executable, script, "tests.xml").outlines
+    assert lines[0] == "skipped 2: no torch"
+    assert lines[1].endswith("test_slow")
+    assert len(lines) == 6

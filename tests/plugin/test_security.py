@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
+from slow_parameters import slow
 
 TESTS = Path(__file__).parents[1]
 X = np.full((2, 2), 0.5, np.float32)
@@ -104,7 +105,7 @@ def hostile_dumps(pytester: pytest.Pytester, **more: Any) -> list[str]:
     return [f"--msprobe-dump={dump}" for dump in dumps]
 
 
-@pytest.mark.parametrize("device", ["auto", "mindspore:cpu", "torch:cpu"])
+@pytest.mark.parametrize("device", ["torch:cpu", *slow("auto", "mindspore:cpu")])
 def test_precheck_skips_what_is_no_operator(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
@@ -113,6 +114,7 @@ def test_precheck_skips_what_is_no_operator(
     result.stdout.fnmatch_lines(["*Mint.os.system: not a known operator of mindspore.mint; *"])
 
 
+@pytest.mark.slow
 def test_overflow_computes_nothing_again_that_is_no_operator(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +130,7 @@ def test_comparison_calls_nothing(pytester: pytest.Pytester, monkeypatch: pytest
     assert result.ret == pytest.ExitCode.TESTS_FAILED  # the canary's path differs
 
 
+@pytest.mark.slow
 def test_evidence_of_a_hostile_record_calls_nothing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makeconftest(CONFTEST)  # a reference of the user's, against which each record fails
     dump = hostile_dump(pytester.path, "mindspore")

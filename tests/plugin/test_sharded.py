@@ -302,6 +302,7 @@ def test_what_only_ranks_have_is_counted_as_not_judged(pytester: pytest.Pytester
     )
 
 
+@pytest.mark.slow
 def test_workers_say_the_same(pytester: pytest.Pytester) -> None:
     sharded(pytester.path, _reduced_twice)
     one, two = (pytester.runpytest(*ARGUMENTS, *more).parseoutcomes() for more in ((), ("-n2",)))

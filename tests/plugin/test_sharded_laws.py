@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
+from slow_parameters import WITH_WORKERS
 from test_sharded import GRADIENT, Arrays, _said, membership, sharded, table, whole
 
 F32 = np.float32
@@ -139,7 +140,7 @@ def _gradient_of_the_norm(ranks: list[Arrays]) -> None:
     )
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["one process", "workers"])
+@WITH_WORKERS
 @pytest.mark.parametrize("real", [True, False], ids=["tensors", "statistics"])
 def test_copies_of_a_parameter_get_one_gradient(
     pytester: pytest.Pytester, real: bool, workers: tuple[str, ...]

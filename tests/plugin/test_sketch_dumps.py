@@ -148,6 +148,7 @@ with PrecisionDebugger(sys.argv[1]).collect():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_sketches_localise_and_the_tensors_of_the_suspects_prove(pytester: pytest.Pytester) -> None:
     """Both collections are those of the collector, the second one with what the first comparison asks for."""

@@ -71,6 +71,7 @@ def test_the_page_has_the_usual_front_matter_and_is_one_page() -> None:
     assert re.findall(r"^## \d\. (\w+)", text, re.MULTILINE) == ["Collect", "Diagnose", "Narrow", "Prove", "Report"]
 
 
+@pytest.mark.slow
 def test_every_command_does_what_the_page_says(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace("SCALE", "1.01"))
     (tmp_path / "known_good.py").write_text(SCRIPT.replace("SCALE", "1"))

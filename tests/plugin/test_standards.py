@@ -104,10 +104,11 @@ def test_there_is_a_test_for_every_standard() -> None:
     assert all(f"| `{name}`" in PAGE for name in STANDARDS)
 
 
+@pytest.mark.slow
 def test_workers_choose_the_same(pytester: pytest.Pytester, reports: Reports) -> None:
     build(pytester.path).write()
     (pytester.path / "msprobe.yaml").write_text("standard: ulp\nstandards: {dtypes: {bfloat16: binary}}\n")
-    pytester.runpytest_subprocess("--msprobe-dump=dump.json", "--msprobe-config=msprobe.yaml", "-n1")
+    pytester.runpytest("--msprobe-dump=dump.json", "--msprobe-config=msprobe.yaml", "-n1")
     assert failing(reports) == "exp neg"
 
 

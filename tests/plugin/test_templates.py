@@ -15,6 +15,7 @@ from dump_builder import DumpBuilder
 from hook_dump import A, B, X, hook_dump
 from page_reader import page_rows
 from report_reader import Reports
+from slow_parameters import WORKERS
 
 from pytest_msprobe.__main__ import main
 from pytest_msprobe.commands.package_files import find_templates
@@ -33,7 +34,7 @@ def run(pytester: pytest.Pytester, workers: str, *arguments: str) -> pytest.RunR
     """A run with real workers needs a process of its own; one without is quicker in this one."""
     if workers == "0":
         return pytester.runpytest(*arguments)
-    return pytester.runpytest_subprocess("-n", workers, *arguments)
+    return pytester.runpytest("-n", workers, *arguments)
 
 
 def test_the_templates_are_these() -> None:
@@ -97,16 +98,16 @@ def test_multi_card_gives_each_device_a_worker(
     path = Path("conftest.py")
     path.write_text(path.read_text().replace('DEVICES = ""', 'DEVICES = "4,6"'))
     hook_dump(pytester.path).write()
-    result = pytester.runpytest_subprocess("--msprobe-dump=dump.json")
+    result = pytester.runpytest("--msprobe-dump=dump.json")
     result.assert_outcomes(passed=2, failed=1, skipped=2)
     result.stdout.fnmatch_lines(["msprobe: devices of the workers: gw0: 4, gw1: 6"])
-    alone = pytester.runpytest_subprocess("--msprobe-dump=dump.json", "-n", "0", "--msprobe-out=alone")
+    alone = pytester.runpytest("--msprobe-dump=dump.json", "-n", "0", "--msprobe-out=alone")
     alone.assert_outcomes(passed=2, failed=1, skipped=2)
     assert "devices of the workers" not in alone.stdout.str()
 
 
 @pytest.mark.parametrize("template", ["ci"], indirect=True)
-@pytest.mark.parametrize("workers", ["0", "2"])
+@WORKERS
 def test_ci_leaves_every_report_in_one_folder(pytester: pytest.Pytester, template: str, workers: str) -> None:
     hook_dump(pytester.path).write()
     run(pytester, workers, "--msprobe-dump=dump.json").assert_outcomes(passed=2, failed=1, skipped=2)
@@ -163,7 +164,7 @@ def test_custom_api_is_judged_by_its_own_benchmark(pytester: pytest.Pytester, te
 
 
 @pytest.mark.parametrize("template", ["known_issues"], indirect=True)
-@pytest.mark.parametrize("workers", ["0", "2"])
+@WORKERS
 def test_known_issues_are_expected_and_stale_ones_are_told(
     pytester: pytest.Pytester, template: str, workers: str
 ) -> None:
@@ -189,7 +190,7 @@ def test_known_issues_are_expected_and_stale_ones_are_told(
 
 
 @pytest.mark.parametrize("template", ["gate"], indirect=True)
-@pytest.mark.parametrize("workers", ["0", "2"])
+@WORKERS
 def test_gate_fails_only_what_rounding_does_not_explain(pytester: pytest.Pytester, template: str, workers: str) -> None:
     half = (1000 * X + 1000).astype(np.float16)
     builder = DumpBuilder(pytester.path)

@@ -25,11 +25,13 @@ def _assert_within(options: list[str], limits: tuple[int, int, int, int]) -> Non
     assert all(int(count) <= most for count, most in zip(found.groups()[1:], limits, strict=True)), printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("direction", "limits"), [("forward", (31, 112, 17, 500)), ("backward", (31, 154, 17, 865))])
 def test_the_way_of_a_precheck_record(direction: str, limits: tuple[int, int, int, int]) -> None:
     _assert_within([str(ROOT / "tests" / "dumps" / "gpt_tiny_tensor" / "step0" / "proc0"), "-k", direction], limits)
 
 
+@pytest.mark.slow
 def test_the_way_of_a_comparison_record(tmp_path: Path) -> None:
     folder = unpack_perturbed(tmp_path)
     options = [str(folder / "target"), f"--msprobe-golden={folder / 'golden'}", "-k", "backward"]

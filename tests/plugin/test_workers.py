@@ -36,6 +36,7 @@ def test_lines_of_a_run_with_workers_stand_alone(pytester: pytest.Pytester, monk
     result.stdout.fnmatch_lines(["msprobe: 2 workers on the CPU", "msprobe: -n 2: this machine has 1 core; use -n 1"])
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_the_number_of_workers(pytester: pytest.Pytester) -> None:
     statistics_dump(pytester.path).write()
     rows = []
@@ -90,6 +91,7 @@ def test_a_direction_that_the_run_did_not_reach_says_so(pytester: pytest.Pyteste
     assert row["Message"].endswith("backward: not run, the run ended before it")
 
 
+@pytest.mark.slow
 def test_plain_arguments_a_bad_dump_and_last_failed_work_with_workers(pytester: pytest.Pytester) -> None:
     builder = statistics_dump(pytester.path / "rank0")
     builder.records["Mint.matmul.3.forward"]["input_args"][0]["dtype"] = "Float99"
@@ -105,6 +107,7 @@ def test_plain_arguments_a_bad_dump_and_last_failed_work_with_workers(pytester: 
     again.assert_outcomes(failed=2)
 
 
+@pytest.mark.slow
 def test_machine_rows_hold_every_verdict(pytester: pytest.Pytester) -> None:
     statistics_dump(pytester.path, calls=3).write()
     arguments = ("--msprobe-dump=dump.json", "--msprobe-jsonl=rows/rows.jsonl")

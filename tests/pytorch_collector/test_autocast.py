@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+pytestmark = pytest.mark.machine_kernels
+
 LOW = {"bfloat16": "torch.bfloat16", "float16": "torch.float16"}
 
 

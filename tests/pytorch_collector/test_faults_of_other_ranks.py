@@ -35,6 +35,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_a_value_that_another_rank_sent_is_not_the_fault_of_this_one(tmp_path: Path, pytester: pytest.Pytester) -> None:
     for name, factor in (("target", "1.02"), ("golden", "1")):
         store, dump = str(tmp_path / f"store_{name}"), str(tmp_path / name)

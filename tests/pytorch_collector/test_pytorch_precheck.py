@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.machine_kernels
+
 #: What cannot be judged, and why.
 GAPS = {
     "functions of PyTorch that no document describes": r"Torch\._\w+: not a known operator",
@@ -23,6 +25,7 @@ GAPS = {
 }
 
 
+@pytest.mark.slow
 def test_recorded_values_are_right_and_what_is_skipped_has_a_name(tmp_path: Path, pytester: pytest.Pytester) -> None:
     tests = Path(__file__).parents[1]
     script = Path(__file__).with_name("collect_troubles.py")

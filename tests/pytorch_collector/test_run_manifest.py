@@ -279,6 +279,7 @@ def test_secrets_are_not_read(make_debugger: Any, step_folder: Any, monkeypatch:
     assert read_manifest(step_folder() / "run.json").environment["NCCL_ALGO"] == "Ring"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["start", "stop"])
 def test_a_killed_training_leaves_a_whole_file(tmp_path: Path, place: str) -> None:
     script = (

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 TWO_RANKS = (
     *("tensor_parallel", "fully_sharded", "fully_sharded_accumulated", "data_parallel"),
     *("pipeline", "expert_parallel", "context_parallel", "fully_sharded_flat", "outside_of_mesh"),

@@ -1,14 +1,21 @@
-"""The calls of torch_map_samples.txt: one per line, `Type.name(arguments)`, arguments in the names defined here."""
+"""The calls of torch_map_samples.txt: one per line, `Type.name(arguments)`, arguments in the names defined here.
+
+Behind `  # no` stands what no test can compare: values (the CPU of MindSpore refuses the call), gradients (one of the
+frameworks has none, though an argument is of floats), names (MindSpore does not show its parameters).
+"""
 
 from __future__ import annotations
 
 import ast
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 
 from msprobe_collector.dump_format import ApiName, find_dtype
 from msprobe_collector.mindspore.discovery import constructor_attributes
@@ -41,6 +48,7 @@ class Sample:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     given: dict[str, Any] | None = None
+    refused: frozenset[str] = frozenset()
 
     @property
     def attributes(self) -> dict[str, Any] | None:
@@ -108,6 +116,7 @@ def read_samples(name: str = "torch_map_samples.txt") -> list[Sample]:
     for line in Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines():
         if not line or line.startswith("#"):
             continue
+        line, _, refused = line.partition("  # no ")
         _RANDOM = np.random.Generator(np.random.PCG64(list(line.encode())))
         call = ast.parse(line, mode="eval").body
         assert isinstance(call, ast.Call)
@@ -115,10 +124,47 @@ def read_samples(name: str = "torch_map_samples.txt") -> list[Sample]:
         args = tuple(_value(node) for node in call.args)
         kwargs = {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
         if api_type == "Primitive":  # what stands by name is given to the constructor
-            samples.append(Sample(line, api_type, name, args, {}, kwargs))
+            given, kwargs = kwargs, {}
         else:
-            samples.append(Sample(line, api_type, name, args, kwargs))
+            given = None
+        samples.append(Sample(line, api_type, name, args, kwargs, given, frozenset(filter(None, refused.split(", ")))))
     return samples
+
+
+class Refused(Exception):
+    """A framework does not compute what a test of samples compares."""
+
+
+def in_groups(samples: Iterable[Sample]) -> pytest.MarkDecorator:
+    """Give a test the samples of one type and first letter at a time: an item for each of 2,000 costs more than it."""
+    ordered = sorted(samples, key=_group)
+    groups = {name: list(members) for name, members in itertools.groupby(ordered, _group)}
+    return pytest.mark.parametrize("samples", groups.values(), ids=groups)
+
+
+def _group(sample: Sample) -> str:
+    return f"{sample.api_type} {sample.name[0].lower()}"
+
+
+def compare_each(
+    samples: list[Sample], compared: str, compare: Callable[[Sample], None], deviations: Iterable[str] = ()
+) -> None:
+    """Compare each sample; one that is refused and does not say so, or says so and is not, fails as well."""
+    failures = []
+    for sample in samples:
+        try:
+            compare(sample)
+        except Refused as refused:
+            if compared not in sample.refused:
+                failures.append(f"{sample.text}: not compared, which `# no {compared}` would allow: {refused}")
+            continue
+        except Exception as error:
+            if sample.text not in deviations:
+                failures.append(f"{sample.text}: {type(error).__name__}: {error}")
+            continue
+        if compared in sample.refused or sample.text in deviations:
+            failures.append(f"{sample.text}: agrees, although it is listed as no {compared} or a deviation")
+    assert not failures, "\n".join(failures)
 
 
 def _attributes(name: str, given: dict[str, Any]) -> dict[str, Any]:

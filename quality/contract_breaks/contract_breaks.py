@@ -1,7 +1,7 @@
 """A pytest plugin that breaks the frame of the runs under test, in one way that CONTRACT_BREAK names.
 
-`python tests/contract/broken_frames.py` shows that the contract notices each. The breaks work on what pytest and the
-plugin promise each other (hooks, options, reports, the JSONL writer), so that they outlive a change of the frame.
+`python quality/contract_breaks/broken_frames.py` shows that the contract notices each. The breaks work on what pytest
+and the plugin promise each other (hooks, options, reports, the JSONL writer): they outlive a change of the frame.
 """
 
 from __future__ import annotations

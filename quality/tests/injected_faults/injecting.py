@@ -320,9 +320,8 @@ def _outcome(train, debugger) -> object:
 
 
 def main(framework: str, folder: Path) -> None:
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     sys.meta_path.insert(0, Finder())
-    module = importlib.import_module(f"collectors.injected_{framework}")
+    module = importlib.import_module(f"injected_{framework}")
     run = Run(module, module.PrecisionDebugger, folder / "dump")
     for name in sys.argv[3:] or module.SCENARIOS:
         run.scenario(name)

@@ -1,7 +1,7 @@
 """Shows that the contract can fail: breaks the frame in each way of `contract_breaks`, and runs what must notice.
 
-`python tests/contract/broken_frames.py [WORD [SUITE]]` runs the breaks whose name holds WORD, in one suite or in all:
-about a minute for each break in all four.
+`python quality/contract_breaks/broken_frames.py [WORD [SUITE]]` runs the breaks whose name holds WORD, in one suite or
+in all: about a minute for each break in all of them.
 Exit code 1 when a case passes, in any suite, although the frame is broken.
 """
 
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+CONTRACT = HERE.parents[1] / "tests" / "contract"
 
 QUIET = ("-q", "--tb=no", "-rA", "-p", "no:cacheprovider")
 #: The case that must notice each break.
@@ -47,7 +48,7 @@ CASES = {
     "jsonl rows wait for the end": "(test_ctrl_c or test_a_killed_run) and alone",
     "junit says only the direction": "test_junit",
     "junit has no properties": "test_junit",
-    "the page loses a record": "test_the_page",
+    "the page loses a record": "test_the_page_counts",
     "options without effect are taken": "test_options_are_honoured_or_refused",
     "node ids change": "test_of_the_sample or test_of_real_dumps",
     "a framework is imported": "test_no_framework",
@@ -56,10 +57,9 @@ CASES = {
 
 def unnoticed(name: str, suite: str) -> list[str]:
     """The tests of `suite`, "test" for those of all, that pass although the frame is broken as `name` says."""
-    command = [sys.executable, "-m", "pytest", str(HERE), "-k", f"({CASES[name]}) and {suite}", *QUIET]
-    ended = subprocess.run(
-        command, env={**os.environ, "CONTRACT_BREAK": name}, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "pytest", "-m", "", str(CONTRACT), "-k", f"({CASES[name]}) and {suite}", *QUIET]
+    environment = {**os.environ, "CONTRACT_BREAK": name, "PYTHONPATH": str(HERE)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)
     assert failed or " passed" in ended.stdout, ended.stdout + ended.stderr
     return re.findall(r"^PASSED (\S+)", ended.stdout, re.MULTILINE)
