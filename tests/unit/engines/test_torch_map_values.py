@@ -11,7 +11,7 @@ import pytest
 from torch_map_samples import Dtype, Parameter, Sample, mindspore_api, read_samples
 
 from pytest_msprobe.engines.mindspore_engine import discard_left_errors
-from pytest_msprobe.engines.torch_map import Binding, lookup
+from pytest_msprobe.engines.torch_map.bindings import Binding, lookup
 
 SAMPLES = read_samples()
 # How the MindSpore CPU says that it has no kernel, or none for a dtype.
@@ -50,7 +50,7 @@ def test_both_frameworks_agree(
     found = lookup(sample.api_type, sample.name)
     assert isinstance(found, Binding)
     args, kwargs = _to_torch(torch, (sample.args, sample.kwargs))
-    expected = _leaves(found.call(args, kwargs, roots, _to_torch(torch, sample.attributes)))
+    expected = _leaves(found.bound(args, kwargs, roots, _to_torch(torch, sample.attributes))())
     discard_left_errors(mindspore)  # errors of earlier calls may come late, and are no answer of this one
     args, kwargs = _to_mindspore(mindspore, (sample.args, sample.kwargs))
     try:
