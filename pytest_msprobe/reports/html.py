@@ -20,6 +20,7 @@ import pytest
 
 from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.diagnosis import Diagnosis
+from pytest_msprobe.reports.terminal import OUTCOME_WORDS
 from pytest_msprobe.suites.contract import CallNames, Suite
 from pytest_msprobe.verdicts import Figure, OutputRow, RowCounts, VerdictRow
 
@@ -167,14 +168,8 @@ _REASONS = 10
 _CAUSES = 3
 _APIS = 1000
 _SUMMARY_FIGURES = 2
-#: (outcome, style, word) of the boxes; those of marks are shown where there are any.
-_BOXES = (
-    ("passed", "pass", "passed"),
-    ("failed", "error", "failed"),
-    ("skipped", "skip", "skipped"),
-    ("xfailed", "skip", "expected failures"),
-    ("xpassed", "skip", "unexpected passes"),
-)
+#: Styles of the boxes; those of marks are shown where there are any.
+_STYLES = {"passed": "pass", "failed": "error"}
 
 
 @dataclass(slots=True)
@@ -218,9 +213,9 @@ class Summary(RowCounts):
     def _parts(self, header: Sequence[str], passes: str) -> Iterator[str]:
         counts = self.outcomes
         yield '<div class="msprobe-totals">'
-        for outcome, style, word in _BOXES:
+        for outcome, word in OUTCOME_WORDS.items():
             if counts[outcome] or outcome in ("passed", "failed", "skipped"):
-                yield f'<span class="{style}"><b>{counts[outcome]:,}</b> {word}</span>'
+                yield f'<span class="{_STYLES.get(outcome, "skip")}"><b>{counts[outcome]:,}</b> {word}</span>'
         yield f"</div><p>{self.suite.item_noun}. "
         if counts["passed"] and passes != "show":
             yield {
