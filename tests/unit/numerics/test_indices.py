@@ -5,8 +5,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pytest_msprobe.numerics import CosineMaxAbs, Element, Metrics, check_indices, select
