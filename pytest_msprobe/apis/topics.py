@@ -222,7 +222,9 @@ def is_batch_argument(name: str, path: str) -> bool:
     api_type, _, api = name.partition(".")
     word = api.rpartition(".")[2] if api_type == "Primitive" else api
     found = facts("batch_arguments").find(api_type, word, "pytorch")
-    places = [] if found is None else [ast.literal_eval(item) for item in read_terms(found.text)[0].arguments]
+    if found is None:
+        return False
+    places = [ast.literal_eval(item) for item in read_terms(found.text)[0].arguments]
     return path.partition(".")[2] in map(str, places)
 
 

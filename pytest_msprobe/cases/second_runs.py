@@ -500,11 +500,7 @@ class ExtraRuns:
 
 def _alone(engine: Engine, wanted: tuple[LeafPath, ...], position: int, call: Call, incoming: Incoming) -> Any:
     """The output or gradient at `position` of another call; None where the benchmark fails."""
-
-    def compared() -> Sequence[Any]:
-        return _compared(call, incoming, engine.forward(call, differentiate=wanted))
-
-    found = attempt(compared)
+    found = attempt(lambda: _compared(call, incoming, engine.forward(call, differentiate=wanted)))
     return None if isinstance(found, (Unsupported, CapturedError)) or position >= len(found) else found[position]
 
 

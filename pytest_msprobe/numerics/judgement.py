@@ -6,7 +6,7 @@ Python outputs (`item`, `numel`, `tolist`, `allclose`, ...) are measured like ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, ClassVar, Literal, Protocol
@@ -82,6 +82,12 @@ class Judgement:
     #: integers); None for a skip. Each standard says which figure of its own it is.
     ratio: float | None = field(default=None, compare=False)
 
+    @classmethod
+    def of(cls, reasons: Iterable[str], ratio: float) -> Judgement:
+        """An error for these `reasons`, a pass without any."""
+        sentences = tuple(reasons)
+        return cls("error" if sentences else "pass", sentences, ratio=ratio)
+
     @property
     def is_pass(self) -> bool:
         """True for "pass"."""
@@ -135,11 +141,9 @@ class CosineMaxAbs:
     def judge(self, metrics: Metrics) -> Judgement:
         """The verdict on one output."""
         reasons = unforgivable_reasons(metrics)
-        if metrics.structural or metrics.nonfinite_mismatches or metrics.is_exact:
-            return plain_judgement(reasons)
         cosine, max_abs = metrics.cosine, metrics.max_abs
-        if cosine is None or max_abs is None:
-            return Judgement("error" if reasons else "pass", reasons, ratio=0.0)
+        if metrics.nonfinite_mismatches or metrics.is_exact or cosine is None or max_abs is None:
+            return plain_judgement(reasons)
         if not cosine > self.cosine:
             needed = limit_below(math.nextafter(cosine, -math.inf)) if cosine > -1 else ""
             reasons += (f"Cosine {_against(cosine, 'above', self.cosine, needed)}",)
@@ -148,7 +152,7 @@ class CosineMaxAbs:
             reasons += (f"Max absolute error {_against(max_abs, 'below', self.max_abs, needed)}",)
         ratios = (1 - cosine) / (1 - self.cosine), max_abs / self.max_abs
         ratio = math.inf if any(map(math.isnan, ratios)) else max(0.0, *ratios)
-        return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
+        return Judgement.of(reasons, ratio)
 
 
 def _against(measured: float, side: str, limit: float, needed: str) -> str:
@@ -250,7 +254,7 @@ def _measure_elements(elements: list[Element], off_bound: float, dtype: np.dtype
         off_bound=off_bound,
         off_count=metrics.off_count + len(unequal),
         unequal_count=len(unequal),
-        first_unequal=unequal[0] if unequal else None,
+        first_unequal=next(iter(unequal), None),
     )
 
 

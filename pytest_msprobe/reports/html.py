@@ -52,16 +52,18 @@ def name_cell(name: str, hint: str) -> str:
 def row_cells(row: VerdictRow | None, figures: Sequence[Figure]) -> list[str]:
     """The cells of our columns for the output that is furthest off; without a row, empty ones."""
     shown = figures[:_FIGURES]
-    output = row.worst if row is not None else None
-    if row is None or output is None:
+    if row is None:
+        names = ("direction", "dtype", "shape", *(figure.name for figure in shown), "device")
+        return [_cell(name, "") for name in names]
+    output = row.worst
+    if output is None:
         dtype, shape = _cell("dtype", ""), _cell("shape", "")
     else:
         more = f"{output.label}, the worst of {len(row.outputs)}" if len(row.outputs) > 1 else output.label
         dtype = _cell("dtype", output.tested_dtype)
         shape = _cell("shape", output.shape, key=f"{math.prod(output.shape):016d}", hint=more)
-    numbers = [_figure_cell(figure, output.figures.get(figure.name) if output else None, row) for figure in shown]
-    direction, device = (row.label, row.device) if row is not None else ("", "")
-    return [_cell("direction", direction), dtype, shape, *numbers, _cell("device", device)]
+    numbers = [_figure_cell(figure, output.figures.get(figure.name) if output else None) for figure in shown]
+    return [_cell("direction", row.label), dtype, shape, *numbers, _cell("device", row.device)]
 
 
 def number_text(value: float | None, form: str) -> str:
@@ -149,9 +151,7 @@ def _output_line(output: OutputRow, figures: Sequence[Figure]) -> str:
     return text(f"{output.label} {output.tested_dtype} {output.shape}: {', '.join(known) or 'equal'}{standard}")
 
 
-def _figure_cell(figure: Figure, value: float | None, row: VerdictRow | None) -> str:
-    if row is None:
-        return _cell(figure.name, "")
+def _figure_cell(figure: Figure, value: float | None) -> str:
     # The worst is the lowest or the highest; what has no figure comes after it either way.
     key = sort_key(value, nan="", missing="h") if figure.is_low_bad else sort_key(value)
     return _cell(figure.name, number_text(value, figure.form), key=key)

@@ -384,7 +384,7 @@ class _Search:
         reason = self._fault(errors, limit)
         slope = abs(errors.slope) / limit if errors.is_large and limit else 0.0
         ratio = max(errors.largest_use, errors.outlier_over_chance, errors.rms_over_chance, slope)
-        return Judgement("error" if reason else "pass", (reason,) if reason else (), ratio=ratio)
+        return Judgement.of(filter(None, [reason]), ratio)
 
     def gathered(self) -> ErrorStatistics:
         """Statistics of all elements."""
