@@ -12,8 +12,8 @@ from pytest_msprobe.engines.reference import Reference
 from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
 if TYPE_CHECKING:
-    from pytest_msprobe.numerics import ERROR_MULTIPLES as LEVELS
     from pytest_msprobe.numerics import (
+        ERROR_MULTIPLES as LEVELS,
         AbsoluteBounds,
         AbsoluteThreshold,
         AccumulativeBounds,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         BackwardError,
         Binary,
         CosineMaxAbs,
+        ErrorMultiples as Levels,
         Judgement,
         MereMare,
         Metrics,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
         UlpBounds,
         unforgivable_reasons,
     )
-    from pytest_msprobe.numerics import ErrorMultiples as Levels
 
 __all__ = [
     "LEVELS",

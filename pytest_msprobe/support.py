@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import BinaryIO
 
 #: Optional packages by the name that they are imported by: (what it is called, the extra that brings it).
 _EXTRAS = {
@@ -115,3 +117,16 @@ def left_out(entry_point: metadata.EntryPoint, why: str) -> str:
     """One line on an entry point that cannot be used, with the name of its package."""
     package = entry_point.dist.name if entry_point.dist is not None else "a package without a name"
     return f"{package}: its entry point {entry_point.name!r} of {entry_point.group} is left out: {why}"
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o666) -> None:
+    """Let `write` fill the file at `path`, which is there only when it is whole. Raises OSError."""
+    part = path.with_name(f".{os.getpid()}.part")
+    part.unlink(missing_ok=True)
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            write(file)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,6 +34,8 @@ class Wire:
     """Base of the values that cross a process: dataclasses and msgspec structures."""
 
     __slots__ = ()
+    #: Whether a text is never read as a number.
+    is_strict: ClassVar[bool] = True
 
     def to_wire(self) -> dict[str, Any]:
         """The value in builtin types, which is all that may cross a process."""
@@ -47,7 +49,7 @@ class Wire:
         Raises:
             msgspec.ValidationError: `wire` is no such value.
         """
-        return msgspec.convert(wire, cls)
+        return msgspec.convert(wire, cls, strict=cls.is_strict)
 
 
 _WORDS = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
@@ -57,23 +59,15 @@ class FigureWire(Wire):
     """Base of values whose figures may be NaN or infinite, for which JSON has no word: they travel as text."""
 
     __slots__ = ()
+    is_strict: ClassVar[bool] = False
 
     def to_wire(self) -> dict[str, Any]:
         """The value in builtin types, "nan", "inf" or "-inf" for such a figure."""
-        wire: dict[str, Any] = msgspec.to_builtins(self)
+        wire = super().to_wire()
         text = json.dumps(wire)
         if "NaN" in text or "Infinity" in text:
             wire = json.loads(text, parse_constant=_WORDS.__getitem__)
         return wire
-
-    @classmethod
-    def from_wire(cls: type[_Sent], wire: Mapping[str, Any]) -> _Sent:
-        """The inverse of `to_wire`.
-
-        Raises:
-            msgspec.ValidationError: `wire` is no such value.
-        """
-        return msgspec.convert(wire, cls, strict=False)
 
 
 @dataclass(frozen=True, slots=True)

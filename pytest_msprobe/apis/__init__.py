@@ -6,6 +6,6 @@ neither a framework nor NumPy.
 
 from __future__ import annotations
 
-from pytest_msprobe.apis.fact_table import Fact, FactTable, Topic, facts
+from pytest_msprobe.apis.fact_table import Fact, FactTable, facts
 
-__all__ = ["Fact", "FactTable", "Topic", "facts"]
+__all__ = ["Fact", "FactTable", "facts"]

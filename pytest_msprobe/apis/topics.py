@@ -16,11 +16,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from types import MappingProxyType
 from typing import Any, Literal
 
 from msprobe_collector.dump_format import ApiName, Direction, is_communication
-from pytest_msprobe.apis.fact_table import Fact, Term, Topic, facts, read_signature, read_terms
+from pytest_msprobe.apis.fact_table import Fact, Term, facts, read_signature, read_terms
 
 _UNINITIALISED = Term("uninitialised", (), {})
 
@@ -79,15 +78,13 @@ def _random(fact: Fact, reason: str = "") -> RandomApi:
 
 
 #: When a call draws inside, by the terms of random_inside.txt.
-_DRAWS: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
-    {
-        "positive": lambda value: value is not None and value != 0,
-        "below_one": lambda value: value is not None and value != 1,
-        "true": bool,
-        "several": lambda value: value != 1,
-        "missing": lambda value: value is None,
-    }
-)
+_DRAWS: Mapping[str, Callable[[Any], bool]] = {
+    "positive": lambda value: value is not None and value != 0,
+    "below_one": lambda value: value is not None and value != 1,
+    "true": bool,
+    "several": lambda value: value != 1,
+    "missing": lambda value: value is None,
+}
 
 
 def random_inside(
@@ -176,7 +173,7 @@ def sorted_position(api: ApiName) -> int | None:
     return None if found is None else int(found["position"])
 
 
-def _keywords(topic: Topic, api: ApiName) -> Mapping[str, Any] | None:
+def _keywords(topic: str, api: ApiName) -> Mapping[str, Any] | None:
     fact = facts(topic).of(api)
     return None if fact is None or fact.reason else read_terms(fact.text)[0].keywords
 
@@ -220,13 +217,14 @@ def unwritten_memory(name: str, framework: str, partly: Literal["mixed", "overwr
 
 
 @lru_cache(_REMEMBERED)
-def is_batch_argument(name: str, path: str, framework: str = "pytorch") -> bool:
+def is_batch_argument(name: str, path: str) -> bool:
     """Whether the value at `path` (`input.1`) of the operation called `name` is data, such as labels are."""
     api_type, _, api = name.partition(".")
-    found = facts("batch_arguments").find(
-        api_type, api.rpartition(".")[2] if api_type == "Primitive" else api, framework
-    )
-    places = [] if found is None else [ast.literal_eval(item) for item in read_terms(found.text)[0].arguments]
+    word = api.rpartition(".")[2] if api_type == "Primitive" else api
+    found = facts("batch_arguments").find(api_type, word, "pytorch")
+    if found is None:
+        return False
+    places = [ast.literal_eval(item) for item in read_terms(found.text)[0].arguments]
     return path.partition(".")[2] in map(str, places)
 
 

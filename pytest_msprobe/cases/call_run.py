@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from msprobe_collector.dump_format import Direction, Dump, DumpError
 from pytest_msprobe.cases.case import Case, read_case, read_incoming
-from pytest_msprobe.cases.edge_cases import edge_case as constructed
-from pytest_msprobe.cases.edge_cases import refuse_lack_of_memory
+from pytest_msprobe.cases.edge_cases import edge_case as constructed, refuse_lack_of_memory
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.cases.local_calls import is_of_parts
 from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, NotJudged, Output, Unsupported, leaves

@@ -14,7 +14,7 @@ the benchmark, and for a device that runs it without autocast.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, isfinite, isnan, prod
 from typing import Any
 
@@ -48,8 +48,8 @@ from pytest_msprobe.engines.protocol import (
     Unsupported,
     is_differentiable,
     leaves,
-    map_leaves,
     output_label,
+    with_leaves,
 )
 from pytest_msprobe.engines.recorded import GradientPairing, gradient_field, pair_gradients
 
@@ -138,9 +138,9 @@ def with_cast_operands(call: Call, forward: ForwardRecord) -> tuple[Call, str]:
         with np.errstate(over="ignore"):  # float16 overflows on the device as well
             return value.astype(target)
 
-    arguments, keywords = map_leaves(call, cast)
+    call = with_leaves(call, cast)
     note = f"mixed precision: computed in {dtype.name}" if casts else ""
-    return replace(call, arguments=tuple(arguments), keywords=keywords), note
+    return call, note
 
 
 def _computed_in(call: Call, forward: ForwardRecord) -> Dtype | None:

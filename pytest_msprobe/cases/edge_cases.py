@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import FieldPath, ForwardRecord, TensorValue, dtype_of_array, tensors_in
 from msprobe_collector.dump_format.values import INCOMING
-from pytest_msprobe.engines.protocol import Array, LeafPath, NotJudged, Output, leaves, map_leaves
+from pytest_msprobe.engines.protocol import Array, LeafPath, NotJudged, Output, leaves, with_leaves
 
 if TYPE_CHECKING:
     from pytest_msprobe.cases.case import Case
@@ -81,12 +81,10 @@ def edge_case(case: Case, name: str, max_memory_bytes: int) -> Case:
     def changed(path: LeafPath, value: Any) -> Any:
         return change(next(count), value) if hasattr(value, "__array_interface__") else value
 
-    arguments, keywords = map_leaves(case.call, changed)
-    call = replace(case.call, arguments=tuple(arguments), keywords=keywords, is_strided=name == "strided")
     has_gradients = name in WITH_GRADIENTS
     return replace(
         case,
-        call=call,
+        call=replace(with_leaves(case.call, changed), is_strided=name == "strided"),
         forward=replace(case.forward, outputs=None),
         backward=case.backward if has_gradients else None,
         wanted=case.wanted if has_gradients else (),

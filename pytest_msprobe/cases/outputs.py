@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -94,29 +94,6 @@ def _wide(array: Array) -> Array:
 _AXIS_NAMES = ("dim", "axis")
 
 
-@dataclass(frozen=True, slots=True)
-class IndexSelection:
-    """What the indices of one call select from; see `check_indices` for what its attributes do there.
-
-    Attributes:
-        source: the tensor.
-        axis: along which; None for the flattened tensor.
-        values: the tested values that the indices must select; None without any.
-        is_stable: whether equal values must keep their order.
-        described: the index output.
-    """
-
-    source: Array
-    axis: int | None
-    values: Array | None
-    is_stable: bool
-    described: IndexOutput
-
-    def flattened(self, array: Array) -> Array:
-        """`array`, of indices or gradients, with the axes as one that count as one."""
-        return _flattened(array, self.described.flattened_axes)
-
-
 def index_metrics(
     call: Call, label: str, actual: Array, expected: Array, tested: Callable[[], Sequence[Output]]
 ) -> Metrics | None:
@@ -130,17 +107,20 @@ def index_metrics(
     described = index_output(call.api)
     if described is None or label != output_label((described.position,)):
         return None
-    chosen = _selection(call, described, tested())
+    chosen = source_and_axis(call, described)
     if chosen is None:
         return None
+    (source, axis), axes = chosen, described.flattened_axes
+    values = _output_at(tested(), described.values_position)
+    stable = described.stable_position
     return check_indices(
-        chosen.source,
-        chosen.flattened(actual),
-        chosen.flattened(expected),
-        chosen.axis,
+        source,
+        _flattened(actual, axes),
+        _flattened(expected, axes),
+        axis,
         unique_along_axis=described.is_selection,
-        values=chosen.values,
-        is_stable=chosen.is_stable,
+        values=None if values is None else _flattened(values, axes),
+        is_stable=stable is not None and _argument(call, stable, "stable") is True,
     )
 
 
@@ -157,20 +137,6 @@ def source_and_axis(call: Call, described: IndexOutput) -> tuple[Array, int | No
     if axis is None and described.values_position is not None:
         return None  # mindspore.ops.max(x) returns the maximum and always 0
     return _flattened(cast("Array", source), described.flattened_axes), axis
-
-
-def _selection(call: Call, described: IndexOutput, tested: Sequence[Output]) -> IndexSelection | None:
-    found = source_and_axis(call, described)
-    if found is None:
-        return None
-    values = _output_at(tested, described.values_position)
-    return IndexSelection(
-        found[0],
-        found[1],
-        None if values is None else _flattened(values, described.flattened_axes),
-        described.stable_position is not None and _argument(call, described.stable_position, "stable") is True,
-        described,
-    )
 
 
 def _argument(call: Call, position: int, *names: str) -> Argument:
@@ -227,10 +193,11 @@ def _following_tested_indices(
     if described is None or described.values_position is None or not incoming or incoming[0] is None:
         return reference
     tested = outputs() or ()
-    chosen, indices = _selection(case.call, described, tested), _output_at(tested, described.position)
+    chosen, indices = source_and_axis(case.call, described), _output_at(tested, described.position)
     if chosen is None or indices is None or indices.dtype.kind not in "iu":
         return reference
-    scattered = scatter_by_index(chosen.flattened(incoming[0]), chosen.source, chosen.flattened(indices), chosen.axis)
+    (source, axis), axes = chosen, described.flattened_axes
+    scattered = scatter_by_index(_flattened(incoming[0], axes), source, _flattened(indices, axes), axis)
     if scattered is None:
         return reference
     return tuple(

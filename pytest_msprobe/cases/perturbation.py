@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import Dtype, array_dtype
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, leaves, map_leaves
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, leaves, with_leaves
 from pytest_msprobe.numerics import kind_of, unit_roundoff
 
 #: Number of an incoming gradient among the tensors of a call: behind all its arguments.
@@ -71,11 +71,8 @@ class Perturbation:
             number = len(roundoffs) - 1
             return value if number in self.held else self._moved(value, number, first_shape)
 
-        arguments, keywords = map_leaves(call, change)
-        saved = max(roundoffs, default=0.0)
-        return replace(
-            call, arguments=tuple(arguments), keywords=keywords, saved_roundoff=saved, saved_seed=self.number
-        )
+        moved = with_leaves(call, change)
+        return replace(moved, saved_roundoff=max(roundoffs, default=0.0), saved_seed=self.number)
 
     def inside(self, call: Call, *, saves_exactly: bool = False, is_composite: bool = False) -> Call:
         """`call` with its inputs as they are and the results of all arithmetic inside moved, as float32 rounds them.
@@ -209,8 +206,7 @@ def _asked_dtypes(call: Call) -> list[np.dtype[Any]]:
 def _random_bits(run: int, number: int, shape: tuple[int, ...]) -> Array:
     size = math.prod(shape)
     packed = np.frombuffer(np.random.default_rng((run, number)).bytes((size + 7) // 8), np.uint8)
-    bits: Array = np.unpackbits(packed, count=size).reshape(shape).view(np.bool_)
-    return bits
+    return np.unpackbits(packed, count=size).reshape(shape).view(np.bool_)
 
 
 def _is_inexact(value: Any) -> bool:

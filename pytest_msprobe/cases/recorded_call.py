@@ -32,8 +32,8 @@ from pytest_msprobe.engines.protocol import (
     Output,
     Unsupported,
     leaves,
-    map_leaves,
     output_label,
+    with_leaves,
 )
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, judge_output, measure, unit_roundoff
@@ -161,8 +161,7 @@ class RecordedCall(CallRun):
 
     def with_tensors(self, tensors: Mapping[LeafPath, Array]) -> Call:
         """The call with other tensors at these places."""
-        arguments, keywords = map_leaves(self.case.call, tensors.get)
-        return replace(self.case.call, arguments=tuple(arguments), keywords=keywords)
+        return with_leaves(self.case.call, tensors.get)
 
     def gradient_paths(self) -> list[str]:
         """Places of the recorded gradients, by argument that is differentiated; "" for one without."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from pytest_msprobe.cases.call_run import Incoming
-from pytest_msprobe.engines.protocol import Array, Call, leaves, map_leaves
+from pytest_msprobe.engines.protocol import Array, Call, leaves, with_leaves
 
 #: So many elements, and so many rows where a row is longer, stand for all others.
 _SAMPLE = 4096
@@ -144,11 +144,10 @@ class Restriction:
         if rows.size > _LARGEST_SHARE * way.rows:
             return None
         try:
-            arguments, keywords = map_leaves(self._call, lambda path, value: way.taken(value, rows))
+            call = with_leaves(self._call, lambda path, value: way.taken(value, rows))
             incoming = tuple(way.taken(value, rows) for value in self._incoming)
         except ValueError:
             return None
-        call = replace(self._call, arguments=tuple(arguments), keywords=keywords)
         if self._elements(call, incoming) + rows.size * way.row_size > _LARGEST_SHARE * self._size:
             return None
         result = self._compute(call, incoming)

@@ -59,10 +59,10 @@ def row_deviations(name: str, call: RowCall, reference: Array) -> Floats | None:
         call: what it gets.
         reference: raw result of the benchmark: the output, or the gradient of `x`.
     """
-    formula = _FORMULAS.get((name, call.incoming is not None))
     rows, length = call.x.shape
-    if formula is None or reference.size != call.x.size or not reference.size:
+    if name not in _FORMULAS or reference.size != call.x.size or not reference.size:
         return None
+    formula = _FORMULAS[name][call.incoming is not None]
     expected = reference.reshape(rows, length)
     with np.errstate(all="ignore"):
         if not _holds(formula, call, expected):
@@ -74,8 +74,7 @@ def row_deviations(name: str, call: RowCall, reference: Array) -> Floats | None:
             _, variance, own = formula(call, *_wide(call, part, np.float32))
             # One term is never further off than itself; many are, by two standard deviations, in the worst of 16.
             found[part] = 0.5 * np.sqrt(own) + np.sqrt(np.maximum(0, variance - own))
-    deviations: Floats = found.reshape(-1)
-    return deviations
+    return found.reshape(-1)
 
 
 def _holds(formula: _Formula, call: RowCall, expected: Array) -> bool:
@@ -218,8 +217,7 @@ def _moments(weights: Floats, first: Floats, second: Floats | None, slopes: Sequ
     if second is not None:
         found = found + 2 * a * c * _sum(weights * second) + 2 * b * c * _sum(weights * first * second)
         found = found + np.square(c) * _sum(weights * np.square(second))
-    result: Floats = np.asarray(found)
-    return result
+    return np.asarray(found)
 
 
 def _rms_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floats, Floats, Floats | float]:
@@ -245,18 +243,14 @@ def _rms_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floa
     return result, variance, 0.0
 
 
-_FORMULAS: dict[tuple[str, bool], _Formula] = {
-    ("softmax", False): _softmax,
-    ("softmax", True): _softmax_gradient,
-    ("log_softmax", False): _log_softmax,
-    ("log_softmax", True): _log_softmax_gradient,
-    ("layer_norm", False): _layer_norm,
-    ("layer_norm", True): _layer_norm_gradient,
-    ("rms_norm", False): _rms_norm,
-    ("rms_norm", True): _rms_norm_gradient,
+#: Of the output and of the gradient.
+_FORMULAS: dict[str, tuple[_Formula, _Formula]] = {
+    "softmax": (_softmax, _softmax_gradient),
+    "log_softmax": (_log_softmax, _log_softmax_gradient),
+    "layer_norm": (_layer_norm, _layer_norm_gradient),
+    "rms_norm": (_rms_norm, _rms_norm_gradient),
 }
-
-ROW_FUNCTIONS = frozenset(name for name, _ in _FORMULAS)
+ROW_FUNCTIONS = frozenset(_FORMULAS)
 
 
 def row_call(

@@ -39,7 +39,7 @@ from pytest_msprobe.engines.protocol import (
     Unsupported,
     is_differentiable,
     leaves,
-    map_leaves,
+    with_leaves,
 )
 from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of, measure, unit_roundoff
 from pytest_msprobe.numerics.judgement import MOST_PROBED, Deviations
@@ -69,8 +69,7 @@ def operand_roundoff(format_name: str) -> float:
 
 def with_rounded_operands(call: Call, format_name: str) -> Call:
     """`call` with its float32 tensors rounded to the bits of that format."""
-    arguments, keywords = map_leaves(call, lambda path, value: _rounded(value, format_name))
-    return replace(call, arguments=tuple(arguments), keywords=keywords)
+    return with_leaves(call, lambda path, value: _rounded(value, format_name))
 
 
 def rounded_incoming(incoming: Sequence[Array | None], format_name: str) -> tuple[Array | None, ...]:
@@ -292,8 +291,7 @@ class ExtraRuns:
             with np.errstate(over="ignore"):  # the square of a large number is beyond the range of float32
                 return change(value) if is_inexact else value
 
-        arguments, keywords = map_leaves(self._call, lambda path, value: changed(value))
-        call = replace(self._call, arguments=tuple(arguments), keywords=keywords)
+        call = with_leaves(self._call, lambda path, value: changed(value))
         return self._results(self._bench.engine, call, tuple(map(changed, self._incoming)), variant)
 
     def _product(self, position: int, reference: Array) -> Product | None:
@@ -377,8 +375,7 @@ class ExtraRuns:
             changed.flat[at] = value
             return changed
 
-        arguments, keywords = map_leaves(self._call, alone)
-        call = replace(self._call, arguments=tuple(arguments), keywords=keywords)
+        call = with_leaves(self._call, alone)
         execution = attempt(partial(self._bench.engine.forward, call, differentiate=()))
         return [] if isinstance(execution, (Unsupported, CapturedError)) else _float_outputs(execution.outputs)
 
@@ -503,11 +500,7 @@ class ExtraRuns:
 
 def _alone(engine: Engine, wanted: tuple[LeafPath, ...], position: int, call: Call, incoming: Incoming) -> Any:
     """The output or gradient at `position` of another call; None where the benchmark fails."""
-
-    def compared() -> Sequence[Any]:
-        return _compared(call, incoming, engine.forward(call, differentiate=wanted))
-
-    found = attempt(compared)
+    found = attempt(lambda: _compared(call, incoming, engine.forward(call, differentiate=wanted)))
     return None if isinstance(found, (Unsupported, CapturedError)) or position >= len(found) else found[position]
 
 

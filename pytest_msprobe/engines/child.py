@@ -124,17 +124,7 @@ _TAGS: dict[str, Callable[[Any], Any]] = {
 
 #: Lets the child import our two packages and nothing else of our environment: with another interpreter, the NumPy or
 #: PyTorch of ours would not even load there.
-_START = """
-import importlib.machinery, sys
-places = dict(zip(("pytest_msprobe", "msprobe_collector"), sys.argv[2:4]))
-class OurPackages:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        return importlib.machinery.PathFinder.find_spec(name, [places[name]]) if name in places else None
-sys.meta_path.insert(0, OurPackages)
-from pytest_msprobe.engines.child_main import main
-main(sys.argv[1])
-"""
+_START = Path(__file__).with_name("child_start.txt").read_text(encoding="utf-8")
 _PLACES = (str(Path(__file__).parents[2]), str(Path(_collector_file).parents[1]))
 _NEEDED_THERE = "numpy, msgspec and ml_dtypes"
 

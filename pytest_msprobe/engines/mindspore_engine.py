@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import Any, cast
@@ -46,7 +46,7 @@ from pytest_msprobe.engines.protocol import (
     padded_incoming,
     plain_argument,
 )
-from pytest_msprobe.engines.torch_map import missing_attributes
+from pytest_msprobe.engines.torch_map.bindings import missing_attributes
 from pytest_msprobe.support import how_to_install, is_installed
 
 #: API types of MSAdapter, which passes calls on to functions of mint of the same names and arguments.
@@ -254,7 +254,7 @@ class MindSporeExecution:
         if not sens:
             raise Unsupported("no output of the API can carry a gradient")
         operation = _graph_tools(self._mindspore)[1]
-        with Guarded(self._mindspore, self._target):
+        with guarded(self._mindspore, self._target):
             found = operation(cell)(*leaves, sens[0] if len(sens) == 1 else tuple(sens))
             # MindSpore may have lost its graph and run the forward again: a random API has then drawn again.
             if (returned := cell.take_returned()) is not None:
@@ -271,26 +271,25 @@ class MindSporeExecution:
         return tensor if tensor.dtype == output.dtype else tensor.astype(output.dtype)
 
 
-class Guarded:
+@contextmanager
+def guarded(mindspore: Any, target: str) -> Iterator[None]:
     """Context of MindSpore's own code, which has many ways of saying "no kernel for this": they become Unsupported.
 
     An error stays with the call that caused it, and the floating-point mode is put back.
+
+    Raises:
+        Unsupported: `target` lacks a kernel.
     """
-
-    def __init__(self, mindspore: Any, target: str) -> None:
-        self._mindspore = mindspore
-        self._target = target
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    try:
+        yield
+    except BaseException as error:
+        discard_left_errors(mindspore)
+        lacking = missing_kernel(error)
+        if lacking is None or not isinstance(error, Exception):
+            raise
+        raise Unsupported(f"MindSpore {target} has no {lacking}") from None
+    finally:
         restore_subnormals()
-        if error is not None:
-            discard_left_errors(self._mindspore)
-        lacking = missing_kernel(error) if isinstance(error, Exception) else None
-        if lacking is not None:
-            raise Unsupported(f"MindSpore {self._target} has no {lacking}") from None
 
 
 @cache
@@ -445,7 +444,7 @@ class MindSporeEngine:
         return ReadyCall(self._mindspore, self.target, run, tensors, tuple(leaves[path] for path in differentiate))
 
     def _run(self, call: Call, ready: ReadyCall) -> MindSporeExecution:
-        with Guarded(self._mindspore, self.target):
+        with guarded(self._mindspore, self.target):
             return MindSporeExecution(ready)
 
     def _misfit(self, call: Call, error: TypeError) -> str:
@@ -459,7 +458,7 @@ class MindSporeEngine:
     def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
         """See `DeviceEngine.fill_memory`."""
         mindspore = self._mindspore
-        with Guarded(mindspore, self.target):
+        with guarded(mindspore, self.target):
             # mint.full has no kernel on CPUs.
             return filled_memory(sizes, lambda count: mindspore.ops.fill(mindspore.float32, (count,), value), to_array)
 

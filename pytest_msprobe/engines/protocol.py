@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, Union
 
@@ -208,6 +208,12 @@ def map_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> tuple[lis
     """Arguments and keywords of `call`, every leaf replaced by convert(path, leaf); tuples and dicts stay."""
     arguments = [_mapped(("input", index), value, convert) for index, value in enumerate(call.arguments)]
     return arguments, {key: _mapped(("kwargs", key), value, convert) for key, value in call.keywords.items()}
+
+
+def with_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> Call:
+    """`call` with every argument converted as `map_leaves` does."""
+    arguments, keywords = map_leaves(call, convert)
+    return replace(call, arguments=tuple(arguments), keywords=keywords)
 
 
 def leaves(call: Call) -> list[tuple[LeafPath, Any]]:

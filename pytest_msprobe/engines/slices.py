@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import EllipsisType
 from typing import Any, TypeAlias, cast
@@ -26,7 +26,7 @@ from pytest_msprobe.engines.protocol import (
     NumpyArgument,
     Output,
     leaves,
-    map_leaves,
+    with_leaves,
 )
 
 #: Elements of a tensor from which on slices are worth it, and elements of a slice.
@@ -65,8 +65,7 @@ class Slicing:
 
     def call(self, call: Call, place: Place) -> Call:
         """`call` with a slice of each tensor."""
-        arguments, keywords = map_leaves(call, lambda path, value: self.part(value, place))
-        return replace(call, arguments=tuple(arguments), keywords=keywords)
+        return with_leaves(call, lambda path, value: self.part(value, place))
 
     def part(self, value: Any, place: Place) -> Any:
         """The slice of a contiguous array, which shares its memory; anything else as it is."""

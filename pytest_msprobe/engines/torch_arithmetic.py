@@ -25,19 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: Kernels that are decomposed: those that cancel or saturate inside. All others are one arithmetic operation, or
-#: move and select values only.
-_DECOMPOSED = """
-    _log_softmax_backward_data _softmax_backward_data gelu gelu_backward silu silu_backward softplus
-    softplus_backward mish mish_backward elu elu_backward native_batch_norm
-    native_batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_functional binary_cross_entropy
-    binary_cross_entropy_backward binary_cross_entropy_with_logits mse_loss mse_loss_backward smooth_l1_loss
-    smooth_l1_loss_backward huber_loss huber_loss_backward log_sigmoid_forward log_sigmoid_backward
-    tanh_backward sigmoid_backward soft_margin_loss soft_margin_loss_backward nll_loss_backward hardswish
-    hardswish_backward hardsigmoid hardsigmoid_backward var std std_mean var_mean
-    logsumexp addmm addmv addr addcmul addcdiv logit logit_backward glu glu_backward lerp _fused_rms_norm
-    _fused_rms_norm_backward grid_sampler_2d celu
-""".split()
+from pytest_msprobe.apis import facts
 
 Axes = list[int] | int | None
 
@@ -48,8 +36,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     from torch._decomp import decomposition_table
 
     found = {}
-    for name in _DECOMPOSED:
-        packet = getattr(torch.ops.aten, name, None)
+    for name, ways in _KERNELS.items():
+        packet = getattr(torch.ops.aten, name, None) if "decomposed" in ways else None
         for overload in packet.overloads() if packet is not None else ():
             function = getattr(packet, overload)
             if function in decomposition_table:
@@ -335,49 +323,14 @@ _POOL = 65_521
 #: Decompositions may use what is decomposed itself.
 _DEEPEST = 8
 
-_ELEMENTARY = frozenset(
-    """
-    exp exp2 expm1 log log2 log10 log1p erf erfc erfinv tanh sigmoid sin cos tan asin acos atan sinh cosh asinh acosh
-    atanh pow lgamma digamma atan2 logaddexp logaddexp2 polygamma special_entr xlogy
-    """.split()
-)
-_ARITHMETIC = frozenset(
-    """
-    add sub rsub mul div reciprocal rsqrt sqrt square prod cumprod addcmul addcdiv lerp var var_mean std
-    linalg_vector_norm norm logsumexp upsample_bilinear2d
-    avg_pool2d _adaptive_avg_pool2d _cdist_forward native_batch_norm native_layer_norm native_group_norm
-    """.split()
-)
-#: Sums, by the operand whose terms are added up: each term is rounded, and so is each partial sum.
-_SUMS = {
-    "sum": 0,
-    "mean": 0,
-    "cumsum": 0,
-    "mm": 0,
-    "bmm": 0,
-    "mv": 0,
-    "dot": 0,
-    "addmm": 1,
-    "baddbmm": 1,
-    "addmv": 1,
-    "convolution": 0,
-    "convolution_backward": 0,
-    "embedding_dense_backward": 0,
-    "index_add": 3,
-    "scatter_add": 3,
-}
-#: What changes each element of an n by n matrix up to n times on the way to its result.
-_FACTORISATIONS = frozenset(
-    """
-    linalg_inv_ex linalg_cholesky_ex cholesky cholesky_inverse _cholesky_solve_helper _linalg_solve_ex linalg_lu
-    linalg_lu_factor_ex linalg_lu_solve linalg_solve_triangular triangular_solve linalg_ldl_factor_ex linalg_ldl_solve
-    _linalg_det _linalg_slogdet _linalg_svd _linalg_eigh _linalg_eigvals linalg_eig linalg_qr linalg_lstsq
-    linalg_matrix_exp linalg_householder_product geqrf ormqr
-    """.split()
-)
 
-#: Sums of rows that meet in one place, by the operand that says where each goes.
-_INDEXED = {"embedding_dense_backward": 1, "index_add": 2}
+def _by_name(topic: str) -> dict[str, list[str]]:
+    """The words of the facts on kernels, by their names."""
+    return {name.removeprefix("Aten."): fact.text.split() for name, fact in facts(topic).typed("pytorch").items()}
+
+
+_KERNELS = _by_name("torch_kernels")
+_SUMS = _by_name("torch_sums")
 
 
 class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's own __init_subclass__
@@ -409,16 +362,16 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         name = func._schema.name.partition("::")[2]
         kind = name.rstrip("_")
         if kind in _SUMS:
-            return self._sum(func, _SUMS[kind], args, kwargs)
-        if kind in _FACTORISATIONS:
+            return self._sum(func, int(_SUMS[kind][0]), args, kwargs)
+        ways = _KERNELS.get(kind, [])
+        if "factorisation" in ways:
             args = tuple(self._changed(operand) for operand in args)
         returned = func(*args, **kwargs)
         # PyTorch's square is a power with a whole exponent, which is a product.
         is_product = kind == "pow" and isinstance(args[1], (int, float)) and float(args[1]).is_integer()
-        if kind in _ELEMENTARY and not is_product:
+        if "elementary" in ways and not is_product:
             return self._moved(returned, _ELEMENTARY_FACTOR * self._roundoff)
-        is_moved = kind in _ARITHMETIC | _ELEMENTARY | _FACTORISATIONS
-        return self._moved(returned, self._roundoff) if is_moved else returned
+        return self._moved(returned, self._roundoff) if ways and ways != ["decomposed"] else returned
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         rule = decompositions().get(func)
@@ -498,8 +451,9 @@ def _terms(func: Any, args: Any, operand: Tensor) -> int:
         # A gradient of the weight adds up positions, one of the input what the weight connects it to.
         shape = args[1].shape if kind == "convolution" else operand.shape
         return math.prod(shape) // max(1, shape[0 if kind == "convolution" else 1])
-    if kind in _INDEXED:
-        indices = args[_INDEXED[kind]].reshape(-1)
+    _, *where = _SUMS.get(kind, [""])
+    if where:
+        indices = args[int(where[0])].reshape(-1)
         return int(torch.bincount(indices).max()) if indices.numel() else 1
     if kind == "scatter_add":
         return 1  # few elements meet in one place, and which is not worth counting

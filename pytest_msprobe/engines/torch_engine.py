@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -38,7 +38,7 @@ from pytest_msprobe.engines.protocol import (
     plain_argument,
 )
 from pytest_msprobe.engines.slices import FEWEST_SLICED, run_sliced
-from pytest_msprobe.engines.torch_map import MissingAttributes, MissingInTorch, Refusal, lookup
+from pytest_msprobe.engines.torch_map.bindings import MissingAttributes, MissingInTorch, Refusal, lookup
 from pytest_msprobe.support import how_to_install, is_installed
 
 if TYPE_CHECKING:
@@ -177,10 +177,7 @@ def to_tensor(torch: Any, array: Array) -> Tensor:
         Unsupported: the installed PyTorch lacks the dtype.
     """
     if array.dtype.isbuiltin == 1:
-        try:
-            tensor: Tensor = torch.from_numpy(array)
-        except TypeError:  # unsigned integers in old versions
-            raise Unsupported(f"PyTorch {torch.__version__} has no dtype {array.dtype.name}") from None
+        tensor: Tensor = torch.from_numpy(array)
         return tensor
     same_width = {1: "uint8", 2: "int16"}[array.dtype.itemsize]
     target = getattr(torch, array.dtype.name, None)
@@ -324,7 +321,7 @@ class TorchEngine:
 
         arguments, keywords = map_leaves(call, convert)
         attributes = map_attributes(call, convert)
-        with _Refusing(self._torch, binding.target, is_benchmark=self._is_raised):
+        with _refusing(self._torch, binding.target, is_benchmark=self._is_raised):
             if self._device.startswith("npu") and call.api.type == "NPU":
                 function: Callable[[], object] = partial(npu_function(call.api.api), *arguments, **keywords)
             else:
@@ -337,7 +334,7 @@ class TorchEngine:
         torch = self._torch
         saving = perturbed_saving(torch, call, ready.tensors) if call.saved_roundoff else nullcontext()
         arithmetic = _rounded_arithmetic(call)
-        refusing = _Refusing(torch, ready.target, is_benchmark=self._is_raised, call=ready.function)
+        refusing = _refusing(torch, ready.target, is_benchmark=self._is_raised, call=ready.function)
         versions = [tensor._version for tensor in ready.tensors] if ready.may_write else []
         with torch.set_grad_enabled(bool(ready.leaves)), saving, arithmetic, refusing:
             returned = ready.function()
@@ -394,28 +391,27 @@ class TorchEngine:
         return found
 
 
-class _Refusing:
-    """Context of a PyTorch call: what it cannot do, and arguments that do not fit the benchmark, become Unsupported."""
+@contextmanager
+def _refusing(torch: Any, target: str, *, is_benchmark: bool, call: Callable[[], object] = tuple) -> Iterator[None]:
+    """Context of a PyTorch call: what it cannot do, and arguments that do not fit the benchmark, become Unsupported.
 
-    def __init__(self, torch: Any, target: str, *, is_benchmark: bool, call: Callable[[], object] = tuple) -> None:
-        """`call` is what is called inside, where it is bound to its arguments before."""
-        self._call = call
-        self._version = torch.__version__
-        self._target = target
-        self._is_benchmark = is_benchmark
+    `call` is what is called inside, where it is bound to its arguments before.
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, TypeError) and (self._is_benchmark or is_misfit(error, self._call)):
-            raise Unsupported(f"the recorded arguments do not fit {self._target}: {first_line(error)}") from None
-        if isinstance(error, MissingAttributes):
-            raise Unsupported(str(error)) from None
-        if isinstance(error, MissingInTorch):
-            raise Unsupported(f"{error} (PyTorch {self._version})") from None
-        if isinstance(error, NotImplementedError):
-            raise Unsupported(f"PyTorch {self._version} cannot compute this: {first_line(error)}") from None
+    Raises:
+        Unsupported: with the reason.
+    """
+    try:
+        yield
+    except TypeError as error:
+        if not (is_benchmark or is_misfit(error, call)):
+            raise
+        raise Unsupported(f"the recorded arguments do not fit {target}: {first_line(error)}") from None
+    except MissingAttributes as error:
+        raise Unsupported(str(error)) from None
+    except MissingInTorch as error:
+        raise Unsupported(f"{error} (PyTorch {torch.__version__})") from None
+    except NotImplementedError as error:
+        raise Unsupported(f"PyTorch {torch.__version__} cannot compute this: {first_line(error)}") from None
 
 
 def _rounded_arithmetic(call: Call) -> AbstractContextManager[object]:

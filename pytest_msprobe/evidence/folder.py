@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from msprobe_collector.dump_format.values import counted
+from pytest_msprobe.support import write_whole
 
 _STATE_FILE = ".msprobe-state"
 
@@ -113,16 +114,8 @@ def make_folder(folder: Path) -> None:
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill the file at `path`, which is there only when it is whole. Raises OSError."""
-    part = path.with_name(f".{os.getpid()}.part")
-    part.unlink(missing_ok=True)
-    try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), "wb") as file:
-            write(file)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    """Let `write` fill the file at `path`, readable for owner and group, as a whole. Raises OSError."""
+    write_whole(path, write, 0o640)
 
 
 def _decode(content: bytes) -> FolderState:

@@ -25,7 +25,7 @@ from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.apis.operators import find_operator, refused_argument, unknown_operator
 from pytest_msprobe.cases.edge_cases import EDGE_CASES
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, map_leaves
-from pytest_msprobe.engines.torch_map import Refusal, lookup
+from pytest_msprobe.engines.torch_map.bindings import Refusal, lookup
 from pytest_msprobe.evidence.evidence import BothResults, Evidence, dump_folder, file_stem
 from pytest_msprobe.evidence.folder import EvidenceFolder, make_folder, write_file
 from pytest_msprobe.numerics import round_once
@@ -179,28 +179,8 @@ def dtype_text(dtype: Dtype) -> str:
 
 _WIDEST_TEXT = 500
 
-_SHOW = '''\
-def show(title, result, benchmark):
-    """Print both results, how far they are apart, and where most."""
-    if isinstance(result, ms.Tensor):
-        result = (result.float() if result.dtype == ms.bfloat16 else result).asnumpy()
-    result, benchmark = np.asarray(result), np.asarray(benchmark)
-    print(f"\\n{title}\\n  result     {np.array2string(result.ravel(), threshold=6, max_line_width=120)}")
-    print(f"  benchmark  {np.array2string(benchmark.ravel(), threshold=6, max_line_width=120)}")
-    if result.shape != benchmark.shape or result.dtype.kind == "U" or not result.size:
-        print(f"  shapes {result.shape} and {benchmark.shape}, equal: {np.array_equal(result, benchmark)}")
-        return
-    a, b = result.astype(WIDE), benchmark.astype(WIDE)
-    with np.errstate(all="ignore"):
-        is_same = (a == b) | (np.isnan(a) & np.isnan(b))
-        error = np.where(is_same, 0, np.nan_to_num(np.abs(a - b), nan=np.inf))
-        relative = np.where(is_same, 0, error / np.abs(b))
-        cosine = np.vdot(b, a).real / (np.linalg.norm(a.ravel()) * np.linalg.norm(b.ravel()))
-    worst = tuple(map(int, np.unravel_index(np.argmax(error), error.shape)))
-    print(f"  max abs {error.max():.6g}, max rel {relative.max():.6g}, cosine {cosine:.9g}")
-    if error.max():
-        print(f"  worst element {list(worst)}: {a[worst]} instead of {b[worst]}")\
-'''
+#: A function of the script, which prints both results and how far they are apart.
+_SHOW = Path(__file__).with_name("show.txt")
 
 
 @dataclass(slots=True)
@@ -225,7 +205,7 @@ def write_reproducer(evidence: Evidence, stem: str) -> Reproducer:
         run += _backward(evidence, evidence.results.incoming, call, arrays)
     run += _torch(evidence, call)
     is_complex = any(getattr(array, "dtype", np.dtype(bool)).kind == "c" for array in arrays.values())
-    show = _SHOW.replace("WIDE", "np.complex128" if is_complex else "np.float64")
+    show = _SHOW.read_text(encoding="utf-8").rstrip().replace("WIDE", "np.complex128" if is_complex else "np.float64")
     made = [*_setup(evidence, call), *_call(evidence, call)]
     lines = [_docstring(evidence, call, stem), *_imports(call), *made, show, *run]
     return Reproducer("\n".join(lines) + "\n", arrays)
@@ -487,8 +467,7 @@ class _Filled(ast.NodeTransformer):
         if node.id in self._texts:
             return ast.parse(self._texts[node.id], mode="eval").body
         parameter = self._parameters.get(node.id)
-        default: ast.expr = node if parameter is None else parameter.default
-        return default
+        return node if parameter is None else parameter.default
 
 
 def _wrapped(name: str, text: str) -> str:

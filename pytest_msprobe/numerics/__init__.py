@@ -6,78 +6,50 @@ both into words. `compare_scalars` and `check_indices` are the measures for Pyth
 
 from __future__ import annotations
 
-from pytest_msprobe.numerics.diagnosis import NOTHING_MORE, RoundingDiagnosis, diagnose, explain, summarise
-from pytest_msprobe.numerics.dtypes import Kind, kind_of, round_once, unit_roundoff
-from pytest_msprobe.numerics.indices import check_indices, select
+from pytest_msprobe.numerics.diagnosis import (
+    NOTHING_MORE as NOTHING_MORE,
+    RoundingDiagnosis as RoundingDiagnosis,
+    diagnose as diagnose,
+    explain as explain,
+    summarise as summarise,
+)
+from pytest_msprobe.numerics.dtypes import (
+    Kind as Kind,
+    kind_of as kind_of,
+    round_once as round_once,
+    unit_roundoff as unit_roundoff,
+)
+from pytest_msprobe.numerics.indices import check_indices as check_indices
 from pytest_msprobe.numerics.judgement import (
-    CosineMaxAbs,
-    Judgement,
-    OutputPair,
-    Perturbed,
-    Standard,
-    compare_scalars,
-    judge_output,
-    judge_pair,
-    unforgivable_reasons,
+    CosineMaxAbs as CosineMaxAbs,
+    Judgement as Judgement,
+    OutputPair as OutputPair,
+    Perturbed as Perturbed,
+    Standard as Standard,
+    compare_scalars as compare_scalars,
+    judge_output as judge_output,
+    judge_pair as judge_pair,
+    unforgivable_reasons as unforgivable_reasons,
 )
-from pytest_msprobe.numerics.measurement import Element, Metrics, measure
-from pytest_msprobe.numerics.patterns import name_pattern
-from pytest_msprobe.numerics.standards.backward_error import BackwardError, Fused
-from pytest_msprobe.numerics.standards.cann import MereMare, MixedBounds, MixedTolerance, RelativeErrorBounds
+from pytest_msprobe.numerics.measurement import Metrics as Metrics, measure as measure
+from pytest_msprobe.numerics.patterns import name_pattern as name_pattern
+from pytest_msprobe.numerics.standards.backward_error import BackwardError as BackwardError, Fused as Fused
+from pytest_msprobe.numerics.standards.cann import (
+    MereMare as MereMare,
+    MixedBounds as MixedBounds,
+    MixedTolerance as MixedTolerance,
+    RelativeErrorBounds as RelativeErrorBounds,
+)
 from pytest_msprobe.numerics.standards.elementwise import (
-    ERROR_MULTIPLES,
-    AbsoluteBounds,
-    AbsoluteThreshold,
-    AccumulativeBounds,
-    AccumulativeError,
-    AgainstSecondOpinion,
-    Binary,
-    ErrorMultiples,
-    Thousandth,
-    Ulp,
-    UlpBounds,
+    ERROR_MULTIPLES as ERROR_MULTIPLES,
+    AbsoluteBounds as AbsoluteBounds,
+    AbsoluteThreshold as AbsoluteThreshold,
+    AccumulativeBounds as AccumulativeBounds,
+    AccumulativeError as AccumulativeError,
+    AgainstSecondOpinion as AgainstSecondOpinion,
+    Binary as Binary,
+    ErrorMultiples as ErrorMultiples,
+    Thousandth as Thousandth,
+    Ulp as Ulp,
+    UlpBounds as UlpBounds,
 )
-
-__all__ = [
-    "ERROR_MULTIPLES",
-    "NOTHING_MORE",
-    "AbsoluteBounds",
-    "AbsoluteThreshold",
-    "AccumulativeBounds",
-    "AccumulativeError",
-    "AgainstSecondOpinion",
-    "BackwardError",
-    "Binary",
-    "CosineMaxAbs",
-    "Element",
-    "ErrorMultiples",
-    "Fused",
-    "Judgement",
-    "Kind",
-    "MereMare",
-    "Metrics",
-    "MixedBounds",
-    "MixedTolerance",
-    "OutputPair",
-    "Perturbed",
-    "RelativeErrorBounds",
-    "RoundingDiagnosis",
-    "Standard",
-    "Thousandth",
-    "Ulp",
-    "UlpBounds",
-    "check_indices",
-    "compare_scalars",
-    "diagnose",
-    "explain",
-    "judge_output",
-    "judge_pair",
-    "kind_of",
-    "measure",
-    "name_pattern",
-    "round_once",
-    "select",
-    "summarise",
-    "unforgivable_reasons",
-    "unit_roundoff",
-]

@@ -6,7 +6,7 @@ Python outputs (`item`, `numel`, `tolist`, `allclose`, ...) are measured like ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, ClassVar, Literal, Protocol
@@ -73,27 +73,20 @@ Status = Literal["pass", "error", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One metric held against its limit."""
-
-    metric: Literal["cosine", "max_abs"]
-    measured: float
-    limit: float
-    #: The tightest limit that would have passed; None when no limit would.
-    needed: float | None
-    is_met: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Judgement:
     """The verdict on one output, a skip where it cannot be judged; `reasons` are whole sentences, empty for a pass."""
 
     status: Status
     reasons: tuple[str, ...] = ()
-    checks: tuple[Check, ...] = ()
     #: How many times its bound the error is: at most 1 for a pass, inf for what no bound allows (NaN, shapes, unequal
     #: integers); None for a skip. Each standard says which figure of its own it is.
     ratio: float | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, reasons: Iterable[str], ratio: float) -> Judgement:
+        """An error for these `reasons`, a pass without any."""
+        sentences = tuple(reasons)
+        return cls("error" if sentences else "pass", sentences, ratio=ratio)
 
     @property
     def is_pass(self) -> bool:
@@ -148,25 +141,24 @@ class CosineMaxAbs:
     def judge(self, metrics: Metrics) -> Judgement:
         """The verdict on one output."""
         reasons = unforgivable_reasons(metrics)
-        if metrics.structural or metrics.nonfinite_mismatches or metrics.is_exact:
-            return plain_judgement(reasons)
-        checks = self._checks(metrics)
-        reasons += tuple(_failure(check) for check in checks if not check.is_met)
-        ratio = max(map(_ratio, checks), default=0.0)
-        return Judgement("error" if reasons else "pass", reasons, checks, ratio)
-
-    def _checks(self, metrics: Metrics) -> tuple[Check, ...]:
         cosine, max_abs = metrics.cosine, metrics.max_abs
-        if cosine is None or max_abs is None:
-            return ()
-        looser_cosine = math.nextafter(cosine, -math.inf)
-        looser_max_abs = math.nextafter(max_abs, math.inf)
-        return (
-            Check("cosine", cosine, self.cosine, looser_cosine if cosine > -1 else None, cosine > self.cosine),
-            Check(
-                "max_abs", max_abs, self.max_abs, looser_max_abs if max_abs < math.inf else None, max_abs < self.max_abs
-            ),
-        )
+        if metrics.nonfinite_mismatches or metrics.is_exact or cosine is None or max_abs is None:
+            return plain_judgement(reasons)
+        if not cosine > self.cosine:
+            needed = limit_below(math.nextafter(cosine, -math.inf)) if cosine > -1 else ""
+            reasons += (f"Cosine {_against(cosine, 'above', self.cosine, needed)}",)
+        if not max_abs < self.max_abs:
+            needed = limit_above(math.nextafter(max_abs, math.inf)) if max_abs < math.inf else ""
+            reasons += (f"Max absolute error {_against(max_abs, 'below', self.max_abs, needed)}",)
+        ratios = (1 - cosine) / (1 - self.cosine), max_abs / self.max_abs
+        ratio = math.inf if any(map(math.isnan, ratios)) else max(0.0, *ratios)
+        return Judgement.of(reasons, ratio)
+
+
+def _against(measured: float, side: str, limit: float, needed: str) -> str:
+    """`0.9 is not above 0.99; a limit of 0.899 would pass.`; `needed` is "" where no limit would."""
+    remedy = f"; a limit of {needed} would pass" if needed else ""
+    return f"{number(measured, limit)} is not {side} {number(limit)}{remedy}."
 
 
 def unforgivable_reasons(metrics: Metrics) -> tuple[str, ...]:
@@ -188,20 +180,6 @@ def unforgivable_reasons(metrics: Metrics) -> tuple[str, ...]:
 def plain_judgement(reasons: tuple[str, ...]) -> Judgement:
     """The verdict where nothing is weighed: any reason is an error beyond every bound."""
     return Judgement("error", reasons, ratio=math.inf) if reasons else Judgement("pass", ratio=0.0)
-
-
-def _ratio(check: Check) -> float:
-    found = (1 - check.measured) / (1 - check.limit) if check.metric == "cosine" else check.measured / check.limit
-    return math.inf if math.isnan(found) else max(0.0, found)
-
-
-def _failure(check: Check) -> str:
-    measured, limit = number(check.measured, check.limit), number(check.limit)
-    if check.metric == "cosine":
-        remedy = f"; a limit of {limit_below(check.needed)} would pass" if check.needed is not None else ""
-        return f"Cosine {measured} is not above {limit}{remedy}."
-    remedy = f"; a limit of {limit_above(check.needed)} would pass" if check.needed is not None else ""
-    return f"Max absolute error {measured} is not below {limit}{remedy}."
 
 
 def _count(count: int, size: int, singular: str, plural: str) -> str:
@@ -276,7 +254,7 @@ def _measure_elements(elements: list[Element], off_bound: float, dtype: np.dtype
         off_bound=off_bound,
         off_count=metrics.off_count + len(unequal),
         unequal_count=len(unequal),
-        first_unequal=unequal[0] if unequal else None,
+        first_unequal=next(iter(unequal), None),
     )
 
 
@@ -319,14 +297,6 @@ class Perturbed:
 
     result: Array
     size: float
-
-
-def _no_probes(count: int) -> tuple[Array, ...]:
-    return ()
-
-
-def _no_terms(at: int) -> tuple[Floats, ...]:
-    return ()
 
 
 #: Larger calls have no probes: they take as many runs of the benchmark.
@@ -412,10 +382,10 @@ class OutputPair:
     rounded_inside: Callable[[], tuple[Perturbed, ...]] = tuple
     second_opinion: Callable[[], Array | None] = lambda: None
     operand_roundoff: float | None = None
-    probes: Callable[[int], tuple[Array, ...]] = _no_probes
-    arithmetic_probes: Callable[[int], tuple[Array, ...]] = _no_probes
-    inside_probes: Callable[[int], tuple[Array, ...]] = _no_probes
-    terms: Callable[[int], tuple[Floats, ...]] = _no_terms
+    probes: Callable[[int], tuple[Array, ...]] = lambda count: ()
+    arithmetic_probes: Callable[[int], tuple[Array, ...]] = lambda count: ()
+    inside_probes: Callable[[int], tuple[Array, ...]] = lambda count: ()
+    terms: Callable[[int], tuple[Floats, ...]] = lambda at: ()
     deviations: Callable[[], Deviations | None] = lambda: None
     restricted: Callable[[Array, Sequence[int] | Array], OutputPair | None] = lambda tested, places: None
     partial_sums: Callable[[], Floats | None] = lambda: None
@@ -457,8 +427,7 @@ class OutputPair:
 def judge_output(standard: Standard, metrics: Metrics, pair: Callable[[], OutputPair]) -> Judgement:
     """The verdict of any standard; the `pair` is made only for one that looks at it."""
     judge = getattr(standard, "judge_pair", None)
-    judgement: Judgement = judge(pair()) if judge is not None else standard.judge(metrics)
-    return judgement
+    return judge(pair()) if judge is not None else standard.judge(metrics)
 
 
 def judge_pair(standard: Standard, pair: OutputPair) -> Judgement:

@@ -84,8 +84,7 @@ class CosineSums:
 
 
 def _real_parts(values: Array) -> Floats:
-    real: Floats = values if values.dtype == np.float64 else values.view(np.float64)
-    return real
+    return values if values.dtype == np.float64 else values.view(np.float64)
 
 
 def inner(left: Array, right: Array) -> float:

@@ -453,8 +453,7 @@ def _narrower(wrong: _Wrong) -> str:
 
 def _to_bits(values: Floats, bits: int) -> Floats:
     significand, exponent = np.frexp(values)
-    rounded: Floats = np.ldexp(np.rint(np.ldexp(significand, bits)), exponent - bits)
-    return rounded
+    return np.ldexp(np.rint(np.ldexp(significand, bits)), exponent - bits)
 
 
 def _to_one_side(wrong: _Wrong) -> str:

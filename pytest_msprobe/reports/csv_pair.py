@@ -20,18 +20,8 @@ from msprobe_collector.dump_format.values import printable_lines
 from pytest_msprobe.verdicts import OutputRow, Status, VerdictRow
 
 RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
-DETAILS_COLUMNS = (
-    "API Name",
-    "Bench Dtype",
-    "Tested Dtype",
-    "Shape",
-    "Cosine",
-    "MaxAbsErr",
-    "MaxRelativeErr",
-    "Status",
-    "Message",
-)
-_FIGURES = ("cosine", "max_abs", "max_rel")
+_FIGURE_COLUMNS = {"cosine": "Cosine", "max_abs": "MaxAbsErr", "max_rel": "MaxRelativeErr"}
+DETAILS_COLUMNS = ("API Name", "Bench Dtype", "Tested Dtype", "Shape", *_FIGURE_COLUMNS.values(), "Status", "Message")
 WORDS: dict[Status, str] = {"pass": "pass", "error": "error", "skip": "SKIP"}
 STATUSES = {word: status for status, word in WORDS.items()}
 #: Spreadsheets begin a formula with these, some in full width. They skip blanks before them; other characters that are
@@ -147,7 +137,7 @@ def _output(name: str, output: OutputRow) -> list[Any]:
         output.bench_dtype,
         output.tested_dtype,
         str(output.shape),
-        *("" if (value := output.figures.get(name)) is None else value for name in _FIGURES),
+        *("" if (value := output.figures.get(name)) is None else value for name in _FIGURE_COLUMNS),
         WORDS[output.status],
         output.message,
     ]

@@ -20,6 +20,7 @@ import pytest
 
 from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.diagnosis import Diagnosis
+from pytest_msprobe.reports.terminal import OUTCOME_WORDS
 from pytest_msprobe.suites.contract import CallNames, Suite
 from pytest_msprobe.verdicts import Figure, OutputRow, RowCounts, VerdictRow
 
@@ -51,16 +52,18 @@ def name_cell(name: str, hint: str) -> str:
 def row_cells(row: VerdictRow | None, figures: Sequence[Figure]) -> list[str]:
     """The cells of our columns for the output that is furthest off; without a row, empty ones."""
     shown = figures[:_FIGURES]
-    output = row.worst if row is not None else None
-    if row is None or output is None:
+    if row is None:
+        names = ("direction", "dtype", "shape", *(figure.name for figure in shown), "device")
+        return [_cell(name, "") for name in names]
+    output = row.worst
+    if output is None:
         dtype, shape = _cell("dtype", ""), _cell("shape", "")
     else:
         more = f"{output.label}, the worst of {len(row.outputs)}" if len(row.outputs) > 1 else output.label
         dtype = _cell("dtype", output.tested_dtype)
         shape = _cell("shape", output.shape, key=f"{math.prod(output.shape):016d}", hint=more)
-    numbers = [_figure_cell(figure, output.figures.get(figure.name) if output else None, row) for figure in shown]
-    direction, device = (row.label, row.device) if row is not None else ("", "")
-    return [_cell("direction", direction), dtype, shape, *numbers, _cell("device", device)]
+    numbers = [_figure_cell(figure, output.figures.get(figure.name) if output else None) for figure in shown]
+    return [_cell("direction", row.label), dtype, shape, *numbers, _cell("device", row.device)]
 
 
 def number_text(value: float | None, form: str) -> str:
@@ -148,9 +151,7 @@ def _output_line(output: OutputRow, figures: Sequence[Figure]) -> str:
     return text(f"{output.label} {output.tested_dtype} {output.shape}: {', '.join(known) or 'equal'}{standard}")
 
 
-def _figure_cell(figure: Figure, value: float | None, row: VerdictRow | None) -> str:
-    if row is None:
-        return _cell(figure.name, "")
+def _figure_cell(figure: Figure, value: float | None) -> str:
     # The worst is the lowest or the highest; what has no figure comes after it either way.
     key = sort_key(value, nan="", missing="h") if figure.is_low_bad else sort_key(value)
     return _cell(figure.name, number_text(value, figure.form), key=key)
@@ -167,14 +168,8 @@ _REASONS = 10
 _CAUSES = 3
 _APIS = 1000
 _SUMMARY_FIGURES = 2
-#: (outcome, style, word) of the boxes; those of marks are shown where there are any.
-_BOXES = (
-    ("passed", "pass", "passed"),
-    ("failed", "error", "failed"),
-    ("skipped", "skip", "skipped"),
-    ("xfailed", "skip", "expected failures"),
-    ("xpassed", "skip", "unexpected passes"),
-)
+#: Styles of the boxes; those of marks are shown where there are any.
+_STYLES = {"passed": "pass", "failed": "error"}
 
 
 @dataclass(slots=True)
@@ -218,9 +213,9 @@ class Summary(RowCounts):
     def _parts(self, header: Sequence[str], passes: str) -> Iterator[str]:
         counts = self.outcomes
         yield '<div class="msprobe-totals">'
-        for outcome, style, word in _BOXES:
+        for outcome, word in OUTCOME_WORDS.items():
             if counts[outcome] or outcome in ("passed", "failed", "skipped"):
-                yield f'<span class="{style}"><b>{counts[outcome]:,}</b> {word}</span>'
+                yield f'<span class="{_STYLES.get(outcome, "skip")}"><b>{counts[outcome]:,}</b> {word}</span>'
         yield f"</div><p>{self.suite.item_noun}. "
         if counts["passed"] and passes != "show":
             yield {

@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from msprobe_collector.dump_format import DIRECTIONS
 from msprobe_collector.dump_format.values import counted
 from msprobe_collector.dump_format.yaml_files import read_plain
 from pytest_msprobe.reports.csv_pair import DETAILS_COLUMNS, RESULT_COLUMNS, STATUSES, csv_rows, neutral, original
 from pytest_msprobe.reports.jsonl import check_replaceable, encode_row, read_json_lines
+from pytest_msprobe.support import write_whole
 from pytest_msprobe.verdicts import OUTCOMES, VerdictRow
 
 #: In the message of a call whose process died; the second phrase says that it happened before, and once more is enough.
@@ -216,10 +218,9 @@ def _csv_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    with open(descriptor, "wb") as file:
+    def write(file: BinaryIO) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
+
+    write_whole(path, write)

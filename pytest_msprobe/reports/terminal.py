@@ -28,7 +28,7 @@ _GAP = "  "
 #: A table keeps its columns where names have this room.
 _NAME_WIDTH = 40
 #: Outcomes in the words of the summary, in its order; the first three are always shown.
-_WORDS = {
+OUTCOME_WORDS = {
     "passed": "passed",
     "failed": "failed",
     "skipped": "skipped",
@@ -177,7 +177,7 @@ class VerdictCounts(RowCounts):
             width: that tables have at most; 0 for that of a file.
             told: the record that the answer above names first, which is not named once more; "" for none.
         """
-        counts = ((word, self.outcomes[outcome]) for outcome, word in _WORDS.items())
+        counts = ((word, self.outcomes[outcome]) for outcome, word in OUTCOME_WORDS.items())
         shown = [f"{count} {word}" for place, (word, count) in enumerate(counts) if count or place < 3]
         yield Line(f"{', '.join(shown)} ({self.suite.item_noun})", self._colour)
         yield from (Line(text, "red") for text in self._rounding_lines())

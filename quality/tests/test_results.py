@@ -14,13 +14,11 @@ pytest.importorskip("torch")
 from quality import results
 from quality.accounting import table as accounting
 from quality.accounting.held_out import catalogue as held_out
-from quality.architectures import alarms, networks
-from quality.architectures import table as architectures
+from quality.architectures import alarms, networks, table as architectures
 from quality.laws import table as laws
 from quality.laws.entries import catalogue as catalogue_of_laws
 from quality.results import Table, read
-from quality.sharded import catalogue as sharded
-from quality.sharded import table as sharded_table
+from quality.sharded import catalogue as sharded, table as sharded_table
 from tools import ROOT
 from tools.__main__ import programs
 

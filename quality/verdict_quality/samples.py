@@ -16,7 +16,7 @@ import numpy as np
 
 from msprobe_collector.dump_format import find_dtype, parse_api_name
 from pytest_msprobe.apis.topics import random_api
-from pytest_msprobe.engines.torch_map import Binding, MissingInTorch, lookup
+from pytest_msprobe.engines.torch_map.bindings import Binding, MissingInTorch, lookup
 
 DTYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 #: How many of an OpInfo's samples are looked at; some make hundreds of much the same shape.

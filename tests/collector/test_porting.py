@@ -14,7 +14,7 @@ from msprobe_collector.configuration import ApiList, ConfigurationError
 from msprobe_collector.dump_format import Dump, FieldPath
 from msprobe_collector.mindspore.discovery import find_apis, resolve
 from pytest_msprobe.apis.operators import find_operator
-from pytest_msprobe.engines.torch_map import Refusal, lookup
+from pytest_msprobe.engines.torch_map.bindings import Refusal, lookup
 
 X = Tensor(np.ones((2, 2), np.float32))
 

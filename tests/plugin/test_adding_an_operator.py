@@ -6,7 +6,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from pytest_msprobe.engines.torch_map.bindings import lookup
 
 RECIPE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```text (\S+\.txt)\n(.*?)^```$", RECIPE, re.MULTILINE | re.DOTALL)
-TOPICS: tuple[str, ...] = get_args(fact_table.Topic)
+TOPICS = [path.relative_to(fact_table.FOLDER).with_suffix("").as_posix() for path in fact_table.FOLDER.rglob("*.txt")]
 X = np.linspace(-2, 2, 4096, dtype=np.float32)
 TOSSED = np.random.default_rng(0).integers(0, 2, X.size).astype(np.float32)
 

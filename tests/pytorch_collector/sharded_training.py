@@ -26,8 +26,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn import functional
-from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
-from torch.nn.utils import parameters_to_vector as vector
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm, parameters_to_vector as vector
 
 from msprobe_collector.pytorch import PrecisionDebugger
 

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 
 from msprobe_collector.pytorch.api_names import ApiNames
 from pytest_msprobe.apis.operators import find_operator
-from pytest_msprobe.engines.torch_map import Refusal, lookup
+from pytest_msprobe.engines.torch_map.bindings import Refusal, lookup
 
 PLACES = {
     "Functional": "torch.nn.functional",

@@ -22,8 +22,7 @@ from pytest_msprobe.cases.case import Case, read_case, read_incoming
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.engines.protocol import NotJudged, NumpyArgument, argument_dtype, map_leaves
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.engines.torch_map import Refusal, lookup
-from pytest_msprobe.engines.torch_map.bindings import Binding, CallMapping
+from pytest_msprobe.engines.torch_map.bindings import Binding, CallMapping, Refusal, lookup
 
 Array = np.ndarray
 Step = Callable[[], object]

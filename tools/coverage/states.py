@@ -11,8 +11,7 @@ from importlib import import_module
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.topics import random_apis, reason_not_judged
-from pytest_msprobe.engines.references import find
-from pytest_msprobe.engines.torch_map import MissingInTorch, Refusal, lookup
+from pytest_msprobe.engines.torch_map.bindings import MissingInTorch, Refusal, lookup
 from tools.operators.mindspore_surface import PublicApi
 
 
@@ -57,9 +56,9 @@ def _state(api: PublicApi) -> tuple[State, str]:
     law = random_apis().get(f"{api.type}.{api.name}")
     if law is not None:
         return State.LAW, law
-    own = find(api.type, api.name)
+    own = facts("references").find(api.type, api.name)
     if own is not None:
-        return State.REFERENCE, own.removeprefix("references.")
+        return State.REFERENCE, own.text.partition("(")[0]
     return _benchmark(api)
 
 

@@ -109,6 +109,3 @@ def _words() -> Mapping[str, frozenset[str]]:
         elif not line.startswith("#"):
             found.update({name: found.get(name, frozenset()) | words for name in line.split()})
     return found
-
-
-__all__ = ["find_operator", "operator_names", "refused_argument", "unknown_operator"]

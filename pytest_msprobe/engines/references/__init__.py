@@ -11,16 +11,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import cast
 
-from pytest_msprobe.apis import facts
-
-
-def find(api_type: str, name: str) -> str | None:
-    """The function for an API, `references.module.function`; None when there is none."""
-    found = facts("references").find(api_type, name)
-    return None if found is None else f"references.{found.text.partition('(')[0]}"
-
 
 def function(target: str) -> Callable[..., object]:
-    """The function that `find` has named. Imports PyTorch."""
+    """The function called `references.module.name`. Imports PyTorch."""
     _, module, name = target.split(".")
     return cast("Callable[..., object]", getattr(import_module(f"{__name__}.{module}"), name))

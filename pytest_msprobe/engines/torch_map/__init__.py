@@ -3,27 +3,3 @@
 Only names and arguments live here. Neither framework is imported; `adapters` imports PyTorch and is
 loaded by the torch engine alone, when it runs something.
 """
-
-from __future__ import annotations
-
-from pytest_msprobe.engines.torch_map.bindings import (
-    Binding,
-    CallMapping,
-    MissingAttributes,
-    MissingInTorch,
-    Refusal,
-    lookup,
-    missing_attributes,
-    names,
-)
-
-__all__ = [
-    "Binding",
-    "CallMapping",
-    "MissingAttributes",
-    "MissingInTorch",
-    "Refusal",
-    "lookup",
-    "missing_attributes",
-    "names",
-]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import cast
 
-from pytest_msprobe.apis import Fact, Topic, facts
+from pytest_msprobe.apis import Fact, facts
 from pytest_msprobe.apis.fact_table import read_signature
 from pytest_msprobe.apis.operators import find_operator, unknown_operator
 from pytest_msprobe.engines import references
@@ -151,7 +151,7 @@ def _rooted(node: ast.Attribute) -> str:
     return dotted if _ROOTED.fullmatch(dotted) else ""
 
 
-_TABLE_OF_TYPE: Mapping[str, Topic] = {
+_TABLE_OF_TYPE: Mapping[str, str] = {
     "Mint": "torch_calls/mint",
     "MintFunctional": "torch_calls/mint_functional",
     "Tensor": "torch_calls/tensor",
@@ -159,7 +159,7 @@ _TABLE_OF_TYPE: Mapping[str, Topic] = {
     "Primitive": "torch_calls/primitive",
 }
 # MindSpore types whose names mean the same in PyTorch unless their table says otherwise: the type of the namesake.
-_NPU: Topic = "torch_calls/npu"
+_NPU = "torch_calls/npu"
 _NAMESAKES = {"Mint": "Torch", "MintFunctional": "Functional", "Tensor": "Tensor"}
 _PYTORCH_TYPES = ("Torch", "Functional", "Tensor", "VF", "Aten")
 
@@ -252,17 +252,7 @@ class Binding:
         for form in self.forms:
             for target in form.targets():
                 attribute_at(target, roots)
-        return lambda *args, **kwargs: self.call(args, kwargs, roots)
-
-    def call(
-        self,
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-        roots: Mapping[str, object],
-        attributes: Mapping[str, object] | None = None,
-    ) -> object:
-        """Run it once: see `bound`."""
-        return self.bound(args, kwargs, roots, attributes)()
+        return lambda *args, **kwargs: self.bound(args, kwargs, roots)()
 
     def bound(
         self,

@@ -167,7 +167,12 @@ class BackwardError:
         found = self._by_parts(pair) if values is None else None
         if found is None and not self.has_exact_inputs:
             search = _Search(pair, self, ()) if known is None or values is None else self._by_known(pair, values, known)
-            found = self._without_runs(search, has_terms=known is not None and known.have_terms)
+            # Rounding of the output and the error of kernels forgive least: answers to inputs can only add to them.
+            judgement = search.judgement()
+            if known is not None and known.have_terms:
+                judgement = search.closer(judgement)
+            if judgement.is_pass:
+                return search, judgement
         return found or self._by_runs(pair)
 
     def _by_known(self, pair: OutputPair, deviations: Floats, known: Deviations) -> _Search:
@@ -263,17 +268,6 @@ class BackwardError:
             return _inside(pair, pair.inside_probes)
         format_ = float_format(part_dtype(pair.tested.dtype))
         return Response(pair.perturbed(), pair.probes, pair.reference, format_, chosen=pair.chosen)
-
-    @staticmethod
-    def _without_runs(search: _Search, *, has_terms: bool) -> tuple[_Search, Judgement] | None:
-        """The `search` that passes by what is known without a moved run; None where it does not.
-
-        Rounding of the output and the error of kernels alone forgive least: answers to inputs can only add to them.
-        """
-        found = search.judgement()
-        if has_terms:
-            found = search.closer(found)
-        return (search, found) if found.is_pass else None
 
     def _probed(self, pair: OutputPair, responses: Sequence[Response], hopeless: float) -> tuple[_Search, Judgement]:
         """The search with two runs of each kind, and with more of them where these do not decide it.
@@ -390,7 +384,7 @@ class _Search:
         reason = self._fault(errors, limit)
         slope = abs(errors.slope) / limit if errors.is_large and limit else 0.0
         ratio = max(errors.largest_use, errors.outlier_over_chance, errors.rms_over_chance, slope)
-        return Judgement("error" if reason else "pass", (reason,) if reason else (), ratio=ratio)
+        return Judgement.of(filter(None, [reason]), ratio)
 
     def gathered(self) -> ErrorStatistics:
         """Statistics of all elements."""

@@ -132,7 +132,7 @@ class MereMare(_AcceptanceRule[RelativeErrorBounds]):
         if beyond.count:
             what = f"not below a relative error of {number(bounds.mare)}"
             reasons += (f"{beyond.elements(pair)} {what}, {beyond.worst_and_remedy(pair)}",)
-        return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
+        return Judgement.of(reasons, ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class MixedTolerance(_AcceptanceRule[MixedBounds]):
                 f"Largest absolute error{largest.place(pair)} {number(largest.worst, allowed)} is above "
                 f"{number(allowed)}; a limit of {limit_above(largest.worst)} would pass.",
             )
-        return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
+        return Judgement.of(reasons, ratio)
 
 
 def _largest_allowed(pair: OutputPair, bounds: MixedBounds, magnitude: float) -> float:

@@ -359,7 +359,7 @@ class AbsoluteThreshold(ElementRule[AbsoluteBounds]):
                 verb = "is" if beyond.count == 1 else "are"
                 what = f"{verb} above {number(beyond.limit)} ({figure} {number(bounds.small_value)})"
                 reasons += (f"{beyond.elements(pair)} {what}, {beyond.worst_and_remedy(pair)}",)
-        return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
+        return Judgement.of(reasons, ratio)
 
 
 def _nonfinite_reasons(pair: OutputPair, relative: float) -> tuple[str, ...]:
@@ -423,7 +423,7 @@ class AccumulativeError(ElementRule[AccumulativeBounds]):
                 f"{number(balance)}, above {number(bounds.balance)} and beyond chance; {limit_above(balance)} would "
                 "pass.",
             )
-        return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
+        return Judgement.of(reasons, ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,7 +566,7 @@ class AgainstSecondOpinion(ElementRule[SecondOpinionConstants]):
             ratio = max(ratio, mine / (limit * floored) if limit else math.inf if mine else 0.0)
             if not mine <= limit * floored:
                 reasons.append(_failure(label, (mine, theirs, bounds.least), mine / floored, limit))
-        return Judgement("error" if reasons else "pass", tuple(reasons), ratio=ratio)
+        return Judgement.of(reasons, ratio)
 
 
 _LABELS = ("Share of small elements that are off", "RMSE", "Max relative error", "Mean relative error")

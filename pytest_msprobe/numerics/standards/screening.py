@@ -67,8 +67,7 @@ def in_question(
             if count > most:
                 return None
             found.append(start + places)
-    together: Array = np.concatenate(found)
-    return together
+    return np.concatenate(found)
 
 
 def _in_question(
@@ -86,5 +85,4 @@ def _in_question(
     is_far = sample.may_stand_out(error, allowed.rounding * magnitude) & (error > NOTICEABLE * bound)
     is_meant = ~(error <= bound) | is_far
     places = places[is_meant]
-    found: Array = places[~is_same(tested[places], reference[places])]
-    return found
+    return places[~is_same(tested[places], reference[places])]

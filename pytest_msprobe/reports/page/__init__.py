@@ -27,7 +27,7 @@ from pytest_msprobe.diagnosis import Diagnosis, RunFacts, RunRows
 from pytest_msprobe.reports.baseline import PROPERTY, BaselineCounts
 from pytest_msprobe.reports.jsonl import encodable, read_latest_rows
 from pytest_msprobe.suites.contract import KNOWN_FAULTS, RUN_FAULTS, CallNames, Suite
-from pytest_msprobe.support import version_of
+from pytest_msprobe.support import version_of, write_whole
 from pytest_msprobe.verdicts import EXPLAINED, OutputRow, RowCounts, StepPosition, VerdictRow
 
 #: So many causes of a run are on its page.
@@ -306,21 +306,6 @@ def _json_number(value: float | None, digits: int) -> float | str | None:
 #: Parts of a dump's path that do not tell it from others.
 _LAYOUT = ("/", "rank", "dump_tensor_data")
 _SLOT = re.compile(r"(step|rank|proc)\d*")
-#: In this order: each uses only what stands before it.
-SCRIPTS = (
-    "vendored/preact.umd.js",
-    "vendored/hooks.umd.js",
-    "vendored/htm.umd.js",
-    "data.js",
-    "selection.js",
-    "tree.js",
-    "strip.js",
-    "treeview.js",
-    "table.js",
-    "details.js",
-    "pictures.js",
-    "app.js",
-)
 #: What a page of ours begins with: nothing else is replaced.
 _BEGINNING = b"<!doctype html>\n<!-- pytest-msprobe page -->"
 
@@ -355,7 +340,10 @@ def write_page(
             sections[name] = Section(suite)
         sections[name].add(row)
     answers = {answer.suite: answer} if answer is not None else {}
-    write_whole(path, render([section.content(answers.get(name)) for name, section in sections.items()]))
+    page = render([section.content(answers.get(name)) for name, section in sections.items()])
+    check_page_replaceable(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, lambda file: file.write(page))
 
 
 def render(sections: Sequence[dict[str, Any]]) -> bytes:
@@ -370,7 +358,9 @@ def render(sections: Sequence[dict[str, Any]]) -> bytes:
         lstrip_blocks=True,
     )
     folder = files("pytest_msprobe.reports.page") / "assets"
-    scripts = [(folder / name).read_text(encoding="utf-8") for name in SCRIPTS]
+    # In this order: each uses only what stands before it.
+    names = (folder / "scripts.txt").read_text(encoding="utf-8").split()
+    scripts = [(folder / name).read_text(encoding="utf-8") for name in names]
     content = {
         "version": version_of("pytest-msprobe"),
         "made": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
@@ -402,20 +392,6 @@ def check_page_replaceable(path: Path) -> None:
         with path.open("rb") as file:
             if file.read(len(_BEGINNING)) != _BEGINNING:
                 raise FileExistsError(f"{path} is not a page of --msprobe-page, and is not replaced")
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is there only when it is whole. Raises OSError."""
-    check_page_replaceable(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb") as file:
-            file.write(content)
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def _encoded(content: Any) -> bytes:

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from quality.accounting.foreign import packages
 from quality.accounting.foreign.late_packages import _diffusion, _speech
-from quality.accounting.foreign.packages import _SEQUENCES as SEQUENCES
-from quality.accounting.foreign.packages import _VISION as VISION
 from quality.accounting.foreign.packages import (
+    _SEQUENCES as SEQUENCES,
+    _VISION as VISION,
     _classified,
     _decoder,
     _encoder,

@@ -5,15 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from msprobe_collector.dump_format import ApiName, parse_api_name
-from pytest_msprobe.apis import FactTable, Topic, facts
+from pytest_msprobe.apis import FactTable, facts
 from pytest_msprobe.apis.fact_table import FOLDER, read
 
-TOPICS: tuple[Topic, ...] = get_args(Topic)
+TOPICS = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.txt"))
 
 
 def table(folder: Path, text: str) -> FactTable:
@@ -92,13 +91,13 @@ def test_mistakes_name_file_and_line(tmp_path: Path, text: str, words: str) -> N
     assert words in str(caught.value)
 
 
-def test_every_file_is_a_topic() -> None:
-    assert {path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.txt")} == set(TOPICS)
+def test_every_file_is_one_of_facts() -> None:
+    assert len(TOPICS) > 30
     assert [path for path in FOLDER.rglob("*") if path.is_file() and path.suffix != ".txt"] == []
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_every_file_can_be_read_and_says_what_it_holds(topic: Topic) -> None:
+def test_every_file_can_be_read_and_says_what_it_holds(topic: str) -> None:
     found = facts(topic)
     assert (FOLDER / f"{topic}.txt").read_text(encoding="utf-8").startswith("# ")
     assert found.of(ApiName("Mint", "no_such_operator", 0)) is None

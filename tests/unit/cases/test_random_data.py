@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from msprobe_collector.dump_format import DumpError, FieldPath, TensorValue, array_dtype, find_dtype
 from pytest_msprobe.cases.random_data import generator_for, has_known_range, random_array

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from real_dumps import real_dumps
 
 from msprobe_collector.dump_format import Dump, DumpError, PlainValue, TensorValue

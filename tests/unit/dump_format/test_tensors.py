@@ -12,8 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from msprobe_collector.dump_format import DumpError, FieldPath, TensorFolder, TensorValue, find_dtype
 from msprobe_collector.dump_format.tensors import MAP_FROM_BYTES

@@ -16,15 +16,8 @@ from torch_map_samples import attribute, mindspore_api
 
 from pytest_msprobe.apis import Fact, facts
 from pytest_msprobe.apis.fact_table import FOLDER
-from pytest_msprobe.engines.torch_map import (
-    Binding,
-    MissingAttributes,
-    MissingInTorch,
-    Refusal,
-    bindings,
-    lookup,
-    names,
-)
+from pytest_msprobe.engines.torch_map import bindings
+from pytest_msprobe.engines.torch_map.bindings import Binding, MissingAttributes, MissingInTorch, Refusal, lookup, names
 
 ENGINES = Path(bindings.__file__).parents[1]
 API_TYPES = ("Mint", "MintFunctional", "Tensor", "Functional", "Primitive")
@@ -146,7 +139,7 @@ class TestTables:
 
     def test_importing_the_tables_imports_no_framework(self) -> None:
         code = (
-            "import sys; from pytest_msprobe.engines.torch_map import lookup;"
+            "import sys; from pytest_msprobe.engines.torch_map.bindings import lookup;"
             "lookup('Mint', 'add'); lookup('Functional', 'max');"
             "assert not {'torch', 'mindspore', 'numpy'} & set(sys.modules), 'a framework was imported'"
         )
@@ -233,31 +226,31 @@ class TestBinding:
         found = lookup("Functional", "softmax")
         assert isinstance(found, Binding)
         with pytest.raises(TypeError, match=r"Functional\.softmax: the recorded arguments do not fit .*'input'"):
-            found.call((), {}, roots)
+            found.bound((), {}, roots)()
 
     def test_kinds_choose_among_overloads(self, torch: ModuleType, roots: dict[str, object]) -> None:
         found = lookup("Tensor", "transpose")
         assert isinstance(found, Binding)
         x = torch.zeros(2, 3, 4)
-        assert found.call((x, 0, 2), {}, roots).shape == (4, 3, 2)  # type: ignore[attr-defined]
-        assert found.call((x, 1, 2, 0), {}, roots).shape == (3, 4, 2)  # type: ignore[attr-defined]
-        assert found.call((x, (1, 2, 0)), {}, roots).shape == (3, 4, 2)  # type: ignore[attr-defined]
+        assert found.bound((x, 0, 2), {}, roots)().shape == (4, 3, 2)  # type: ignore[attr-defined]
+        assert found.bound((x, 1, 2, 0), {}, roots)().shape == (3, 4, 2)  # type: ignore[attr-defined]
+        assert found.bound((x, (1, 2, 0)), {}, roots)().shape == (3, 4, 2)  # type: ignore[attr-defined]
 
     def test_a_type_error_of_the_call_itself_is_not_taken_for_a_misfit(self, roots: dict[str, object]) -> None:
         found = lookup("Functional", "sin")
         assert isinstance(found, Binding)
         with pytest.raises(TypeError, match="must be Tensor"):
-            found.call(("text",), {}, roots)
+            found.bound(("text",), {}, roots)()
 
     def test_a_name_that_torch_lacks(self, roots: dict[str, object]) -> None:
         found = Binding("Mint.no_such_function", "torch.no_such_function")
         with pytest.raises(MissingInTorch, match=r"no torch\.no_such_function"):
-            found.call((), {}, roots)
+            found.bound((), {}, roots)()
 
     def test_a_method_that_torch_lacks(self, torch: ModuleType, roots: dict[str, object]) -> None:
         form = bindings._form("f", Fact("Tensor.f", "(input, n=-1)", "input.no_such_method([n, *(n, 2)])"))
         with pytest.raises(MissingInTorch, match="no_such_method"):
-            Binding("Tensor.f", "torch", (form,)).call((torch.zeros(1),), {}, roots)
+            Binding("Tensor.f", "torch", (form,)).bound((torch.zeros(1),), {}, roots)()
 
     def test_tables_cannot_hold_other_code(self) -> None:
         with pytest.raises(ValueError, match="BinOp is not allowed"):
@@ -303,7 +296,7 @@ class TestFunctionsOfTorchNpu:
         q, k, v = (torch.rand(2, 3, 5, 4, dtype=torch.float64) for _ in range(3))
         mask = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
         given = {"scale": 0.5, "atten_mask": mask, "pre_tockens": 5, "next_tockens": 0}
-        outputs = found.call((q, k, v, 3, "BNSD"), given, roots)
+        outputs = found.bound((q, k, v, 3, "BNSD"), given, roots)()
         expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, ~mask, scale=0.5)
         assert isinstance(outputs, tuple)
         torch.testing.assert_close(outputs[0], expected)
@@ -318,7 +311,7 @@ class TestFunctionsOfTorchNpu:
         for a, b in pairs:
             expected[..., a] -= x[..., b] * sin[..., a]
             expected[..., b] += x[..., a] * sin[..., b]
-        torch.testing.assert_close(found.call((x, cos, sin, mode), {}, roots), expected)
+        torch.testing.assert_close(found.bound((x, cos, sin, mode), {}, roots)(), expected)
 
 
 class TestAttributes:
@@ -327,15 +320,15 @@ class TestAttributes:
         assert isinstance(found, Binding)
         x, y = torch.rand(3, 3), torch.rand(3, 3)
         given = {"transpose_a": False, "transpose_b": True}
-        assert torch.equal(found.call((x, y), {}, roots, given), x @ y.T)
+        assert torch.equal(found.bound((x, y), {}, roots, given)(), x @ y.T)
 
     def test_without_them_a_call_says_which_are_missing(self, torch: ModuleType, roots: dict[str, object]) -> None:
         found = lookup("Primitive", "Softmax")
         assert isinstance(found, Binding)
         with pytest.raises(MissingAttributes, match=r"\(axis\) are not in the dump; msprobe_collector records them"):
-            found.call((torch.rand(3),), {}, roots)
+            found.bound((torch.rand(3),), {}, roots)()
         with pytest.raises(MissingAttributes, match=r"\(axis\)"):
-            found.call((torch.rand(3),), {}, roots, {"dim": 0})
+            found.bound((torch.rand(3),), {}, roots, {"dim": 0})()
 
 
 class TestWhatShapesTell:
@@ -343,11 +336,11 @@ class TestWhatShapesTell:
         found = lookup("Primitive", "MatMul")
         assert isinstance(found, Binding)
         x, weight = torch.rand(2, 3), torch.rand(5, 3)  # as nn.Dense calls it
-        assert torch.equal(found.call((x, weight), {}, roots), x @ weight.T)
-        assert torch.equal(found.call((x.T, weight.T), {}, roots), x @ weight.T)
+        assert torch.equal(found.bound((x, weight), {}, roots)(), x @ weight.T)
+        assert torch.equal(found.bound((x.T, weight.T), {}, roots)(), x @ weight.T)
 
     def test_several_that_fit_are_refused(self, torch: ModuleType, roots: dict[str, object]) -> None:
         found = lookup("Primitive", "BatchMatMul")
         assert isinstance(found, Binding)
         with pytest.raises(NotImplementedError, match="transpose_a and transpose_b are not in the dump"):
-            found.call((torch.zeros(2, 3, 3), torch.zeros(2, 3, 3)), {}, roots)
+            found.bound((torch.zeros(2, 3, 3), torch.zeros(2, 3, 3)), {}, roots)()

@@ -11,7 +11,7 @@ import pytest
 from torch_map_samples import Dtype, Parameter, Refused, Sample, compare_each, in_groups, mindspore_api, read_samples
 
 from pytest_msprobe.engines.mindspore_engine import discard_left_errors
-from pytest_msprobe.engines.torch_map import Binding, lookup
+from pytest_msprobe.engines.torch_map.bindings import Binding, lookup
 
 # How the MindSpore CPU says that it has no kernel, or none for a dtype.
 NO_KERNEL = re.compile(
@@ -50,7 +50,7 @@ def test_both_frameworks_agree(
         found = lookup(sample.api_type, sample.name)
         assert isinstance(found, Binding)
         args, kwargs = _to_torch(torch, (sample.args, sample.kwargs))
-        expected = _leaves(found.call(args, kwargs, roots, _to_torch(torch, sample.attributes)))
+        expected = _leaves(found.bound(args, kwargs, roots, _to_torch(torch, sample.attributes))())
         actual = _leaves(_computed(mindspore, sample))
         assert len(actual) == len(expected)
         for ours, theirs in zip(expected, actual, strict=True):

@@ -12,8 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from msprobe_collector.dump_format import ApiName, find_dtype
 from pytest_msprobe.engines.child import receive, send

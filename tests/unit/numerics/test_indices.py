@@ -5,12 +5,12 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pytest_msprobe.numerics import CosineMaxAbs, Element, Metrics, check_indices, select
-from pytest_msprobe.numerics.indices import scatter_by_index
+from pytest_msprobe.numerics import CosineMaxAbs, Metrics, check_indices
+from pytest_msprobe.numerics.indices import scatter_by_index, select
+from pytest_msprobe.numerics.measurement import Element
 
 SOURCE = np.array([[3.0, 1.0, 3.0, 2.0], [5.0, 5.0, 5.0, 4.0]])
 

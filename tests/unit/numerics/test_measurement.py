@@ -10,11 +10,11 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pytest_msprobe.numerics import Element, Metrics, measure, measurement
+from pytest_msprobe.numerics import Metrics, measure, measurement
+from pytest_msprobe.numerics.measurement import Element
 
 INT64, UINT64 = np.iinfo(np.int64), np.iinfo(np.uint64)
 DIGITS = Context(prec=80)

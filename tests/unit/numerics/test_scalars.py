@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics import CosineMaxAbs, Element, compare_scalars
+from pytest_msprobe.numerics import CosineMaxAbs, compare_scalars
+from pytest_msprobe.numerics.measurement import Element
 
 STANDARD = CosineMaxAbs()
 

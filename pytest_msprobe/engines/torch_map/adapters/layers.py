@@ -138,8 +138,7 @@ def fractional_max_pool2d(
     if samples is None:
         raise NotImplementedError("ops.fractional_max_pool2d without _random_samples is random")
     arguments = (x, kernel_size, output_size, output_ratio, with_indices, samples.detach())
-    result: object = functional.fractional_max_pool2d(*arguments)  # type: ignore[call-overload]
-    return result
+    return functional.fractional_max_pool2d(*arguments)  # type: ignore[call-overload]
 
 
 def ctc_loss(
@@ -214,8 +213,7 @@ def batch_dot(x: Tensor, other: Tensor, axes: int | Sequence[int] | None) -> Ten
 
 def matmul(x: Tensor, other: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
     """MatMul and BatchMatMul."""
-    product: Tensor = torch.matmul(x.mT if transpose_a else x, other.mT if transpose_b else other)
-    return product
+    return torch.matmul(x.mT if transpose_a else x, other.mT if transpose_b else other)
 
 
 def matmul_by_shape(x: Tensor, other: Tensor) -> Tensor:
@@ -227,8 +225,7 @@ def matmul_by_shape(x: Tensor, other: Tensor) -> Tensor:
     ways = [(a, b) for a in (x, x.mT) for b in (other, other.mT) if a.shape[-1] == b.shape[-2]]
     if len(ways) != 1:
         raise NotImplementedError("transpose_a and transpose_b are not in the dump, and the shapes fit several of them")
-    product: Tensor = torch.matmul(*ways[0])
-    return product
+    return torch.matmul(*ways[0])
 
 
 def singular_values(x: Tensor, with_vectors: bool) -> Tensor:

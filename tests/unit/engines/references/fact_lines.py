@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from pytest_msprobe.engines.torch_map import Binding, adapters, lookup
+from pytest_msprobe.engines.torch_map import adapters
+from pytest_msprobe.engines.torch_map.bindings import Binding, lookup
 
 
 def of_line(api: str) -> Callable[..., Any]:

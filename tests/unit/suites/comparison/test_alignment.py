@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_msprobe.suites.comparison import matching
 from pytest_msprobe.suites.comparison.matching import align

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
-from pytest_msprobe.suites.comparison import compare, compare_distributed
-from pytest_msprobe.suites.comparison import table as table_files
+from pytest_msprobe.suites.comparison import compare, compare_distributed, table as table_files
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.table import MergeError, RowStore, columns, merge_ranks
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gradient_runs import write_step
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
 from msprobe_collector.dump_format import DumpError
