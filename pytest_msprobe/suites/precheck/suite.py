@@ -31,7 +31,6 @@ from msprobe_collector.dump_format import (
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.apis.topics import random_api, reason_not_judged
 from pytest_msprobe.cases.edge_cases import EDGE_CASES, WITH_GRADIENTS, edge_cases_of
-from pytest_msprobe.diagnosis import Diagnosis, RunRows
 from pytest_msprobe.engines.protocol import DeviceSpecification, own_device
 from pytest_msprobe.engines.selection import NO_TORCH, EngineChoice, Engines
 from pytest_msprobe.reports.csv_pair import CsvPair
@@ -49,7 +48,7 @@ from pytest_msprobe.suites.contract import (
     refuse_unused,
 )
 from pytest_msprobe.suites.grouping import RECORD, api_headline, estimate_cost, group_api_calls, with_call_site
-from pytest_msprobe.suites.precheck.answer import PrecheckSummary, precheck_diagnosis
+from pytest_msprobe.suites.precheck.answer import PrecheckSummary
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from pytest_msprobe.suites.precheck.options import (
     DEFAULT,
@@ -170,6 +169,8 @@ def _benchmark_text(suite: PrecheckSuite, calls: dict[tuple[Path, str], str]) ->
 class PrecheckReport(SuiteReport):
     """Writes the rows of an API call as soon as it is done."""
 
+    summary = PrecheckSummary()
+
     def __init__(self, out: Path, continued: tuple[Path, Path] | None, untested: Callable[[], str]) -> None:
         """A new pair in `out`, or the one that is `continued`: its (details, result); `untested` as the method."""
         self._pair = CsvPair(out, continued)
@@ -190,10 +191,6 @@ class PrecheckReport(SuiteReport):
     def resumable(self) -> Path | None:
         """The result CSV."""
         return self._pair.result
-
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
-        """What fails, and whether the passes show that rounding explains the rest."""
-        return precheck_diagnosis(rows)
 
     def files(self) -> Iterable[tuple[str, Path]]:
         """The pair, once there is a row."""
@@ -319,11 +316,7 @@ class PrecheckSuite(Suite):
         Figure("max_ulp", "Max ULP", ".3g"),
     )
     passing = "rounding"
-
-    @classmethod
-    def summary(cls) -> PrecheckSummary:
-        """Of finished rows, their answer."""
-        return PrecheckSummary()
+    summary = PrecheckSummary
 
     @classmethod
     def make(cls, context: Context) -> PrecheckSuite:

@@ -53,10 +53,7 @@ class ShardedSuite(Suite):
         Figure("ratio", "Distance/tolerance", ".3g"),
     )
     passing = "rounding"
-
-    @classmethod
-    def summary(cls) -> ShardedSummary:
-        return ShardedSummary()
+    summary = ShardedSummary
 
     @classmethod
     def make(cls, context: Context) -> ShardedSuite:
