@@ -8,26 +8,11 @@ PYTEST_DONT_REWRITE: pytest need not look for assertions here.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from msprobe_collector import mindspore
+from msprobe_collector.loading import loader_of
 
-_HOMES = {
-    "DebuggerError": "debugger",
-    "ConfigurationError": "configuration",
-    "PrecisionDebugger": "mindspore",
-    "GradientMonitor": "mindspore",
-    "seed_all": "mindspore",
-    "MsprobeStep": "mindspore",
-    "MsprobeInitStep": "mindspore",
-    "save": "mindspore",
-    "save_grad": "mindspore",
-    "step": "mindspore",
-}
+_HOMES = {"DebuggerError": "debugger", "ConfigurationError": "configuration.configuration"}
+_HOMES.update(dict.fromkeys(mindspore.__all__, "mindspore"))
 
 __all__ = list(_HOMES)  # strings all
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = loader_of(__name__, _HOMES)

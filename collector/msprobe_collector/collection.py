@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.configuration import Configuration, DumpSwitch
+from msprobe_collector.configuration.configuration import Configuration, DumpSwitch
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE
 from msprobe_collector.framework import CallWatch, Framework, Session
 from msprobe_collector.recording.folders import FolderInUseError, dumps_before

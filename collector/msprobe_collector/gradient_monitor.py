@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.configuration import Configuration, GradientMonitorSettings, Refusal
+from msprobe_collector.configuration.configuration import Configuration, GradientMonitorSettings, Refusal
 from msprobe_collector.framework import Framework
 from msprobe_collector.gradient_files import RankFolder, md5_of_gradient, measure_gradient
 from msprobe_collector.recording.folders import FolderInUseError
@@ -217,6 +217,3 @@ class GradientMonitor:
         if kind not in self._logged:
             self._logged.add(kind)
             logger.error("step %d: %s", step, error, exc_info=error if error.__traceback__ else None)
-
-
-__all__ = ["GradientMonitor"]

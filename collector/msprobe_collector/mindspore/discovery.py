@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from msprobe_collector.configuration import ApiList, ApiPlace
+from msprobe_collector.configuration.configuration import ApiList, ApiPlace
 from msprobe_collector.mindspore.calls import named_cells
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
 from msprobe_collector.recording.guard import Guard

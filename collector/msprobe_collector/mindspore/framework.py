@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector import extensions, gradient_monitor
-from msprobe_collector.configuration import Configuration
+from msprobe_collector.configuration.configuration import Configuration
 from msprobe_collector.debugger import Debugger, check_seed_arguments
 from msprobe_collector.framework import Framework, NoOptimizer
 from msprobe_collector.mindspore.mindspore_internals import communication_rank, communication_ranks, is_graph_mode

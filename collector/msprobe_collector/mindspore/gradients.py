@@ -80,14 +80,7 @@ class GradientTap:
         return Sources(nodes, places, len(tensors) if has_floating else 0, tuple(inner))
 
     def attach(
-        self,
-        before: Sources,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        *,
-        on_complete: Completed,
-        on_begin: Callable[[], None] | None = None,
+        self, before: Sources, result: Any, *, on_complete: Completed, on_begin: Callable[[], None] | None = None
     ) -> BackwardCall | None:
         """See `GradientTap`. With `on_begin`, outputs are watched before their node runs."""
         returned = Outputs.of(result, self._values.parts)
@@ -99,15 +92,8 @@ class GradientTap:
         for position, node in enumerate(before.nodes):
             if node is not None:
                 targets.setdefault(_identity(node), []).append(position)
-        call = BackwardCall(
-            returned,
-            len(before.nodes),
-            listed=before.listed,
-            paths=before.paths,
-            values=self._values,
-            on_begin=on_begin,
-            on_complete=on_complete,
-        )
+        listed, paths = before.listed, before.paths
+        call = BackwardCall(returned, len(before.nodes), listed, paths, self._values, on_complete, on_begin)
         if outputs.keys() <= targets.keys():
             self._watch_tensors(call, returned.tensors, outputs, targets)
             return call

@@ -13,8 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.configuration import Configuration, ConfigurationError
-from msprobe_collector.configuration.configuration import NumberRanges
+from msprobe_collector.configuration.configuration import Configuration, ConfigurationError, NumberRanges
 
 #: Devices of one host, of which MindSpore takes those that exist.
 _DEVICES = range(8)
@@ -162,6 +161,3 @@ def _write(file: Path, settings: dict[str, Any]) -> None:
     except OSError as error:
         problem = f"{str(file)!r} cannot be written: {error.strerror}"
         raise ConfigurationError(problem, place="PrecisionDebugger", field="dump_path") from None
-
-
-__all__ = ["KernelDump"]

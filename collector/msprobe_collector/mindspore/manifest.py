@@ -79,7 +79,9 @@ class MindSporeFacts:
             {
                 "class": _class_of(model),
                 "parameters": [self._tensor(item.name, item) for item in model.get_parameters()],
-                "buffers": [self._tensor(name, item) for name, item in _buffers_of(model)],
+                "buffers": [
+                    self._tensor(name, item) for name, item in model.named_buffers() if isinstance(item, Tensor)
+                ],
                 "modules": [
                     {
                         "path": path,
@@ -192,11 +194,6 @@ class MindSporeFacts:
             array = mindspore_values().read(tensor).array
         entry["fingerprint"] = None if array is None else fingerprint_of(array)
         return entry
-
-
-def _buffers_of(model: Any) -> list[tuple[str, Any]]:
-    named = getattr(model, "named_buffers", None)  # since MindSpore 2.6
-    return [(name, item) for name, item in named() if isinstance(item, Tensor)] if callable(named) else []
 
 
 #: Flags that `Cell.to_float` sets.

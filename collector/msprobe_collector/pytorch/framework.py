@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector import extensions, gradient_monitor
-from msprobe_collector.configuration import Configuration, ConfigurationError
+from msprobe_collector.configuration.configuration import Configuration, ConfigurationError
 from msprobe_collector.debugger import Debugger, check_seed_arguments, warn_without_effect
 from msprobe_collector.framework import Framework, NoOptimizer
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import autograd, overrides
 
-from msprobe_collector.configuration import ApiList, ApiPlace
+from msprobe_collector.configuration.configuration import ApiList, ApiPlace
 from msprobe_collector.pytorch.api_names import ApiNames
 from msprobe_collector.pytorch.calls import ApiCalls, CallMode
 from msprobe_collector.pytorch.checkpoints import RUN_BACKWARD

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.configuration import Refusal
+from msprobe_collector.configuration.configuration import Refusal
 from msprobe_collector.dump_format.values import counted
 
 if TYPE_CHECKING:
