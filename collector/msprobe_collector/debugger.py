@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 from msprobe_collector.configuration.configuration import Configuration, Refusal
 from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector.framework import Framework
+from msprobe_collector.log import logger
 from msprobe_collector.recording.guard import Activity, FaultLog, Guard
 from msprobe_collector.run_folder import prepare_dump_path, show_messages
 
@@ -91,9 +91,6 @@ def checked_token_range(token_range: Sequence[int] | None) -> tuple[int, int] | 
     if not whole or len(token_range) != 2 or not 0 <= token_range[0] <= token_range[1]:
         raise DebuggerError(f"start(): token_range {token_range!r} is not [first, last] with 0 <= first <= last")
     return token_range[0], token_range[1]
-
-
-logger = logging.getLogger("msprobe_collector")
 
 
 @functools.cache  # once, though a script passes it in every step

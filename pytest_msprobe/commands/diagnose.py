@@ -128,7 +128,8 @@ def _run(runner: StepRunner, steps: list[Step], talk: TextIO) -> list[Ran]:
         faults = [each for each in ran if each.diagnosis.outcome == "fault"]
         if step.if_clean and (is_open or faults):
             continue
-        if any(_explains(each) for each in faults):
+        # Nothing that another suite finds could explain more.
+        if any(fault.confidence == "proved" for each in faults for fault in each.diagnosis.at_fault):
             break
         talk.write(f"{step.suite}: {step.why}, about {max(1, round(step.seconds))} s: {printable(command_of(step))}\n")
         talk.flush()
@@ -136,11 +137,6 @@ def _run(runner: StepRunner, steps: list[Step], talk: TextIO) -> list[Ran]:
         if ran[-1].code == INTERRUPTED:
             break
     return ran
-
-
-def _explains(ran: Ran) -> bool:
-    """Whether nothing that another suite finds could explain more."""
-    return any(fault.confidence == "proved" for fault in ran.diagnosis.at_fault)
 
 
 def _why_unlike(target: Holding, golden: Holding) -> str:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import re
@@ -35,6 +34,7 @@ from msprobe_collector.configuration.configuration import (
     parse_steps,
     read_api_list,
 )
+from msprobe_collector.log import logger
 
 _PARAMETER_NAME = re.compile(r"[A-Za-z0-9_.]+", re.ASCII)
 
@@ -250,9 +250,6 @@ WITHOUT_EFFECT = {
     "tensor": {"file_format", "bench_path", "diff_nums", "slice", "request_id"},
     "exception_dump": {"file_format"},
 }
-
-
-logger = logging.getLogger("msprobe_collector")
 
 DEFAULT_FILE = Path(__file__).with_name("default.json")
 _CONSTRUCTOR = "PrecisionDebugger"

@@ -7,17 +7,15 @@ gradients of a shared tensor are added up.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msprobe_collector.log import logger
 from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
 from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors
-
-logger = logging.getLogger("msprobe_collector")
 
 _LEAF_SEQUENCE = (1 << 64) - 1
 

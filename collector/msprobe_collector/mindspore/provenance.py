@@ -11,6 +11,7 @@ import functools
 import re
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from msprobe_collector.dump_format import is_cell_record, is_communication

@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from msprobe_collector.dump_format import is_communication
+from msprobe_collector.log import logger
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 
@@ -28,9 +28,6 @@ def backward_of_layer(forward: str) -> str:
     """The backward record of the layer whose forward record is `forward`."""
     front, _, number = forward.rpartition(".")
     return f"{front.removesuffix('.forward')}.backward.{number}"
-
-
-logger = logging.getLogger("msprobe_collector")
 
 
 @dataclass(slots=True, eq=False)
@@ -418,38 +415,22 @@ class LayerObserver(Observer):
     Attributes:
         layers: the watched layers inside the models, with their labels `{kind}.{path}.{Class}`.
         on_root_forward: called before each forward of the first model.
+        layer_class: the class of all layers.
+        kind: what records call a layer: `Cell`.
+        sees_inside_calls: whether layers that run inside a recorded API call are recorded.
+        layers_of: (path, layer) of all layers of some models; the models have the path "".
+        parameters_of: the parameters that stand on a layer itself, by name.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        tap: GradientTap,
-        layer_class: type,
-        *,
-        kind: str,
-        layers_of: Callable[[Sequence[Any]], Iterable[tuple[str, Any]]],
-        parameters_of: Callable[[Any], dict[str, Any]],
-        sees_inside_calls: bool,
-        number: Number = new_call,
-    ) -> None:
-        """See nothing yet.
+    layer_class: ClassVar[type]
+    kind: ClassVar[str]
+    sees_inside_calls: ClassVar[bool]
+    layers_of: ClassVar[staticmethod[[Sequence[Any]], Iterator[tuple[str, Any]]]]
+    parameters_of: ClassVar[staticmethod[[Any], dict[str, Any]]]
 
-        Args:
-            session: what is collected.
-            tap: shows gradients.
-            layer_class: the class of all layers.
-            kind: what records call a layer: `Cell`.
-            layers_of: (path, layer) of all layers of some models; the models have the path "".
-            parameters_of: the parameters that stand on a layer itself, by name.
-            sees_inside_calls: whether layers that run inside a recorded API call are recorded.
-            number: says which calls repeat others.
-        """
+    def __init__(self, session: Session, tap: GradientTap, *, number: Number = new_call) -> None:
+        """See nothing yet."""
         super().__init__(session, tap, number=number)
-        self._class = layer_class
-        self._kind = kind
-        self._layers_of = layers_of
-        self._parameters_of = parameters_of
-        self._sees_inside_calls = sees_inside_calls
         self.layers: list[tuple[str, Any]] = []
         self._labels: dict[int, str] = {}
         self._root: Any = None
@@ -462,9 +443,7 @@ class LayerObserver(Observer):
         self._root = models[0]
         if records:
             self.layers = [
-                (f"{self._kind}.{path}.{type(layer).__name__}", layer)
-                for path, layer in self._layers_of(models)
-                if path
+                (f"{self.kind}.{path}.{type(layer).__name__}", layer) for path, layer in self.layers_of(models) if path
             ]
             self._labels = {id(layer): label for label, layer in self.layers}
             if not self.layers:
@@ -478,14 +457,14 @@ class LayerObserver(Observer):
     def install(self) -> None:
         """See calls of layers from now on."""
         if not self._swaps.are_in:
-            self._swaps.put(self._class, "__call__", self._recorded)
+            self._swaps.put(self.layer_class, "__call__", self._recorded)
 
     def uninstall(self) -> None:
         """Put the original `__call__` back."""
         self._swaps.uninstall()
 
     def _recorded(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder, activity, sees_inside_calls = self.recorder, self.activity, self._sees_inside_calls
+        recorder, activity, sees_inside_calls = self.recorder, self.activity, self.sees_inside_calls
         manifest = self._manifest
 
         @functools.wraps(original)
@@ -538,7 +517,7 @@ class LayerObserver(Observer):
 
     def _take_outputs(self, record: OpenRecord, layer: Any, result: Any) -> None:
         self.recorder.outputs(record, result)
-        self.recorder.part(record, "parameters", "parameters", self._parameters_of(layer))
+        self.recorder.part(record, "parameters", "parameters", self.parameters_of(layer))
 
     def _attach(self, call: ObservedCall, result: Any) -> None:
         name, parent = backward_of_layer(call.name), call.parent and backward_of_layer(call.parent)
