@@ -16,7 +16,7 @@ from msprobe_collector.dump_format import (
     split_record_name,
 )
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.contract import Group, escape
+from pytest_msprobe.suites.contract import Group, Record, escape
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,12 @@ class Operations:
     def call(self) -> str:
         """Name of the call in its own dump."""
         return next(iter(self.by_part.values())).call
+
+
+def operation_of(record: Record) -> Operation:
+    """Return the operation of a record of `group_operations`."""
+    payload: Operations = record.payload
+    return payload.by_part[record.part]
 
 
 def group_operations(operations: Iterable[Operation], prefix: str = "") -> Iterator[Group]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.leaves import canonical_dtype
-from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.diagnosis.value import readable
 from pytest_msprobe.engines.protocol import parse_device
@@ -52,7 +51,7 @@ from pytest_msprobe.suites.contract import (
     place_in,
     refuse_unused,
 )
-from pytest_msprobe.suites.grouping import Operations, api_of, estimate_cost, group_operations
+from pytest_msprobe.suites.grouping import Operations, api_of, estimate_cost, group_operations, operation_of
 from pytest_msprobe.support import is_installed
 from pytest_msprobe.verdicts import Figure, HeldBy, OutputRow, Status, StepPosition, Verdict
 
@@ -365,7 +364,7 @@ class ComparisonSuite(Suite):
     def judge(self, record: Record) -> Verdict:
         """The verdict on one operation."""
         comparison, accountant = self.comparison(record.file), self._accountant(record.file)
-        operation = _operation(record)
+        operation = operation_of(record)
         if _payload(record).is_golden_only:
             found = comparison.golden_only(operation)
         else:
@@ -428,7 +427,7 @@ class ComparisonSuite(Suite):
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
         """The rows of its tables all the same."""
         comparison = self.comparison(record.file)
-        operation = _operation(record)
+        operation = operation_of(record)
         partner = comparison.matching.partners.get(operation.record)
         held_by: HeldBy = "golden" if _payload(record).is_golden_only else "both" if partner is not None else "target"
         order = operation.index + (len(comparison.target.operations) if held_by == "golden" else 0)
@@ -437,15 +436,15 @@ class ComparisonSuite(Suite):
 
     def headline(self, record: Record) -> str:
         """`Mint.matmul.2, forward`."""
-        return f"{_operation(record).call}, {record.part}"
+        return f"{operation_of(record).call}, {record.part}"
 
     def api(self, record: Record) -> ApiName:
         """The name that hooks get."""
-        return api_of(_operation(record))
+        return api_of(operation_of(record))
 
     def place(self, record: Record) -> StepPosition:
         """Place of the record in both dumps; what only the golden one has stands at its place there."""
-        comparison, operation = self.comparison(record.file), _operation(record)
+        comparison, operation = self.comparison(record.file), operation_of(record)
         forward = f"{operation.call}.forward"
         if _payload(record).is_golden_only:
             place = place_in(comparison.golden, operation.record, forward)
@@ -498,7 +497,3 @@ class ComparisonSuite(Suite):
 def _payload(record: Record) -> Operations:
     payload: Operations = record.payload
     return payload
-
-
-def _operation(record: Record) -> Operation:
-    return _payload(record).by_part[record.part]

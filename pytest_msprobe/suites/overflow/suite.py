@@ -19,7 +19,7 @@ from pytest_msprobe.suites.contract import (
     of_step,
     place_in,
 )
-from pytest_msprobe.suites.grouping import api_of, group_operations
+from pytest_msprobe.suites.grouping import api_of, group_operations, operation_of
 from pytest_msprobe.suites.overflow.judgement import OverflowRecord, judge_record, judge_step
 from pytest_msprobe.suites.overflow.report import OverflowReport, OverflowSummary
 from pytest_msprobe.suites.overflow.session import OverflowSession
@@ -125,7 +125,4 @@ class OverflowSuite(Suite):
 
 def _operation(record: Record) -> Operation | None:
     """The record's; None for the step."""
-    if record.payload is None:
-        return None
-    operation: Operation = record.payload.by_part[record.part]
-    return operation
+    return None if record.payload is None else operation_of(record)

@@ -15,11 +15,6 @@ _RECORDED = "recorded values"
 _COLLECT = 'collect the step again with "task": "tensor", or compare it with the dump of a run that is right'
 
 
-def _is_of_other_shape(fault: AtFault) -> bool:
-    """Whether the dump holds gradients of other places than those of the call."""
-    return "backward" in fault.record and "Shapes differ" in fault.sentence
-
-
 def _with_confidence(fault: AtFault, *, is_recorded: bool) -> AtFault:
     """Proved where the error is beyond what rounding can make by a margin, or an exact result is another one.
 
@@ -63,7 +58,8 @@ class PrecheckSummary(RowSummary):
         """
         is_shown = all(standard.startswith(_SHOWS_ROUNDING) for standard in rows.counts.standards)
         causes = rows.at_fault()
-        is_recorded = not any(_is_of_other_shape(each) for each in causes)
+        # Else the dump holds gradients of other places than those of the call.
+        is_recorded = not any("backward" in each.record and "Shapes differ" in each.sentence for each in causes)
         at_fault = [_with_confidence(each, is_recorded=is_recorded) for each in causes]
         at_fault.sort(key=lambda each: CONFIDENCES.index(each.confidence))
         outcome = rows.outcome(is_fault=bool(at_fault), passing="rounding" if is_shown else "unaccounted")

@@ -22,7 +22,7 @@ from pytest_msprobe.suites.contract import (
     file_id,
     place_in,
 )
-from pytest_msprobe.suites.grouping import Operations, api_of, group_operations
+from pytest_msprobe.suites.grouping import api_of, group_operations, operation_of
 from pytest_msprobe.suites.sharded.alone import LawsSession, RankLaws
 from pytest_msprobe.suites.sharded.blame import Role, judged, not_judged_before, reordered_before
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
@@ -102,27 +102,27 @@ class ShardedSuite(Suite):
         yield from group_operations(judge.logical.operations)
 
     def judge(self, record: Record) -> Verdict:
-        judge, operation = self._session.judge(record.file), _operation(record)
+        judge, operation = self._session.judge(record.file), operation_of(record)
         finding, role = judged(judge, operation)
         return verdict_of(finding, role, judge, operation, fails_inherited=self._session.settings.inherited == "fail")
 
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
         """A record that was not judged counts as such."""
-        operation = _operation(record)
+        operation = operation_of(record)
         finding = RecordFinding(operation.record, operation.index, "forward", reason=message)
         return {"finding": finding.to_wire(), "role": "right", "ranks": []}
 
     def api(self, record: Record) -> ApiName | None:
-        return api_of(_operation(record))
+        return api_of(operation_of(record))
 
     def place(self, record: Record) -> StepPosition:
         """Place in the logical run; the line of the script is that of a rank."""
-        judge, operation = self._session.judge(record.file), _operation(record)
+        judge, operation = self._session.judge(record.file), operation_of(record)
         place = place_in(judge.logical, operation.record, f"{operation.call}.forward")
         return replace(place, rank=None, step=judge.number, source=judge.source(operation))
 
     def frames(self, record: Record) -> Sequence[Frame]:
-        return self._session.judge(record.file).frames(_operation(record))
+        return self._session.judge(record.file).frames(operation_of(record))
 
     def header(self) -> list[str]:
         root = self._context.config.rootpath
@@ -171,7 +171,8 @@ def verdict_of(
         return Verdict("error", unreadable[0].message, outputs, text, bench=bench, attachment=attachment)
     if not finding.wrong:
         is_judged = any(value.state == "placed" for value in finding.values)
-        reason = "" if is_judged else _why_unjudged(finding)
+        why = (f"{value.path}: {value.message}" for value in finding.values if value.message)
+        reason = "" if is_judged else finding.reason or next(why, "it holds no tensors")
         return Verdict(
             "pass" if is_judged else "skip", reason, outputs, bench=bench if is_judged else "", attachment=attachment
         )
@@ -186,11 +187,6 @@ def verdict_of(
     return Verdict(
         "error", message, outputs, "\n".join(map(printable, lines)), bench=bench, attachment=attachment, excuse=excuse
     )
-
-
-def _why_unjudged(finding: RecordFinding) -> str:
-    messages = dict.fromkeys(f"{value.path}: {value.message}" for value in finding.values if value.message)
-    return finding.reason or next(iter(messages), "it holds no tensors")
 
 
 def explained(finding: RecordFinding, role: Role, judge: StepJudge | RankLaws, operation: Operation) -> list[str]:
@@ -267,7 +263,7 @@ class LawsSuite(ShardedSuite):
         return rank
 
     def judge(self, record: Record) -> Verdict:
-        rank, operation = self._rank(record), _operation(record)
+        rank, operation = self._rank(record), operation_of(record)
         return verdict_of(*rank.judged(operation), rank, operation, fails_inherited=self._fails_inherited)
 
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
@@ -275,12 +271,12 @@ class LawsSuite(ShardedSuite):
 
     def place(self, record: Record) -> StepPosition:
         """Place in the run of the first rank that made the call."""
-        rank, operation = self._rank(record), _operation(record)
+        rank, operation = self._rank(record), operation_of(record)
         place = place_in(rank.dump, operation.record, f"{operation.call}.forward")
         return replace(place, source=rank.source(operation) or place.source)
 
     def frames(self, record: Record) -> Sequence[Frame]:
-        return self._rank(record).frames(_operation(record))
+        return self._rank(record).frames(operation_of(record))
 
     def header(self) -> list[str]:
         root, lines = self._context.config.rootpath, []
@@ -309,8 +305,3 @@ _SHARED = {
     "pipeline": "the batch, each with other layers",
     "unknown": "what is not known: no record of an optimizer has their parameters",
 }
-
-
-def _operation(record: Record) -> Operation:
-    payload: Operations = record.payload
-    return payload.by_part[record.part]
