@@ -198,7 +198,7 @@ class DumpComparison:
             (self.target.tensors, self.golden.tensors), self.limits, accept, self._sketches
         )
         frameworks = (self.target.framework, self.golden.framework) if self._naming.is_translated else None
-        self._values = ValuePairing(frameworks=frameworks, rules=self._rules, names=self._names)
+        self._values = ValuePairing(frameworks, self._rules, self._names)
 
     @cached_property
     def mode(self) -> str:
