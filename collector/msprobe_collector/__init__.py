@@ -8,11 +8,20 @@ PYTEST_DONT_REWRITE: pytest need not look for assertions here.
 
 from __future__ import annotations
 
-from msprobe_collector import mindspore
 from msprobe_collector.loading import loader_of
 
-_HOMES = {"DebuggerError": "debugger", "ConfigurationError": "configuration.configuration"}
-_HOMES.update(dict.fromkeys(mindspore.__all__, "mindspore"))
+_HOMES = {
+    "DebuggerError": "debugger",
+    "ConfigurationError": "configuration.configuration",
+    "PrecisionDebugger": "mindspore",
+    "GradientMonitor": "mindspore",
+    "seed_all": "mindspore",
+    "MsprobeStep": "mindspore",
+    "MsprobeInitStep": "mindspore",
+    "save": "mindspore",
+    "save_grad": "mindspore",
+    "step": "mindspore",
+}
 
 __all__ = list(_HOMES)  # strings all
 __getattr__ = loader_of(__name__, _HOMES)

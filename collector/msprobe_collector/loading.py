@@ -11,6 +11,11 @@ def loader_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package, whose names are those of its modules `homes`."""
 
     def load(name: str) -> Any:
+        """Return what a module calls `name`.
+
+        Raises:
+            AttributeError: none does.
+        """
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{homes[name]}"), name)

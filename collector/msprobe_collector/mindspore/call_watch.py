@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mindspore import nn
-
 from msprobe_collector.framework import Session
 from msprobe_collector.log import logger
 from msprobe_collector.mindspore.calls import CommunicationWaits, named_cells, own_parameters
@@ -25,7 +23,6 @@ from msprobe_collector.recording.swaps import Installation
 class CellObserver(LayerObserver):
     """Sees calls of Cells."""
 
-    layer_class = nn.Cell
     kind = "Cell"
     sees_inside_calls = True
     layers_of = staticmethod(named_cells)
@@ -37,12 +34,14 @@ class MindSporeCallWatch:
 
     def __init__(self, session: Session) -> None:
         """Load what hooks MindSpore; nothing is hooked yet."""
+        from mindspore import nn
+
         self._session = session
         self._guard = guard = session.guard
         self._tap = GradientTap(guard)
         self._waits = CommunicationWaits(guard)
         api_calls = CallObserver(session, self._tap, self._waits)
-        self._cells = CellObserver(session, self._tap)
+        self._cells = CellObserver(session, self._tap, nn.Cell)
         self._parameters = ParameterGradients(session.recorder, guard)
         self._provenances = TensorProvenances(guard, sees_writes=session.configuration.collects_apis)
         session.recorder.provenances = self._provenances if self._provenances.is_supported else None

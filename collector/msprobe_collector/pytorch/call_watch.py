@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from torch import nn
-
 from msprobe_collector.framework import Session
 from msprobe_collector.pytorch.calls import ApiCalls, named_modules, own_parameters
 from msprobe_collector.pytorch.checkpoints import CheckpointSwaps, Recomputation
@@ -27,7 +25,6 @@ from msprobe_collector.recording.observing import LayerObserver
 class ModuleObserver(LayerObserver):
     """Sees calls of Modules."""
 
-    layer_class = nn.Module
     kind = "Module"
     sees_inside_calls = False
     layers_of = staticmethod(named_modules)
@@ -39,6 +36,8 @@ class TorchCallWatch:
 
     def __init__(self, session: Session) -> None:
         """Nothing is installed yet."""
+        from torch import nn
+
         self._session = session
         self._guard = guard = session.guard
         self._threads = ThreadSwaps(guard, self._seen_in_thread)
@@ -62,7 +61,7 @@ class TorchCallWatch:
             peers=self._peers,
         )
         self._apis = ApiInstallation(calls, session.configuration.api_list)
-        self._modules = ModuleObserver(session, tap, number=recomputation.number)
+        self._modules = ModuleObserver(session, tap, nn.Module, number=recomputation.number)
         self._optimizers = OptimizerSteps(session)
         self._compiled = CompiledRegions(guard, self._suspend)
 

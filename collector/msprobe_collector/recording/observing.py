@@ -415,22 +415,21 @@ class LayerObserver(Observer):
     Attributes:
         layers: the watched layers inside the models, with their labels `{kind}.{path}.{Class}`.
         on_root_forward: called before each forward of the first model.
-        layer_class: the class of all layers.
         kind: what records call a layer: `Cell`.
         sees_inside_calls: whether layers that run inside a recorded API call are recorded.
         layers_of: (path, layer) of all layers of some models; the models have the path "".
         parameters_of: the parameters that stand on a layer itself, by name.
     """
 
-    layer_class: ClassVar[type]
     kind: ClassVar[str]
     sees_inside_calls: ClassVar[bool]
     layers_of: ClassVar[staticmethod[[Sequence[Any]], Iterator[tuple[str, Any]]]]
     parameters_of: ClassVar[staticmethod[[Any], dict[str, Any]]]
 
-    def __init__(self, session: Session, tap: GradientTap, *, number: Number = new_call) -> None:
-        """See nothing yet."""
+    def __init__(self, session: Session, tap: GradientTap, layer_class: type, *, number: Number = new_call) -> None:
+        """See nothing yet; `layer_class` is the class of all layers."""
         super().__init__(session, tap, number=number)
+        self._class = layer_class
         self.layers: list[tuple[str, Any]] = []
         self._labels: dict[int, str] = {}
         self._root: Any = None
@@ -457,7 +456,7 @@ class LayerObserver(Observer):
     def install(self) -> None:
         """See calls of layers from now on."""
         if not self._swaps.are_in:
-            self._swaps.put(self.layer_class, "__call__", self._recorded)
+            self._swaps.put(self._class, "__call__", self._recorded)
 
     def uninstall(self) -> None:
         """Put the original `__call__` back."""
