@@ -68,7 +68,7 @@ def train(folder: Path, *, is_faulty: bool) -> None:
     import mindspore
     from mindspore import Tensor, nn, ops
 
-    from msprobe_collector.configuration import Overrides, read_configuration
+    from msprobe_collector.configuration.reader import read_configuration
     from msprobe_collector.mindspore import GradientMonitor
 
     class Tanh(nn.Cell):
@@ -101,7 +101,7 @@ def train(folder: Path, *, is_faulty: bool) -> None:
     optimizer = nn.SGD(net.trainable_params(), 0.05)
     config = folder.parent / f"{folder.name}.json"
     config.write_text(json.dumps({"task": "grad_probe", "dump_path": str(folder), "grad_probe": {"grad_level": "L1"}}))
-    monitor = GradientMonitor(read_configuration(config, overrides=Overrides()))
+    monitor = GradientMonitor(read_configuration(config))
     config.unlink()
     monitor.monitor(optimizer)
     gradient = mindspore.value_and_grad(lambda x, y: ((net(x) - y) ** 2).mean(), None, optimizer.parameters)

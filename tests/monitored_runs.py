@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from msprobe_collector.configuration import Configuration, Overrides, read_configuration
+from msprobe_collector.configuration.configuration import Configuration
+from msprobe_collector.configuration.reader import read_configuration
 
 
 def configuration(folder: Path, **keys: Any) -> Configuration:
     file = folder / "config.json"
     probe = {key: keys.pop(key) for key in ("grad_level", "param_list", "bounds") if key in keys}
     file.write_text(json.dumps({"task": "grad_probe", "dump_path": str(folder / "out"), "grad_probe": probe, **keys}))
-    return read_configuration(file, overrides=Overrides())
+    return read_configuration(file)
 
 
 def table(folder: Path, step: int, rank: int = 0) -> list[dict[str, str]]:

@@ -8,12 +8,11 @@ PYTEST_DONT_REWRITE: pytest need not look for assertions here.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from msprobe_collector.loading import loader_of
 
 _HOMES = {
     "DebuggerError": "debugger",
-    "ConfigurationError": "configuration",
+    "ConfigurationError": "configuration.configuration",
     "PrecisionDebugger": "mindspore",
     "GradientMonitor": "mindspore",
     "seed_all": "mindspore",
@@ -25,9 +24,4 @@ _HOMES = {
 }
 
 __all__ = list(_HOMES)  # strings all
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = loader_of(__name__, _HOMES)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from msprobe_collector.configuration import ConfigurationError
+from msprobe_collector.configuration.configuration import ConfigurationError
 
 _DESCRIPTION = (
     "Run a training script of PyTorch, which needs no changes, and collect steps of it. A step begins with the first "

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.configuration import Configuration, DumpSwitch
+from msprobe_collector.configuration.configuration import Configuration, DumpSwitch
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE
 from msprobe_collector.framework import CallWatch, Framework, Session
+from msprobe_collector.log import logger
 from msprobe_collector.recording.folders import FolderInUseError, dumps_before
 from msprobe_collector.recording.gradients import BackwardCall
 from msprobe_collector.recording.guard import ComputationFailed, Guard
@@ -19,8 +19,6 @@ from msprobe_collector.recording.manifest import ManifestRecorder
 from msprobe_collector.recording.recorder import Recorder
 from msprobe_collector.recording.saved_values import SavedValues
 from msprobe_collector.run_folder import ONLY_PROCESS, Written, closing_lines, own_folder
-
-logger = logging.getLogger("msprobe_collector")
 
 #: Backwards that are kept before those that are complete are thrown out.
 _LEAST_UNFINISHED = 256

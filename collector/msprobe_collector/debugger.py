@@ -10,13 +10,14 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
-from msprobe_collector.configuration import Configuration, Overrides, Refusal, read_configuration
+from msprobe_collector.configuration.configuration import Configuration, Refusal
+from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector.framework import Framework
+from msprobe_collector.log import logger
 from msprobe_collector.recording.guard import Activity, FaultLog, Guard
 from msprobe_collector.run_folder import prepare_dump_path, show_messages
 
@@ -92,31 +93,6 @@ def checked_token_range(token_range: Sequence[int] | None) -> tuple[int, int] | 
     return token_range[0], token_range[1]
 
 
-def check_rank(rank_id: int | None) -> None:
-    """Refuse what is not a rank.
-
-    Raises:
-        DebuggerError: it is neither None nor a whole number from 0 on.
-    """
-    if rank_id is not None and (type(rank_id) is not int or rank_id < 0):
-        raise DebuggerError(f"start(): rank_id {rank_id!r} is not a whole number from 0")
-
-
-def check_roundings(roundings: int, seed: int) -> None:
-    """Refuse what is not a number of roundings or a seed.
-
-    Raises:
-        DebuggerError: `roundings` is not a whole number from 1 to 2**20, or `seed` not one from 0 on.
-    """
-    if type(roundings) is not int or not 1 <= roundings <= 2**20:
-        raise DebuggerError(f"perturb(): roundings {roundings!r} is not a whole number from 1 to {2**20}")
-    if type(seed) is not int or seed < 0:
-        raise DebuggerError(f"perturb(): seed {seed!r} is not a whole number from 0")
-
-
-logger = logging.getLogger("msprobe_collector")
-
-
 @functools.cache  # once, though a script passes it in every step
 def warn_without_effect(argument: str) -> None:
     """Say that an `argument` of the existing tool does nothing here."""
@@ -182,8 +158,9 @@ class Debugger:
             return
         show_messages()
         self._arguments = arguments
-        overrides = Overrides(task=task, dump_path=dump_path, level=level, step=step)
-        self._configuration: Configuration = read_configuration(config_path, overrides=overrides)
+        self._configuration: Configuration = read_configuration(
+            config_path, task=task, dump_path=dump_path, level=level, step=step
+        )
         prepare_dump_path(self._configuration.dump_path)
         self._framework = self._make_framework()
         self._guard = Guard(Activity(), FaultLog())
@@ -247,7 +224,8 @@ class Debugger:
             warn_without_effect("start(): scheduled_tokens")
         models = checked_models(model, self._framework)
         span = checked_token_range(token_range)
-        check_rank(rank_id)
+        if rank_id is not None and (type(rank_id) is not int or rank_id < 0):
+            raise DebuggerError(f"start(): rank_id {rank_id!r} is not a whole number from 0")
         if self._is_started:
             if model is not None and models != checked_models(self.model, self._framework):
                 logger.warning(
@@ -345,7 +323,10 @@ class Debugger:
         """
         from msprobe_collector.perturbation import Perturbation
 
-        check_roundings(roundings, seed)
+        if type(roundings) is not int or not 1 <= roundings <= 2**20:
+            raise DebuggerError(f"perturb(): roundings {roundings!r} is not a whole number from 1 to {2**20}")
+        if type(seed) is not int or seed < 0:
+            raise DebuggerError(f"perturb(): seed {seed!r} is not a whole number from 0")
         self._perturbations += 1
         change = Perturbation(self._framework, roundings=roundings, seed=seed, call=self._perturbations)
         inputs = change.of(inputs)

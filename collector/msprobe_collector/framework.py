@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from msprobe_collector.configuration import Configuration, Refusal
+from msprobe_collector.configuration.configuration import Configuration, Refusal
 from msprobe_collector.recording.guard import Guard
 
 if TYPE_CHECKING:

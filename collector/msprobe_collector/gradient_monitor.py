@@ -7,16 +7,16 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.configuration import Configuration, GradientMonitorSettings, Refusal
+from msprobe_collector.configuration.configuration import Configuration, GradientMonitorSettings, Refusal
 from msprobe_collector.framework import Framework
 from msprobe_collector.gradient_files import RankFolder, md5_of_gradient, measure_gradient
+from msprobe_collector.log import logger
 from msprobe_collector.recording.folders import FolderInUseError
 from msprobe_collector.recording.guard import Activity, FaultLog, Guard
 
@@ -48,9 +48,6 @@ def row(name: str, values: npt.NDArray[np.floating[Any]], settings: GradientMoni
         middle = [repr(count / figures.size if figures.size else 0.0) for count in counts]
     numbers = [repr(number) for number in (figures.max, figures.min, figures.norm)]
     return [name, *middle, *numbers, str(list(values.shape)), str(figures.nans), str(figures.infs)]
-
-
-logger = logging.getLogger("msprobe_collector")
 
 
 class AlreadyMonitored(Refusal, RuntimeError):
@@ -217,6 +214,3 @@ class GradientMonitor:
         if kind not in self._logged:
             self._logged.add(kind)
             logger.error("step %d: %s", step, error, exc_info=error if error.__traceback__ else None)
-
-
-__all__ = ["GradientMonitor"]

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msprobe_collector.configuration import Configuration, ConfigurationError
-from msprobe_collector.configuration.configuration import parse_number_ranges
+from msprobe_collector.configuration.configuration import Configuration, ConfigurationError, parse_number_ranges
 from msprobe_collector.dump_format.values import counted
-
-logger = logging.getLogger("msprobe_collector")
+from msprobe_collector.log import logger
 
 _MOST_NAMED = 3
 

@@ -128,7 +128,8 @@ def _run(runner: StepRunner, steps: list[Step], talk: TextIO) -> list[Ran]:
         faults = [each for each in ran if each.diagnosis.outcome == "fault"]
         if step.if_clean and (is_open or faults):
             continue
-        if any(_explains(each) for each in faults):
+        # Nothing that another suite finds could explain more.
+        if any(fault.confidence == "proved" for each in faults for fault in each.diagnosis.at_fault):
             break
         talk.write(f"{step.suite}: {step.why}, about {max(1, round(step.seconds))} s: {printable(command_of(step))}\n")
         talk.flush()
@@ -136,11 +137,6 @@ def _run(runner: StepRunner, steps: list[Step], talk: TextIO) -> list[Ran]:
         if ran[-1].code == INTERRUPTED:
             break
     return ran
-
-
-def _explains(ran: Ran) -> bool:
-    """Whether nothing that another suite finds could explain more."""
-    return any(fault.confidence == "proved" for fault in ran.diagnosis.at_fault)
 
 
 def _why_unlike(target: Holding, golden: Holding) -> str:
@@ -175,25 +171,17 @@ def _what_to_do(target: Holding, golden: Holding | None) -> tuple[NextStep, ...]
     missing = [str(side.path) for side in (target, golden) if side is not None and not side.path.exists()]
     if missing:
         return (NextStep((), f"{' and '.join(missing)}: check the path, from the folder {Path.cwd()}"),)
+    arguments: tuple[str, ...]
     if len(target.runs) > 1:
-        return (
-            NextStep(
-                (*_OURS, "diagnose", *map(str, target.runs[:2])), "what both runs say, the first held to the other"
-            ),
-        )
-    if golden is not None and target.is_dump:
-        step = NextStep(
-            ("python", "-m", "pytest_msprobe", "diagnose", str(target.path)), "what the first one says alone"
-        )
-        return (step,)
-    if target.has_manifest and (golden is None or golden.has_manifest):
+        arguments, why = ("diagnose", *map(str, target.runs[:2])), "what both runs say, the first held to the other"
+    elif golden is not None and target.is_dump:
+        arguments, why = ("diagnose", str(target.path)), "what the first one says alone"
+    elif target.has_manifest and (golden is None or golden.has_manifest):
         other = "GOLDEN" if golden is None else str(golden.path)
-        return (
-            NextStep(
-                ("python", "-m", "pytest_msprobe", "manifest", str(target.path), other), "how both runs are set up"
-            ),
-        )
-    return (NextStep((), "collect a step with PrecisionDebugger (docs/collecting.md), and name its dump.json"),)
+        arguments, why = ("manifest", str(target.path), other), "how both runs are set up"
+    else:
+        return (NextStep((), "collect a step with PrecisionDebugger (docs/collecting.md), and name its dump.json"),)
+    return (NextStep((*_OURS, *arguments), why),)
 
 
 def _exit_code(found: Diagnosis, ran: list[Ran]) -> int:

@@ -109,20 +109,13 @@ class Holding:
             words += ["a manifest"] if self.has_manifest else []
             words += sorted({file.name for files in self.others.values() for file in files})
             return " and ".join(words) or "nothing that can be judged"
-        form = "tensors" if self.holds_tensors else "sketches" if self._holds_sketches else self._task
+        holds_sketches = any(dump.holds_sketches for dump in self.dumps)
+        form = "tensors" if self.holds_tensors else "sketches" if holds_sketches else self.dumps[0].task
         levels = sorted({dump.level for dump in self.dumps if dump.level})
         steps = len({step for _, step in self._steps})
         parts = [form, f"level {levels[0]}" if len(levels) == 1 else "", counted(self.records, "records")]
         parts += [f"{steps} steps" if steps > 1 else "", f"{self.ranks} ranks" if self.ranks > 1 else ""]
         return ", ".join(filter(None, parts))
-
-    @property
-    def _holds_sketches(self) -> bool:
-        return any(dump.holds_sketches for dump in self.dumps)
-
-    @property
-    def _task(self) -> str:
-        return self.dumps[0].task if self.dumps else ""
 
 
 def _differ(dumps: list[Dump]) -> bool:

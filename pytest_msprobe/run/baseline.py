@@ -84,7 +84,7 @@ class BaselineReport:
     """What became of known failures, on the process that writes."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
-        """For the run of `config`, which has a baseline."""
+        """For the run of `config`; without a baseline nothing is known."""
         self._config = config
         self._settings = settings
         self._counts = BaselineCounts()
@@ -92,7 +92,8 @@ class BaselineReport:
 
     def add(self, name: str, row: VerdictRow) -> None:
         """Count one row; `name` is how reports call its group."""
-        self._counts.add(name, row, has_baseline=True)
+        if self._settings.baseline is not None:
+            self._counts.add(name, row, has_baseline=True)
 
     def finish(self, session: pytest.Session, report: SuiteReport) -> None:
         """Count the known failures that had no row, and what is known of the run as a whole, where every item ran."""
@@ -107,7 +108,8 @@ class BaselineReport:
 
     def lines(self) -> Iterator[str]:
         """The line on all of them."""
-        return self._counts.lines(absent=self._absent)
+        if self._settings.baseline is not None:
+            yield from self._counts.lines(absent=self._absent)
 
     def unknown_fault(self, report: SuiteReport) -> str:
         """Why the run is no success although no item failed; "" where there is no such reason, or it is known."""

@@ -160,7 +160,7 @@ class ReportPlugin:
         self._observers = VerdictObservers(config)
         self.names = names_of(suite)
         self._tally = VerdictCounts(suite=suite)
-        self._known = BaselineReport(config, settings) if settings.baseline is not None else None
+        self._known = BaselineReport(config, settings)
         self.diagnosis = RunDiagnosis(config, settings, suite, self._tally)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
         self.answer: Diagnosis | None = None
@@ -223,8 +223,7 @@ class ReportPlugin:
             if report.failed and self._config.option.verbose <= 0 and self._report.tells(row):
                 # Other reports have their text by now: this hook is the last one.
                 short = f"{row.message}; more below, under msprobe {self._suite.name}"
-                complaint = complaint_of(row) if self._known is not None else ""
-                report.longrepr = "\n\n".join(filter(None, (short, complaint)))
+                report.longrepr = "\n\n".join(filter(None, (short, complaint_of(row))))
             name = self.names.of(row.dump, row.call)
             self._count(name, row)
             self._done += 1
@@ -248,12 +247,11 @@ class ReportPlugin:
             try:
                 self._lines.append_corrections(self._report.levels())
                 partial = self.diagnosis.why_partial(self._missing(session))
-                self._lines.attach(self._report.answers(), fault_keys(self._report), self._known_of_run, partial)
+                self._lines.attach(self._report.answers(), fault_keys(self._report), self._known.known_of_run, partial)
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
-        if self._known is not None:
-            self._known.finish(session, self._report)
+        self._known.finish(session, self._report)
         self.answer = self._diagnose(session)
         if self._page is not None and self._jsonl_path is not None:
             try:
@@ -348,8 +346,7 @@ class ReportPlugin:
                 yield Line(f"resumed: {self._earlier.note}", "yellow")
         told = self.answer.at_fault[0].record if self.answer is not None and self.answer.at_fault else ""
         yield from self._tally.lines(verbosity, width, told)
-        if self._known is not None:
-            yield from map(Line, self._known.lines())
+        yield from map(Line, self._known.lines())
 
     def _file_lines(self, *, is_apart: bool) -> Iterator[Line]:
         files = [*self._report.files()]
@@ -373,7 +370,7 @@ class ReportPlugin:
                 f"rows are to be completed"
             )
         yield from self._gaps()
-        if fault := self._unknown_fault():
+        if fault := self._known.unknown_fault(self._report):
             yield fault
         if self._is_empty:
             yield (
@@ -384,15 +381,6 @@ class ReportPlugin:
             yield f"{self._report.untested()}; accept it with --msprobe-allow-empty"
         if self._observers.problem:
             yield self._observers.problem
-
-    def _unknown_fault(self) -> str:
-        """Why the run is no success although no item failed, where no baseline knows it."""
-        return self._report.fault() if self._known is None else self._known.unknown_fault(self._report)
-
-    @property
-    def _known_of_run(self) -> frozenset[str]:
-        """What the baseline knows of the run as a whole."""
-        return frozenset() if self._known is None else self._known.known_of_run
 
     def _gaps(self) -> list[str]:
         return list(self._unjudged.fault()) if self._unjudged is not None else []
@@ -411,7 +399,7 @@ class ReportPlugin:
             return pytest.ExitCode.INTERNAL_ERROR
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return code
-        if self._problems or self._tally.failed or self._unknown_fault() or self._gaps():
+        if self._problems or self._tally.failed or self._known.unknown_fault(self._report) or self._gaps():
             return pytest.ExitCode.TESTS_FAILED
         if self._is_empty or self._is_untested:
             return pytest.ExitCode.NO_TESTS_COLLECTED
@@ -426,8 +414,8 @@ class ReportPlugin:
             return None
         found = self.diagnosis.complete(
             self._report,
-            fault=self._unknown_fault(),
-            known=self._known_of_run,
+            fault=self._known.unknown_fault(self._report),
+            known=self._known.known_of_run,
             gaps=[line.strip() for line in self._gaps()[1:]],
             is_judged=bool(self._tally.judged) and not self._report.untested(),
             is_bad=code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED),
@@ -447,8 +435,7 @@ class ReportPlugin:
     def _count(self, name: str, row: VerdictRow) -> None:
         """Count a row; one that passes tells the diagnosis no more than the counts do."""
         self._tally.add(name, row)
-        if self._known is not None:
-            self._known.add(name, row)
+        self._known.add(name, row)
         if not row.is_plain_pass:
             self.diagnosis.rows.add(row)
 

@@ -120,11 +120,50 @@ KNOWN_FAULTS = "known_faults"
 PARTIAL = "partial"
 
 
+class RowSummary:
+    """What finished rows amount to, from them alone, for a page of merged runs; the defaults say nothing."""
+
+    def add(self, row: VerdictRow) -> None:
+        """Take one row, with its attachment, in any order."""
+
+    def lines(self) -> Iterable[str]:
+        """The findings, most important first."""
+        return ()
+
+    def levels(self) -> Mapping[tuple[str, str, str], str]:
+        """Levels as `SuiteReport.levels` has them; asked after `lines`."""
+        return {}
+
+    def marks(self) -> Mapping[tuple[str, str, str], str]:
+        """What all rows together say of a record that its own row does not, likewise."""
+        return {}
+
+    def markup(self) -> str:
+        """A picture of all rows for the pages, in markup that holds no text of a dump unescaped; "" for none."""
+        return ""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the findings say that something is wrong, item or not; asked after `lines`."""
+        return False
+
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """The answer as `SuiteReport.diagnosis` gives it, by default what the rows say alone; asked after `lines`."""
+        return rows.diagnosis()
+
+
 class SuiteReport:
-    """What a suite makes of its rows on the process that writes; the defaults say nothing."""
+    """What a suite makes of its rows on the process that writes; the defaults say what its summary does.
+
+    Attributes:
+        summary: of the rows so far; that of this class says nothing.
+    """
+
+    summary: RowSummary = RowSummary()
 
     def receive(self, name: str, row: VerdictRow) -> None:
         """Take one row, with its attachment. Raises OSError when a file cannot be written."""
+        self.summary.add(row)
 
     def receive_call(self, name: str, rows: Sequence[VerdictRow]) -> None:
         """Take all rows of one group, once they are in. Raises OSError when a file cannot be written."""
@@ -134,7 +173,7 @@ class SuiteReport:
 
     def levels(self) -> Mapping[tuple[str, str, str], str]:
         """Property `level` by (dump, call, part), of rows of which all rows together say more than they did."""
-        return {}
+        return self.summary.levels()
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What the run amounts to, by dump, in builtin types, where its rows alone do not tell: it goes with them."""
@@ -142,7 +181,7 @@ class SuiteReport:
 
     def findings(self) -> Iterable[str]:
         """What the run amounts to, most important first."""
-        return ()
+        return self.summary.lines()
 
     def facts(self) -> Iterable[str]:
         """What of the findings the diagnosis does not say, for the terminal, which prints the diagnosis above them."""
@@ -174,43 +213,11 @@ class SuiteReport:
 
     def markup(self) -> str:
         """Pictures for the HTML page, between its summary and its table."""
-        return ""
+        return self.summary.markup()
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
-        """The answer of the run, once the files are complete; by default what the rows say alone."""
-        return rows.diagnosis()
-
-
-class RowSummary:
-    """What finished rows amount to, from them alone, for a page of merged runs; the defaults say nothing."""
-
-    def add(self, row: VerdictRow) -> None:
-        """Take one row, with its attachment, in any order."""
-
-    def lines(self) -> Iterable[str]:
-        """The findings, most important first."""
-        return ()
-
-    def levels(self) -> Mapping[tuple[str, str, str], str]:
-        """Levels as `SuiteReport.levels` has them; asked after `lines`."""
-        return {}
-
-    def marks(self) -> Mapping[tuple[str, str, str], str]:
-        """What all rows together say of a record that its own row does not, likewise."""
-        return {}
-
-    def markup(self) -> str:
-        """A picture of all rows for the pages, in markup that holds no text of a dump unescaped; "" for none."""
-        return ""
-
-    @property
-    def is_bad(self) -> bool:
-        """Whether the findings say that something is wrong, item or not; asked after `lines`."""
-        return False
-
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
-        """The answer as `SuiteReport.diagnosis` gives it; asked after `lines`."""
-        return rows.diagnosis()
+        """The answer of the run, once the files are complete."""
+        return self.summary.diagnosis(rows)
 
 
 class Suite(ABC):
@@ -221,7 +228,7 @@ class Suite(ABC):
     - of the run: `make`, `files`, `roots`, `folder`, `dump`;
     - of a record: `headline`, `api`, `marks`, `place`, `frames`, `attachment_of_unjudged`, `release`, `close`;
     - of the work: `cost`, `placement`, `assign`, `device_of`;
-    - of the reports, asked on the process that writes: `header`, `dumps`, `warnings`, `report`, `summary`, `plugins`,
+    - of the reports, asked on the process that writes: `header`, `dumps`, `warnings`, `report`, `plugins`,
       `advice_when_empty`.
 
     Attributes:
@@ -236,6 +243,7 @@ class Suite(ABC):
             are for suites that show it.
         certainty: how sure a failure is, in the diagnosis.
         excuses: whether it expects failures (xfailed) of records that inherit what is wrong.
+        summary: what finished rows amount to, from them alone.
     """
 
     name: ClassVar[str]
@@ -248,6 +256,7 @@ class Suite(ABC):
     passing: ClassVar[Outcome] = "unaccounted"
     certainty: ClassVar[Confidence] = "likely"
     excuses: ClassVar[bool] = False
+    summary: ClassVar[type[RowSummary]] = RowSummary
 
     @classmethod
     def make(cls, context: Context) -> Suite:
@@ -369,11 +378,6 @@ class Suite(ABC):
         `continued` is a CSV pair to append to, precheck's.
         """
         return SuiteReport()
-
-    @classmethod
-    def summary(cls) -> RowSummary:
-        """A new summary of rows."""
-        return RowSummary()
 
     def plugins(self) -> Iterable[tuple[str, object]]:
         """(name, pytest plugin) to register on the process that writes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from msprobe_collector.dump_format import (
@@ -13,13 +13,10 @@ from msprobe_collector.dump_format import (
     Dump,
     is_cell_record,
     is_optimizer_record,
-    parse_api_name,
     split_record_name,
 )
 from msprobe_collector.dump_format.records import Operation
-from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.contract import Group, Record, escape
-from pytest_msprobe.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +35,12 @@ class Operations:
     def call(self) -> str:
         """Name of the call in its own dump."""
         return next(iter(self.by_part.values())).call
+
+
+def operation_of(record: Record) -> Operation:
+    """Return the operation of a record of `group_operations`."""
+    payload: Operations = record.payload
+    return payload.by_part[record.part]
 
 
 def group_operations(operations: Iterable[Operation], prefix: str = "") -> Iterator[Group]:
@@ -96,25 +99,6 @@ def direction_and_device(part: str) -> tuple[str, str]:
     """(direction, device) of a part: `("forward", "3")` of `forward-device3`; "" for no device."""
     direction, _, device = part.partition("-device")
     return direction, device
-
-
-def api_headline(record: Record) -> str:
-    """`Mint.matmul, call 2, forward`."""
-    if record.part == RECORD:
-        return f"record {record.call}"
-    api = parse_api_name(record.call)
-    return f"{api.type}.{api.api}, call {api.number}, {record.part}"
-
-
-def with_call_site(verdict: Verdict, lines: Sequence[str], dump: Dump, call: str) -> Verdict:
-    """A failure that says in full what differs, then `lines`, then which line of the script made the call."""
-    texts = [verdict.explanation or printable(verdict.message), *lines]
-    properties = verdict.properties
-    frame = dump.stacks.user_frame(f"{call}.forward")
-    if frame is not None:
-        texts.append(frame.told)
-        properties = (*properties, ("called_from", f"{frame.file}:{frame.line}"))
-    return replace(verdict, explanation="\n\n".join(texts), properties=properties)
 
 
 #: Calls that do much more than touch each element: every output element costs a row of the first input.

@@ -85,13 +85,15 @@ class Options:
 
     An option is declared there and nowhere else: its names, help, parser and default. Command line, ini, YAML and the
     page of all options are made from `declared()`, the values from `of()`. A field that holds another such dataclass
-    has the options of that one in its place.
+    has the options of that one in its place. Of several bases the options of the last one come first, as fields do.
     """
 
     _parts: ClassVar[dict[str, Option | type[Options]]]
 
     def __init_subclass__(cls) -> None:
         cls._parts = {}
+        for base in reversed(cls.__mro__[1:]):
+            cls._parts |= vars(base).get("_parts", {})
         for name, found in list(vars(cls).items()):
             if isinstance(found, Option):
                 cls._parts[name] = named = replace(found, name=found.name or name)
@@ -461,3 +463,30 @@ WORKERS_PER_DEVICE = option("K", "how many workers may share a device", parse_co
 REMOTE_ROOT = option(
     "DIR", "with --tx ssh=..., folder on the other hosts that corresponds to rootdir", str, question="where"
 )
+
+
+@dataclass(frozen=True)
+class DeviceOptions(Options):
+    """What is tested, and by how many workers."""
+
+    device: DeviceSpecification = DEVICE
+    device_ids: tuple[str, ...] = DEVICE_IDS
+    workers_per_device: int = WORKERS_PER_DEVICE
+    remote_root: str = REMOTE_ROOT
+
+
+@dataclass(frozen=True)
+class BenchOptions(Options):
+    """What computes the benchmark."""
+
+    bench: str = BENCH
+    bench_python: str | None = BENCH_PYTHON
+
+
+@dataclass(frozen=True)
+class InputOptions(Options):
+    """What API calls are computed from."""
+
+    seed: int = SEED
+    max_memory_bytes: int = MAX_MEMORY_BYTES
+    data_dir: tuple[Path, ...] = DATA_DIR

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, mint, ops
 
-from msprobe_collector.configuration import ApiList, ConfigurationError
+from msprobe_collector.configuration.configuration import ApiList, ConfigurationError
 from msprobe_collector.dump_format import Dump, FieldPath
 from msprobe_collector.mindspore.discovery import find_apis, resolve
 from pytest_msprobe.apis.operators import find_operator

@@ -105,11 +105,11 @@ def test_a_full_disk_does_not_stop_training(framework, make_monitor, tmp_path, c
 KILLED = """
 import os, signal, sys
 from collectors.frameworks import FRAMEWORKS
-from msprobe_collector.configuration import Overrides, read_configuration
+from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector import gradient_files
 framework = next(item for item in FRAMEWORKS if item.name == sys.argv[2])
 optimizer, update = framework.optimizer({name: [1.0, 2.0] for name in "abc"})
-framework.monitor_type(read_configuration(sys.argv[1], overrides=Overrides())).monitor(optimizer)
+framework.monitor_type(read_configuration(sys.argv[1])).monitor(optimizer)
 gradients = {name: [1.0, -1.0] for name in "abc"}
 update(gradients)
 os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
@@ -135,9 +135,9 @@ def test_a_killed_run_leaves_whole_steps_only(framework, tmp_path):
 ANOTHER_PROCESS = """
 import sys
 from collectors.frameworks import FRAMEWORKS
-from msprobe_collector.configuration import Overrides, read_configuration
+from msprobe_collector.configuration.reader import read_configuration
 framework = next(item for item in FRAMEWORKS if item.name == sys.argv[2])
-framework.monitor_type(read_configuration(sys.argv[1], overrides=Overrides())).observe({"w": framework.tensor([7.0])})
+framework.monitor_type(read_configuration(sys.argv[1])).observe({"w": framework.tensor([7.0])})
 """
 
 

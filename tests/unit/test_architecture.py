@@ -38,6 +38,8 @@ _LOW = (
 _COMPUTING = (*_LOW, "pytest_msprobe.apis", "pytest_msprobe.engines", "pytest_msprobe.numerics")
 #: Of the room `suites`, what is not a suite.
 _SHARED_BY_SUITES = tuple(f"pytest_msprobe.suites.{name}" for name in ("contract", "entry", "grouping", "options"))
+#: What suites derive from, and nothing else imports.
+_BASES_OF_SUITES = ("pytest_msprobe.suites.api_calls", "pytest_msprobe.suites.table_report")
 _SUITES = [entry.name for entry in SUITES.values() if entry.place.startswith("pytest_msprobe.suites.")]
 
 #: What each room may import of ours; its own modules always. No room imports one that stands above it.
@@ -57,6 +59,7 @@ ALLOWED = {
         f"pytest_msprobe.suites.{suite}": (
             *_COMPUTING,
             *_SHARED_BY_SUITES,
+            *_BASES_OF_SUITES,
             "pytest_msprobe.cases",
             "pytest_msprobe.evidence",
             "pytest_msprobe.manifests",
@@ -65,6 +68,7 @@ ALLOWED = {
         for suite in _SUITES
     },
     **dict.fromkeys(_SHARED_BY_SUITES, (*_LOW, *_SHARED_BY_SUITES, "pytest_msprobe.engines.protocol")),
+    **dict.fromkeys(_BASES_OF_SUITES, (*_LOW, *_SHARED_BY_SUITES, "pytest_msprobe.engines", "pytest_msprobe.reports")),
     "pytest_msprobe.suites.registry": (*_SHARED_BY_SUITES, "pytest_msprobe.support"),
     "pytest_msprobe.run": (
         *_LOW,

@@ -12,7 +12,7 @@ from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 
-from msprobe_collector.configuration import ApiList
+from msprobe_collector.configuration.configuration import ApiList
 from msprobe_collector.dump_format import ApiName
 from msprobe_collector.mindspore.discovery import find_apis
 from pytest_msprobe.apis import operators

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from msprobe_collector.dump_format import DIRECTIONS, Direction, is_cell_record, split_record_name
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
+from msprobe_collector.log import logger
 
 _RANGE = re.compile(r"(\d{1,4300})(?:-(\d{1,4300}))?", re.ASCII)  # as many digits as int() takes
 MAX_NUMBER = 1_000_000
@@ -324,9 +324,6 @@ class Configuration:
     def collects_cells(self) -> bool:
         """Whether Cells, their parameters and parameter gradients become records."""
         return self.level in ("L0", "mix")
-
-
-logger = logging.getLogger("msprobe_collector")
 
 
 class DumpSwitch:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import re
@@ -35,6 +34,7 @@ from msprobe_collector.configuration.configuration import (
     parse_steps,
     read_api_list,
 )
+from msprobe_collector.log import logger
 
 _PARAMETER_NAME = re.compile(r"[A-Za-z0-9_.]+", re.ASCII)
 
@@ -248,32 +248,18 @@ WITHOUT_EFFECT = {
     },
     "statistics": {"slice", "request_id"},
     "tensor": {"file_format", "bench_path", "diff_nums", "slice", "request_id"},
-    "structure": set(),
-    "overflow_check": set(),
     "exception_dump": {"file_format"},
-    "grad_probe": set(),
 }
-
-
-logger = logging.getLogger("msprobe_collector")
 
 DEFAULT_FILE = Path(__file__).with_name("default.json")
 _CONSTRUCTOR = "PrecisionDebugger"
 _NAME_PATTERN = re.compile(r"name-regex\((.*)\)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """Arguments of the constructor, as given: each that is not None replaces the key of its name in the file."""
-
-    task: object = None
-    dump_path: object = None
-    level: object = None
-    step: object = None
-
-
-def read_configuration(config_path: str | os.PathLike[str] | None = None, *, overrides: Overrides) -> Configuration:
+def read_configuration(config_path: str | os.PathLike[str] | None = None, **arguments: object) -> Configuration:
     """The configuration of a file (the packaged one when None or empty), its keys replaced by constructor arguments.
+
+    Each of the `arguments` task, dump_path, level and step that is not None replaces the key of its name.
 
     A relative `dump_path` starts from the working folder, a relative `api_list` from the folder of the file. Keys
     without any effect on MindSpore are named in a warning of the logger `msprobe_collector`.
@@ -285,8 +271,15 @@ def read_configuration(config_path: str | os.PathLike[str] | None = None, *, ove
     """
     file = _file_of(config_path)
     content = _load(file)
-    _check_top_keys(content, file)
-    top = _parse(TOP_KEYS, content, place=str(file), section="") | _parse_overrides(overrides)
+    _warn_of_idle(content, section="", file=file)
+    for field, hint in _unknown(content, [*(key.name for key in TOP_KEYS), *SECTION_KEYS], section=""):
+        raise ConfigurationError(f"the key is unknown; {hint}", place=str(file), field=field)
+    top = _parse(TOP_KEYS, content, place=str(file), section="")
+    keys = {key.name: key for key in TOP_KEYS}
+    for name, value in arguments.items():
+        if value is not None:
+            text = os.fspath(value) if isinstance(value, os.PathLike) else value
+            top[name] = _parse_value(keys[name], text, place=_CONSTRUCTOR, field=name)
     _check_sections(content, file, task=top["task"])
     sections = {
         name: _parse(keys, content.get(name, {}), place=str(file), section=name) for name, keys in SECTION_KEYS.items()
@@ -321,12 +314,6 @@ def _load(file: Path) -> dict[str, Any]:
     return content
 
 
-def _check_top_keys(content: dict[str, Any], file: Path) -> None:
-    _warn_of_idle(content, section="", file=file)
-    for field, hint in _unknown(content, [*(key.name for key in TOP_KEYS), *SECTION_KEYS], section=""):
-        raise ConfigurationError(f"the key is unknown; {hint}", place=str(file), field=field)
-
-
 def _check_sections(content: dict[str, Any], file: Path, *, task: Task) -> None:
     for section, keys in SECTION_KEYS.items():
         part = content.get(section, {})
@@ -340,14 +327,14 @@ def _check_sections(content: dict[str, Any], file: Path, *, task: Task) -> None:
 
 
 def _warn_of_idle(content: Iterable[str], *, section: str, file: Path) -> None:
-    if idle := [name for name in content if name in WITHOUT_EFFECT[section]]:
+    if idle := [name for name in content if name in WITHOUT_EFFECT.get(section, ())]:
         logger.warning("%s: without effect here: %s", file, ", ".join(_field(section, name) for name in idle))
 
 
 def _unknown(content: Iterable[str], known: list[str], *, section: str) -> Iterator[tuple[str, str]]:
     """(field, what may be meant) of each key that is neither known nor without effect."""
     for name in content:
-        if name not in known and name not in WITHOUT_EFFECT[section]:
+        if name not in known and name not in WITHOUT_EFFECT.get(section, ()):
             near = get_close_matches(name, known, n=1)
             yield _field(section, name), f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 
@@ -366,22 +353,6 @@ def _parse_value(key: Key, value: object, *, place: str, field: str) -> Any:
         return key.parse(given)
     except ValueError as error:
         raise ConfigurationError(str(error), place=place, field=field) from None
-
-
-def _parse_overrides(overrides: Overrides) -> dict[str, Any]:
-    keys = {key.name: key for key in TOP_KEYS}
-    path = overrides.dump_path
-    given = {
-        "task": overrides.task,
-        "level": overrides.level,
-        "step": overrides.step,
-        "dump_path": os.fspath(path) if isinstance(path, os.PathLike) else path,
-    }
-    return {
-        name: _parse_value(keys[name], value, place=_CONSTRUCTOR, field=name)
-        for name, value in given.items()
-        if value is not None
-    }
 
 
 def _field(section: str, name: str) -> str:

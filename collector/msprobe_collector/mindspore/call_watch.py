@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from msprobe_collector.framework import Session
+from msprobe_collector.log import logger
 from msprobe_collector.mindspore.calls import CommunicationWaits, named_cells, own_parameters
 from msprobe_collector.mindspore.discovery import JitCalls, PrimitiveCalls, find_apis, is_searched, unreachable_names
 from msprobe_collector.mindspore.gradients import GradientTap
@@ -19,7 +19,14 @@ from msprobe_collector.recording.gradients import ParameterGradients
 from msprobe_collector.recording.observing import CallObserver, LayerObserver
 from msprobe_collector.recording.swaps import Installation
 
-logger = logging.getLogger("msprobe_collector")
+
+class CellObserver(LayerObserver):
+    """Sees calls of Cells."""
+
+    kind = "Cell"
+    sees_inside_calls = True
+    layers_of = staticmethod(named_cells)
+    parameters_of = staticmethod(own_parameters)
 
 
 class MindSporeCallWatch:
@@ -27,22 +34,14 @@ class MindSporeCallWatch:
 
     def __init__(self, session: Session) -> None:
         """Load what hooks MindSpore; nothing is hooked yet."""
-        self._session = session
         from mindspore import nn
 
+        self._session = session
         self._guard = guard = session.guard
         self._tap = GradientTap(guard)
         self._waits = CommunicationWaits(guard)
         api_calls = CallObserver(session, self._tap, self._waits)
-        self._cells = LayerObserver(
-            session,
-            self._tap,
-            nn.Cell,
-            kind="Cell",
-            layers_of=named_cells,
-            parameters_of=own_parameters,
-            sees_inside_calls=True,
-        )
+        self._cells = CellObserver(session, self._tap, nn.Cell)
         self._parameters = ParameterGradients(session.recorder, guard)
         self._provenances = TensorProvenances(guard, sees_writes=session.configuration.collects_apis)
         session.recorder.provenances = self._provenances if self._provenances.is_supported else None

@@ -11,7 +11,6 @@ import functools
 import gc
 import importlib
 import inspect
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -19,13 +18,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from msprobe_collector.configuration import ApiList, ApiPlace
+from msprobe_collector.configuration.configuration import ApiList, ApiPlace
+from msprobe_collector.log import logger
 from msprobe_collector.mindspore.calls import named_cells
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import ApiTarget, MethodSwaps
-
-logger = logging.getLogger("msprobe_collector")
 
 _TENSOR = "mindspore.Tensor"
 #: mindspore.ops has its functions too; they are communication there as well.

@@ -18,10 +18,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector import extensions, gradient_monitor
-from msprobe_collector.configuration import Configuration
+from msprobe_collector.configuration.configuration import Configuration
 from msprobe_collector.debugger import Debugger, check_seed_arguments
 from msprobe_collector.framework import Framework, NoOptimizer
 from msprobe_collector.mindspore.mindspore_internals import communication_rank, communication_ranks, is_graph_mode
+from msprobe_collector.recording.swaps import MethodSwaps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -237,8 +238,8 @@ def _watched_class(original: type, show: Callable[[Callable[[], Any]], None]) ->
     return type(original.__name__, (original,), {**names, "__call__": call})
 
 
-#: What stood in each place before: (owner, attribute, value). Filled while dropout is removed.
-_originals: list[tuple[Any, str, Any]] = []
+#: In while dropout is removed.
+_swaps = MethodSwaps()
 
 
 def remove_dropout() -> None:
@@ -249,31 +250,27 @@ def remove_dropout() -> None:
     made from now on. Dropout inside fused operators, such as flash attention, stays: set its probability to 0 in the
     model.
     """
-    if _originals:
-        return
-    for owner, name, replacement in _replacements():
-        _originals.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, replacement)
+    if not _swaps.are_in:
+        for owner, name, replace in _replacements():
+            _swaps.put(owner, name, replace)
 
 
 def restore_dropout() -> None:
     """Put dropout back. Primitives that were made while it was removed keep passing their input on."""
-    while _originals:
-        owner, name, original = _originals.pop()
-        setattr(owner, name, original)
+    _swaps.uninstall()
 
 
 def _replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     from mindspore import mint, nn, ops
 
     for layer in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
-        yield layer, "construct", _layer_of_x
+        yield layer, "construct", lambda _: _layer_of_x
     for layer in (mint.nn.Dropout, mint.nn.Dropout2d):
-        yield layer, "construct", _layer_of_input
+        yield layer, "construct", lambda _: _layer_of_input
     for name in ("dropout", "dropout2d"):
-        yield mint.nn.functional, name, _function_of_input
+        yield mint.nn.functional, name, lambda _: _function_of_input
     for primitive in (ops.Dropout, ops.Dropout2D, ops.Dropout3D):
-        yield primitive, "__init__", _keeping_all(primitive.__init__)
+        yield primitive, "__init__", _keeping_all
 
 
 # The parameters have the names of those that they replace: callers may pass them by name.

@@ -7,17 +7,15 @@ gradients of a shared tensor are added up.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msprobe_collector.log import logger
 from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
 from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors
-
-logger = logging.getLogger("msprobe_collector")
 
 _LEAF_SEQUENCE = (1 << 64) - 1
 
@@ -80,14 +78,7 @@ class GradientTap:
         return Sources(nodes, places, len(tensors) if has_floating else 0, tuple(inner))
 
     def attach(
-        self,
-        before: Sources,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        *,
-        on_complete: Completed,
-        on_begin: Callable[[], None] | None = None,
+        self, before: Sources, result: Any, *, on_complete: Completed, on_begin: Callable[[], None] | None = None
     ) -> BackwardCall | None:
         """See `GradientTap`. With `on_begin`, outputs are watched before their node runs."""
         returned = Outputs.of(result, self._values.parts)
@@ -99,15 +90,8 @@ class GradientTap:
         for position, node in enumerate(before.nodes):
             if node is not None:
                 targets.setdefault(_identity(node), []).append(position)
-        call = BackwardCall(
-            returned,
-            len(before.nodes),
-            listed=before.listed,
-            paths=before.paths,
-            values=self._values,
-            on_begin=on_begin,
-            on_complete=on_complete,
-        )
+        listed, paths = before.listed, before.paths
+        call = BackwardCall(returned, len(before.nodes), listed, paths, self._values, on_complete, on_begin)
         if outputs.keys() <= targets.keys():
             self._watch_tensors(call, returned.tensors, outputs, targets)
             return call

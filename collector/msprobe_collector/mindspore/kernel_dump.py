@@ -8,13 +8,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.configuration import Configuration, ConfigurationError
-from msprobe_collector.configuration.configuration import NumberRanges
+from msprobe_collector.configuration.configuration import Configuration, ConfigurationError, NumberRanges
+from msprobe_collector.log import logger
 
 #: Devices of one host, of which MindSpore takes those that exist.
 _DEVICES = range(8)
@@ -83,8 +82,6 @@ def _categories(configuration: Configuration, mindspore_version: str) -> list[st
     names = configuration.kernel.categories or _DEFAULT_CATEGORIES
     return [checksum if name == "md5" else _RENAMED_CATEGORIES.get(name, name) for name in names]
 
-
-logger = logging.getLogger("msprobe_collector")
 
 DUMP_SETTINGS = "MINDSPORE_DUMP_CONFIG"
 #: A configuration of the ACL dump, beside which MindSpore's would not be read.
@@ -162,6 +159,3 @@ def _write(file: Path, settings: dict[str, Any]) -> None:
     except OSError as error:
         problem = f"{str(file)!r} cannot be written: {error.strerror}"
         raise ConfigurationError(problem, place="PrecisionDebugger", field="dump_path") from None
-
-
-__all__ = ["KernelDump"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mindspore
@@ -17,7 +17,7 @@ from mindspore.experimental.optim.lr_scheduler import LRScheduler
 from msprobe_collector.dump_format.writing.encoding import fingerprint_of
 from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings, number_of
 from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
-from msprobe_collector.recording.manifest import ProcessObjects, layer_settings, python_state
+from msprobe_collector.recording.manifest import ProcessObjects, RunFacts, class_of, layer_settings, python_state
 from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, plain
 
 #: Of the context what changes numbers, by MindSpore's name. One that a version does not have is left out.
@@ -36,21 +36,20 @@ _PARALLEL = (
 _SCALING = (LossScaler, LossScaleManager, nn.FixedLossScaleUpdateCell, nn.DynamicLossScaleUpdateCell)
 
 
-class MindSporeFacts:
-    """See `msprobe_collector.recording.manifest.RunFacts`."""
+class MindSporeFacts(RunFacts):
+    """See `msprobe_collector.recording.manifest.RunFacts`.
+
+    There is no autocast: mixed precision is a property of Cells. No optimizer is watched: the rate of a schedule is
+    told from its step counter.
+    """
 
     name = "mindspore"
 
     def __init__(self) -> None:
         """Look at nothing yet."""
         kinds = {"optimizers": nn.Optimizer, "others": optim.Optimizer, "schedulers": LRScheduler}
-        self._process = ProcessObjects({**kinds, **{kind.__name__: kind for kind in _SCALING}})
-        #: What the process holds in this step; empty until that is asked.
-        self._objects: dict[str, list[Any]] = {}
-
-    def versions(self) -> Mapping[str, object]:
-        """None besides those of packages."""
-        return {}
+        process = ProcessObjects({**kinds, **{kind.__name__: kind for kind in _SCALING}})
+        super().__init__(mindspore_values().parts, process)
 
     def device(self) -> Mapping[str, object]:
         """Target and number of the device."""
@@ -77,9 +76,11 @@ class MindSporeFacts:
         """See `RunFacts`; parameters have their own names."""
         return [
             {
-                "class": _class_of(model),
-                "parameters": [self._tensor(item.name, item) for item in model.get_parameters()],
-                "buffers": [self._tensor(name, item) for name, item in _buffers_of(model)],
+                "class": class_of(model),
+                "parameters": [self.tensor(item.name, item) for item in model.get_parameters()],
+                "buffers": [
+                    self.tensor(name, item) for name, item in model.named_buffers() if isinstance(item, Tensor)
+                ],
                 "modules": [
                     {
                         "path": path,
@@ -105,10 +106,6 @@ class MindSporeFacts:
         inner = {id(cell) for one in chosen for cell in getattr(one, "_cells", {}).values()}
         return [self._optimizer(one, with_state) for one in chosen if id(one) not in inner]
 
-    def watch_optimizers(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Nothing is watched: the rate of a schedule is told from the optimizer's step counter."""
-        return lambda: None
-
     def randomness(self) -> Mapping[str, object]:
         """Of MindSpore's operators and of mint, of Python and NumPy."""
         states: dict[str, object] = {"python": python_state(random.getstate())}
@@ -131,29 +128,10 @@ class MindSporeFacts:
                     return {"scale": float(value), "class": type(scaler).__name__}
         return None
 
-    def autocast(self) -> object:
-        """MindSpore has none: mixed precision is a property of Cells."""
-        return {}
-
     def is_model(self, layer: Any) -> bool:
         """Whether it has parameters, and is no optimizer."""
         is_optimizer = isinstance(layer, (nn.Optimizer, optim.Optimizer))
         return not is_optimizer and next(iter(layer.get_parameters()), None) is not None
-
-    def tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """See `RunFacts`."""
-        parts = mindspore_values().parts
-        named = [one for at, value in enumerate(args) for one in parts.tensors(f"input.{at}", value)]
-        named += [one for name, value in kwargs.items() for one in parts.tensors(f"kwargs.{name}", value)]
-        return [self._tensor(name, tensor) for name, tensor in named]
-
-    def settled(self, values: Any) -> Any:
-        """Nothing is fetched later."""
-        return values
-
-    def release(self) -> None:
-        """See `RunFacts`."""
-        self._objects = {}
 
     def _seen(self) -> dict[str, list[Any]]:
         found = self._process.now()
@@ -168,21 +146,22 @@ class MindSporeFacts:
         schedulers = [one for one in self._objects["schedulers"] if getattr(one, "optimizer", None) is optimizer]
         groups = zip(group_settings(optimizer), group_parameters(optimizer))
         entry: dict[str, object] = {
-            "class": _class_of(optimizer),
+            "class": class_of(optimizer),
             "groups": [
                 {"settings": settings, "parameters": [item.name for item in parameters]}
                 for settings, parameters in groups
             ],
-            "schedulers": [{"class": _class_of(one), "settings": _scheduler_settings(one)} for one in schedulers],
+            "schedulers": [{"class": class_of(one), "settings": _scheduler_settings(one)} for one in schedulers],
         }
         if with_state:
             known = {id(item) for item in optimizer.parameters}
             held = [item for item in getattr(optimizer, "_params", {}).values() if id(item) not in known]
             own = [item for item in held if item.name != "momentum" and not item.name.startswith("learning_rate")]
-            entry["state"] = {item.name: self._tensor(item.name, item).get("fingerprint") for item in own}
+            entry["state"] = {item.name: self.tensor(item.name, item).get("fingerprint") for item in own}
         return entry
 
-    def _tensor(self, name: str, tensor: Any) -> dict[str, object]:
+    def tensor(self, name: str, tensor: Any) -> dict[str, object]:
+        """See `RunFacts`."""
         entry: dict[str, object] = {"name": name, "dtype": str(tensor.dtype).lower(), "shape": list(tensor.shape)}
         if isinstance(tensor, mindspore.Parameter):
             entry["requires_grad"] = bool(tensor.requires_grad)
@@ -192,11 +171,6 @@ class MindSporeFacts:
             array = mindspore_values().read(tensor).array
         entry["fingerprint"] = None if array is None else fingerprint_of(array)
         return entry
-
-
-def _buffers_of(model: Any) -> list[tuple[str, Any]]:
-    named = getattr(model, "named_buffers", None)  # since MindSpore 2.6
-    return [(name, item) for name, item in named() if isinstance(item, Tensor)] if callable(named) else []
 
 
 #: Flags that `Cell.to_float` sets.
@@ -222,7 +196,3 @@ def _precision_of(cell: Any) -> dict[str, object]:
 def _scheduler_settings(scheduler: Any) -> dict[str, object]:
     found = {key: plain(value, number_of) for key, value in vars(scheduler).items() if not key.startswith("_")}
     return {key: value for key, value in found.items() if value is not OMITTED and key != "optimizer"}
-
-
-def _class_of(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"

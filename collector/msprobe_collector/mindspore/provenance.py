@@ -11,6 +11,7 @@ import functools
 import re
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from msprobe_collector.dump_format import is_cell_record, is_communication
@@ -106,24 +107,15 @@ class _Memory:
         return next((value for value in values if value.place() == place), None)
 
 
+@dataclass(slots=True, eq=False)
 class _Origin:
     """See `Origin` of encoding."""
 
-    __slots__ = ("gradient_of", "leaf", "own", "source", "view")
-
-    def __init__(
-        self,
-        own: _Value | None,
-        source: _Value | None = None,
-        view: str = "",
-        leaf: str | None = None,
-        gradient_of: str = "",
-    ) -> None:
-        self.own = own
-        self.source = source
-        self.view = view
-        self.leaf = leaf
-        self.gradient_of = gradient_of
+    own: _Value | None
+    source: _Value | None = None
+    view: str = ""
+    leaf: str | None = None
+    gradient_of: str = ""
 
     def keys(self, described: str) -> str:
         """See `Origin`."""
@@ -209,11 +201,6 @@ class TensorProvenances:
         if self._memory and _facts(api_of(name)).is_writing and arguments:
             values = arguments[0] if isinstance(arguments[0], (list, tuple)) else arguments[:1]
             self._unrecorded += [weakref.ref(value) for value in values if isinstance(value, self.tensor)]
-
-    @property
-    def has_unrecorded(self) -> bool:
-        """Whether there is something to settle."""
-        return bool(self._unrecorded)
 
     def settle(self) -> None:
         """Forget what was written over; of a tensor that is gone nobody knows where it lay."""
@@ -302,8 +289,7 @@ class RecordOrigins:
     def of(self, tensor: Any, path: str) -> _Origin | None:
         """See `Origins`."""
         try:
-            if self._provenances.has_unrecorded:
-                self._provenances.settle()
+            self._provenances.settle()
             return self._made(tensor, path) if path.startswith("output") else self._taken(tensor, path)
         except Exception as error:
             self._provenances.guard.faults.note(self._name, error)

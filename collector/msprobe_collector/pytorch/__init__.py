@@ -5,8 +5,7 @@ The public names load when they are first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from msprobe_collector.loading import loader_of
 
 _HOMES = {
     "PrecisionDebugger": "framework",
@@ -15,9 +14,4 @@ _HOMES = {
 }
 
 __all__ = list(_HOMES)  # strings all
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = loader_of(__name__, _HOMES)

@@ -22,6 +22,15 @@ from msprobe_collector.recording.gradients import ParameterGradients
 from msprobe_collector.recording.observing import LayerObserver
 
 
+class ModuleObserver(LayerObserver):
+    """Sees calls of Modules."""
+
+    kind = "Module"
+    sees_inside_calls = False
+    layers_of = staticmethod(named_modules)
+    parameters_of = staticmethod(own_parameters)
+
+
 class TorchCallWatch:
     """See `msprobe_collector.framework.CallWatch`."""
 
@@ -52,16 +61,7 @@ class TorchCallWatch:
             peers=self._peers,
         )
         self._apis = ApiInstallation(calls, session.configuration.api_list)
-        self._modules = LayerObserver(
-            session,
-            tap,
-            nn.Module,
-            kind="Module",
-            layers_of=named_modules,
-            parameters_of=own_parameters,
-            sees_inside_calls=False,
-            number=recomputation.number,
-        )
+        self._modules = ModuleObserver(session, tap, nn.Module, number=recomputation.number)
         self._optimizers = OptimizerSteps(session)
         self._compiled = CompiledRegions(guard, self._suspend)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any
 
@@ -28,6 +29,7 @@ RUN_BACKWARD = "_engine_run_backward"
 _CALLS = "_msprobe_calls"
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """A call inside a checkpoint; a `Repeatable` of observing.
 
@@ -39,18 +41,15 @@ class Call:
         repetition: the one that runs, or ran last.
     """
 
-    __slots__ = ("_contents", "_storages", "call", "is_other", "name", "parent", "repetition")
-
-    def __init__(self, call: str, name: str, parent: str | None) -> None:
-        self.call = call
-        self.name = name
-        self.parent = parent
-        self.is_other = False
-        self.repetition: Repetition | None = None
-        #: Of the first time, one for each tensor that it returned.
-        self._contents: list[Any] | None = None
-        #: Of the arguments, by their numbers, while it runs.
-        self._storages: dict[int, Any] = {}
+    call: str
+    name: str
+    parent: str | None
+    is_other: bool = False
+    repetition: Repetition | None = None
+    #: Of the first time, one for each tensor that it returned.
+    _contents: list[Any] | None = None
+    #: Of the arguments, by their numbers, while it runs.
+    _storages: dict[int, Any] = field(default_factory=dict)
 
     def began(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """See `Repeatable`."""

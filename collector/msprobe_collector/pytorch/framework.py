@@ -18,9 +18,10 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector import extensions, gradient_monitor
-from msprobe_collector.configuration import Configuration, ConfigurationError
+from msprobe_collector.configuration.configuration import Configuration, ConfigurationError
 from msprobe_collector.debugger import Debugger, check_seed_arguments, warn_without_effect
 from msprobe_collector.framework import Framework, NoOptimizer
+from msprobe_collector.recording.swaps import MethodSwaps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -224,8 +225,8 @@ class TorchOptimizers:
         return values
 
 
-#: What stood in each name of torch.nn.functional before. Filled while dropout is removed.
-_originals: dict[str, Any] = {}
+#: In while dropout is removed.
+_swaps = MethodSwaps()
 _NAMES = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
 
@@ -237,27 +238,21 @@ def remove_dropout() -> None:
     """
     from torch.nn import functional
 
-    if not _originals:
+    if not _swaps.are_in:
         for name in _NAMES:
-            _originals[name] = getattr(functional, name)
-            setattr(functional, name, _without_effect(name))
+            _swaps.put(functional, name, _without_effect)
 
 
 def restore_dropout() -> None:
     """Put dropout back."""
-    if _originals:
-        from torch.nn import functional
-
-        while _originals:
-            name, original = _originals.popitem()
-            setattr(functional, name, original)
+    _swaps.uninstall()
 
 
-def _without_effect(name: str) -> Callable[..., Any]:
+def _without_effect(original: Callable[..., Any]) -> Callable[..., Any]:
     def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         return input
 
-    dropout.__name__ = name
+    dropout.__name__ = original.__name__
     return dropout
 
 

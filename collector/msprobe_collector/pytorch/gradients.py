@@ -202,13 +202,15 @@ class Before(NamedTuple):
         tensors: the top-level tensor arguments.
         inner: those in lists, tuples, dicts, objects and keywords, by path; the call may change what they stand in.
         sources: of a call that changes its first argument; of others they are looked for after it.
+        changed: that argument.
     """
 
     floor: int
     threads: int
     tensors: list[Any]
     inner: dict[str, Any]
-    sources: Sources | None
+    sources: Sources | None = None
+    changed: Any = None
 
 
 class GradientTap:
@@ -231,10 +233,11 @@ class GradientTap:
         floor = sequence_number()
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         inner = dict(inner_tensors(args, kwargs, self._values.parts))
-        before = Before(floor, self._threads.count, tensors, inner, None)
+        before = Before(floor, self._threads.count, tensors, inner)
         if is_in_place:
             is_first = bool(tensors) and tensors[0] is args[0]
-            return before._replace(sources=self._sources(before, floor, changes_first=is_first))
+            sources = self._sources(before, floor, changes_first=is_first)
+            return before._replace(sources=sources, changed=args[0] if args else None)
         return before
 
     def _sources(self, before: Before, floor: int, *, changes_first: bool = False) -> Sources:
@@ -252,19 +255,12 @@ class GradientTap:
         return Sources(edges if has_floating else edges[len(tensors) :], listed, tuple(inner), floor, is_any_on())
 
     def attach(
-        self,
-        before: Before,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        *,
-        on_complete: Completed,
-        on_begin: Callable[[], None] | None = None,
+        self, before: Before, result: Any, *, on_complete: Completed, on_begin: Callable[[], None] | None = None
     ) -> BackwardCall | None:
         """See `GradientTap`."""
         is_in_place = before.sources is not None
         if result is None and is_in_place:
-            result = args[0]
+            result = before.changed
         returned = Outputs.of(result, self._values.parts)
         tensors = returned.tensors
         if not any(tensor.requires_grad for tensor in tensors):
@@ -275,15 +271,8 @@ class GradientTap:
         made = _made_by_call([edge_of_base(tensor) if is_in_place else edge_of(tensor) for tensor in tensors], sources)
         if not made:
             return None
-        call = BackwardCall(
-            returned,
-            len(sources.edges),
-            listed=sources.listed,
-            paths=sources.paths,
-            values=self._values,
-            on_begin=on_begin,
-            on_complete=on_complete,
-        )
+        listed, paths = sources.listed, sources.paths
+        call = BackwardCall(returned, len(sources.edges), listed, paths, self._values, on_complete, on_begin)
         nodes: dict[int, Any] = {}
         received: dict[int, list[_Received]] = {}
         for (key, output), (position, edge) in made.items():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import torch
 from torch import autograd, overrides
 
-from msprobe_collector.configuration import ApiList, ApiPlace
+from msprobe_collector.configuration.configuration import ApiList, ApiPlace
+from msprobe_collector.log import logger
 from msprobe_collector.pytorch.api_names import ApiNames
 from msprobe_collector.pytorch.calls import ApiCalls, CallMode
 from msprobe_collector.pytorch.checkpoints import RUN_BACKWARD
@@ -54,9 +54,6 @@ def _rearrange(mode: Any, instead: list[Any]) -> None:
     finally:
         for other in (*instead, *reversed(above)):
             _overrides._push_mode(other)
-
-
-logger = logging.getLogger("msprobe_collector")
 
 
 class ApiInstallation:

@@ -14,7 +14,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from msprobe_collector.pytorch.hyperparameters import group_settings, held_by, number_of
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
-from msprobe_collector.recording.manifest import Fingerprints, ProcessObjects, layer_settings, python_state
+from msprobe_collector.recording.manifest import (
+    Fingerprints,
+    ProcessObjects,
+    RunFacts,
+    class_of,
+    layer_settings,
+    python_state,
+)
 from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, plain
 
 _C: Any = torch._C
@@ -66,7 +73,7 @@ _SWITCHES: dict[str, Callable[[], Any]] = {
 }
 
 
-class TorchFacts:
+class TorchFacts(RunFacts):
     """See `msprobe_collector.recording.manifest.RunFacts`."""
 
     name = "pytorch"
@@ -74,11 +81,8 @@ class TorchFacts:
     def __init__(self) -> None:
         """Look at nothing yet."""
         self._fingerprints = Fingerprints(content_of, _fetched)
-        self._process = ProcessObjects(
-            {"optimizers": torch.optim.Optimizer, "schedulers": LRScheduler, "scalers": torch.amp.GradScaler}
-        )
-        #: What the process holds in this step; empty until that is asked.
-        self._objects: dict[str, list[Any]] = {}
+        kinds = {"optimizers": torch.optim.Optimizer, "schedulers": LRScheduler, "scalers": torch.amp.GradScaler}
+        super().__init__(torch_values().parts, ProcessObjects(kinds))
 
     def versions(self) -> Mapping[str, object]:
         """Of CUDA and what belongs to it."""
@@ -119,7 +123,7 @@ class TorchFacts:
         for index, model in enumerate(layers):
             front = f"{index}." if len(layers) > 1 else ""
             entry = {
-                "class": _class_of(model),
+                "class": class_of(model),
                 "parameters": self._tensors(_named(model.named_parameters(remove_duplicate=False), front)),
                 "buffers": self._tensors(_named(model.named_buffers(remove_duplicate=False), front)),
                 "modules": [
@@ -145,12 +149,12 @@ class TorchFacts:
         for optimizer in chosen:
             schedulers = [one for one in self._objects["schedulers"] if held_by(one) is optimizer]
             entry: dict[str, object] = {
-                "class": _class_of(optimizer),
+                "class": class_of(optimizer),
                 "groups": [
                     {"settings": settings, "parameters": list(_names_in(number, group, names))}
                     for number, (settings, group) in enumerate(zip(group_settings(optimizer), optimizer.param_groups))
                 ],
-                "schedulers": [{"class": _class_of(one), "settings": _scheduler_settings(one)} for one in schedulers],
+                "schedulers": [{"class": class_of(one), "settings": _scheduler_settings(one)} for one in schedulers],
             }
             if with_state:
                 entry["state"] = self._state_of(optimizer)
@@ -208,20 +212,9 @@ class TorchFacts:
         """Whether it has parameters."""
         return next(iter(layer.parameters()), None) is not None
 
-    def tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """See `RunFacts`."""
-        parts = torch_values().parts
-        named = [one for at, value in enumerate(args) for one in parts.tensors(f"input.{at}", value)]
-        named += [one for name, value in kwargs.items() for one in parts.tensors(f"kwargs.{name}", value)]
-        return [self._tensor(name, tensor) for name, tensor in named]
-
     def settled(self, values: Any) -> Any:
         """See `RunFacts`."""
         return self._fingerprints.settled(values)
-
-    def release(self) -> None:
-        """See `RunFacts`."""
-        self._objects = {}
 
     def _tensors(self, named: Iterator[tuple[str, Any]]) -> list[Any]:
         """Of each tensor; one that stands under a second name is said to be tied to the first."""
@@ -232,10 +225,11 @@ class TorchFacts:
                 found.append({"name": name, "tied": first[id(tensor)]})
             else:
                 first[id(tensor)] = name
-                found.append(self._tensor(name, tensor))
+                found.append(self.tensor(name, tensor))
         return found
 
-    def _tensor(self, name: str, tensor: Any) -> dict[str, object]:
+    def tensor(self, name: str, tensor: Any) -> dict[str, object]:
+        """See `RunFacts`."""
         entry: dict[str, object] = {"name": name, "dtype": str(tensor.dtype).removeprefix("torch.")}
         with WhatIsTold():  # a parameter that is made later has no shape
             entry["shape"] = list(tensor.shape)
@@ -304,10 +298,6 @@ def _scheduler_settings(scheduler: Any) -> dict[str, object]:
     """Numbers, texts and lists that a scheduler keeps."""
     found = {key: plain(value, number_of) for key, value in vars(scheduler).items() if not key.startswith("_")}
     return {key: value for key, value in found.items() if value is not OMITTED and key not in ("optimizer", "verbose")}
-
-
-def _class_of(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _digest(state: Any) -> str:

@@ -11,7 +11,6 @@ code runs, and is compiled, as without the collector; what it computes inside le
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from msprobe_collector.log import logger
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 
@@ -112,8 +112,6 @@ class ThreadSwaps:
         return not is_service
 
 
-logger = logging.getLogger("msprobe_collector")
-
 _COMPILER = "torch._dynamo.eval_frame"
 _CONTEXT = "_TorchDynamoContext"
 #: Functions that each compiled function calls when it is entered; each returns what is called when it is left.
@@ -150,7 +148,7 @@ class CompiledRegions:
     def _install_hooks(self) -> None:
         context = getattr(sys.modules.get(_COMPILER), _CONTEXT, None)
         if context is not None and _HOOKS not in vars(context):
-            self._swaps.put_new(context, _HOOKS, _hooks_with(self._entered))
+            self._swaps.put(context, _HOOKS, lambda _: _hooks_with(self._entered))
             runtime = sys.modules.get(_RUNTIME)
             if hasattr(runtime, _RUN):
                 self._swaps.put(runtime, _RUN, self._run)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import logging
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,11 +19,10 @@ import torch
 from torch import nn
 
 from msprobe_collector import main_script
+from msprobe_collector.log import logger
 from msprobe_collector.pytorch.framework import PrecisionDebugger
 from msprobe_collector.pytorch.parameter_names import outermost_modules
 from msprobe_collector.recording.swaps import MethodSwaps
-
-logger = logging.getLogger("msprobe_collector")
 
 #: Steps of one optimizer while another has not stepped yet, as a generator's, before it is no longer waited for.
 MOST_STEPS_OF_ONE = 16

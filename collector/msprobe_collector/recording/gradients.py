@@ -84,31 +84,15 @@ class BackwardCall:
     It completes when every edge has delivered; `complete` ends it early when the rest will not come.
     """
 
-    __slots__ = (
-        "_incoming",
-        "_inner",
-        "_listed",
-        "_on_begin",
-        "_on_complete",
-        "_outgoing",
-        "_paths",
-        "_places",
-        "_values",
-        "_waits_for",
-        "has_begun",
-        "is_of_several",
-    )
-
     def __init__(
         self,
         outputs: Outputs,
         arguments: int,
-        *,
         listed: int,
         paths: Sequence[str],
         values: FrameworkValues,
-        on_begin: Callable[[], None] | None,
         on_complete: Completed,
+        on_begin: Callable[[], None] | None = None,
     ) -> None:
         """Nothing has arrived yet.
 
@@ -119,8 +103,8 @@ class BackwardCall:
                 none of them is floating.
             paths: of the tensors in lists and keywords: `input.0.1`, `kwargs.weight`.
             values: reads gradients.
-            on_begin: called when the first one arrives.
             on_complete: called with all of them.
+            on_begin: called when the first one arrives.
         """
         self._listed = listed
         self._paths = paths

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -18,8 +17,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.configuration import Refusal
+from msprobe_collector.configuration.configuration import Refusal
 from msprobe_collector.dump_format.values import counted
+from msprobe_collector.log import logger
 
 if TYPE_CHECKING:
     from msprobe_collector.recording.observing import ObservedCall
@@ -58,8 +58,6 @@ class ComputationFailed(BaseException):
         super().__init__(error)
         self.error = error
 
-
-logger = logging.getLogger("msprobe_collector")
 
 ERROR_LOG = "dump_error_info.log"
 

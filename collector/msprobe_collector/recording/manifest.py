@@ -21,6 +21,7 @@ import msgspec
 import xxhash
 
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE
+from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.recording.environment import environment
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.plain_values import as_json, plain
@@ -49,45 +50,66 @@ class RunFacts(Protocol):
     """
 
     name: str
+    _parts: ValueParts
+    _process: ProcessObjects
+    #: What the process holds in this step; empty until that is asked.
+    _objects: dict[str, list[Any]]
+
+    def __init__(self, parts: ValueParts, process: ProcessObjects) -> None:
+        """Look at nothing yet; `parts` takes arguments apart, `process` finds what the framework has made."""
+        self._parts = parts
+        self._process = process
+        self._objects = {}
 
     def versions(self) -> Mapping[str, object]:
-        """Versions of the framework's libraries, besides those of packages."""
+        """Return the versions of the framework's libraries, besides those of packages."""
+        return {}
 
     def device(self) -> Mapping[str, object]:
-        """What computes."""
+        """Return what computes."""
 
     def switches(self) -> Mapping[str, object]:
-        """Settings of the framework that change numbers."""
+        """Return the settings of the framework that change numbers."""
 
     def models(self, layers: Sequence[Any]) -> list[Any]:
-        """Of each model class, parameters, buffers and layers."""
+        """Return of each model class, parameters, buffers and layers."""
 
     def optimizers(self, layers: Sequence[Any], *, with_state: bool = True) -> list[Any]:
-        """Of each optimizer of the process class, groups, state and schedulers; `layers` name its parameters."""
+        """Return of each optimizer of the process class, groups, state and schedulers; `layers` name its parameters."""
 
     def watch_optimizers(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when an optimizer that `optimizers` found is about to update; returns what ends that."""
+        return lambda: None
 
     def randomness(self) -> Mapping[str, object]:
-        """Seeds, and digests of the states of generators."""
+        """Return seeds, and digests of the states of generators."""
 
     def loss_scale(self) -> object:
-        """Of the scaler of the process; None without one."""
+        """Return that of the scaler of the process; None without one."""
 
     def autocast(self) -> object:
-        """What autocast does now: None, or a dtype by device."""
+        """Return what autocast does now: a dtype by device."""
+        return {}
 
     def is_model(self, layer: Any) -> bool:
-        """Whether `layer`, the first that runs, is what is trained: it has parameters."""
+        """Return whether `layer`, the first that runs, is what is trained: it has parameters."""
+
+    def tensor(self, name: str, tensor: Any) -> dict[str, object]:
+        """Return name, shape, dtype and fingerprint of a tensor; the fingerprint of a device may come later."""
 
     def tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Name, shape, dtype and fingerprint of each tensor of a call; fingerprints of a device may come later."""
+        """Return what `tensor` does for each tensor of a call."""
+        named = {f"input.{at}": value for at, value in enumerate(args)}
+        named |= {f"kwargs.{name}": value for name, value in kwargs.items()}
+        return [self.tensor(*held) for place, value in named.items() for held in self._parts.tensors(place, value)]
 
     def settled(self, values: Any) -> Any:
-        """`values` with fingerprints that were still on their way."""
+        """Return `values` with fingerprints that were still on their way."""
+        return values
 
     def release(self) -> None:
-        """The step is over: let go of what belongs to the training."""
+        """Let go of what belongs to the training: the step is over."""
+        self._objects = {}
 
 
 class ManifestRecorder:
@@ -400,6 +422,11 @@ def layer_settings(layer: Any, number_of: Callable[[Any], Any]) -> dict[str, obj
 
 
 _MOST_LETTERS = 32
+
+
+def class_of(value: Any) -> str:
+    """Return module and name of the class of an object."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def python_state(state: object) -> str:

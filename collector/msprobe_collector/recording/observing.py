@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from msprobe_collector.dump_format import is_communication
+from msprobe_collector.log import logger
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 
@@ -30,9 +30,7 @@ def backward_of_layer(forward: str) -> str:
     return f"{front.removesuffix('.forward')}.backward.{number}"
 
 
-logger = logging.getLogger("msprobe_collector")
-
-
+@dataclass(slots=True, eq=False)
 class ObservedCall:
     """One call of an API or a layer while it is observed.
 
@@ -47,17 +45,14 @@ class ObservedCall:
         microbatch: part of the batch that it belongs to, in a pipeline; its backward has the same.
     """
 
-    __slots__ = ("function", "is_awaited", "microbatch", "name", "parent", "record", "repeatable", "sources")
-
-    def __init__(self, function: Any = None, microbatch: int | None = None) -> None:
-        self.function = function
-        self.microbatch = microbatch
-        self.name = ""
-        self.parent: str | None = None
-        self.record: OpenRecord | None = None
-        self.sources: Any = None
-        self.is_awaited = False
-        self.repeatable: Repeatable | None = None
+    function: Any = None
+    microbatch: int | None = None
+    name: str = ""
+    parent: str | None = None
+    record: OpenRecord | None = None
+    sources: Any = None
+    is_awaited: bool = False
+    repeatable: Repeatable | None = None
 
 
 def named_layers(models: Sequence[Any], walk: Callable[[Any], Iterable[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
@@ -191,22 +186,13 @@ class GradientTap(Protocol):
         """
 
     def attach(
-        self,
-        before: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        *,
-        on_complete: Completed,
-        on_begin: Callable[[], None] | None = None,
+        self, before: Any, result: Any, *, on_complete: Completed, on_begin: Callable[[], None] | None = None
     ) -> BackwardCall | None:
         """Watch the backward of a call that has run.
 
         Args:
             before: what `before` gave for it.
-            args: positional arguments of the call.
-            kwargs: its keyword arguments.
-            result: what it returned.
+            result: what the call returned.
             on_complete: called with the gradients when all have arrived.
             on_begin: called when the first output's gradient arrives, ahead of all that happens inside the call.
 
@@ -293,16 +279,9 @@ class Observer:
         return self._tap.before(args, kwargs)
 
     def _watch_gradients(
-        self,
-        call: ObservedCall,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        *,
-        on_complete: Completed,
-        on_begin: Callable[[], None] | None = None,
+        self, call: ObservedCall, result: Any, *, on_complete: Completed, on_begin: Callable[[], None] | None = None
     ) -> None:
-        backward = self._tap.attach(call.sources, args, kwargs, result, on_complete=on_complete, on_begin=on_begin)
+        backward = self._tap.attach(call.sources, result, on_complete=on_complete, on_begin=on_begin)
         if backward is not None and backward.is_of_several:
             self._remember(backward)
 
@@ -370,7 +349,7 @@ class CallObserver(Observer):
         if call.repeatable is not None:
             guarded(what, call.repeatable.returned, result)
         if call.sources is not None:
-            guarded(call.name, self._attach, call, args, kwargs, result, call=call)
+            guarded(call.name, self._attach, call, result, call=call)
         if record is not None and not call.is_awaited:
             self.recorder.end(record)
 
@@ -409,7 +388,7 @@ class CallObserver(Observer):
         """What a record holds for what a communication put out."""
         return outputs
 
-    def _attach(self, call: ObservedCall, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _attach(self, call: ObservedCall, result: Any) -> None:
         name, parent = f"{call.name.removesuffix('.forward')}.backward", call.parent and backward_of_layer(call.parent)
         recorder, step, repeatable, faults = self.recorder, self.recorder.step_mark, call.repeatable, self.faults
         microbatch = call.microbatch
@@ -427,7 +406,7 @@ class CallObserver(Observer):
                 step_mark=step,
             )
 
-        self._watch_gradients(call, args, kwargs, result, on_complete=completed)
+        self._watch_gradients(call, result, on_complete=completed)
 
 
 class LayerObserver(Observer):
@@ -436,38 +415,21 @@ class LayerObserver(Observer):
     Attributes:
         layers: the watched layers inside the models, with their labels `{kind}.{path}.{Class}`.
         on_root_forward: called before each forward of the first model.
+        kind: what records call a layer: `Cell`.
+        sees_inside_calls: whether layers that run inside a recorded API call are recorded.
+        layers_of: (path, layer) of all layers of some models; the models have the path "".
+        parameters_of: the parameters that stand on a layer itself, by name.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        tap: GradientTap,
-        layer_class: type,
-        *,
-        kind: str,
-        layers_of: Callable[[Sequence[Any]], Iterable[tuple[str, Any]]],
-        parameters_of: Callable[[Any], dict[str, Any]],
-        sees_inside_calls: bool,
-        number: Number = new_call,
-    ) -> None:
-        """See nothing yet.
+    kind: ClassVar[str]
+    sees_inside_calls: ClassVar[bool]
+    layers_of: ClassVar[staticmethod[[Sequence[Any]], Iterator[tuple[str, Any]]]]
+    parameters_of: ClassVar[staticmethod[[Any], dict[str, Any]]]
 
-        Args:
-            session: what is collected.
-            tap: shows gradients.
-            layer_class: the class of all layers.
-            kind: what records call a layer: `Cell`.
-            layers_of: (path, layer) of all layers of some models; the models have the path "".
-            parameters_of: the parameters that stand on a layer itself, by name.
-            sees_inside_calls: whether layers that run inside a recorded API call are recorded.
-            number: says which calls repeat others.
-        """
+    def __init__(self, session: Session, tap: GradientTap, layer_class: type, *, number: Number = new_call) -> None:
+        """See nothing yet; `layer_class` is the class of all layers."""
         super().__init__(session, tap, number=number)
         self._class = layer_class
-        self._kind = kind
-        self._layers_of = layers_of
-        self._parameters_of = parameters_of
-        self._sees_inside_calls = sees_inside_calls
         self.layers: list[tuple[str, Any]] = []
         self._labels: dict[int, str] = {}
         self._root: Any = None
@@ -480,9 +442,7 @@ class LayerObserver(Observer):
         self._root = models[0]
         if records:
             self.layers = [
-                (f"{self._kind}.{path}.{type(layer).__name__}", layer)
-                for path, layer in self._layers_of(models)
-                if path
+                (f"{self.kind}.{path}.{type(layer).__name__}", layer) for path, layer in self.layers_of(models) if path
             ]
             self._labels = {id(layer): label for label, layer in self.layers}
             if not self.layers:
@@ -503,7 +463,7 @@ class LayerObserver(Observer):
         self._swaps.uninstall()
 
     def _recorded(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder, activity, sees_inside_calls = self.recorder, self.activity, self._sees_inside_calls
+        recorder, activity, sees_inside_calls = self.recorder, self.activity, self.sees_inside_calls
         manifest = self._manifest
 
         @functools.wraps(original)
@@ -536,7 +496,7 @@ class LayerObserver(Observer):
             finally:
                 layers.pop()
             if call.record is not None or call.sources is not None:
-                enter(call.name, self._after, call, layer, result, args, kwargs, call=call)
+                enter(call.name, self._after, call, layer, result, call=call)
             return result
         finally:
             if call.record is not None and not call.record.is_ended:
@@ -545,22 +505,20 @@ class LayerObserver(Observer):
     def _new_name(self, what: str) -> str:
         return f"{what}.forward.{self.recorder.number(what)}"
 
-    def _after(
-        self, call: ObservedCall, layer: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def _after(self, call: ObservedCall, layer: Any, result: Any) -> None:
         guarded, record = self.faults.guarded, call.record
         if record is not None:
             guarded(call.name, self._take_outputs, record, layer, result, call=call)
         if call.sources is not None:
-            guarded(call.name, self._attach, call, args, kwargs, result, call=call)
+            guarded(call.name, self._attach, call, result, call=call)
         if record is not None:
             self.recorder.end(record)
 
     def _take_outputs(self, record: OpenRecord, layer: Any, result: Any) -> None:
         self.recorder.outputs(record, result)
-        self.recorder.part(record, "parameters", "parameters", self._parameters_of(layer))
+        self.recorder.part(record, "parameters", "parameters", self.parameters_of(layer))
 
-    def _attach(self, call: ObservedCall, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _attach(self, call: ObservedCall, result: Any) -> None:
         name, parent = backward_of_layer(call.name), call.parent and backward_of_layer(call.parent)
         recorder, step, microbatch = self.recorder, self.recorder.step_mark, call.microbatch
         begun: list[OpenRecord] = []
@@ -575,4 +533,4 @@ class LayerObserver(Observer):
                 recorder.gradients(begun[0], incoming, outgoing, others)
                 recorder.end(begun[0])
 
-        self._watch_gradients(call, args, kwargs, result, on_complete=completed, on_begin=begin)
+        self._watch_gradients(call, result, on_complete=completed, on_begin=begin)

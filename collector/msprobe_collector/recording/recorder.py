@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
@@ -17,8 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from msprobe_collector.configuration import Configuration, RecordSelection
-from msprobe_collector.configuration.configuration import Part
+from msprobe_collector.configuration.configuration import Configuration, Part, RecordSelection
 from msprobe_collector.dump_format import Direction, is_cell_record
 from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import DIFFERS, MICROBATCH, RECOMPUTED, counted
@@ -36,37 +36,33 @@ from msprobe_collector.recording.guard import FaultLog
 from msprobe_collector.recording.step_files import StackRecorder, StepFiles, WritingQueue
 
 
+@dataclass(slots=True, eq=False)
 class OpenRecord:
-    """A record that has begun: its parts as text (or, when another thread writes it, as copied values)."""
+    """A record that has begun: its parts as text (or, when another thread writes it, as copied values).
 
-    __slots__ = (
-        "direction",
-        "fault",
-        "is_ended",
-        "is_kept",
-        "lists_of_one",
-        "microbatch",
-        "name",
-        "parts",
-        "stack",
-        "text",
-    )
+    Attributes:
+        name: as in dump.json.
+        direction: forward or backward.
+        is_kept: whether it is written.
+        text: what its values have become.
+        parts: key, path, value and, of one of several values under the key, its name there.
+        stack: where the script made the call.
+        fault: what went wrong while it was taken; its reader learns that parts may be missing.
+        is_ended: whether it has been handed over.
+        microbatch: part of the batch in a pipeline.
+        lists_of_one: whether each part is written as a list that holds it.
+    """
 
-    def __init__(self, name: str, direction: Direction, *, is_kept: bool, saves: bool) -> None:
-        self.name = name
-        self.direction = direction
-        self.is_kept = is_kept
-        self.text = RecordText(name, saves=saves)
-        #: Key, path, value and, of one of several values under the key, its name there.
-        self.parts: list[tuple[str, str, Any, str | None]] = []
-        self.stack = ""
-        #: What went wrong while it was taken; its reader learns that parts may be missing.
-        self.fault = ""
-        self.is_ended = False
-        #: Part of the batch in a pipeline.
-        self.microbatch: int | None = None
-        #: Each part is written as a list that holds it.
-        self.lists_of_one = False
+    name: str
+    direction: Direction
+    is_kept: bool
+    text: RecordText
+    parts: list[tuple[str, str, Any, str | None]] = field(default_factory=list)
+    stack: str = ""
+    fault: str = ""
+    is_ended: bool = False
+    microbatch: int | None = None
+    lists_of_one: bool = False
 
 
 def _fields_of(record: OpenRecord) -> Iterator[str]:
@@ -304,7 +300,7 @@ class Recorder:
         """
         is_kept = self._files is not None and self.filter.begin(name, direction)
         saves = is_kept and (self._saves_all or self._configuration.selection.lists_tensors(name))
-        record = OpenRecord(name, direction, is_kept=is_kept and not self.is_exhausted, saves=saves)
+        record = OpenRecord(name, direction, is_kept and not self.is_exhausted, RecordText(name, saves=saves))
         if self._files is not None:
             record.text.rows = self._files.sketches
         if self._files is not None and self._files.construct is not None and self._configuration.level != "L1":

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from msprobe_collector.framework import Framework
+from msprobe_collector.log import logger
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.recorder import Recorder
-
-logger = logging.getLogger("msprobe_collector")
 
 
 class _Gradients:

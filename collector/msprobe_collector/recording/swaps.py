@@ -105,10 +105,7 @@ class Installation:
         if self._is_in:
             self._is_in = False
             for owner, name, original, _ in reversed(self._swaps):
-                if original is _ABSENT:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, original)
+                _restore(owner, name, original)
 
     def _add_early_names(self, wrappers: dict[int, Any]) -> None:
         known = {(id(owner), name) for owner, name, _, _ in self._swaps}
@@ -124,6 +121,14 @@ class Installation:
                     self._swaps.append((module, name, value, wrapper))
 
 
+def _restore(owner: Any, name: str, original: Any) -> None:
+    """Give `owner` back what its own dict held."""
+    if original is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, original)
+
+
 def _name_after_place(wrapper: Any, target: ApiTarget) -> None:
     """Let a pickle of `wrapper` find it, or the original, under the name that it has now."""
     owner = target.owner
@@ -131,9 +136,6 @@ def _name_after_place(wrapper: Any, target: ApiTarget) -> None:
         wrapper.__module__, wrapper.__qualname__ = owner.__name__, target.name
     elif isinstance(owner, type):
         wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__qualname__}.{target.name}"
-
-
-_INHERITED = object()
 
 
 class MethodSwaps:
@@ -148,21 +150,15 @@ class MethodSwaps:
         return bool(self._originals)
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace the method `name` of `owner` by `make(original)`; one that `owner` inherits, for `owner` alone."""
-        own = vars(owner).get(name, _INHERITED)
-        setattr(owner, name, make(getattr(owner, name) if own is _INHERITED else own))
-        self._originals.append((owner, name, own))
+        """Replace the method `name` of `owner` by `make(original)`; one that `owner` inherits, for `owner` alone.
 
-    def put_new(self, owner: type, name: str, value: Any) -> None:
-        """Give `owner` an attribute that it has not itself."""
-        setattr(owner, name, value)
-        self._originals.append((owner, name, _INHERITED))
+        `make` gets None where there is none.
+        """
+        own = vars(owner).get(name, _ABSENT)
+        setattr(owner, name, make(getattr(owner, name, None) if own is _ABSENT else own))
+        self._originals.append((owner, name, own))
 
     def uninstall(self) -> None:
         """Put the originals back."""
         while self._originals:
-            owner, name, own = self._originals.pop()
-            if own is _INHERITED:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
+            _restore(*self._originals.pop())

@@ -10,7 +10,7 @@ Rules have the form of the existing tool: `{class of a Cell: {child, or child.ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -196,19 +196,15 @@ class ValuePairing:
     """Pairs the values of two operations by their place in the record."""
 
     def __init__(
-        self,
-        *,
-        frameworks: tuple[str, str] | None,
-        rules: Mapping[str, ApiRule] | None = None,
-        names: Mapping[str, str] | None = None,
+        self, frameworks: tuple[str, str] | None, rules: Mapping[str, ApiRule], names: Mapping[str, str]
     ) -> None:
         """A pairing across the two `frameworks`, of the target and of the golden dump; None where they are one.
 
         `rules` are API rules by name of the target API; `names` are golden names by the target's, for single values.
         """
         self._frameworks = frameworks
-        self._rules = rules or {}
-        self._names = names or {}
+        self._rules = rules
+        self._names = names
 
     def pairs(
         self, operation: Operation, partner: Operation, target: Sequence[Leaf], golden: Sequence[Leaf]
@@ -282,7 +278,7 @@ def layer_naming(target: ComparedDump, golden: ComparedDump, rules: Rules) -> Na
 
     def target_name(operation: Operation) -> str:
         path = trees[0].place(operation)
-        return _name(operation, translate(trees[0].renumbered(path), trees[0].class_at, rules, original=path))
+        return _name(operation, translate(trees[0].renumbered(path), path, trees[0].class_at, rules))
 
     def golden_name(operation: Operation) -> str:
         return _name(operation, trees[1].renumbered(trees[1].place(operation)))
@@ -338,18 +334,16 @@ class CellTree:
         return tuple(parts)
 
 
-def translate(path: LayerPath, class_at: object, rules: Rules, *, original: LayerPath | None = None) -> LayerPath:
+def translate(path: LayerPath, original: LayerPath, class_at: Callable[[LayerPath], str], rules: Rules) -> LayerPath:
     """`path` in the words of the golden model.
 
     At each Cell the rules of its class apply, the longest left side first; one may take several levels at once and give
-    several, or none. `original` is the path by which `class_at` knows the Cells, where that differs from `path`.
+    several, or none. `original` is the path by which `class_at` knows the Cells.
     """
-    assert callable(class_at)
-    known = path if original is None else original
     translated: list[str] = []
     depth = 0
     while depth < len(path):
-        own = _rules_of(class_at(known[:depth]), rules)
+        own = _rules_of(class_at(original[:depth]), rules)
         for length in range(len(path) - depth, 0, -1):
             replacement = own.get(".".join(path[depth : depth + length]))
             if replacement is not None:

@@ -76,7 +76,8 @@ class OperationComparison:
             return "skip"
         if self.fault or any(value.status in ("error", "unreadable") for value in self.values):
             return "error"
-        if self.held_by != "both" or self.lacks_partners:
+        # A tensor on either side may have nothing to be compared with.
+        if self.held_by != "both" or any(value.status == "unmatched" and value.is_tensor for value in self.values):
             return "skip"
         compared = any(value.status in ("pass", "warning") for value in self.values)
         return "pass" if compared or not self.values else "skip"
@@ -87,11 +88,6 @@ class OperationComparison:
         if self.partner is not None:
             return self.operation.index, self.partner.index
         return (-1, self.operation.index) if self.held_by == "golden" else (self.operation.index, -1)
-
-    @property
-    def lacks_partners(self) -> bool:
-        """Whether a tensor on either side has nothing to be compared with."""
-        return any(value.status == "unmatched" and value.is_tensor for value in self.values)
 
     @property
     def first_error(self) -> ValueComparison | None:
@@ -202,7 +198,7 @@ class DumpComparison:
             (self.target.tensors, self.golden.tensors), self.limits, accept, self._sketches
         )
         frameworks = (self.target.framework, self.golden.framework) if self._naming.is_translated else None
-        self._values = ValuePairing(frameworks=frameworks, rules=self._rules, names=self._names)
+        self._values = ValuePairing(frameworks, self._rules, self._names)
 
     @cached_property
     def mode(self) -> str:

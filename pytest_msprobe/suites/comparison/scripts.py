@@ -100,7 +100,7 @@ def compare(
     prints = input_param.get(_PRINTS, False)
     if not isinstance(prints, bool):
         raise ValueError(f"input_param: {_PRINTS} is {prints!r}, neither True nor False")
-    return _compare_pair(target, golden, Path(output_path), (chosen, auto_analyze), targets=[target], prints=prints)
+    return _compare_pair(target, golden, Path(output_path), chosen, auto_analyze, targets=[target], prints=prints)
 
 
 def compare_distributed(
@@ -139,12 +139,10 @@ def compare_distributed(
         if golden is None:
             continue
         try:
-            choice, prints = (chosen, auto_analyze), is_print_compare_log
-            found_pair = _compare_pair(target, golden, Path(output_path), choice, targets=targets, prints=prints)
+            folder, prints = Path(output_path), is_print_compare_log
+            results.append(_compare_pair(target, golden, folder, chosen, auto_analyze, targets=targets, prints=prints))
         except DumpError as error:
             problems.append(str(error))
-        else:
-            results.append(found_pair)
     merged = merge_steps([result.files[0] for result in results], Path(output_path))
     _show(f"all ranks: {path}" for path in merged)
     return DistributedResult(tuple(results), tuple(problems), tuple(merged))
@@ -154,12 +152,12 @@ def _compare_pair(
     target: Path,
     golden: Path,
     folder: Path,
-    choice: tuple[ComparisonSettings, bool],
+    settings: ComparisonSettings,
+    with_advice: bool,
     *,
     targets: list[Path],
     prints: bool,
 ) -> ComparisonResult:
-    settings, with_advice = choice
     comparison = DumpComparison(target, golden, settings)
     output = ComparisonOutput(target, Divergence())
     for verdict in comparison.verdicts():

@@ -280,11 +280,7 @@ class ComparisonSuite(Suite):
         Figure("defined", "Defined", ".3f"),
     )
     passing = "rounding"
-
-    @classmethod
-    def summary(cls) -> ComparisonSummary:
-        """Where the dumps part."""
-        return ComparisonSummary()
+    summary = ComparisonSummary
 
     @classmethod
     def make(cls, context: Context) -> ComparisonSuite:

@@ -18,7 +18,6 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -27,7 +26,7 @@ import msgspec
 
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.values import abbreviated
-from pytest_msprobe.reports.csv_pair import csv_rows, neutral
+from pytest_msprobe.reports.csv_pair import csv_rows, neutral, new_files
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.support import how_to_install
@@ -286,20 +285,9 @@ class TableFiles:
         Raises:
             OSError: a file cannot be written.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return self._write_parts(self._reserve(), self._rows(store, stack_of))
-
-    def _reserve(self) -> Path:
-        moment = datetime.now()
-        while True:
-            stamp = f"{moment:%Y%m%d%H%M%S}"
-            path = self._folder / f"{self._stem}_{stamp}.csv"
-            try:
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-            except FileExistsError:
-                moment += timedelta(seconds=1)  # another run of the same second
-            else:
-                return path
+        (first,) = new_files(self._folder, self._stem)
+        first.close()
+        return self._write_parts(Path(first.name), self._rows(store, stack_of))
 
     def _rows(self, store: RowStore, stack_of: Callable[[str], str]) -> Iterator[list[Any]]:
         for record, rows in store:

@@ -24,7 +24,6 @@ from pytest_msprobe.suites.contract import SuiteReport, escape
 from pytest_msprobe.suites.gradients.findings import Findings
 from pytest_msprobe.suites.gradients.run import RunPair
 from pytest_msprobe.support import how_to_install, is_installed
-from pytest_msprobe.verdicts import VerdictRow
 
 #: Parameters with a picture of their own, per rank; those with a problem first.
 MOST_PARAMETERS = 100
@@ -195,38 +194,37 @@ _LONGEST_STEM = 200
 class GradientReport(SuiteReport):
     """Collects verdicts, and writes and says at the end what they amount to."""
 
+    summary: Findings
+
     def __init__(self, pair: RunPair, out: Path, *, has_page: bool) -> None:
         """A report on `pair` into a new folder in `out`; with `has_page` the pictures are kept for the HTML page."""
         self._pair = pair
         self._out = out
         self._has_page = has_page
-        self._findings = Findings()
+        self.summary = Findings()
         self._files: list[Path] = []
         self._pictures: list[Picture] = []
         self._notes: list[str] = []
 
-    def receive(self, name: str, row: VerdictRow) -> None:
-        self._findings.add(row)
-
     def finish(self) -> None:
-        if not self._findings.agreements:
+        if not self.summary.agreements:
             return
         folder = reserve_folder(self._out)
-        for rank in sorted(self._findings.agreements):
+        for rank in sorted(self.summary.agreements):
             own = folder if self._pair.target.is_one_rank else folder / f"rank{rank}"
-            self._files.append(write_similarities(own, self._findings, rank))
+            self._files.append(write_similarities(own, self.summary, rank))
             self._draw(own / "similarities_picture", rank)
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         gaps = [CannotSay("steps", line) for line in self._pair.all_unpaired()]
-        return with_gaps(self._findings.diagnosis(rows), gaps)
+        return with_gaps(self.summary.diagnosis(rows), gaps)
 
     def findings(self) -> Iterator[str]:
-        yield from self._findings.lines()
+        yield from self.summary.lines()
         yield from self._unpaired()
 
     def facts(self) -> Iterator[str]:
-        yield from self._findings.facts()
+        yield from self.summary.facts()
         yield from self._unpaired()
 
     def _unpaired(self) -> Iterator[str]:
@@ -252,7 +250,7 @@ class GradientReport(SuiteReport):
         if not is_installed("matplotlib"):
             self._note(f"no pictures: {how_to_install('matplotlib')}")
             return
-        pictures = SimilarityPictures(self._findings, rank)
+        pictures = SimilarityPictures(self.summary, rank)
         folder.mkdir()
         try:
             for picture in chain([pictures.heat_map()], pictures.lines()):
@@ -264,7 +262,7 @@ class GradientReport(SuiteReport):
         except (ValueError, TypeError, ImportError, AttributeError) as error:
             self._note(f"not all pictures could be drawn: {type(error).__name__}: {error}")
         self._files.append(folder)
-        if (left := len(self._findings.parameters(rank)) - len(pictures.shown)) > 0:
+        if (left := len(self.summary.parameters(rank)) - len(pictures.shown)) > 0:
             self._note(
                 f"pictures of {MOST_PARAMETERS} parameters per rank, those with a problem first; {left} have none"
             )

@@ -6,12 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_msprobe.suites.options import (
-    BENCH,
-    BENCH_PYTHON,
-    DATA_DIR,
-    MAX_MEMORY_BYTES,
-    SEED,
-    Options,
+    BenchOptions,
+    InputOptions,
     existing_file,
     flag,
     one_of,
@@ -24,14 +20,9 @@ def _fails(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class OverflowSettings(Options):
+class OverflowSettings(InputOptions, BenchOptions):
     """How origins are computed again, and how strict the verdicts are."""
 
-    bench: str = BENCH
-    bench_python: str | None = BENCH_PYTHON
-    seed: int = SEED
-    max_memory_bytes: int = MAX_MEMORY_BYTES
-    data_dir: tuple[Path, ...] = DATA_DIR
     fails_reproduced: bool = flag(
         "fail operations that make NaN or Inf of finite inputs also where the CPU makes them too, which pass otherwise",
         name="overflow_fail_reproduced",

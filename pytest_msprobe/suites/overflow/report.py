@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +18,11 @@ from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Inherited, RunRows
 from pytest_msprobe.diagnosis.from_rows import short_source
 from pytest_msprobe.diagnosis.value import Confidence, Outcome
-from pytest_msprobe.reports.csv_pair import neutral, new_files
-from pytest_msprobe.suites.contract import RowSummary, SuiteReport, escape, file_id
+from pytest_msprobe.suites.contract import RowSummary, escape, file_id
 from pytest_msprobe.suites.overflow.first_anomaly import StepAnomalies
 from pytest_msprobe.suites.overflow.judgement import OverflowRecord
 from pytest_msprobe.suites.overflow.session import OverflowSession
+from pytest_msprobe.suites.table_report import TableReport
 from pytest_msprobe.verdicts import VerdictRow
 
 COLUMNS = tuple(
@@ -221,38 +219,35 @@ def _evidence(origin: OverflowRecord) -> dict[str, float | int | str]:
     return figures | {name: text for name, text in texts.items() if text}
 
 
-class OverflowReport(SuiteReport):
-    """`overflow_result_{time}.csv`, flushed row by row, and `overflow_summary_{time}.json` and findings at the end."""
+class OverflowReport(TableReport):
+    """`overflow_result_{time}.csv`, and `overflow_summary_{time}.json` and findings at the end."""
+
+    stem = "overflow_result"
+    columns = COLUMNS
+    summary: OverflowSummary
 
     def __init__(self, session: OverflowSession, dumps: Sequence[Path], out: Path, root: Path) -> None:
         """A report with files in the folder `out`, made when the first row comes; `root` is pytest's rootdir."""
-        self._summary = OverflowSummary(lambda dump: file_id(Path(dump), root))
-        self._summary.ranks.update(
+        super().__init__(out)
+        self.summary = OverflowSummary(lambda dump: file_id(Path(dump), root))
+        self.summary.ranks.update(
             {str(path): RankSummary(str(path), session.ranks[path], Slot.of(path).step) for path in dumps}
         )
-        self._out = out
-        self._csv: TextIOWrapper | None = None
         self._json: Path | None = None
 
     def receive(self, name: str, row: VerdictRow) -> None:
-        self._summary.add(row)
-        if row.attachment is None or "finding" not in row.attachment:
-            return
-        if self._csv is None:
-            (self._csv,) = new_files(self._out, "overflow_result")
-            csv.writer(self._csv).writerow(COLUMNS)
-        record = OverflowRecord.from_wire(row.attachment["finding"])
-        cells = _cells(record, self._summary.ranks[record.dump])
-        csv.writer(self._csv).writerow([neutral(cell) for cell in cells])
-        self._csv.flush()
+        super().receive(name, row)
+        if row.attachment is not None and "finding" in row.attachment:
+            record = OverflowRecord.from_wire(row.attachment["finding"])
+            self.write([_cells(record, self.summary.ranks[record.dump])])
 
     def finish(self) -> None:
-        if self._csv is None:
+        super().finish()
+        if self._table is None:
             return
-        self._csv.close()
-        path = Path(self._csv.name)
+        path = Path(self._table.name)
         path = path.with_name(path.name.replace("overflow_result_", "overflow_summary_")).with_suffix(".json")
-        steps, ranks = self._summary.steps.values(), self._summary.ranks.values()
+        steps, ranks = self.summary.steps.values(), self.summary.ranks.values()
         content = {
             "first_anomaly": [{**step.to_wire(), "headline": step.headline} for step in steps],
             "ranks": [rank.content() for rank in ranks],
@@ -261,21 +256,14 @@ class OverflowReport(SuiteReport):
             json.dump(content, file, indent=1)
         self._json = path
 
-    def findings(self) -> Iterator[str]:
-        return self._summary.lines()
-
     def facts(self) -> Iterator[str]:
-        return self._summary.facts()
+        return self.summary.facts()
 
     def tells(self, row: VerdictRow) -> bool:
         return row.attachment is not None and "step" in row.attachment
 
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
-        return self._summary.diagnosis(rows)
-
     def files(self) -> Iterator[tuple[str, Path]]:
-        if self._csv is not None:
-            yield "results", Path(self._csv.name)
+        yield from super().files()
         if self._json is not None:
             yield "summary", self._json
 

@@ -39,10 +39,7 @@ class OverflowSuite(Suite):
     figures = (Figure("nan", "NaN", ".0f"), Figure("inf", "Inf", ".0f"))
     severity_figures = ("nan", "inf")
     passing = "equal"
-
-    @classmethod
-    def summary(cls) -> OverflowSummary:
-        return OverflowSummary()
+    summary = OverflowSummary
 
     @classmethod
     def make(cls, context: Context) -> OverflowSuite:

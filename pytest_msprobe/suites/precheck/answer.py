@@ -15,32 +15,6 @@ _RECORDED = "recorded values"
 _COLLECT = 'collect the step again with "task": "tensor", or compare it with the dump of a run that is right'
 
 
-def precheck_diagnosis(rows: RunRows) -> Diagnosis:
-    """What the rows of a pre-check amount to.
-
-    Alarms of which right runs have the like are named, and no fault is claimed.
-    """
-    is_shown = all(standard.startswith(_SHOWS_ROUNDING) for standard in rows.counts.standards)
-    causes = rows.at_fault()
-    is_recorded = not any(_is_of_other_shape(each) for each in causes)
-    at_fault = [_with_confidence(each, is_recorded=is_recorded) for each in causes]
-    at_fault.sort(key=lambda each: CONFIDENCES.index(each.confidence))
-    outcome = rows.outcome(is_fault=bool(at_fault), passing="rounding" if is_shown else "unaccounted")
-    if at_fault and all(each.confidence == "possible" for each in at_fault):
-        outcome = "unaccounted"
-    found = rows.made(outcome, at_fault, next_steps=_next(rows, at_fault, is_shown=is_shown))
-    if found.is_judged and not any(_RECORDED in device for device in rows.counts.devices) and not at_fault:
-        why = f"the dump holds no tensors of it; tested was {' and '.join(sorted(rows.counts.devices))}"
-        found = structs.replace(found, next=(*found.next, NextStep((), _COLLECT)))
-        return with_gaps(found, [CannotSay("what the training computed", why)])
-    return found
-
-
-def _is_of_other_shape(fault: AtFault) -> bool:
-    """Whether the dump holds gradients of other places than those of the call."""
-    return "backward" in fault.record and "Shapes differ" in fault.sentence
-
-
 def _with_confidence(fault: AtFault, *, is_recorded: bool) -> AtFault:
     """Proved where the error is beyond what rounding can make by a margin, or an exact result is another one.
 
@@ -78,5 +52,22 @@ class PrecheckSummary(RowSummary):
     """The answer of finished rows of a pre-check."""
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
-        """See `precheck_diagnosis`."""
-        return precheck_diagnosis(rows)
+        """What the rows of a pre-check amount to.
+
+        Alarms of which right runs have the like are named, and no fault is claimed.
+        """
+        is_shown = all(standard.startswith(_SHOWS_ROUNDING) for standard in rows.counts.standards)
+        causes = rows.at_fault()
+        # Else the dump holds gradients of other places than those of the call.
+        is_recorded = not any("backward" in each.record and "Shapes differ" in each.sentence for each in causes)
+        at_fault = [_with_confidence(each, is_recorded=is_recorded) for each in causes]
+        at_fault.sort(key=lambda each: CONFIDENCES.index(each.confidence))
+        outcome = rows.outcome(is_fault=bool(at_fault), passing="rounding" if is_shown else "unaccounted")
+        if at_fault and all(each.confidence == "possible" for each in at_fault):
+            outcome = "unaccounted"
+        found = rows.made(outcome, at_fault, next_steps=_next(rows, at_fault, is_shown=is_shown))
+        if found.is_judged and not any(_RECORDED in device for device in rows.counts.devices) and not at_fault:
+            why = f"the dump holds no tensors of it; tested was {' and '.join(sorted(rows.counts.devices))}"
+            found = structs.replace(found, next=(*found.next, NextStep((), _COLLECT)))
+            return with_gaps(found, [CannotSay("what the training computed", why)])
+        return found

@@ -12,19 +12,13 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msprobe_collector.dump_format import ApiName, find_dtype
 from pytest_msprobe.suites.options import (
-    BENCH,
-    BENCH_PYTHON,
-    DATA_DIR,
-    DEVICE,
-    DEVICE_IDS,
-    MAX_MEMORY_BYTES,
-    REMOTE_ROOT,
-    SEED,
-    WORKERS_PER_DEVICE,
+    BenchOptions,
+    DeviceOptions,
+    InputOptions,
     Options,
     flag,
     option,
@@ -33,9 +27,6 @@ from pytest_msprobe.suites.options import (
     parse_positive,
     parse_size,
 )
-
-if TYPE_CHECKING:
-    from pytest_msprobe.engines.protocol import DeviceSpecification
 
 #: Which APIs multiply with rounded operands; their names are in `operand_rounding.py`.
 _HF32_MODES = ("off", "conv", "matmul", "all")
@@ -307,18 +298,9 @@ def _error_data(text: str) -> Path | bool | None:
 
 
 @dataclass(frozen=True)
-class PrecheckSettings(Options):
+class PrecheckSettings(InputOptions, BenchOptions, DeviceOptions):
     """What is tested against what, by which rule, and what failing API calls leave behind."""
 
-    device: DeviceSpecification = DEVICE
-    device_ids: tuple[str, ...] = DEVICE_IDS
-    workers_per_device: int = WORKERS_PER_DEVICE
-    remote_root: str = REMOTE_ROOT
-    bench: str = BENCH
-    bench_python: str | None = BENCH_PYTHON
-    seed: int = SEED
-    max_memory_bytes: int = MAX_MEMORY_BYTES
-    data_dir: tuple[Path, ...] = DATA_DIR
     standard: str = option(
         "NAME",
         "rule for outputs: cosine-maxabs (limits of --msprobe-cosine and --msprobe-max-abs), backward-error (no more "

@@ -13,43 +13,38 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from msprobe_collector.dump_format import (
     DIRECTIONS,
-    ApiName,
-    Direction,
     Dump,
     DumpError,
     Frame,
     is_cell_record,
     is_optimizer_record,
-    name_fault,
     parse_api_name,
     split_record_name,
 )
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.apis.topics import random_api, reason_not_judged
 from pytest_msprobe.cases.edge_cases import EDGE_CASES, WITH_GRADIENTS, edge_cases_of
-from pytest_msprobe.diagnosis import Diagnosis, RunRows
-from pytest_msprobe.engines.protocol import DeviceSpecification, own_device
+from pytest_msprobe.engines.protocol import DeviceSpecification
 from pytest_msprobe.engines.selection import NO_TORCH, EngineChoice, Engines
 from pytest_msprobe.reports.csv_pair import CsvPair
+from pytest_msprobe.suites.api_calls import ApiCallSuite
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
     Placement,
     Record,
-    Suite,
     SuiteError,
     SuiteReport,
     escape,
     file_id,
-    place_in,
     refuse_unused,
 )
-from pytest_msprobe.suites.grouping import RECORD, api_headline, estimate_cost, group_api_calls, with_call_site
-from pytest_msprobe.suites.precheck.answer import PrecheckSummary, precheck_diagnosis
+from pytest_msprobe.suites.grouping import RECORD, estimate_cost, group_api_calls
+from pytest_msprobe.suites.precheck.answer import PrecheckSummary
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from pytest_msprobe.suites.precheck.options import (
     DEFAULT,
@@ -60,7 +55,7 @@ from pytest_msprobe.suites.precheck.options import (
     matches,
 )
 from pytest_msprobe.support import is_installed, name_of, version_of
-from pytest_msprobe.verdicts import Figure, StepPosition, Verdict, VerdictRow
+from pytest_msprobe.verdicts import Figure, Verdict, VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.evidence.evidence import FailureKeeper
@@ -170,6 +165,8 @@ def _benchmark_text(suite: PrecheckSuite, calls: dict[tuple[Path, str], str]) ->
 class PrecheckReport(SuiteReport):
     """Writes the rows of an API call as soon as it is done."""
 
+    summary = PrecheckSummary()
+
     def __init__(self, out: Path, continued: tuple[Path, Path] | None, untested: Callable[[], str]) -> None:
         """A new pair in `out`, or the one that is `continued`: its (details, result); `untested` as the method."""
         self._pair = CsvPair(out, continued)
@@ -190,10 +187,6 @@ class PrecheckReport(SuiteReport):
     def resumable(self) -> Path | None:
         """The result CSV."""
         return self._pair.result
-
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
-        """What fails, and whether the passes show that rounding explains the rest."""
-        return precheck_diagnosis(rows)
 
     def files(self) -> Iterable[tuple[str, Path]]:
         """The pair, once there is a row."""
@@ -237,11 +230,6 @@ def edge_case_groups(dump: Dump, calls: Iterable[str]) -> Iterator[Group]:
         for name in edge_cases_of(record):
             parts = directions if name in WITH_GRADIENTS else DIRECTIONS[:1]
             yield Group(escape(f"{call}-{name}"), f"{call}-{name}", parts, EdgeCase(call, name))
-
-
-def recorded_call(group: Group) -> str:
-    """Name of the recorded call of a group: of an edge case, the one that it is made from."""
-    return group.payload.call if isinstance(group.payload, EdgeCase) else group.call
 
 
 _ERROR_DATA, _REPRODUCERS = "error data", "reproducers"
@@ -301,14 +289,11 @@ class EvidenceFolders:
         return FailureKeeper(tuple(writers), seed)
 
 
-class PrecheckSuite(Suite):
-    """Settings, engines and the dumps that were read.
+class PrecheckSuite(ApiCallSuite):
+    """Checks API calls, and edge cases made from them."""
 
-    Attributes:
-        settings: what the run was asked to do.
-        engines: who executes.
-    """
-
+    settings: PrecheckSettings
+    done = "checked"
     name = "precheck"
     title = "API accuracy pre-check"
     figures = (
@@ -319,11 +304,7 @@ class PrecheckSuite(Suite):
         Figure("max_ulp", "Max ULP", ".3g"),
     )
     passing = "rounding"
-
-    @classmethod
-    def summary(cls) -> PrecheckSummary:
-        """Of finished rows, their answer."""
-        return PrecheckSummary()
+    summary = PrecheckSummary
 
     @classmethod
     def make(cls, context: Context) -> PrecheckSuite:
@@ -348,7 +329,6 @@ class PrecheckSuite(Suite):
         self._evidence = EvidenceFolders(context, self.settings)
         settings = self.settings
         self.engines = Engines(EngineChoice(settings.device, settings.bench, settings.bench_python))
-        self._check: tuple[Group, CallCheck] | None = None
 
     def groups(self, file: Path) -> Iterator[Group]:
         """One per API call, in the order of their first records, per record without a valid name, and per edge case."""
@@ -358,45 +338,47 @@ class PrecheckSuite(Suite):
             calls = [group.call for group in found if group.parts != (RECORD,)]
             yield from edge_case_groups(self.dump(file), calls)
 
-    def judge(self, record: Record) -> Verdict:
-        """The verdict on one direction of an API call. Both share inputs and forward."""
-        if record.part == RECORD:
-            return Verdict("error", f"{record.file}: {name_fault(record.call)}; it cannot be checked")
-        verdict = self._check_of(record).run(cast("Direction", record.part))
-        if verdict.device and self._own_device:
-            verdict = replace(verdict, device=f"{verdict.device} (device {self._own_device})")
-        return self._explained(record, verdict) if verdict.status == "error" else verdict
+    def make_check(self, record: Record) -> CallCheck:
+        """The check of an API call, or of an edge case made from one."""
+        from pytest_msprobe.suites.precheck.check import CallCheck
+
+        directions = [part for part in DIRECTIONS if part in (record.selected or record.group.parts)]
+        settings, edge = self._check_settings, record.group.payload
+        if edge is not None:
+            settings = replace(settings, edge_case=edge.name)
+        dump = self.dump(record.file)
+        return CallCheck(dump, self.call_of(record.group), self.engines, settings, directions=directions)
+
+    def tested(self, verdict: Verdict) -> str:
+        """What was tested against what, and by which standard."""
+        names = dict.fromkeys(output.standard for output in verdict.outputs if output.standard)
+        standard = f"; standard: {', '.join(names)}" if names else ""
+        return f"tested: {verdict.device}; benchmark: {verdict.bench}{standard}"
+
+    def call_of(self, group: Group) -> str:
+        """Name of the recorded call of a group: of an edge case, the one that it is made from."""
+        return group.payload.call if isinstance(group.payload, EdgeCase) else group.call
 
     def headline(self, record: Record) -> str:
         """`Mint.matmul, call 2, forward`."""
         edge = record.group.payload
         if edge is None:
-            return api_headline(record)
+            return super().headline(record)
         return f"{parse_api_name(edge.call)}, {record.part}, edge case {edge.name}: {EDGE_CASES[edge.name]}"
-
-    def api(self, record: Record) -> ApiName | None:
-        """The name that hooks get; a record without a valid name has none."""
-        return None if record.part == RECORD else parse_api_name(recorded_call(record.group))
-
-    def place(self, record: Record) -> StepPosition:
-        """Place in the order and the Cells of the dump; an edge case stands where the call is that it is made from."""
-        call = recorded_call(record.group)
-        name = call if record.part == RECORD else f"{call}.{record.part}"
-        return place_in(self.dump(record.file), name, f"{call}.forward")
 
     def release(self, group: Group) -> None:
         """Free the tensors of an API call."""
         if self._check is not None:
             self._check[1].close()
-            self._check = None
+        super().release(group)
 
     def cost(self, file: Path, group: Group) -> float:
         """Estimated from the shapes of its records."""
-        return estimate_cost(self.dump(file), recorded_call(group))
+        return estimate_cost(self.dump(file), self.call_of(group))
 
     def frames(self, record: Record) -> Sequence[Frame]:
         """Call stack of the forward."""
-        return self.dump(record.file).stacks.frames(f"{recorded_call(record.group)}.forward")
+        return self.dump(record.file).stacks.frames(f"{self.call_of(record.group)}.forward")
 
     def header(self) -> list[str]:
         """A line each on dumps, device, benchmark and chosen standards."""
@@ -408,7 +390,7 @@ class PrecheckSuite(Suite):
         if not choice.apis:
             return
         groups = [group for dump in self.dumps() for group in self.groups(dump.path)]
-        apis = [parse_api_name(recorded_call(group)) for group in groups if group.parts != (RECORD,)]
+        apis = [parse_api_name(self.call_of(group)) for group in groups if group.parts != (RECORD,)]
         for pattern, named in choice.apis:
             if not any(matches(pattern, api) for api in apis):
                 yield f"{choice.source}: standards: apis: {pattern!r}: {named}: matches no API call of the dumps"
@@ -433,49 +415,8 @@ class PrecheckSuite(Suite):
         return self._evidence.plugins()
 
     def placement(self) -> Placement:
-        """Workers on devices, also of other hosts."""
-        settings = self.settings
-        device = settings.device
-        return Placement(
-            target=self.engines.choice.device_target(),
-            device_index=device.index,
-            devices=settings.device_ids,
-            workers_per_device=settings.workers_per_device,
-            remote_root=settings.remote_root,
-            evidence=self._evidence.paths,
-            open_engine=device.engine if device.target is None else "",
-        )
-
-    def close(self) -> None:
-        """End child processes."""
-        self.engines.close()
-
-    def _check_of(self, record: Record) -> CallCheck:
-        if self._check is None or self._check[0] is not record.group:
-            from pytest_msprobe.suites.precheck.check import CallCheck
-
-            self.release(record.group)
-            directions = [part for part in DIRECTIONS if part in (record.selected or record.group.parts)]
-            settings, edge = self._check_settings, record.group.payload
-            if edge is not None:
-                settings = replace(settings, edge_case=edge.name)
-            call = recorded_call(record.group)
-            check = CallCheck(self.dump(record.file), call, self.engines, settings, directions=directions)
-            self._check = record.group, check
-        return self._check[1]
-
-    def _explained(self, record: Record, verdict: Verdict) -> Verdict:
-        """`verdict` with all that a failure says: what differs, what was tested, which line made the call."""
-        lines = []
-        if verdict.device:
-            names = dict.fromkeys(output.standard for output in verdict.outputs if output.standard)
-            standard = f"; standard: {', '.join(names)}" if names else ""
-            lines.append(f"tested: {verdict.device}; benchmark: {verdict.bench}{standard}")
-        return with_call_site(verdict, lines, self.dump(record.file), recorded_call(record.group))
-
-    @cached_property
-    def _own_device(self) -> str | None:
-        return own_device()
+        """Workers on devices, and the folders of what failing calls leave behind."""
+        return replace(super().placement(), evidence=self._evidence.paths)
 
     @cached_property
     def _check_settings(self) -> CheckSettings:

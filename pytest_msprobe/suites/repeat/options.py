@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_msprobe.suites.options import (
-    DATA_DIR,
-    DEVICE,
-    DEVICE_IDS,
-    MAX_MEMORY_BYTES,
-    REMOTE_ROOT,
-    SEED,
-    WORKERS_PER_DEVICE,
-    Options,
+    DeviceOptions,
+    InputOptions,
     flag,
     option,
 )
-
-if TYPE_CHECKING:
-    from pytest_msprobe.engines.protocol import DeviceSpecification
 
 _MOST_RUNS = 100_000
 
@@ -32,16 +21,9 @@ def _runs(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class RepeatSettings(Options):
+class RepeatSettings(InputOptions, DeviceOptions):
     """What runs how often, on which inputs and devices."""
 
-    device: DeviceSpecification = DEVICE
-    device_ids: tuple[str, ...] = DEVICE_IDS
-    workers_per_device: int = WORKERS_PER_DEVICE
-    remote_root: str = REMOTE_ROOT
-    seed: int = SEED
-    max_memory_bytes: int = MAX_MEMORY_BYTES
-    data_dir: tuple[Path, ...] = DATA_DIR
     batch: bool = flag(
         "run each call with other batches as well: rows alone, halved, doubled, in other order", is_common=True
     )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,9 @@ from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.diagnosis import AtFault, Diagnosis, RunRows
 from pytest_msprobe.diagnosis.from_rows import short_source
 from pytest_msprobe.diagnosis.value import CONFIDENCES
-from pytest_msprobe.reports.csv_pair import WORDS, neutral, new_files
-from pytest_msprobe.suites.contract import SuiteReport
+from pytest_msprobe.reports.csv_pair import WORDS
 from pytest_msprobe.suites.grouping import direction_and_device
+from pytest_msprobe.suites.table_report import TableReport
 from pytest_msprobe.verdicts import VerdictRow
 
 #: Outputs with more elements are described by their flat positions.
@@ -103,15 +101,17 @@ _SHOWN = 10
 _DEPENDS_ON_BATCH = "depends on the batch"
 
 
-class RepeatReport(SuiteReport):
+class RepeatReport(TableReport):
     """Compares the devices as soon as all have judged an API call."""
+
+    stem = "repeat_result"
+    columns = COLUMNS
 
     def __init__(self, out: Path, devices: Sequence[str], *, are_elsewhere: bool) -> None:
         """A report into the folder `out`, of a run on these devices, () for one; `are_elsewhere`: on several hosts."""
-        self._out = out
+        super().__init__(out)
         self._devices = devices
         self._alone = "with its host alone in --tx" if are_elsewhere else "with -n 1 --msprobe-device-ids={device}"
-        self._file: TextIOWrapper | None = None
         self._open: dict[tuple[str, str], list[VerdictRow]] = {}
         self._compared = 0
         self._odd: Counter[str] = Counter()
@@ -130,16 +130,7 @@ class RepeatReport(SuiteReport):
         whole.sort(key=lambda row: row.recorded.index(row.part))
         directions = dict.fromkeys(direction_and_device(row.part)[0] for row in whole)
         found = {direction: self._compare(name, direction, whole) for direction in directions}
-        if self._file is None:
-            (self._file,) = new_files(self._out, "repeat_result")
-            csv.writer(self._file).writerow(COLUMNS)
-        for row in whole:
-            csv.writer(self._file).writerow([neutral(cell) for cell in _cells(name, row, found)])
-        self._file.flush()
-
-    def finish(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self.write(_cells(name, row, found) for row in whole)
 
     def findings(self) -> Iterator[str]:
         if self._rows:
@@ -156,10 +147,6 @@ class RepeatReport(SuiteReport):
         yield from self._lines[:_SHOWN]
         if len(self._lines) > _SHOWN:
             yield f"and {len(self._lines) - _SHOWN} more, in the file of the results"
-
-    def files(self) -> Iterator[tuple[str, Path]]:
-        if self._file is not None:
-            yield "results", Path(self._file.name)
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         """Calls that do not repeat, and devices that disagree."""

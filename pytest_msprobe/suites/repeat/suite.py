@@ -7,31 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from msprobe_collector.dump_format import ApiName, Direction, name_fault, parse_api_name
-from pytest_msprobe.engines.protocol import own_device
+from msprobe_collector.dump_format import Direction
 from pytest_msprobe.engines.selection import EngineChoice, Engines
+from pytest_msprobe.suites.api_calls import ApiCallSuite
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
-    Placement,
     Record,
-    Suite,
     SuiteError,
     SuiteReport,
     escape,
-    place_in,
 )
-from pytest_msprobe.suites.grouping import (
-    RECORD,
-    api_headline,
-    direction_and_device,
-    estimate_cost,
-    group_api_calls,
-    with_call_site,
-)
+from pytest_msprobe.suites.grouping import direction_and_device, estimate_cost, group_api_calls
 from pytest_msprobe.suites.repeat.options import RepeatSettings
 from pytest_msprobe.suites.repeat.report import RepeatReport
-from pytest_msprobe.verdicts import Figure, StepPosition, Verdict
+from pytest_msprobe.verdicts import Figure, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.repeat.check import RepeatCheck
@@ -41,9 +31,11 @@ if TYPE_CHECKING:
 _BATCH_RUNS = 13
 
 
-class RepeatSuite(Suite):
+class RepeatSuite(ApiCallSuite):
     """Runs API calls on a device, and compares their bytes between runs and between devices."""
 
+    settings: RepeatSettings
+    done = "run"
     name = "repeat"
     title = "Repeated API calls"
     item_noun = "records of each device"
@@ -80,10 +72,9 @@ class RepeatSuite(Suite):
 
     def __init__(self, context: Context, settings: RepeatSettings) -> None:
         super().__init__(context, settings.data_dir)
-        self._settings = settings
-        self._engines = Engines(EngineChoice(settings.device, "auto", None))
+        self.settings = settings
+        self.engines = Engines(EngineChoice(settings.device, "auto", None))
         self._devices: tuple[str, ...] = ()
-        self._check: tuple[Group, RepeatCheck] | None = None
 
     def assign(self, devices: tuple[str, ...]) -> None:
         """Each of several devices judges every record."""
@@ -97,45 +88,32 @@ class RepeatSuite(Suite):
         name = direction_and_device(record.part)[1]
         return next((device for device in self._devices if escape(device) == name), None)
 
-    def judge(self, record: Record) -> Verdict:
-        if record.part == RECORD:
-            return Verdict("error", f"{record.file}: {name_fault(record.call)}; it cannot be run")
+    def make_check(self, record: Record) -> RepeatCheck:
+        from pytest_msprobe.suites.repeat.check import RepeatCheck
+
         dump = self.dump(record.file)
-        verdict = self._check_of(record).run(cast("Direction", direction_and_device(record.part)[0]))
-        if verdict.device and own_device():
-            verdict = replace(verdict, device=f"{verdict.device} (device {own_device()})")
-        if verdict.status != "error":
-            return verdict
-        lines = [f"tested: {verdict.device}; {self._settings.runs} runs"] if verdict.device else []
-        return with_call_site(verdict, lines, dump, record.call)
+        specification = self.engines.device_for(dump, runs=True)
+        memory = self.settings.max_memory_bytes // self._context.sharers
+        return RepeatCheck(
+            dump,
+            record.call,
+            self.engines.device(specification),
+            specification.target or "cpu",
+            replace(self.settings, max_memory_bytes=memory),
+            directions=list(_directions(record)),
+        )
 
-    def headline(self, record: Record) -> str:
-        return api_headline(record)
-
-    def api(self, record: Record) -> ApiName | None:
-        """The name that hooks get; a record without a valid name has none."""
-        return None if record.part == RECORD else parse_api_name(record.call)
-
-    def place(self, record: Record) -> StepPosition:
-        """Place in the order and the Cells of the dump, on any device."""
-        direction = direction_and_device(record.part)[0]
-        name = record.call if record.part == RECORD else f"{record.call}.{direction}"
-        return place_in(self.dump(record.file), name, f"{record.call}.forward")
-
-    def marks(self, record: Record) -> tuple[str, ...]:
-        return (direction_and_device(record.part)[0], record.call.partition(".")[0])
-
-    def release(self, group: Group) -> None:
-        self._check = None
+    def tested(self, verdict: Verdict) -> str:
+        return f"tested: {verdict.device}; {self.settings.runs} runs"
 
     def cost(self, file: Path, group: Group) -> float:
-        runs = self._settings.runs + self._settings.batch * _BATCH_RUNS
+        runs = self.settings.runs + self.settings.batch * _BATCH_RUNS
         return runs * estimate_cost(self.dump(file), group.call)
 
     def header(self) -> list[str]:
         where = f" on each of {len(self._devices)} devices" if self._devices else ""
-        batches = ", and with other batches" if self._settings.batch else ""
-        asked = f"every API call {self._settings.runs} times on the same inputs{where}{batches}"
+        batches = ", and with other batches" if self.settings.batch else ""
+        asked = f"every API call {self.settings.runs} times on the same inputs{where}{batches}"
         return [f"msprobe: {self._shown_files()}: {asked}"]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
@@ -143,39 +121,6 @@ class RepeatSuite(Suite):
 
     def advice_when_empty(self) -> str:
         return "the dumps hold no API call to run; collect level L1 or mix (L0 has Cells only)"
-
-    def placement(self) -> Placement:
-        settings = self._settings
-        device = settings.device
-        return Placement(
-            target=self._engines.choice.device_target(),
-            device_index=device.index,
-            devices=settings.device_ids,
-            workers_per_device=settings.workers_per_device,
-            remote_root=settings.remote_root,
-            open_engine=device.engine if device.target is None else "",
-        )
-
-    def close(self) -> None:
-        self._engines.close()
-
-    def _check_of(self, record: Record) -> RepeatCheck:
-        if self._check is None or self._check[0] is not record.group:
-            from pytest_msprobe.suites.repeat.check import RepeatCheck
-
-            dump = self.dump(record.file)
-            specification = self._engines.device_for(dump, runs=True)
-            memory = self._settings.max_memory_bytes // self._context.sharers
-            check = RepeatCheck(
-                dump,
-                record.call,
-                self._engines.device(specification),
-                specification.target or "cpu",
-                replace(self._settings, max_memory_bytes=memory),
-                directions=list(_directions(record)),
-            )
-            self._check = record.group, check
-        return self._check[1]
 
 
 def _directions(record: Record) -> Iterable[Direction]:

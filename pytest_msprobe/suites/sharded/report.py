@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from io import TextIOWrapper
 from math import isfinite
 from pathlib import Path
 
@@ -15,12 +13,12 @@ from msgspec import structs
 from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Inherited, RunRows
 from pytest_msprobe.diagnosis.from_rows import named, short_source
-from pytest_msprobe.reports.csv_pair import neutral, new_files
-from pytest_msprobe.suites.contract import RowSummary, SuiteReport
+from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.sharded.alone import LawsSession
 from pytest_msprobe.suites.sharded.judgement import PHASES, WRONG, RecordFinding, ValueFinding
 from pytest_msprobe.suites.sharded.lanes import Place, picture
 from pytest_msprobe.suites.sharded.session import ShardedSession
+from pytest_msprobe.suites.table_report import TableReport
 from pytest_msprobe.verdicts import VerdictRow
 
 COLUMNS = tuple(
@@ -260,46 +258,26 @@ def _of_phase(step: _Step, phase: str) -> Iterator[str]:
         yield f"{counted(step.inherited[phase], f'records of the {phase}', 'follow')} from that"
 
 
-class ShardedReport(SuiteReport):
+class ShardedReport(TableReport):
     """`sharded_result_{time}.csv`, a row per value, and findings."""
+
+    stem = "sharded_result"
+    columns = COLUMNS
+    summary: ShardedSummary
 
     def __init__(self, session: ShardedSession | LawsSession, out: Path) -> None:
         """A report with a file in the folder `out`, made when the first row comes."""
+        super().__init__(out)
         self._session = session
-        self._summary = ShardedSummary()
-        self._out = out
-        self._file: TextIOWrapper | None = None
+        self.summary = ShardedSummary()
 
     def receive(self, name: str, row: VerdictRow) -> None:
-        self._summary.add(row)
-        if row.attachment is None or "finding" not in row.attachment:
-            return
-        if self._file is None:
-            (self._file,) = new_files(self._out, "sharded_result")
-            csv.writer(self._file).writerow(COLUMNS)
-        for cells in _cells(row):
-            csv.writer(self._file).writerow([neutral(cell) for cell in cells])
-        self._file.flush()
-
-    def finish(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def findings(self) -> Iterator[str]:
-        return self._summary.lines()
+        super().receive(name, row)
+        if row.attachment is not None and "finding" in row.attachment:
+            self.write(_cells(row))
 
     def facts(self) -> Iterator[str]:
-        return self._summary.facts()
-
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
-        return self._summary.diagnosis(rows)
-
-    def files(self) -> Iterator[tuple[str, Path]]:
-        if self._file is not None:
-            yield "results", Path(self._file.name)
-
-    def markup(self) -> str:
-        return self._summary.markup()
+        return self.summary.facts()
 
     def fault(self) -> str:
         problems = self._session.problems()
@@ -308,7 +286,7 @@ class ShardedReport(SuiteReport):
         return ""
 
     def untested(self) -> str:
-        steps = self._summary.steps.values()
+        steps = self.summary.steps.values()
         is_judged = any(step.states["placed"] or step.faults or step.inherited for step in steps)
         return "" if is_judged else "no value of the ranks was put together"
 

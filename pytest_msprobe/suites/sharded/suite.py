@@ -53,10 +53,7 @@ class ShardedSuite(Suite):
         Figure("ratio", "Distance/tolerance", ".3g"),
     )
     passing = "rounding"
-
-    @classmethod
-    def summary(cls) -> ShardedSummary:
-        return ShardedSummary()
+    summary = ShardedSummary
 
     @classmethod
     def make(cls, context: Context) -> ShardedSuite:
@@ -174,7 +171,8 @@ def verdict_of(
         return Verdict("error", unreadable[0].message, outputs, text, bench=bench, attachment=attachment)
     if not finding.wrong:
         is_judged = any(value.state == "placed" for value in finding.values)
-        reason = "" if is_judged else _why_unjudged(finding)
+        why = (f"{value.path}: {value.message}" for value in finding.values if value.message)
+        reason = "" if is_judged else finding.reason or next(why, "it holds no tensors")
         return Verdict(
             "pass" if is_judged else "skip", reason, outputs, bench=bench if is_judged else "", attachment=attachment
         )
@@ -189,11 +187,6 @@ def verdict_of(
     return Verdict(
         "error", message, outputs, "\n".join(map(printable, lines)), bench=bench, attachment=attachment, excuse=excuse
     )
-
-
-def _why_unjudged(finding: RecordFinding) -> str:
-    messages = dict.fromkeys(f"{value.path}: {value.message}" for value in finding.values if value.message)
-    return finding.reason or next(iter(messages), "it holds no tensors")
 
 
 def explained(finding: RecordFinding, role: Role, judge: StepJudge | RankLaws, operation: Operation) -> list[str]:

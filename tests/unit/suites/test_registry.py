@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -82,8 +82,9 @@ def test_settings_without_arguments_are_those_of_a_run_without_options(chosen: t
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_suite_reads_every_option_that_it_has(name: str) -> None:
     """One that it never looks at would be taken, and have no effect."""
-    module = importlib.import_module(SUITES[name].place.partition(":")[0])
-    paths = Path(str(module.__file__)).parent.rglob("*.py")
+    suite = SUITES[name].load()
+    paths = {*Path(inspect.getfile(suite)).parent.rglob("*.py")}
+    paths |= {Path(inspect.getfile(base)) for base in suite.__mro__ if base.__module__.startswith("pytest_msprobe.")}
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
     read = {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert {field.name for field in fields(SETTINGS[name])} <= read

@@ -10,7 +10,6 @@ Files of tensors that a script saves by hand, from anywhere: `{folder}/step{n}/r
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import re
 import time
@@ -26,6 +25,7 @@ import numpy as np
 
 from msprobe_collector.dump_format import find_dtype
 from msprobe_collector.dump_format.writing.encoding import TensorValues
+from msprobe_collector.log import logger
 from msprobe_collector.mindspore.mindspore_internals import communication_rank, wait_for_graphs
 from msprobe_collector.mindspore.static_graph.layouts import Description, copied, whole_tensors
 from msprobe_collector.mindspore.tensor_values import TENSOR
@@ -207,8 +207,6 @@ def _values(call: _Call, part: str) -> list[TensorValues | None]:
         for file in files
     ]
 
-
-logger = logging.getLogger("msprobe_collector")
 
 #: Behind the name of a gradient.
 GRADIENT = "_grad"

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format.writing.encoding import TensorValues
+from msprobe_collector.log import logger
 from msprobe_collector.mindspore.calls import named_cells
 from msprobe_collector.mindspore.mindspore_internals import graph_executors, is_graph_mode, wait_for_graphs
 from msprobe_collector.mindspore.static_graph.files import StagedRecords
@@ -36,8 +36,6 @@ from msprobe_collector.recording.guard import ComputationFailed, FaultLog
 from msprobe_collector.recording.observing import backward_of_layer, warn_of_no_layers
 from msprobe_collector.recording.recorder import OpenRecord, Recorder
 from msprobe_collector.recording.swaps import MethodSwaps
-
-logger = logging.getLogger("msprobe_collector")
 
 #: Makes a tapped construct for (cell, label).
 TapMaker = Callable[[Any, str], Callable[..., Any]]

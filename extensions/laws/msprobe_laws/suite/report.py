@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterator
-from io import TextIOWrapper
 from pathlib import Path
 
 from msgspec import structs
 
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, RunRows
-from pytest_msprobe.reports.csv_pair import WORDS, neutral, new_files
-from pytest_msprobe.suites.contract import RowSummary, SuiteReport
+from pytest_msprobe.reports.csv_pair import WORDS
+from pytest_msprobe.suites.contract import RowSummary
+from pytest_msprobe.suites.table_report import TableReport
 from pytest_msprobe.verdicts import MOOT, VerdictRow
 
 COLUMNS = ("Rank", "Step", "Part", "Law", "Status", "Parameter", "Size/Tolerance", "Source", "Message")
@@ -100,20 +99,20 @@ def _size(row: VerdictRow) -> float:
     return max((output.ratio or 0.0 for output in row.outputs), default=0.0)
 
 
-class LawsReport(SuiteReport):
+class LawsReport(TableReport):
     """Writes `laws_result_{time}.csv`, row by row."""
+
+    stem = "laws_result"
+    columns = COLUMNS
+    summary: LawsSummary
 
     def __init__(self, out: Path) -> None:
         """A report into the folder `out`, made when the first row comes."""
-        self._out = out
-        self._file: TextIOWrapper | None = None
-        self._summary = LawsSummary()
+        super().__init__(out)
+        self.summary = LawsSummary()
 
     def receive(self, name: str, row: VerdictRow) -> None:
-        self._summary.add(row)
-        if self._file is None:
-            (self._file,) = new_files(self._out, "laws_result")
-            csv.writer(self._file).writerow(COLUMNS)
+        super().receive(name, row)
         place = row.place
         worst = row.worst
         cells = (
@@ -127,23 +126,8 @@ class LawsReport(SuiteReport):
             "" if place is None else place.source,
             row.message,
         )
-        csv.writer(self._file).writerow([neutral(cell) for cell in cells])
-        self._file.flush()
-
-    def finish(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
-        return self._summary.diagnosis(rows)
-
-    def findings(self) -> Iterator[str]:
-        return self._summary.lines()
-
-    def files(self) -> Iterator[tuple[str, Path]]:
-        if self._file is not None:
-            yield "results", Path(self._file.name)
+        self.write([cells])
 
     def untested(self) -> str:
         """A run in which nothing could be checked says nothing."""
-        return "" if self._summary.checked else "no law could be checked; the reasons of the skipped items say why"
+        return "" if self.summary.checked else "no law could be checked; the reasons of the skipped items say why"

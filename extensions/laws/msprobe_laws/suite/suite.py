@@ -80,10 +80,7 @@ class LawsSuite(Suite):
     group_noun = "optimizers and other parts"
     figures = (Figure("ratio", "Size/tolerance", ".3g"),)
     passing = "rounding"
-
-    @classmethod
-    def summary(cls) -> LawsSummary:
-        return LawsSummary()
+    summary = LawsSummary
 
     @classmethod
     def make(cls, context: Context) -> LawsSuite:

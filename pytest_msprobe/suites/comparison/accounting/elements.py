@@ -28,7 +28,7 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.values import array_dtype
 from pytest_msprobe.numerics.dtypes import kind_of, part_dtype
-from pytest_msprobe.suites.comparison.accounting.terms import is_sum, load
+from pytest_msprobe.suites.comparison.accounting.terms import load
 from pytest_msprobe.suites.comparison.accounting.views import (
     CHUNK,
     OF_NEGATIVE,
@@ -418,15 +418,6 @@ class ElementSearch:
         paths = [path for path in self._all_leaves(record) if path.startswith("input")]
         found = (self._output(Candidate(record, path, -1)) for path in paths)
         return [given for given in found if given is not None]
-
-    def adds_up(self, whole: Place, parts: Sequence[Place]) -> bool | None:
-        """Whether `parts` add up to `whole`, but for the rounding of the coarsest dtype among them.
-
-        None when the dump lacks one of them, when their sizes differ, and when it may be either.
-        """
-        arrays = [self._values(*place) for place in (whole, *parts)]
-        known = [array for array in arrays if array is not None]
-        return is_sum(known[0], known[1:]) if parts and len(known) == len(arrays) else None
 
     def _whole(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
         """All elements of one output, in some order; those of the same dtype first."""

@@ -12,16 +12,14 @@ from typing import Any
 
 import pytest
 
-from msprobe_collector.configuration import (
+from msprobe_collector.configuration.configuration import (
     LEVELS,
     ApiPlace,
     Configuration,
     ConfigurationError,
     NumberRanges,
-    Overrides,
-    read_configuration,
 )
-from msprobe_collector.configuration.reader import SECTION_KEYS, TOP_KEYS
+from msprobe_collector.configuration.reader import SECTION_KEYS, TOP_KEYS, read_configuration
 
 
 @pytest.fixture
@@ -32,17 +30,17 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def read_keys(content: Any, **overrides: Any) -> Configuration:
         file = tmp_path / "config.json"
         file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-        return read_configuration(file, overrides=Overrides(**overrides))
+        return read_configuration(file, **overrides)
 
     return read_keys
 
 
 def test_without_a_file_the_packaged_one_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    configuration = read_configuration(overrides=Overrides())
+    configuration = read_configuration()
     assert (configuration.task, configuration.level) == ("statistics", "L1")
     assert configuration.dump_path == tmp_path / "dump_path"
-    assert read_configuration("", overrides=Overrides()) == configuration
+    assert read_configuration("") == configuration
 
 
 def test_a_file_with_a_dump_path_alone_has_the_documented_defaults(read: Any, tmp_path: Path) -> None:
@@ -253,15 +251,15 @@ def test_a_wrong_argument_is_blamed_on_the_constructor(read: Any, overrides: dic
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"absent\.json: cannot be read: No such file"):
-        read_configuration(tmp_path / "absent.json", overrides=Overrides())
+        read_configuration(tmp_path / "absent.json")
     with pytest.raises(ConfigurationError, match="PrecisionDebugger: config_path: 3 is not a path"):
-        read_configuration(3, overrides=Overrides())  # type: ignore[arg-type]
+        read_configuration(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", ["con\0fig.json", "\ud800.json"])
 def test_a_path_that_no_file_can_have_is_refused(path: str) -> None:
     with pytest.raises(ConfigurationError):
-        read_configuration(path, overrides=Overrides())
+        read_configuration(path)
 
 
 def test_unknown_keys_of_a_section_for_another_task_only_warn(read: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -319,7 +317,7 @@ def test_a_wrong_api_list_is_one_line(read: Any, tmp_path: Path, text: str, name
 
 def test_reading_loads_neither_numpy_nor_a_framework() -> None:
     check = (
-        "import sys; from msprobe_collector.configuration import *; read_configuration(overrides=Overrides());"
+        "import sys; from msprobe_collector.configuration.reader import *; read_configuration();"
         "print([m for m in ('numpy', 'mindspore', 'torch', 'yaml') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
@@ -344,10 +342,10 @@ def test_keys_of_other_versions_are_honoured_or_passed_over(tmp_path: Path, capl
     file = tmp_path / "config.json"
     content = {"dump_path": "out", "seed": 7, "is_deterministic": True, "step": 3, "enable_dataloader": False}
     file.write_text(json.dumps(content))
-    configuration = read_configuration(str(file), overrides=Overrides())
+    configuration = read_configuration(str(file))
     assert (configuration.seed, configuration.is_deterministic) == (7, True)
     assert configuration.steps.ranges == ((3, 3),)
     assert "without effect here: enable_dataloader" in caplog.text
     file.write_text(json.dumps({**content, "seed": -1}))
     with pytest.raises(ConfigurationError, match="seed: -1 is not a whole number from 0"):
-        read_configuration(str(file), overrides=Overrides())
+        read_configuration(str(file))

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from msprobe_collector.configuration import DumpSwitch, Overrides, read_configuration
+from msprobe_collector.configuration.configuration import DumpSwitch
+from msprobe_collector.configuration.reader import read_configuration
 
 
 def switch_of(file: Path) -> DumpSwitch:
-    return DumpSwitch(read_configuration(file, overrides=Overrides()))
+    return DumpSwitch(read_configuration(file))
 
 
 def write(file: Path, **keys: object) -> None:

@@ -13,7 +13,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 from monitored_runs import check_two_steps, configuration, table
 
-from msprobe_collector.configuration import Overrides, read_configuration
+from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector.mindspore import GradientMonitor
 
 
@@ -114,7 +114,7 @@ def test_a_second_optimizer_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_task_is_refused(tmp_path: Path) -> None:
-    other = read_configuration(overrides=Overrides(dump_path=str(tmp_path)))
+    other = read_configuration(dump_path=str(tmp_path))
     with pytest.raises(ValueError, match="task 'grad_probe', not 'statistics'"):
         GradientMonitor(other)
 
@@ -124,7 +124,7 @@ import sys
 import mindspore
 import numpy as np
 from mindspore import Tensor, nn
-from msprobe_collector.configuration import Overrides, read_configuration
+from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector.mindspore import GradientMonitor
 
 network = nn.Dense(3, 2)
@@ -144,7 +144,7 @@ if sys.argv[2] == "mode":
     step = nn.TrainOneStepCell(network, optimizer)
 else:
     step = mindspore.jit(step)
-monitor = GradientMonitor(read_configuration(sys.argv[1], overrides=Overrides()))
+monitor = GradientMonitor(read_configuration(sys.argv[1]))
 monitor.monitor(optimizer)
 before = network.weight.asnumpy().copy()
 step(x)

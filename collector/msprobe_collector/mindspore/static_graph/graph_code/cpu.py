@@ -70,16 +70,12 @@ def _same(place: Any, number: Any, value: Any) -> Any:
     return value
 
 
-def _of_value(place: Any, number: Any, value: Any) -> Any:
-    return value
-
-
 def _gradient_leaves(place: Any, number: Any, value: Any, out: Any, gradient: Any) -> Any:
     left = _leave(place, number, with_dimension(ops.stop_gradient(gradient)))
     return ops.zeros_like(place), ops.zeros_like(number), ops.depend(gradient, left)
 
 
-_with_gradient = ops.Morph(_same, _of_value, _of_value, bprop_fn=_gradient_leaves)
+_with_gradient = ops.Morph(_same, _same, _same, bprop_fn=_gradient_leaves)
 
 
 def _with_gradients(values: Any, number: Any, receiver: Any, label: Any, moment: Any) -> Any:

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from msprobe_collector.configuration import ConfigurationError, Overrides, read_configuration
+from msprobe_collector.configuration.configuration import ConfigurationError
+from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector.mindspore.kernel_dump import FILE_NAMES, KernelDump, kernel_settings
 
 
@@ -20,7 +21,7 @@ def configured(tmp_path):
     def make(task, section=None, **common):
         content = {"task": task, "level": "L2", "dump_path": str(tmp_path / "dump"), **common, task: section or {}}
         (tmp_path / "config.json").write_text(json.dumps(content))
-        return read_configuration(tmp_path / "config.json", overrides=Overrides())
+        return read_configuration(tmp_path / "config.json")
 
     return make
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from msprobe_collector.configuration import Overrides, read_configuration
+from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector.mindspore.static_graph import files as staged_records
 from msprobe_collector.mindspore.static_graph.files import StagedRecords, group_calls, parse_staged_name, staged_name
 from msprobe_collector.mindspore.tensor_values import mindspore_values
@@ -74,7 +74,7 @@ def staged(tmp_path, monkeypatch):
     """(StagedRecords of the folder `staged`, the recorder that they write with)."""
     monkeypatch.setattr(staged_records, "wait_for_files", lambda folder: None)  # TensorDump runs on Ascend only
     (tmp_path / "config.json").write_text(json.dumps({"task": "tensor", "level": "L0", "dump_path": str(tmp_path)}))
-    configuration = read_configuration(tmp_path / "config.json", overrides=Overrides())
+    configuration = read_configuration(tmp_path / "config.json")
     faults = FaultLog()
     recorder = Recorder(configuration, "mindspore", mindspore_values(), faults)
     records = StagedRecords(recorder, faults, folder=tmp_path / "staged")

@@ -378,7 +378,6 @@ def test_what_the_dump_lacks_has_no_maker(run: Run, tmp_path: Path) -> None:
     assert search.source("Torch.user.0.forward", "input.0", 1) is None
     assert search.source("Torch.user.0.forward", "input.7", 1) is None
     assert search.source("Torch.nobody.0.forward", "input.0", 1) is None
-    assert search.adds_up(("Torch.user.0.forward", "input.0"), [("Torch.made.0.forward", "output.0")]) is None
 
 
 def test_each_output_is_loaded_once_and_only_where_its_extremes_fit(run: Run, monkeypatch: Any) -> None:
@@ -456,18 +455,6 @@ def test_an_overflow_a_nan_and_a_transposed_part_in_a_sum() -> None:
     assert is_sum(one + two.T, [one, two]) is True
     assert is_sum(one + two.T, [one, two[:3]]) is None
     assert is_sum(np.ones(3, np.int64), [np.ones(3, np.int64)]) is None
-
-
-def test_outputs_add_up_to_a_value(run: Run) -> None:
-    parts = [numbers(6, 8, seed=seed) for seed in range(4)]
-    for seed, part in enumerate(parts):
-        run.call(f"part{seed}", [], part)
-    search = run.call("norm", [parts[1] + parts[3]]).search()
-    places = [(f"Torch.part{seed}.0.forward", "output.0") for seed in range(4)]
-    value = ("Torch.norm.0.forward", "input.0")
-    assert search.adds_up(value, [places[1], places[3]]) is True
-    assert search.adds_up(value, [places[1]]) is False
-    assert search.adds_up(value, []) is None
 
 
 @pytest.mark.parametrize(("golden", "is_wrong"), [("right", False), ("off", True), ("lost", None), ("nearly", None)])

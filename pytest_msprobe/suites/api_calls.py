@@ -1,0 +1,108 @@
+"""What the suites that run API calls on a device share: how items are named, placed, run and explained."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar, cast
+
+from msprobe_collector.dump_format import ApiName, Direction, name_fault, parse_api_name
+from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.engines.protocol import own_device
+from pytest_msprobe.engines.selection import Engines
+from pytest_msprobe.suites.contract import Group, Placement, Record, Suite, place_in
+from pytest_msprobe.suites.grouping import RECORD, direction_and_device
+from pytest_msprobe.suites.options import DeviceOptions
+from pytest_msprobe.verdicts import StepPosition, Verdict
+
+
+class ApiCallSuite(Suite):
+    """Judges the directions of API calls, which share inputs and forward.
+
+    Attributes:
+        done: what is done to a call, for what has no name of one.
+        settings: what the run was asked to do.
+        engines: who executes.
+    """
+
+    done: ClassVar[str]
+    settings: DeviceOptions
+    engines: Engines
+    _check: tuple[Group, Any] | None = None
+
+    @abstractmethod
+    def make_check(self, record: Record) -> Any:
+        """Return an object with a method `run(direction)`, which gives verdicts on the call of the record."""
+
+    @abstractmethod
+    def tested(self, verdict: Verdict) -> str:
+        """Return what was tested, for the text of a failure on a device."""
+
+    def call_of(self, group: Group) -> str:
+        """Return the name of the recorded call that a group runs."""
+        return group.call
+
+    def judge(self, record: Record) -> Verdict:
+        """Run one direction of the call; a failure says in full what differs and which line made the call."""
+        if record.part == RECORD:
+            return Verdict("error", f"{record.file}: {name_fault(record.call)}; it cannot be {self.done}")
+        if self._check is None or self._check[0] is not record.group:
+            self.release(record.group)
+            self._check = record.group, self.make_check(record)
+        direction = cast("Direction", direction_and_device(record.part)[0])
+        verdict: Verdict = self._check[1].run(direction)
+        if verdict.device and own_device():
+            verdict = replace(verdict, device=f"{verdict.device} (device {own_device()})")
+        if verdict.status != "error":
+            return verdict
+        texts = [verdict.explanation or printable(verdict.message)]
+        if verdict.device:
+            texts.append(self.tested(verdict))
+        properties = verdict.properties
+        frame = self.dump(record.file).stacks.user_frame(f"{self.call_of(record.group)}.forward")
+        if frame is not None:
+            texts.append(frame.told)
+            properties = (*properties, ("called_from", f"{frame.file}:{frame.line}"))
+        return replace(verdict, explanation="\n\n".join(texts), properties=properties)
+
+    def release(self, group: Group) -> None:
+        """Free the tensors of an API call."""
+        self._check = None
+
+    def headline(self, record: Record) -> str:
+        """Name the call: `Mint.matmul, call 2, forward`."""
+        if record.part == RECORD:
+            return f"record {record.call}"
+        api = parse_api_name(record.call)
+        return f"{api.type}.{api.api}, call {api.number}, {record.part}"
+
+    def api(self, record: Record) -> ApiName | None:
+        """Return the name that hooks get; a record without a valid name has none."""
+        return None if record.part == RECORD else parse_api_name(self.call_of(record.group))
+
+    def place(self, record: Record) -> StepPosition:
+        """Return the place in the order and the Cells of the dump, on any device."""
+        call = self.call_of(record.group)
+        name = call if record.part == RECORD else f"{call}.{direction_and_device(record.part)[0]}"
+        return place_in(self.dump(record.file), name, f"{call}.forward")
+
+    def marks(self, record: Record) -> tuple[str, ...]:
+        """Return direction and API type."""
+        return direction_and_device(record.part)[0], record.call.partition(".")[0]
+
+    def placement(self) -> Placement:
+        """Ask for workers on devices, also of other hosts."""
+        settings = self.settings
+        device = settings.device
+        return Placement(
+            target=self.engines.choice.device_target(),
+            device_index=device.index,
+            devices=settings.device_ids,
+            workers_per_device=settings.workers_per_device,
+            remote_root=settings.remote_root,
+            open_engine=device.engine if device.target is None else "",
+        )
+
+    def close(self) -> None:
+        """End child processes."""
+        self.engines.close()
