@@ -54,12 +54,6 @@ def group_operations(operations: Iterable[Operation], prefix: str = "") -> Itera
         yield Group(escape(f"{prefix}{call}"), f"{prefix}{call}", tuple(by_part), payload)
 
 
-def operation_of(record: Record) -> Operation:
-    """The operation of a record whose group is one of `group_operations`."""
-    payload: Operations = record.payload
-    return payload.by_part[record.part]
-
-
 def api_of(operation: Operation) -> ApiName:
     """The name that hooks get: of a Cell or another record, its first word is the type."""
     kind, _, rest = operation.name.partition(".")
