@@ -48,11 +48,14 @@ LEFT_OUT = {TESTS / name: needed for name, needed in NEEDS.items() if importlib.
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ExpectedSkips(), "expected-skips")
-    if names_a_dump(config) or hasattr(config, "workerinput"):
+    if names_a_dump(config):
         return
     arguments = config.invocation_params.args
     if not any(argument.startswith("-m") or ".py" in argument for argument in map(str, arguments)):
-        config.option.markexpr = "not slow"  # a run of folders; `-m ""` runs everything
+        # A run of folders; `-m ""` runs everything. Each worker of xdist decides it from the same arguments.
+        config.option.markexpr = "not slow"
+    if hasattr(config, "workerinput"):
+        return
     if getattr(config.option, "dist", "no") == "load" and "--dist" not in " ".join(map(str, arguments)):
         config.option.dist = "loadscope"  # each fixture of a module is made once
 
