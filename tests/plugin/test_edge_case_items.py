@@ -68,7 +68,7 @@ def _dump(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return pytester.runpytest(
+    return pytester.runpytest_subprocess(
         "--msprobe-dump=dump.json", "--msprobe-device=mindspore:cpu", "--msprobe-edge-cases", *arguments
     )
 

@@ -169,7 +169,7 @@ def test_no_name_of_the_dump_leaves_the_folder(pytester: pytest.Pytester, name: 
         "import pytest_msprobe.engines.torch_engine as engine\n"
         "engine.lookup = lambda *a: Binding('x', 'torch.exp')\n"
     )
-    result = pytester.runpytest(
+    result = pytester.runpytest_subprocess(
         f"--msprobe-dump={builder.write()}", "--msprobe-error-data=e", "--msprobe-reproducers=r"
     )
     result.assert_outcomes(failed=1)
