@@ -151,7 +151,7 @@ BAD = [
     (["--msprobe-suite=comparison"], "*--msprobe-suite=comparison needs --msprobe-golden=PATH*"),
     (
         ["--msprobe-suite=compare"],
-        "*--msprobe-suite: 'compare' is none of auto, precheck, comparison, overflow, gradients, repeat, sharded, laws",
+        "*--msprobe-suite: 'compare' is none of auto, precheck, comparison, gradients, overflow, repeat, sharded, laws",
     ),
     (["--msprobe-accept=shape"], "*--msprobe-accept: 'shape' is none of dtype, requires_grad, *, unaccounted"),
     (
