@@ -159,6 +159,8 @@ def test_only_the_clone_is_installed_from_the_working_folder() -> None:
     assert place == __version__
 
 
+@pytest.mark.needs("mindspore")
+@pytest.mark.needs("torch")
 def test_import_lines_of_the_existing_tool_have_a_replacement_that_works() -> None:
     table = (DOCS / "migration.md").read_text(encoding="utf-8").partition("Import lines")[2]
     rows = re.findall(r"^\| (.*?) \| (.*?) \|$", table, flags=re.MULTILINE)
