@@ -125,6 +125,7 @@ def complaint(text: str, suite: str, honours: bool, run: Run) -> str:
     return ""
 
 
+@pytest.mark.one_suite
 def test_options_are_honoured_or_refused(workspace: Workspace, suite: str) -> None:
     (workspace.folder / "names.yaml").write_text("a.forward.output.0: b.forward.output.0\n")
     (workspace.folder / "layers.yaml").write_text("Dense:\n  weight: weight\n")

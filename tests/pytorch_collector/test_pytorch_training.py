@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import troubles
+from slow_parameters import slow
 
 _MODES = {
     "L0": {"level": "L0"},
@@ -22,6 +23,8 @@ _MODES = {
     "structure": {"level": "mix", "task": "structure"},
     "asynchronous": {"level": "mix", "task": "tensor", "common": {"async_dump": True}},
 }
+#: Those that a run of folders has.
+_QUICK = ("mix", "tensor")
 
 
 def outcome(name: str, collect: troubles.Collect) -> tuple[list[Any], Any]:
@@ -52,7 +55,7 @@ def assert_same_bits(one: Any, other: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize("mode", [*_QUICK, *slow(*(mode for mode in _MODES if mode not in _QUICK))])
 @pytest.mark.parametrize("name", troubles.TRAININGS)
 def test_training_is_bit_identical(name: str, mode: str, make_debugger, tmp_path: Path) -> None:
     plain = outcome_without(name)
