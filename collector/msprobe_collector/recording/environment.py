@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -11,10 +12,11 @@ TABLE = Path(__file__).with_name("environment.txt")
 _MOST = 256
 
 
-def variables() -> list[str]:
+@functools.cache  # asked at each step that is collected
+def variables() -> tuple[str, ...]:
     """Return the names of the table, in its order."""
     lines = TABLE.read_text(encoding="utf-8").splitlines()
-    return [line.partition(":")[0] for line in lines if line and not line.startswith("#")]
+    return tuple(line.partition(":")[0] for line in lines if line and not line.startswith("#"))
 
 
 def environment() -> dict[str, str]:
