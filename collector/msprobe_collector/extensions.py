@@ -11,7 +11,7 @@ Of the collector, beside the public names of its packages and `dump_format`, an 
   (clipping_functions, gradient_of, is_inside), parameter_names.ParameterNames, script_state.outside;
 - mindspore: discovery (JitCalls, is_searched), hyperparameters (steps_done, update_groups), mindspore_internals
   (communication_rank, graph_executors, is_graph_mode), tensor_values.mindspore_values;
-- main_script.run of msprobe_collector.
+- main_script.run and loading.loader_of of msprobe_collector.
 """
 
 from __future__ import annotations

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from msprobe_collector.loading import loader_of
 from msprobe_laws.extension import is_wanted, start
 
 __all__ = ["watch_laws"]
 
 if is_wanted():
     start("mindspore")
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from msprobe_laws.mindspore.watch import watch_laws
-
-    return watch_laws
+__getattr__ = loader_of(__name__, {"watch_laws": "watch"})
