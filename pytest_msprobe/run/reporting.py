@@ -435,7 +435,8 @@ class ReportPlugin:
     def _count(self, name: str, row: VerdictRow) -> None:
         """Count a row; one that passes tells the diagnosis no more than the counts do."""
         self._tally.add(name, row)
-        self._known.add(name, row)
+        if self._settings.baseline is not None:
+            self._known.add(name, row)
         if not row.is_plain_pass:
             self.diagnosis.rows.add(row)
 

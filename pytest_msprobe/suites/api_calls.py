@@ -1,19 +1,62 @@
-"""What the suites that run API calls on a device share: how items are named, placed, run and explained."""
+"""What the suites that run API calls on a device share: how calls are grouped, named, placed, run and explained."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
-from msprobe_collector.dump_format import ApiName, Direction, name_fault, parse_api_name
+from msprobe_collector.dump_format import (
+    DIRECTIONS,
+    ApiName,
+    Direction,
+    is_cell_record,
+    is_optimizer_record,
+    name_fault,
+    parse_api_name,
+    split_record_name,
+)
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.engines.protocol import own_device
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.suites.contract import Group, Placement, Record, Suite, place_in
-from pytest_msprobe.suites.grouping import RECORD, direction_and_device
+from pytest_msprobe.suites.contract import Group, Placement, Record, Suite, escape, place_in
 from pytest_msprobe.suites.options import DeviceOptions
 from pytest_msprobe.verdicts import StepPosition, Verdict
+
+#: Part of the node id of a record that has no valid name.
+RECORD = "record"
+
+
+def group_api_calls(names: Iterable[str], devices: Sequence[str] = ()) -> Iterator[Group]:
+    """One group per API call, in the order of their first records, then one per record without a valid name.
+
+    Args:
+        names: of the records; those of Cells and optimizers are left out.
+        devices: each of which has records of its own, `forward-device3`; () for records of no particular one.
+    """
+    calls: dict[str, list[Direction]] = {}
+    invalid = []
+    for name in names:
+        if is_cell_record(name) or is_optimizer_record(name):
+            continue
+        found = split_record_name(name)
+        if found is not None:
+            calls.setdefault(found[0], []).append(found[1])
+        else:
+            invalid.append(name)
+    endings = [f"-device{escape(device)}" for device in devices] or [""]
+    for call, directions in calls.items():
+        parts = [part for part in DIRECTIONS if part in directions]
+        yield Group(escape(call), call, tuple(f"{part}{ending}" for ending in endings for part in parts))
+    for name in invalid:
+        yield Group(escape(name), name, (RECORD,))
+
+
+def direction_and_device(part: str) -> tuple[str, str]:
+    """(direction, device) of a part: `("forward", "3")` of `forward-device3`; "" for no device."""
+    direction, _, device = part.partition("-device")
+    return direction, device
 
 
 class ApiCallSuite(Suite):

@@ -1,20 +1,12 @@
-"""Records of a dump as groups: of every kind, Cells too, or API calls alone, and what judging a call may cost."""
+"""Records of a dump as groups, of every kind, Cells too, and what judging a call may cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from msprobe_collector.dump_format import (
-    DIRECTIONS,
-    ApiName,
-    Direction,
-    Dump,
-    is_cell_record,
-    is_optimizer_record,
-    split_record_name,
-)
+from msprobe_collector.dump_format import DIRECTIONS, ApiName, Dump
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.contract import Group, Record, escape
 
@@ -58,41 +50,6 @@ def api_of(operation: Operation) -> ApiName:
     """The name that hooks get: of a Cell or another record, its first word is the type."""
     kind, _, rest = operation.name.partition(".")
     return ApiName(kind, rest or operation.name, int(operation.number) if operation.number.isdecimal() else 0)
-
-
-#: Part of the node id of a record that has no valid name.
-RECORD = "record"
-
-
-def group_api_calls(names: Iterable[str], devices: Sequence[str] = ()) -> Iterator[Group]:
-    """One group per API call, in the order of their first records, then one per record without a valid name.
-
-    Args:
-        names: of the records; those of Cells and optimizers are left out.
-        devices: each of which has records of its own, `forward-device3`; () for records of no particular one.
-    """
-    calls: dict[str, list[Direction]] = {}
-    invalid = []
-    for name in names:
-        if is_cell_record(name) or is_optimizer_record(name):
-            continue
-        found = split_record_name(name)
-        if found is not None:
-            calls.setdefault(found[0], []).append(found[1])
-        else:
-            invalid.append(name)
-    endings = [f"-device{escape(device)}" for device in devices] or [""]
-    for call, directions in calls.items():
-        parts = [part for part in DIRECTIONS if part in directions]
-        yield Group(escape(call), call, tuple(f"{part}{ending}" for ending in endings for part in parts))
-    for name in invalid:
-        yield Group(escape(name), name, (RECORD,))
-
-
-def direction_and_device(part: str) -> tuple[str, str]:
-    """(direction, device) of a part: `("forward", "3")` of `forward-device3`; "" for no device."""
-    direction, _, device = part.partition("-device")
-    return direction, device
 
 
 #: Calls that do much more than touch each element: every output element costs a row of the first input.

@@ -31,7 +31,7 @@ from pytest_msprobe.cases.edge_cases import EDGE_CASES, WITH_GRADIENTS, edge_cas
 from pytest_msprobe.engines.protocol import DeviceSpecification
 from pytest_msprobe.engines.selection import NO_TORCH, EngineChoice, Engines
 from pytest_msprobe.reports.csv_pair import CsvPair
-from pytest_msprobe.suites.api_calls import ApiCallSuite
+from pytest_msprobe.suites.api_calls import RECORD, ApiCallSuite, group_api_calls
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -43,7 +43,7 @@ from pytest_msprobe.suites.contract import (
     file_id,
     refuse_unused,
 )
-from pytest_msprobe.suites.grouping import RECORD, estimate_cost, group_api_calls
+from pytest_msprobe.suites.grouping import estimate_cost
 from pytest_msprobe.suites.precheck.answer import PrecheckSummary
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from pytest_msprobe.suites.precheck.options import (

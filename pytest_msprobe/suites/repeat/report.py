@@ -16,7 +16,7 @@ from pytest_msprobe.diagnosis import AtFault, Diagnosis, RunRows
 from pytest_msprobe.diagnosis.from_rows import short_source
 from pytest_msprobe.diagnosis.value import CONFIDENCES
 from pytest_msprobe.reports.csv_pair import WORDS
-from pytest_msprobe.suites.grouping import direction_and_device
+from pytest_msprobe.suites.api_calls import direction_and_device
 from pytest_msprobe.suites.table_report import TableReport
 from pytest_msprobe.verdicts import VerdictRow
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from msprobe_collector.dump_format import Direction
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.suites.api_calls import ApiCallSuite
+from pytest_msprobe.suites.api_calls import ApiCallSuite, direction_and_device, group_api_calls
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -18,7 +18,7 @@ from pytest_msprobe.suites.contract import (
     SuiteReport,
     escape,
 )
-from pytest_msprobe.suites.grouping import direction_and_device, estimate_cost, group_api_calls
+from pytest_msprobe.suites.grouping import estimate_cost
 from pytest_msprobe.suites.repeat.options import RepeatSettings
 from pytest_msprobe.suites.repeat.report import RepeatReport
 from pytest_msprobe.verdicts import Figure, Verdict
