@@ -10,8 +10,8 @@ import pytest
 
 from pytest_msprobe.reports.junit import PropertyPlugin, are_read
 from pytest_msprobe.reports.resume import EarlierRun, ResumeError, resume
+from pytest_msprobe.run.answering import write_refusal
 from pytest_msprobe.run.baseline import BaselineForWorkers, baseline_header
-from pytest_msprobe.run.diagnosing import write_refusal
 from pytest_msprobe.run.dump_folders import DumpFolder, judged_in, plain_folders
 from pytest_msprobe.run.record_index import RecordIndex
 from pytest_msprobe.run.reporting import register_reports

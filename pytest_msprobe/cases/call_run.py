@@ -53,7 +53,7 @@ def attempt(action: Callable[[], _Result]) -> _Result | Unsupported | CapturedEr
         problem = str(error)
     except Exception as error:
         return CapturedError(text_of(error), place_of(error))
-    raise NotJudged("error", problem)
+    raise NotJudged("error", problem, is_unreadable=True)
 
 
 class CallRun:

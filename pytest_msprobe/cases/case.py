@@ -233,7 +233,7 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
         positional, keywords, notes = source.arguments(name, forward)
         attributes = source.attributes(name, forward)
     except DumpError as error:
-        raise NotJudged("error", str(error)) from None
+        raise NotJudged("error", str(error), is_unreadable=True) from None
     except Unsupported as error:
         raise NotJudged("skip", str(error)) from None
     except MemoryError:
@@ -283,7 +283,7 @@ def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
     try:
         incoming = source.incoming(str(case.api), case.backward.incoming, case.forward.outputs)
     except DumpError as error:
-        raise NotJudged("error", str(error)) from None
+        raise NotJudged("error", str(error), is_unreadable=True) from None
     for array in incoming:
         _protect(array)
     return incoming

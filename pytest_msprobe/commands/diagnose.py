@@ -13,19 +13,19 @@ from typing import TextIO
 from msgspec import structs
 
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.answers import About, Answer, Finding, Gap, NextStep, Place, with_findings
+from pytest_msprobe.answers.about import about_of
+from pytest_msprobe.answers.file import check_replaceable, to_json, write_answer
+from pytest_msprobe.answers.words import lines as lines_of
 from pytest_msprobe.commands.common import check_place, stated_errors
 from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
 from pytest_msprobe.diagnose.planning import Step, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
 from pytest_msprobe.diagnose.setup import looks_wrong, set_up_differently, with_derivatives, with_suspicions
-from pytest_msprobe.diagnosis import CannotSay, Diagnosis, NextStep
-from pytest_msprobe.diagnosis.file import check_replaceable, write_diagnosis
-from pytest_msprobe.diagnosis.value import headline
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.suites.registry import suite_class
 
-#: Exit codes: of an answer, where nothing could be judged, and where what was named is no dump.
-_CODES = {"fault": 1, "rounding": 0, "equal": 0, "not_judged": 5}
+#: Exit code where what was named is no dump.
 _UNUSABLE = 4
 #: Dumps of which fewer shapes are the same are not of one model.
 _LEAST_SHARE = 0.3
@@ -65,18 +65,18 @@ def diagnose(arguments: argparse.Namespace) -> int:
     for option, target in (("--json", file), ("--page", arguments.page)):
         if target is not None:
             check_place(option, target)
-    found, code = _answered(arguments, talk)
+    answer, code = _answered(arguments, talk)
     if arguments.json == "-":
-        sys.stdout.write(found.to_json().decode("utf-8"))
+        sys.stdout.write(to_json(answer).decode("utf-8"))
     elif file is not None:
         with stated_errors():
-            write_diagnosis(file, found)
+            write_answer(file, answer)
     width = shutil.get_terminal_size().columns if talk.isatty() else 100
-    talk.write("\n".join(["", *found.lines(width), ""]))
+    talk.write("\n".join(["", *lines_of(answer, width), ""]))
     return code
 
 
-def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, int]:
+def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Answer, int]:
     target = look_at(arguments.dump)
     golden = look_at(arguments.golden) if arguments.golden is not None else None
     sides = [side for side in (target, golden) if side is not None]
@@ -93,43 +93,47 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
     with tempfile.TemporaryDirectory(prefix="msprobe_diagnose_") as folder:
         runner = StepRunner(Path(folder), arguments.out, with_rows=arguments.page is not None, show=_progress(talk))
         ran = _run(runner, steps, talk)
-        gaps = [CannotSay(str(path), why) for side in sides for path, why in side.unreadable.items()]
-        manifest = set_up_differently(target, golden)
-        found = summed_up(ran, manifest=manifest, gaps=gaps, has_following_steps=target.has_following_steps)
-        found = _with_own_file(found, Path(folder), arguments)
-        causes = looks_wrong(target) if golden is None else []
-        found = with_suspicions(found, causes)
+        setup = set_up_differently(target, golden)
+        answer = summed_up(ran, setup=setup, has_following_steps=target.has_following_steps)
+        answer = with_findings(
+            answer, [_unreadable(str(path), why) for side in sides for path, why in side.unreadable.items()]
+        )
+        answer = _with_own_file(answer, Path(folder), arguments)
         if golden is None:
-            found = with_derivatives(found, target)
+            answer = with_derivatives(with_suspicions(answer, looks_wrong(target)), target)
         if arguments.page is not None:
             _write_page(arguments.page, ran, talk)
-    return found, max(_exit_code(found, ran), int(bool(causes)))
+    code = next((INTERRUPTED for each in ran if each.code == INTERRUPTED), answer.exit_code)
+    return structs.replace(answer, about=_about(target, golden)), code
 
 
-def _with_own_file(found: Diagnosis, folder: Path, arguments: argparse.Namespace) -> Diagnosis:
-    """`found` with the file of --json in commands that read the answer; first how to write it, where there is none."""
+def _unreadable(path: str, why: str) -> Finding:
+    return Finding(kind="damaged", confidence="proved", place=Place(record="", operation=path), detail=why)
+
+
+def _with_own_file(answer: Answer, folder: Path, arguments: argparse.Namespace) -> Answer:
+    """`answer` with the file of --json in commands that read the answer; first how to write it, where there is none."""
     written = arguments.json not in (None, "-")
     own = arguments.json if written else "diagnosis.json"
     steps = []
-    for step in found.next:
+    for step in answer.next:
         reads = any(argument.startswith(f"{folder}/") for argument in step.arguments)
         if reads and not written:
             sides = (str(path) for path in (arguments.dump, arguments.golden) if path is not None)
-            steps.append(NextStep((*_OURS, "diagnose", *sides, "--json", own), "the file that the next command reads"))
+            steps.append(NextStep("answer file", (*_OURS, "diagnose", *sides, "--json", own)))
         own_arguments = (own if argument.startswith(f"{folder}/") else argument for argument in step.arguments)
         steps.append(structs.replace(step, arguments=tuple(own_arguments)))
-    return structs.replace(found, next=tuple(steps))
+    return structs.replace(answer, next=tuple(steps))
 
 
 def _run(runner: StepRunner, steps: list[Step], talk: TextIO) -> list[Ran]:
     ran: list[Ran] = []
     for step in steps:
-        is_open = any(each.diagnosis.outcome == "unaccounted" for each in ran if each.step.is_main)
-        faults = [each for each in ran if each.diagnosis.outcome == "fault"]
-        if step.if_clean and (is_open or faults):
+        wrong = [each for each in ran if each.answer.outcome == "wrong"]
+        if step.if_clean and wrong:
             continue
         # Nothing that another suite finds could explain more.
-        if any(fault.confidence == "proved" for each in faults for fault in each.diagnosis.at_fault):
+        if any(finding.confidence == "proved" for each in wrong for finding in each.answer.findings):
             break
         talk.write(f"{step.suite}: {step.why}, about {max(1, round(step.seconds))} s: {printable(command_of(step))}\n")
         talk.flush()
@@ -151,46 +155,36 @@ def _why_unlike(target: Holding, golden: Holding) -> str:
     return ""
 
 
-def _nothing(bad: Holding, why: str, target: Holding, golden: Holding | None) -> tuple[Diagnosis, int]:
+def _nothing(bad: Holding, why: str, target: Holding, golden: Holding | None) -> tuple[Answer, int]:
     """The answer where nothing can be judged, since of `bad`."""
     what = printable(str(bad.path))
-    why = why.removeprefix(f"{bad.path}: ")
-    found = Diagnosis(
+    answer = Answer(
         suite="diagnose",
-        outcome="not_judged",
-        headline=headline("not_judged", f"{bad.path.name or what}: {why}"),
-        cannot_say=(CannotSay(what, why),),
-        dumps=tuple(str(side.path) for side in (target, golden) if side is not None),
+        outcome="nothing judged",
+        open=(Gap(kind="refused", what=what, reason=why.removeprefix(f"{bad.path}: ")),),
+        about=_about(target, golden),
         next=_what_to_do(target, golden),
-        manifest=set_up_differently(target, golden),
+        setup=set_up_differently(target, golden),
     )
-    return found, _CODES["not_judged"] if bad.is_usable else _UNUSABLE
+    return answer, answer.exit_code if bad.is_usable else _UNUSABLE
+
+
+def _about(target: Holding, golden: Holding | None) -> tuple[About, ...]:
+    return (about_of(target.path), *(() if golden is None else (about_of(golden.path, side="golden"),)))
 
 
 def _what_to_do(target: Holding, golden: Holding | None) -> tuple[NextStep, ...]:
     missing = [str(side.path) for side in (target, golden) if side is not None and not side.path.exists()]
     if missing:
-        return (NextStep((), f"{' and '.join(missing)}: check the path, from the folder {Path.cwd()}"),)
-    arguments: tuple[str, ...]
+        return (NextStep("path", subject=f"{' and '.join(missing)}, from the folder {Path.cwd()}"),)
     if len(target.runs) > 1:
-        arguments, why = ("diagnose", *map(str, target.runs[:2])), "what both runs say, the first held to the other"
-    elif golden is not None and target.is_dump:
-        arguments, why = ("diagnose", str(target.path)), "what the first one says alone"
-    elif target.has_manifest and (golden is None or golden.has_manifest):
+        return (NextStep("both runs", (*_OURS, "diagnose", *map(str, target.runs[:2]))),)
+    if golden is not None and target.is_dump:
+        return (NextStep("alone", (*_OURS, "diagnose", str(target.path))),)
+    if target.has_manifest and (golden is None or golden.has_manifest):
         other = "GOLDEN" if golden is None else str(golden.path)
-        arguments, why = ("manifest", str(target.path), other), "how both runs are set up"
-    else:
-        return (NextStep((), "collect a step with PrecisionDebugger (docs/collecting.md), and name its dump.json"),)
-    return (NextStep((*_OURS, *arguments), why),)
-
-
-def _exit_code(found: Diagnosis, ran: list[Ran]) -> int:
-    code = chosen(ran).code
-    if any(each.code == INTERRUPTED for each in ran):
-        return INTERRUPTED
-    if found.outcome == "unaccounted":
-        return code if code in (0, 1) else 1
-    return _CODES[found.outcome]
+        return (NextStep("set-ups", (*_OURS, "manifest", str(target.path), other)),)
+    return (NextStep("collect"),)
 
 
 def _write_page(page: Path, ran: list[Ran], talk: TextIO) -> None:

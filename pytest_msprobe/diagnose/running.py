@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import structs
 
+from pytest_msprobe.answers import CONFIDENCES, Answer, Gap, TakenStep
 from pytest_msprobe.diagnose.planning import Step
-from pytest_msprobe.diagnosis import CannotSay, Diagnosis, TakenStep
-from pytest_msprobe.diagnosis.from_rows import with_gaps
-from pytest_msprobe.diagnosis.value import CONFIDENCES, headline
 
 if TYPE_CHECKING:
     import pytest
@@ -36,13 +34,13 @@ class Ran:
     Attributes:
         step: which.
         code: exit code of pytest.
-        diagnosis: its answer.
+        answer: its answer.
         rows: file of its rows; None where none were asked for.
     """
 
     step: Step
     code: int
-    diagnosis: Diagnosis
+    answer: Answer
     rows: Path | None = None
 
 
@@ -141,93 +139,46 @@ def _apart(arguments: Sequence[str]) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
-def _read(answer: Path, step: Step, said: str) -> Diagnosis:
+def _read(path: Path, step: Step, said: str) -> Answer:
     try:
-        found = msgspec.json.decode(answer.read_bytes(), type=Diagnosis)
+        return msgspec.json.decode(path.read_bytes(), type=Answer)
     except (OSError, msgspec.DecodeError):
         lines = [line for line in said.splitlines() if line.startswith("ERROR")] or said.strip().splitlines()
         why = lines[-1] if lines else "pytest ended without an answer"
-        return Diagnosis(
-            suite=step.suite,
-            outcome="not_judged",
-            headline=headline("not_judged", why),
-            cannot_say=(CannotSay("the run", why),),
-        )
-    return found
+        return Answer(suite=step.suite, outcome="nothing judged", open=(Gap(kind="refused", reason=why),))
 
 
 def chosen(ran: Sequence[Ran]) -> Ran:
     """The run whose answer explains the rest.
 
-    A fault that was computed goes before one that only differs first; where nothing is wrong the main step counts.
+    A finding that was computed goes before one that only differs first; where nothing is wrong the main step counts.
     """
-    faults = [each for each in ran if each.diagnosis.outcome == "fault"]
-    if faults:
-        return min(faults, key=_rank)
+    wrong = [each for each in ran if each.answer.outcome == "wrong"]
+    if wrong:
+        return min(wrong, key=_rank)
     main = [each for each in ran if each.step.is_main] or list(ran)
-    return min(main, key=lambda each: _OPEN.index(each.diagnosis.outcome))
-
-
-_OPEN = ("unaccounted", "rounding", "equal", "not_judged", "fault")
+    return min(main, key=lambda each: each.answer.outcome == "nothing judged")
 
 
 def _rank(ran: Ran) -> tuple[int, bool]:
-    sure = [CONFIDENCES.index(fault.confidence) for fault in ran.diagnosis.at_fault]
+    sure = [CONFIDENCES.index(finding.confidence) for finding in ran.answer.findings]
     return min(sure, default=len(CONFIDENCES)), not ran.step.is_main
 
 
-def summed_up(
-    ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[CannotSay], has_following_steps: bool = False
-) -> Diagnosis:
+def summed_up(ran: Sequence[Ran], *, setup: Sequence[str], has_following_steps: bool = False) -> Answer:
     """The answer of all runs as one; `has_following_steps`: whether a step in the dump follows on another."""
     best = chosen(ran)
-    # Rules on gradients never show that nothing is wrong.
-    open_ones = [each for each in ran if each is not best and each.step.suite != "gradients"]
-    open_ones = [each for each in open_ones if each.diagnosis.outcome in ("unaccounted", "not_judged")]
-    taking = [each for each in open_ones if _takes_praise_back(each, best, has_following_steps=has_following_steps)]
-    found = with_gaps(best.diagnosis, [_gap(each) for each in taking])
-    beside = tuple(_gap(each) for each in open_ones if each not in taking)
-    steps = [
-        TakenStep(("pytest", *each.step.arguments), each.diagnosis.outcome, each.diagnosis.headline) for each in ran
-    ]
+    # What holds from step to step cannot be judged, and need not be named, where no step follows on another.
+    beside = [each for each in ran if each is not best and (has_following_steps or not each.step.compares_steps)]
+    gaps = [gap for each in beside if each.answer.outcome != "wrong" for gap in each.answer.open[:1]]
+    answer = best.answer
+    steps = [TakenStep(("pytest", *each.step.arguments), each.answer.outcome, each.answer.headline) for each in ran]
     return structs.replace(
-        found,
-        manifest=(*manifest, *(line for line in found.manifest if line not in manifest)),
-        cannot_say=(*gaps, *found.cannot_say, *beside),
+        answer,
+        setup=(*setup, *(line for line in answer.setup if line not in setup)),
+        open=(*answer.open, *gaps),
         steps=tuple(steps),
     )
-
-
-#: Results of items that a praise never stands beside.
-_DOUBTS = ("failed", "xfailed", "xpassed")
-#: Suites that hold the values of a run to those of another one.
-_HELD = ("comparison", "sharded")
-
-
-def _takes_praise_back(open_one: Ran, best: Ran, *, has_following_steps: bool) -> bool:
-    """Whether what a run left open keeps `best` from saying that nothing is wrong (docs/two_runs.md).
-
-    It does where something failed. What was only skipped does not where `best` is about all that was recorded: a
-    comparison holds every record to one that is right, and what holds from step to step cannot be judged where no step
-    follows on another.
-    """
-    found = open_one.diagnosis
-    if found.at_fault or any(found.counts.get(word) for word in _DOUBTS):
-        return True
-    if best.step.suite in _HELD:
-        return not open_one.step.compares_steps and open_one.step.suite != "precheck"
-    return not open_one.step.compares_steps or has_following_steps
-
-
-def _gap(ran: Ran) -> CannotSay:
-    return CannotSay(f"in the suite {ran.step.suite}", _why(ran.diagnosis))
-
-
-def _why(found: Diagnosis) -> str:
-    if not found.cannot_say:
-        return found.headline.partition(": ")[2]
-    first = found.cannot_say[0]
-    return f"{first.what}: {first.why}"
 
 
 def command_of(step: Step) -> str:

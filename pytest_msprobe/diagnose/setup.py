@@ -8,35 +8,28 @@ from msgspec import structs
 
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.manifest import read_manifest
+from pytest_msprobe.answers import Answer, Finding, Gap, Place, with_open
 from pytest_msprobe.diagnose.looking import Holding
-from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis
-from pytest_msprobe.diagnosis.from_rows import headline_of
 from pytest_msprobe.manifests.alone import suspicions
 from pytest_msprobe.manifests.folders import manifests_in, paired
 from pytest_msprobe.manifests.text import sentences_of
 
 
-def looks_wrong(holding: Holding) -> list[AtFault]:
+def looks_wrong(holding: Holding) -> list[Finding]:
     """What looks wrong in the manifests of one run, each thing once."""
-    found = manifests_in(holding.path) if holding.has_manifest else []
-    causes: dict[str, AtFault] = {}
-    for one in found:
-        for line in _suspicions(one.path):
+    causes: dict[str, Finding] = {}
+    for manifest in manifests_in(holding.path) if holding.has_manifest else []:
+        for line in _suspicions(manifest.path):
+            steps = () if manifest.step is None else (manifest.step,)
             known = causes.get(line)
-            steps = () if one.step is None else (one.step,)
             if known is not None:
-                causes[line] = structs.replace(known, count=known.count + 1, steps=(*known.steps, *steps))
+                place = structs.replace(known.place, steps=(*known.place.steps, *steps))
+                causes[line] = structs.replace(known, count=known.count + 1, place=place)
                 continue
-            name, colon, values = line.partition(": ")
-            causes[line] = AtFault(
-                id=str(one.path),
-                record=values or name,
-                kind="manifest",
-                confidence="possible",
-                name=line if len(line) < _LONGEST else name,
-                sentence=f"run.json says so{f' of {values}' if colon else ''}",
-                steps=steps,
-                ranks=() if one.rank is None else (one.rank,),
+            ranks = () if manifest.rank is None else (manifest.rank,)
+            place = Place(record="", operation="the set-up", steps=steps, ranks=ranks)
+            causes[line] = Finding(
+                id=str(manifest.path), kind="manifest", confidence="possible", place=place, detail=line
             )
     return list(causes.values())
 
@@ -49,31 +42,21 @@ def _suspicions(path: Path) -> list[str]:
         return []
 
 
-#: Sentences up to this length stand whole in the headline.
-_LONGEST = 60
-
-
-def with_suspicions(found: Diagnosis, causes: list[AtFault]) -> Diagnosis:
-    """`found`, and what looks wrong in the manifest: nothing is called right before that is looked at."""
+def with_suspicions(answer: Answer, causes: list[Finding]) -> Answer:
+    """`answer`, and what looks wrong in the manifest, behind what was shown and before all else."""
     if not causes:
-        return found
-    at_fault = (*found.at_fault, *causes) if found.outcome == "fault" else (*causes, *found.at_fault)
-    if found.outcome == "fault":
-        return structs.replace(found, at_fault=at_fault)
-    return structs.replace(
-        found, outcome="unaccounted", at_fault=at_fault, headline=headline_of("unaccounted", at_fault)
-    )
+        return answer
+    shown = answer.findings if answer.outcome == "wrong" else ()
+    return structs.replace(answer, outcome="wrong", findings=(*shown, *causes))
 
 
-def with_derivatives(found: Diagnosis, holding: Holding) -> Diagnosis:
-    """`found` of one run, which says that derivatives of scripts' own functions were not judged."""
+def with_derivatives(answer: Answer, holding: Holding) -> Answer:
+    """`answer` of one run, which says that derivatives of scripts' own functions were not judged."""
     frames = [frame for dump in holding.dumps for frame in dump.stacks.written_backwards()]
     if not frames:
-        return found
-    first = f"{Path(frames[0].file).name}:{frames[0].line}"
-    why = "its calls are judged, not whether they are the derivative; compare with a run without it"
-    note = CannotSay(f"the backward that the script defines itself, at {first}", why)
-    return structs.replace(found, cannot_say=(note, *found.cannot_say))
+        return answer
+    first = f"the backward that the script defines itself, at {Path(frames[0].file).name}:{frames[0].line}"
+    return with_open(answer, [Gap(kind="derivative", what=first)])
 
 
 def set_up_differently(target: Holding, golden: Holding | None) -> tuple[str, ...]:

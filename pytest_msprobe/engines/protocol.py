@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, Ty
 
 from msprobe_collector.dump_format import ApiName, Dtype, dtype_of_array, find_dtype
 from pytest_msprobe.apis.operators import refused_argument
+from pytest_msprobe.verdicts import UNREADABLE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,12 +53,19 @@ Ending = Literal["error", "skip"]
 
 
 class NotJudged(Exception):
-    """An API call cannot be judged: the verdict on it and why. Raised only where no array is held."""
+    """An API call cannot be judged: the verdict on it and why. Raised only where no array is held.
 
-    def __init__(self, status: Ending, message: str) -> None:
+    Attributes:
+        status: of the verdict.
+        message: the reason, in one line.
+        properties: of the verdict: that the dump cannot be read there.
+    """
+
+    def __init__(self, status: Ending, message: str, *, is_unreadable: bool = False) -> None:
         super().__init__(message)
         self.status: Ending = status
         self.message = message
+        self.properties = ((UNREADABLE, "dump"),) if is_unreadable else ()
 
 
 def output_label(path: tuple[int | str, ...]) -> str:

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from msprobe_collector.dump_format.values import counted, printable
-from pytest_msprobe.diagnosis import Diagnosis
+from pytest_msprobe.answers import Answer
+from pytest_msprobe.answers.words import said, sentence_of, text_of
 from pytest_msprobe.reports.terminal import OUTCOME_WORDS
 from pytest_msprobe.suites.contract import CallNames, Suite
 from pytest_msprobe.verdicts import Figure, OutputRow, RowCounts, VerdictRow
@@ -199,7 +200,7 @@ class Summary(RowCounts):
                 if value is not None:
                     worst[figure.name] = figure.worse_of(value, worst.get(figure.name))
 
-    def markup(self, header: Sequence[str], passes: str, answer: Diagnosis | None = None) -> str:
+    def markup(self, header: Sequence[str], passes: str, answer: Answer | None = None) -> str:
         """The summary as one block.
 
         Args:
@@ -259,16 +260,16 @@ class Summary(RowCounts):
         yield "</table></div></details>"
 
 
-def _answer_parts(answer: Diagnosis) -> Iterator[str]:
-    """The headline, the first causes and the first command."""
+def _answer_parts(answer: Answer) -> Iterator[str]:
+    """The headline, the first causes, what was not judged and the first command."""
+    answer = said(answer)
     # pytest-html's own headlines are not shown, so that this is none by its tag.
-    headline = f'<p class="msprobe-answer msprobe-{answer.outcome}" role="heading" aria-level="2">'
-    yield f"{headline}{text(answer.headline)}</p><ul>"
-    for cause in answer.at_fault[:_CAUSES]:
-        source = f", at <code>{text(cause.source)}</code>" if cause.source else ""
-        yield f"<li><b>{text(cause.name)}</b>: {text(cause.sentence.rstrip('.'))}{source}"
-    if len(answer.at_fault) > _CAUSES:
-        yield f"<li>and {counted(len(answer.at_fault) - _CAUSES, 'more causes')}"
+    style = answer.outcome.partition(" ")[0]
+    yield f'<p class="msprobe-answer msprobe-{style}" role="heading" aria-level="2">{text(answer.headline)}</p><ul>'
+    yield from (f"<li>{text(sentence_of(finding))}" for finding in answer.findings[:_CAUSES])
+    if len(answer.findings) > _CAUSES:
+        yield f"<li>and {counted(len(answer.findings) - _CAUSES, 'more causes')}"
+    yield from (f"<li>not judged: {text(text_of(gap))}" for gap in answer.open[:1])
     if command := next((step for step in answer.next if step.arguments), None):
         yield f"<li>next: <code>{text(command)}</code>"
     yield "</ul>"
@@ -292,7 +293,7 @@ class HtmlPage:
         header: Callable[[], list[str]],
         markup: Callable[[], str],
         names: CallNames,
-        answer: Callable[[], Diagnosis | None] = lambda: None,
+        answer: Callable[[], Answer | None] = lambda: None,
     ) -> None:
         """A page that shows, folds or omits `passes` of `suite`, whose groups are called by `names`.
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from msprobe_collector.dump_format.values import counted, printable
-from pytest_msprobe.diagnosis import Diagnosis
+from pytest_msprobe.answers import EXIT_CODES, Answer, Outcome
+from pytest_msprobe.answers.words import lines as lines_of
 from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import FILE_WIDTH, Line, VerdictCounts, wrapped
+from pytest_msprobe.run.answering import RunAnswering, write_refusal
 from pytest_msprobe.run.baseline import BaselineReport, fault_keys
-from pytest_msprobe.run.diagnosing import RunDiagnosis, write_refusal
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.terminal import Progress, in_short, limited_failures, width_of
@@ -29,7 +30,7 @@ from pytest_msprobe.support import place_of, version_of
 from pytest_msprobe.verdicts import VerdictRow
 
 #: Colours of the answer.
-_COLOURS = {"fault": "red", "unaccounted": "yellow", "rounding": "green", "equal": "green", "not_judged": "yellow"}
+_COLOURS: dict[Outcome, str] = {"right": "green", "wrong": "red", "nothing judged": "yellow"}
 
 
 class VerdictObservers:
@@ -85,7 +86,7 @@ class RunPage:
         self._folder = self._folder or tempfile.TemporaryDirectory(prefix="msprobe_rows_")
         return Path(self._folder.name) / "rows.jsonl"
 
-    def write(self, rows: Path, answer: Diagnosis | None) -> None:
+    def write(self, rows: Path, answer: Answer | None) -> None:
         """Write it, with the answer of the run. Raises OSError."""
         try:
             write_page(self.path, [rows] if rows.exists() else [], {self._suite.name: type(self._suite)}.get, answer)
@@ -94,8 +95,8 @@ class RunPage:
                 self._folder.cleanup()
 
 
-def started_as(config: pytest.Config) -> dict[str, object]:
-    """Command line, folder and version of the run.
+def started_as(config: pytest.Config, limits: Mapping[str, float]) -> dict[str, object]:
+    """Command line, folder and version of the run, and the limits of its standard.
 
     Stored in the first row so that the page can print a command that repeats records.
     """
@@ -103,6 +104,7 @@ def started_as(config: pytest.Config) -> dict[str, object]:
         "arguments": [str(argument) for argument in config.invocation_params.args],
         "folder": str(config.invocation_params.dir),
         "version": version_of("pytest-msprobe"),
+        "limits": dict(limits),
     }
 
 
@@ -132,7 +134,7 @@ class ReportPlugin:
     Attributes:
         names: how reports call the groups of the run.
         answer: what the run amounts to, once it has ended; None before, and of a run that only collects.
-        diagnosis: collects what makes the answer.
+        answering: collects what makes the answer.
     """
 
     def __init__(
@@ -161,9 +163,9 @@ class ReportPlugin:
         self.names = names_of(suite)
         self._tally = VerdictCounts(suite=suite)
         self._known = BaselineReport(config, settings)
-        self.diagnosis = RunDiagnosis(config, settings, suite, self._tally)
+        self.answering = RunAnswering(config, settings, suite, self._tally)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
-        self.answer: Diagnosis | None = None
+        self.answer: Answer | None = None
         self._done = 0
         self._open_groups: dict[str, list[VerdictRow]] = {}
         self._problems: dict[str, str] = {}
@@ -246,13 +248,13 @@ class ReportPlugin:
         if self._lines is not None:
             try:
                 self._lines.append_corrections(self._report.levels())
-                partial = self.diagnosis.why_partial(self._missing(session))
+                partial = self.answering.why_partial(self._missing(session))
                 self._lines.attach(self._report.answers(), fault_keys(self._report), self._known.known_of_run, partial)
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
         self._known.finish(session, self._report)
-        self.answer = self._diagnose(session)
+        self.answer = self._answered(session)
         if self._page is not None and self._jsonl_path is not None:
             try:
                 self._page.write(self._jsonl_path, self.answer)
@@ -264,7 +266,7 @@ class ReportPlugin:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note what could not be collected."""
         if report.failed:
-            self.diagnosis.add_unread(report.nodeid, report.longreprtext)
+            self.answering.add_unread(report.nodeid, report.longreprtext)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
@@ -322,13 +324,13 @@ class ReportPlugin:
             terminalreporter.write_line(printable(text), red=True)
 
     def _write_answer(self, terminalreporter: pytest.TerminalReporter, findings: Sequence[str], width: int) -> None:
-        """The diagnosis, and below it what it does not say; all findings of the suite with -v."""
+        """The answer, and below it what it does not say; all findings of the suite with -v."""
         answer, is_verbose = self.answer, terminalreporter.verbosity > 0
         told = findings if answer is None or is_verbose else list(self._report.facts())
         if answer is None and not told:
             return
         terminalreporter.section(f"msprobe {self._suite.name}")
-        lines = answer.lines(width or FILE_WIDTH) if answer is not None else []
+        lines = lines_of(answer, width or FILE_WIDTH) if answer is not None else []
         if answer is not None:
             terminalreporter.write_line(lines[0], bold=True, **{_COLOURS[answer.outcome]: True})
         for text in lines[1:]:
@@ -344,7 +346,7 @@ class ReportPlugin:
             yield Line(f"resumed: {len(self._earlier.rows)} of these verdicts are from the earlier run")
             if self._earlier.note:
                 yield Line(f"resumed: {self._earlier.note}", "yellow")
-        told = self.answer.at_fault[0].record if self.answer is not None and self.answer.at_fault else ""
+        told = self.answer.findings[0].place.record if self.answer is not None and self.answer.findings else ""
         yield from self._tally.lines(verbosity, width, told)
         yield from map(Line, self._known.lines())
 
@@ -352,8 +354,8 @@ class ReportPlugin:
         files = [*self._report.files()]
         if self._lines is not None and self._shows_rows:
             files.append(("rows", self._lines.path))
-        if self.diagnosis.path is not None and self.diagnosis.option not in self._problems:
-            files.append(("diagnosis", self.diagnosis.path))
+        if self.answering.path is not None and self.answering.option not in self._problems:
+            files.append(("answer", self.answering.path))
         if self._page is not None and self._page.option not in self._problems:
             files.append(("page", self._page.path))
         if files and is_apart:
@@ -399,33 +401,32 @@ class ReportPlugin:
             return pytest.ExitCode.INTERNAL_ERROR
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return code
-        if self._problems or self._tally.failed or self._known.unknown_fault(self._report) or self._gaps():
+        if self._problems:
             return pytest.ExitCode.TESTS_FAILED
-        if self._is_empty or self._is_untested:
-            return pytest.ExitCode.NO_TESTS_COLLECTED
-        is_complete = self._earlier is not None and self._tally.total
-        return pytest.ExitCode.OK if is_complete else code
+        if self.answer is None or not (self._tally.total or self.answer.findings):
+            return code
+        if self.answer.outcome == "nothing judged" and self._settings.allows_empty:
+            return pytest.ExitCode.OK
+        return EXIT_CODES[self.answer.outcome]
 
-    def _diagnose(self, session: pytest.Session) -> Diagnosis | None:
+    def _answered(self, session: pytest.Session) -> Answer | None:
         """Say in one value what the run amounts to, and write it where that was asked for; None of no run."""
-        code = self._exit_code(int(session.exitstatus))
         if self._config.option.collectonly:
             write_refusal(self._config, "--collect-only judges nothing")
             return None
-        found = self.diagnosis.complete(
+        answer = self.answering.complete(
             self._report,
             fault=self._known.unknown_fault(self._report),
             known=self._known.known_of_run,
-            gaps=[line.strip() for line in self._gaps()[1:]],
+            damage=[line.strip() for line in self._gaps()[1:]],
             is_judged=bool(self._tally.judged) and not self._report.untested(),
-            is_bad=code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED),
             missing=self._missing(session),
         )
         try:
-            self.diagnosis.write()
+            self.answering.write()
         except OSError as error:
-            self._fail(self.diagnosis.option, "", error)
-        return found
+            self._fail(self.answering.option, "", error)
+        return answer
 
     def _missing(self, session: pytest.Session) -> int:
         """How many items a run that was ended early did not get to."""
@@ -438,7 +439,7 @@ class ReportPlugin:
         if self._settings.baseline is not None:
             self._known.add(name, row)
         if not row.is_plain_pass:
-            self.diagnosis.rows.add(row)
+            self.answering.rows.add(row)
 
     def _stream(self, name: str, row: VerdictRow) -> None:
         option = f"--msprobe-jsonl={self._jsonl_path}"
@@ -450,7 +451,7 @@ class ReportPlugin:
                 return
             self._lines = self._lines or JsonLines(self._jsonl_path, appends=self._appends)
             if not self._names_its_start and row.run is None:
-                row = replace(row, run={**started_as(self._config), "header": self._header()})
+                row = replace(row, run={**started_as(self._config, self._suite.limits()), "header": self._header()})
                 self._names_its_start = True
             self._lines.write(name, row)
         except OSError as error:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_msprobe.diagnosis.from_rows import how_wrong
-from pytest_msprobe.diagnosis.value import abridged
+from pytest_msprobe.answers.answer import abridged
+from pytest_msprobe.answers.words import how_far
 from pytest_msprobe.verdicts import EXPLAINED, VerdictRow
 
 _PLUGIN = "logging-plugin"
@@ -85,7 +85,10 @@ def width_of(terminal: pytest.TerminalReporter) -> int:
 
 def in_short(row: VerdictRow) -> str:
     """How wrong a failed record is, in a few words."""
-    return how_wrong(row.worst) or abridged(row.message.partition("\n")[0], _SHORT)
+    worst = row.worst
+    if worst is None or worst.status != "error":
+        return abridged(row.message.partition("\n")[0], _SHORT)
+    return worst.pattern or how_far(worst.figures) or abridged(worst.message, _SHORT)
 
 
 class Progress:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import pytest
 
     from msprobe_collector.dump_format import Frame
-    from pytest_msprobe.diagnosis import Diagnosis, RunRows
-    from pytest_msprobe.diagnosis.value import Confidence, Outcome
+    from pytest_msprobe.answers import Answer, Confidence, RunRows
 
 
 class SuiteError(Exception):
@@ -147,9 +146,9 @@ class RowSummary:
         """Whether the findings say that something is wrong, item or not; asked after `lines`."""
         return False
 
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
-        """The answer as `SuiteReport.diagnosis` gives it, by default what the rows say alone; asked after `lines`."""
-        return rows.diagnosis()
+    def answer(self, rows: RunRows) -> Answer:
+        """The answer as `SuiteReport.answer` gives it, by default what the rows say alone; asked after `lines`."""
+        return rows.answer()
 
 
 class SuiteReport:
@@ -184,11 +183,11 @@ class SuiteReport:
         return self.summary.lines()
 
     def facts(self) -> Iterable[str]:
-        """What of the findings the diagnosis does not say, for the terminal, which prints the diagnosis above them."""
+        """What of the findings the answer does not say, for the terminal, which prints the answer above them."""
         return self.findings()
 
     def tells(self, row: VerdictRow) -> bool:
-        """Whether the diagnosis says all that the failure of this record says, so that the terminal need not twice."""
+        """Whether the answer says all that the failure of this record says, so that the terminal need not twice."""
         return False
 
     def files(self) -> Iterable[tuple[str, Path]]:
@@ -215,9 +214,9 @@ class SuiteReport:
         """Pictures for the HTML page, between its summary and its table."""
         return self.summary.markup()
 
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
+    def answer(self, rows: RunRows) -> Answer:
         """The answer of the run, once the files are complete."""
-        return self.summary.diagnosis(rows)
+        return self.summary.answer(rows)
 
 
 class Suite(ABC):
@@ -239,9 +238,8 @@ class Suite(ABC):
         call_names_are_unique: whether the calls of files in one folder have different names.
         figures: numbers of an output, in the order of their columns; the first ones stand in the summary.
         severity_figures: the figures whose sum pictures show, `ratio` where there is one: 1 is then the limit.
-        passing: outcome of the diagnosis of a run in which every record was judged and passed; `rounding` and `equal`
-            are for suites that show it.
-        certainty: how sure a failure is, in the diagnosis.
+        passing: what a pass shows, a kind of `answers.Measure`; `passed` claims nothing more.
+        certainty: how sure a failure is, in the answer.
         excuses: whether it expects failures (xfailed) of records that inherit what is wrong.
         summary: what finished rows amount to, from them alone.
     """
@@ -253,7 +251,7 @@ class Suite(ABC):
     call_names_are_unique: ClassVar[bool] = False
     figures: ClassVar[tuple[Figure, ...]] = ()
     severity_figures: ClassVar[tuple[str, ...]] = ("ratio",)
-    passing: ClassVar[Outcome] = "unaccounted"
+    passing: ClassVar[str] = "passed"
     certainty: ClassVar[Confidence] = "likely"
     excuses: ClassVar[bool] = False
     summary: ClassVar[type[RowSummary]] = RowSummary
@@ -356,6 +354,10 @@ class Suite(ABC):
     def header(self) -> list[str]:
         """Lines above a run: what is judged, on what, against what."""
         return [f"msprobe: {self._shown_files()}: {self.title}"]
+
+    def limits(self) -> Mapping[str, float]:
+        """The limits of the standard, by figure, where passes are within these; asked on the process that writes."""
+        return {}
 
     def _shown_files(self, noun: str = "dumps") -> str:
         """The only file of the run, or how many there are."""

@@ -21,7 +21,8 @@ from xml.etree import ElementTree
 
 from contract_samples import Sample
 
-from pytest_msprobe.diagnosis.value import SCHEMA_FILE
+from pytest_msprobe.answers import EXIT_CODES
+from pytest_msprobe.answers.answer import SCHEMA_FILE
 
 HERE = Path(__file__).parent
 #: The test extra's own plugins are not part of a user's run.
@@ -152,7 +153,7 @@ class Run:
         ]
 
     @cached_property
-    def diagnosis(self) -> dict[str, Any]:
+    def answer(self) -> dict[str, Any]:
         """The answer of the run, held to its JSON Schema."""
         encoded = (self.out / "diagnosis.json").read_bytes()
         assert len(encoded) <= 4096
@@ -364,28 +365,29 @@ def assert_whole(run: Run, ids: Iterable[str]) -> None:
 
 
 def assert_told(run: Run) -> None:
-    """The diagnosis of `run` says what its rows say, and claims no more."""
-    found, outcomes = run.diagnosis, [row["outcome"] for row in run.rows]
-    assert found["counts"] == dict(Counter(outcomes))
-    assert "diagnosis" not in [each["what"].partition("the ")[2] for each in found["cannot_say"]], found["cannot_say"]
-    if all(row["status"] == "skip" for row in run.rows):
-        assert found["outcome"] == "not_judged"
-    elif "failed" in outcomes:
-        assert found["outcome"] in ("fault", "unaccounted")
-        assert found["at_fault"] or found["cannot_say"]
-    if found["outcome"] in ("equal", "rounding"):
-        assert not {"failed", "skipped"} & {*outcomes}, "nothing is wrong is said of more than what was judged"
-    for fault in found["at_fault"]:
+    """The answer of `run` says what its rows say, and its exit code is the one of its outcome."""
+    answer, outcomes = run.answer, [row["outcome"] for row in run.rows]
+    assert answer["counts"] == dict(Counter(outcomes))
+    assert "run" not in [finding["kind"] for finding in answer["findings"]], answer["findings"]
+    if all(row["status"] == "skip" for row in run.rows) and not answer["findings"]:
+        assert answer["outcome"] == "nothing judged"
+    if "failed" in outcomes:
+        assert (answer["outcome"], bool(answer["findings"])) == ("wrong", True)
+    if answer["outcome"] == "right":
+        assert "failed" not in outcomes
+    for finding in answer["findings"]:
         # With --lf the first origin of NaN may not be an item of this run.
-        assert fault["id"].partition("::")[0] in {node_id.partition("::")[0] for node_id in run.by_id}
+        files = {node_id.partition("::")[0] for node_id in run.by_id}
+        assert not finding["id"] or finding["id"].partition("::")[0] in files
     if skipped := [row for row in run.rows if row["status"] == "skip"]:
-        assert found["cannot_say"] or found["suite"] == "overflow", skipped
-    if found["outcome"] != "not_judged" and run.exit_code == 0:
-        assert found["outcome"] != "fault"
+        assert answer["open"] or answer["suite"] == "overflow", skipped
+    is_accepted = answer["outcome"] == "nothing judged" and run.exit_code == 0  # by --msprobe-allow-empty
+    if run.exit_code in EXIT_CODES.values() and not is_accepted:
+        assert run.exit_code == EXIT_CODES[answer["outcome"]], run.text
 
 
-def comparable_diagnosis(run: Run) -> dict[str, Any]:
-    """The diagnosis of a run without its folder and its command line."""
-    text = json.dumps({key: value for key, value in run.diagnosis.items() if key != "next"})
+def comparable_answer(run: Run) -> dict[str, Any]:
+    """The answer of a run without its folder and its command line."""
+    text = json.dumps({key: value for key, value in run.answer.items() if key not in ("next", "about")})
     found: dict[str, Any] = json.loads(text.replace(str(run.folder), ""))
     return found

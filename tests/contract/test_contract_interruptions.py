@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from contract_runs import Run, Workspace, comparable, comparable_diagnosis, judge_that, read_rows
+from contract_runs import Run, Workspace, comparable, comparable_answer, judge_that, read_rows
 from slow_parameters import WITH_WORKERS
 
 pytestmark = pytest.mark.one_suite
@@ -28,8 +28,7 @@ def test_ctrl_c_keeps_the_rows_so_far(workspace: Workspace, plain: Run, workers:
     assert len(run.rows) == len(run.outcomes) >= 3
     assert {row["node_id"]: row["outcome"] for row in run.rows} == run.outcomes
     assert middle(plain) not in run.by_id
-    assert run.diagnosis["outcome"] in ("fault", "unaccounted")
-    assert "the run ended before them" in [each["why"] for each in run.diagnosis["cannot_say"]]
+    assert "unfinished" in [gap["kind"] for gap in run.answer["open"]]
     found, usual = comparable(run.rows, run.folder), comparable(plain.rows, plain.folder)
     assert found == {node_id: usual[node_id] for node_id in found}
 
@@ -42,10 +41,8 @@ def test_a_killed_run_is_continued(
     killed = workspace.run_until("reached", *workers, conftest=conftest, send=signal.SIGKILL, rows=3)
     done = [row["node_id"] for row in killed.rows]
     assert 3 <= len(done) < len(plain.rows)
-    assert (killed.diagnosis["outcome"], killed.diagnosis["headline"]) == (
-        "not_judged",
-        "Not judged: the run has not ended",
-    )
+    assert killed.answer["outcome"] == "nothing judged"
+    assert killed.answer["headline"] == "Nothing judged: the run has not ended"
     (workspace.folder / "go").touch()
     rows = killed.out / "rows.jsonl"
     again = workspace.run(f"--msprobe-resume={rows}", *workers, conftest=conftest, out=killed.out.name)
@@ -56,7 +53,7 @@ def test_a_killed_run_is_continued(
     assert len(again.outcomes) <= len(plain.rows) - len(done) + 1 + len(workers)
     assert (again.summary, again.exit_code) == (plain.summary, plain.exit_code)
     assert workspace.tables(killed.out) == plain_tables
-    assert comparable_diagnosis(again) == comparable_diagnosis(plain)
+    assert comparable_answer(again) == comparable_answer(plain)
 
 
 def rows_of_before(plain: Run, workspace: Workspace, name: str) -> Path:

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import chain
 
 import pytest
-from contract_runs import Run, Workspace, assert_whole, comparable_diagnosis
+from contract_runs import Run, Workspace, assert_whole, comparable_answer
 from contract_samples import SAMPLES
 
 from msprobe_collector.dump_format import DIRECTIONS
@@ -90,4 +90,4 @@ def test_workers_give_the_same_rows(workspace: Workspace, plain: Run, plain_tabl
     assert_whole(run, plain.by_id)
     assert run.exit_code == plain.exit_code
     assert workspace.tables(run.out) == plain_tables
-    assert comparable_diagnosis(run) == comparable_diagnosis(plain)
+    assert comparable_answer(run) == comparable_answer(plain)

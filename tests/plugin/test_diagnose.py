@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ from dump_builder import DumpBuilder
 from gradient_runs import write_step
 
 from pytest_msprobe.__main__ import main
+from pytest_msprobe.answers import Answer, Finding, Gap, Measure, Outcome, Place
+from pytest_msprobe.answers.answer import SCHEMA_FILE
+from pytest_msprobe.answers.setup import with_setup
+from pytest_msprobe.answers.words import MOST_LINES, headline
 from pytest_msprobe.diagnose.planning import Step
 from pytest_msprobe.diagnose.running import Ran, summed_up
-from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Outcome
-from pytest_msprobe.diagnosis.from_rows import with_setup
-from pytest_msprobe.diagnosis.value import MOST_LINES, SCHEMA_FILE
 from pytest_msprobe.suites.registry import SUITES
 
 ROOT = Path(__file__).parents[2]
@@ -80,9 +80,9 @@ def test_two_dumps_are_compared_and_the_fault_is_named(asked: Asked, tmp_path: P
     step(tmp_path / "target", fault=1.02)
     step(tmp_path / "golden")
     found = asked("target", "golden", "--page", "page.html", code=1)
-    assert (found["outcome"], found["suite"]) == ("fault", "comparison")
-    assert found["headline"] == "Fault: Mint.exp.0, 2 % off, net.py:7"
-    assert found["at_fault"][0]["id"].endswith("target/step0/rank0/dump.json::Mint.exp.0::forward")
+    assert (found["outcome"], found["suite"]) == ("wrong", "comparison")
+    assert found["headline"] == "Wrong: Mint.exp.0, 2 % off, net.py:7"
+    assert found["findings"][0]["id"].endswith("target/step0/rank0/dump.json::Mint.exp.0::forward")
     (ran,) = found["steps"]
     assert ran["arguments"] == ["pytest", "--msprobe-dump=target", "--msprobe-golden=golden"]
     assert "pytest --msprobe-dump=target --msprobe-golden=golden" in asked.talk
@@ -91,21 +91,23 @@ def test_two_dumps_are_compared_and_the_fault_is_named(asked: Asked, tmp_path: P
 
 
 @pytest.mark.needs("torch")
-def test_one_right_dump_is_rounding_and_a_wrong_one_is_not(asked: Asked, tmp_path: Path) -> None:
+def test_one_dump_is_right_and_one_is_wrong(asked: Asked, tmp_path: Path) -> None:
     step(tmp_path / "right")
     step(tmp_path / "wrong", fault=1.02)
-    assert asked("right", code=0)["outcome"] == "rounding"
+    assert asked("right", code=0)["outcome"] == "right"
     found = asked("wrong", code=1)
-    assert [(each["record"], each["confidence"]) for each in found["at_fault"]] == [("Mint.exp.0.forward", "proved")]
+    assert [(each["place"]["record"], each["confidence"]) for each in found["findings"]] == [
+        ("Mint.exp.0.forward", "proved")
+    ]
 
 
-def test_without_tensors_the_first_difference_is_named_and_no_fault_is_claimed(asked: Asked, tmp_path: Path) -> None:
+def test_without_tensors_the_first_difference_is_named_and_nothing_is_proved(asked: Asked, tmp_path: Path) -> None:
     for side, fault in (("target", 1.02), ("golden", 1.0)):
         step(tmp_path / side, fault=fault)
         without_tensors(tmp_path / side)
     found = asked("target", "golden", code=1)
-    assert (found["outcome"], found["basis"]) == ("unaccounted", "statistics")
-    assert [each["confidence"] for each in found["at_fault"]] == ["first difference only"]
+    assert (found["outcome"], found["basis"]) == ("wrong", "statistics")
+    assert [each["confidence"] for each in found["findings"]] == ["first difference only"]
     write, collect = (step["arguments"] for step in found["next"][:2])
     assert write[3:] == ["diagnose", "target", "golden", "--json", "diagnosis.json"]
     assert collect[3:] == ["next", "diagnosis.json", "-o", "proof.json"]
@@ -118,8 +120,8 @@ def test_without_tensors_the_first_difference_is_named_and_no_fault_is_claimed(a
 def test_where_infinity_begins_is_asked_first(asked: Asked, tmp_path: Path) -> None:
     step(tmp_path / "target", bad=True)
     found = asked("target", code=1)
-    assert (found["suite"], found["at_fault"][0]["record"]) == ("overflow", "Mint.exp.0.forward")
-    assert found["at_fault"][0]["kind"] == "abnormal"
+    assert (found["suite"], found["findings"][0]["place"]["record"]) == ("overflow", "Mint.exp.0.forward")
+    assert found["findings"][0]["kind"] == "abnormal"
     assert [step["arguments"][-1] for step in found["steps"]] == ["--msprobe-suite=overflow"]
 
 
@@ -165,43 +167,45 @@ def test_each_command_that_is_named_next_runs(tmp_path: Path, monkeypatch: pytes
             assert option != "--msprobe-error-data" or list((tmp_path / folder).rglob("*")), command
 
 
-def ran(suite: str, outcome: Outcome, **counts: int) -> Ran:
-    """A run of a suite that found nothing wrong, and left something open where it is unaccounted."""
-    open_part = (CannotSay("3 records", "skipped", 3),) if outcome == "unaccounted" else ()
-    found = Diagnosis(suite=suite, outcome=outcome, headline=f"{suite}: x", cannot_say=open_part, counts=counts)
+def ran(suite: str, outcome: Outcome, *gaps: str) -> Ran:
+    """A run of a suite, which left something open for each of `gaps`."""
+    measure = Measure(judged=3, total=3 + len(gaps))
+    open_parts = tuple(Gap(kind="skipped", what=gap, reason="random") for gap in gaps)
+    answer = Answer(suite=suite, outcome=outcome, open=open_parts, measure=measure)
     is_main = suite not in ("laws", "overflow")
-    return Ran(Step(suite, (), "", 1.0, is_main=is_main, compares_steps=SUITES[suite].compares_steps), 0, found)
+    return Ran(Step(suite, (), "", 1.0, is_main=is_main, compares_steps=SUITES[suite].compares_steps), 0, answer)
 
 
 @pytest.mark.parametrize(
-    ("runs", "has_following_steps", "outcome"),
+    ("runs", "has_following_steps", "outcome", "gaps"),
     [
-        ([ran("laws", "unaccounted"), ran("precheck", "rounding")], False, "rounding"),
-        ([ran("laws", "unaccounted"), ran("precheck", "rounding")], True, "unaccounted"),
-        ([ran("laws", "unaccounted", failed=1), ran("precheck", "rounding")], False, "unaccounted"),
-        ([ran("overflow", "unaccounted"), ran("precheck", "rounding")], False, "unaccounted"),
+        ([ran("laws", "right", "law"), ran("precheck", "right")], False, "right", []),
+        ([ran("laws", "right", "law"), ran("precheck", "right")], True, "right", ["law"]),
+        ([ran("laws", "wrong"), ran("precheck", "right", "call")], False, "wrong", ["call"]),
+        (
+            [ran("overflow", "nothing judged", "dump"), ran("precheck", "right", "call")],
+            False,
+            "right",
+            ["call", "dump"],
+        ),
+        (
+            [ran("overflow", "nothing judged"), ran("precheck", "nothing judged", "call")],
+            False,
+            "nothing judged",
+            ["call"],
+        ),
     ],
 )
-def test_what_was_skipped_takes_praise_back_by_the_rule(
-    runs: list[Ran], has_following_steps: bool, outcome: Outcome
+def test_one_answer_of_several_runs(
+    runs: list[Ran], has_following_steps: bool, outcome: Outcome, gaps: list[str]
 ) -> None:
-    found = summed_up(runs, manifest=(), gaps=(), has_following_steps=has_following_steps)
-    assert found.outcome == outcome
-    assert [(each.what, each.why) for each in found.cannot_say] == [
-        (f"in the suite {runs[0].step.suite}", "3 records: skipped")
-    ]
-
-
-def test_skips_of_a_precheck_leave_a_comparison_that_accounts_for_all() -> None:
-    later = ran("precheck", "unaccounted")
-    later = replace(later, step=replace(later.step, is_main=False))
-    found = summed_up([ran("comparison", "rounding"), later], manifest=(), gaps=())
-    assert (found.outcome, found.cannot_say[0].what) == ("rounding", "in the suite precheck")
+    answer = summed_up(runs, setup=(), has_following_steps=has_following_steps)
+    assert (answer.outcome, [gap.what for gap in answer.open]) == (outcome, gaps)
 
 
 def test_a_path_that_is_not_there_is_to_be_checked(asked: Asked) -> None:
     found = asked("nowhere", code=4)
-    assert found["next"][0]["tells"].startswith("nowhere: check the path")
+    assert found["next"][0]["tells"].startswith("check the path nowhere")
 
 
 @pytest.mark.needs("torch")
@@ -214,16 +218,17 @@ def test_a_backward_of_the_script_is_said_not_to_be_judged(asked: Asked, tmp_pat
     builder.write()
     shutil.copytree(tmp_path / "target", tmp_path / "golden")
     found = asked("target", code=0)
-    assert found["cannot_say"][0]["what"] == "the backward that the script defines itself, at net.py:7"
-    assert not any("backward" in each["what"] for each in asked("target", "golden", code=0)["cannot_say"])
+    assert found["open"][0]["what"] == "the backward that the script defines itself, at net.py:7"
+    assert not any("backward" in each["what"] for each in asked("target", "golden", code=0)["open"])
 
 
 def test_the_command_line_alone_explains_no_value() -> None:
-    fault = AtFault(id="a", record="a", kind="parameter", confidence="proved", name="a", sentence="b", how="c")
-    found = Diagnosis(suite="comparison", outcome="fault", headline="Fault: a", at_fault=(fault,))
+    finding = Finding(kind="parameter", confidence="proved", place=Place(record="a", operation="a", names=("w",)))
+    answer = Answer(suite="comparison", outcome="wrong", findings=(finding,))
     line = "command line: target, golden golden"
-    assert with_setup(found, (line,)).headline == "Fault: a"
-    assert with_setup(found, ("lr of group 0: 0.003, golden 0.001", line)).headline.startswith("Fault: lr of group 0")
+    assert headline(with_setup(answer, (line,))) == "Wrong: parameter w"
+    explained = with_setup(answer, ("lr of group 0: 0.003, golden 0.001", line))
+    assert headline(explained) == "Wrong: lr of group 0: 0.003, golden 0.001 (and 1 more)"
 
 
 def test_gradients_are_compared(asked: Asked, tmp_path: Path) -> None:
@@ -233,7 +238,7 @@ def test_gradients_are_compared(asked: Asked, tmp_path: Path) -> None:
             wrong = np.where(np.arange(100) < 20, -1.0, 1.0) if (side, number) == ("a", 2) else 1.0
             write_step(tmp_path / side, number, {"w": rising * wrong})
     found = asked("a", "b", code=1)
-    assert (found["suite"], found["at_fault"][0]["steps"]) == ("gradients", [2])
+    assert (found["suite"], found["findings"][0]["place"]["steps"]) == ("gradients", [2])
     both = asked(".", code=5)
     assert both["next"][0]["arguments"][3:] == ["diagnose", "a", "b"]
 
@@ -298,19 +303,19 @@ def test_what_cannot_be_judged_is_said_and_no_suite_runs(
     asked: Asked, tmp_path: Path, build: Any, code: int, words: str
 ) -> None:
     found = asked(*build(tmp_path), code=code)
-    assert (found["outcome"], found["steps"], found["at_fault"]) == ("not_judged", [], [])
-    assert words in found["cannot_say"][0]["why"]
+    assert (found["outcome"], found["steps"], found["findings"]) == ("nothing judged", [], [])
+    assert words in found["open"][0]["reason"]
     assert found["next"]
 
 
 @pytest.mark.needs("torch")
-def test_a_rank_that_cannot_be_read_takes_praise_back(asked: Asked, tmp_path: Path) -> None:
+def test_a_rank_that_cannot_be_read_is_wrong(asked: Asked, tmp_path: Path) -> None:
     step(tmp_path / "target")
     shutil.copytree(tmp_path / "target" / "step0" / "rank0", tmp_path / "target" / "step0" / "rank1")
     (tmp_path / "target" / "step0" / "rank1" / "dump.json").write_text("{")
     found = asked("target", code=1)
-    assert found["outcome"] == "unaccounted"
-    assert any("rank1" in each["what"] for each in found["cannot_say"])
+    assert found["outcome"] == "wrong"
+    assert any("rank1" in each["detail"] for each in found["findings"])
 
 
 @pytest.mark.parametrize("option", ["--json", "--page"])

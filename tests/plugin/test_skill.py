@@ -90,18 +90,18 @@ def test_every_command_does_what_the_page_says(tmp_path: Path) -> None:
     assert [command for command, code in codes.items() if code] == [*differing, on_recorded]
     assert "--msprobe-device=torch:cpu" in on_device
     first, proof = (json.loads((tmp_path / file).read_text()) for file in ("answer.json", "proof.json"))
-    for found, outcome, confidence in ((first, "unaccounted", "first difference only"), (proof, "fault", "proved")):
-        cause = found["at_fault"][0]
+    for found, outcome, confidence in ((first, "wrong", "first difference only"), (proof, "wrong", "proved")):
+        cause = found["findings"][0]
         assert (found["outcome"], cause["confidence"]) == (outcome, confidence)
-        assert cause["record"] == "Functional.gelu.1.forward"
-        assert cause["source"] == f"{tmp_path / 'train.py'}:{LINE}"
+        assert cause["place"]["record"] == "Functional.gelu.1.forward"
+        assert cause["place"]["source"] == f"{tmp_path / 'train.py'}:{LINE}"
 
 
 def test_what_the_page_reads_is_in_the_schema() -> None:
-    from pytest_msprobe.diagnosis.value import AtFault, CannotSay, Diagnosis, NextStep
+    from pytest_msprobe.answers import Answer, Finding, Gap, NextStep, Place
 
-    known = {name for kind in (Diagnosis, AtFault, CannotSay, NextStep) for name in kind.__struct_fields__}
-    known |= {"fault", "unaccounted", "rounding", "equal", "not_judged", "proved"}
+    known = {name for kind in (Answer, Finding, Gap, NextStep, Place) for name in kind.__struct_fields__}
+    known |= {"right", "wrong", "nothing judged", "proved"}
     words = set(re.findall(r"`([a-z_]+)(?:\[\d?\](?:\.[a-z]+)?)?`", PAGE)) - {"good"}
     assert words <= known
 

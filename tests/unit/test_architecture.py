@@ -31,7 +31,7 @@ ROOTS = {package: root_of(package) for package in ("pytest_msprobe", "msprobe_co
 #: Rooms below all others: plain values, and words for errors.
 _LOW = (
     "msprobe_collector.dump_format",
-    "pytest_msprobe.diagnosis",
+    "pytest_msprobe.answers",
     "pytest_msprobe.support",
     "pytest_msprobe.verdicts",
 )
@@ -47,7 +47,7 @@ ALLOWED = {
     "pytest_msprobe.numerics": ("pytest_msprobe.verdicts",),
     "pytest_msprobe.verdicts": ("msprobe_collector.dump_format",),
     "pytest_msprobe.support": (),
-    "pytest_msprobe.diagnosis": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts"),
+    "pytest_msprobe.answers": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts"),
     "pytest_msprobe.apis": ("msprobe_collector.dump_format",),
     "pytest_msprobe.manifests": ("msprobe_collector.dump_format",),
     "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),

@@ -83,10 +83,11 @@ def test_pages_are_few_and_short() -> None:
 
 
 def test_the_glossary_has_the_words_of_an_answer() -> None:
-    from pytest_msprobe.diagnosis.value import _KIND_WORDS, WORDS, Confidence
+    from pytest_msprobe.answers.finding import Confidence
+    from pytest_msprobe.answers.words import _KIND_WORDS
 
     bold = " ".join(re.findall(r"\*\*(.*?)\*\*", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.DOTALL)).split()
-    words = {*WORDS.values(), *_KIND_WORDS.values(), *get_args(Confidence)}
+    words = {"Right", "Wrong", "Nothing judged", *_KIND_WORDS.values(), *get_args(Confidence)}
     assert {word for word in words if word not in " ".join(bold)} == set()
 
 

@@ -23,7 +23,8 @@ import msgspec
 
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.diagnosis import Diagnosis, RunFacts, RunRows
+from pytest_msprobe.answers import Answer, RunFacts, RunRows
+from pytest_msprobe.answers.words import about_in_words, said, sentence_of
 from pytest_msprobe.reports.baseline import PROPERTY, BaselineCounts
 from pytest_msprobe.reports.jsonl import encodable, read_latest_rows
 from pytest_msprobe.suites.contract import KNOWN_FAULTS, RUN_FAULTS, CallNames, Suite
@@ -115,7 +116,7 @@ class Section:
             numbers = (place.step, place.rank) if row.place is not None else (slot.step, slot.rank)
             self._files[row.dump] = (*numbers, row.node_id.partition("::")[0])
         if row.run is not None:
-            self._runs.append({key: row.run.get(key) for key in ("arguments", "header", "version", "folder")})
+            self._runs.append({key: row.run.get(key) for key in ("arguments", "header", "version", "folder", "limits")})
         heat = heat_of(self._suite, row.worst)
         self._summary.add(row)
         self._tally.add(row)
@@ -138,11 +139,12 @@ class Section:
             item_noun=suite.item_noun,
             arguments=tuple(self._runs[0]["arguments"] or ()) if self._runs else (),
             passing=suite.passing,
+            limits=self._runs[0]["limits"] or {} if self._runs else {},
             certainty=suite.certainty,
             excuses=suite.excuses,
         )
 
-    def content(self, answer: Diagnosis | None = None) -> dict[str, Any]:
+    def content(self, answer: Answer | None = None) -> dict[str, Any]:
         """Everything that the page shows of the suite, in types of JSON.
 
         Args:
@@ -157,7 +159,7 @@ class Section:
         findings = [printable(line) for line in self._summary.lines()]
         if answer is None:
             self._all.facts = self._facts()
-            answer = self._summary.diagnosis(self._all)
+            answer = self._summary.answer(self._all)
         if self._known or self._all.known:
             self._known.add_run(self._faults, self._all.known)
         levels = {
@@ -183,7 +185,7 @@ class Section:
             "kinds": suite.group_noun,
             "measure": suite.severity_figures,
             "figures": [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures],
-            "answer": self._tally.content(findings, is_bad=self._summary.is_bad or answer.outcome == "fault"),
+            "answer": self._tally.content(findings, is_bad=self._summary.is_bad or answer.outcome == "wrong"),
             "diagnosis": _shown(answer),
             "baseline": next(self._known.lines()).removeprefix("baseline: ") if self._known else "",
             "markup": self._summary.markup(),
@@ -265,13 +267,17 @@ class Section:
         return self._cells[path]
 
 
-def _shown(answer: Diagnosis) -> dict[str, Any]:
+def _shown(answer: Answer) -> dict[str, Any]:
     """The answer in types of JSON, with its first causes."""
-    found: dict[str, Any] = msgspec.to_builtins(answer)
-    causes = found["at_fault"]
+    answer = said(answer)
+    content: dict[str, Any] = msgspec.to_builtins(answer)
+    causes = content["findings"]
+    for cause, finding in zip(causes, answer.findings):
+        cause["sentence"] = sentence_of(finding)
+    content["about"] = [about_in_words(about) for about in answer.about]
     if len(causes) > _CAUSES:
-        found |= {"at_fault": causes[:_CAUSES], "cut": {**found["cut"], "at_fault": len(causes) - _CAUSES}}
-    return found
+        content |= {"findings": causes[:_CAUSES], "cut": {**content["cut"], "findings": len(causes) - _CAUSES}}
+    return content
 
 
 def _title(sections: Sequence[Mapping[str, Any]]) -> str:
@@ -314,7 +320,7 @@ def write_page(
     path: Path,
     sources: Sequence[Path],
     suite_of: Callable[[str], type[Suite] | None],
-    answer: Diagnosis | None = None,
+    answer: Answer | None = None,
 ) -> None:
     """Write the page of the rows in `sources`, files of `--msprobe-jsonl`, to `path`, which is whole or as it was.
 

@@ -21,8 +21,8 @@ from msgspec import structs
 from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated, counted, printable_lines
-from pytest_msprobe.diagnosis import Diagnosis, RunRows
-from pytest_msprobe.diagnosis.from_rows import with_setup
+from pytest_msprobe.answers import Answer as RunAnswer, RunRows
+from pytest_msprobe.answers.setup import with_setup
 from pytest_msprobe.suites.comparison.advice import advice
 from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
@@ -152,9 +152,9 @@ class Growth:
         self._largest = max(self._largest, (growth, -order, record))
 
     @property
-    def differs(self) -> bool:
-        """Whether any distance is above 0."""
-        return any(self._distances)
+    def differing(self) -> int:
+        """How many distances are above 0."""
+        return sum(distance > 0 for distance in self._distances)
 
     def lines(self) -> Iterator[str]:
         """The largest distance in each part of the step, and where it grows most; nothing where all is equal."""
@@ -210,9 +210,9 @@ class Divergence:
             self._golden_only.append(summary.record)
 
     @property
-    def differs(self) -> bool:
-        """Whether any value differs, within its limit or not."""
-        return bool(self._differing or self._first_bits or self._growth.differs)
+    def differing(self) -> int:
+        """How many operations differ, within their limits or not; at least 1 where bits do."""
+        return max(len(self._differing), self._growth.differing, int(self._first_bits is not None))
 
     @property
     def is_complete(self) -> bool:
@@ -306,7 +306,7 @@ class Divergence:
             and self.answer.is_known
             and not first.is_plain
         ):
-            from pytest_msprobe.diagnosis.value import readable
+            from pytest_msprobe.answers.words import readable
 
             yield f"first beyond its limit, by rounding: {first.first}: {readable(first.reason)}"
         else:
@@ -429,7 +429,7 @@ class ComparisonSummary(RowSummary):
             for item, sentence in answer.sentences.items()
         }
 
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
+    def answer(self, rows: RunRows) -> RunAnswer:
         """What is at fault, or differs first, in all dumps together; asked after `diagnose`."""
         known = {dump: found.diagnosis for dump, found in self._found.items() if found.diagnosis is not None}
         if known:
@@ -438,16 +438,11 @@ class ComparisonSummary(RowSummary):
             return run_answer(rows, known)
         return self._by_distances(rows)
 
-    def _by_distances(self, rows: RunRows) -> Diagnosis:
+    def _by_distances(self, rows: RunRows) -> RunAnswer:
         """Where the runs part, of values that nothing was computed from: whether it is wrong stays open."""
-        if at_fault := rows.at_fault(by_order=True):
-            first = [structs.replace(each, confidence="first difference only") for each in at_fault]
-            return rows.made("unaccounted", first)
-        if rows.judged and not rows.has_gaps and not any(found.divergence.differs for found in self._found.values()):
-            return rows.made("equal", told=f"every value that was compared, of {rows.judged} {rows.facts.item_noun}")
-        if rows.judged and not rows.has_gaps:
-            return rows.made("unaccounted", told="values differ, by no more than the limits of their dtypes")
-        return rows.diagnosis()
+        findings = [structs.replace(one, confidence="first difference only") for one in rows.findings(by_order=True)]
+        differing = sum(found.divergence.differing for found in self._found.values())
+        return rows.made(findings, measure=rows.measure("tolerance" if differing else "equal", differing=differing))
 
     @property
     def is_bad(self) -> bool:
@@ -635,9 +630,9 @@ class ComparisonReport(SuiteReport):
         """What the calls say of the Cells around them."""
         return self._summary.levels(only_born=False)
 
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
+    def answer(self, rows: RunRows) -> RunAnswer:
         """What is at fault in all pairs together."""
-        return with_setup(self._summary.diagnosis(rows), tuple(self._suite.setup))
+        return with_setup(self._summary.answer(rows), tuple(self._suite.setup))
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""

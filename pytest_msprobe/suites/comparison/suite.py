@@ -17,7 +17,7 @@ from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.diagnosis.value import readable
+from pytest_msprobe.answers.words import readable
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.suites.comparison.accounting.account import (
@@ -53,7 +53,7 @@ from pytest_msprobe.suites.contract import (
 )
 from pytest_msprobe.suites.grouping import Operations, api_of, estimate_cost, group_operations, operation_of
 from pytest_msprobe.support import is_installed
-from pytest_msprobe.verdicts import Figure, HeldBy, OutputRow, Status, StepPosition, Verdict
+from pytest_msprobe.verdicts import UNREADABLE, Figure, HeldBy, OutputRow, Status, StepPosition, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.evidence.pictures import ErrorPictures
@@ -84,6 +84,8 @@ def verdict_of(
     shown = filter(_is_shown, found.values)
     cell = cell_facts(found, account) if found.operation.is_cell else None
     properties = (("called_from", f"{frame.file}:{frame.line}"),) if frame is not None else ()
+    if found.status == "error" and (found.fault or any(value.status == "unreadable" for value in found.values)):
+        properties = (*properties, (UNREADABLE, "dump"))
     if cell is not None and cell.level:
         properties = (*properties, (LEVEL, cell.level))
     verdict = Verdict(
@@ -279,7 +281,7 @@ class ComparisonSuite(Suite):
         Figure("inherited", "Inherited", ".3f"),
         Figure("defined", "Defined", ".3f"),
     )
-    passing = "rounding"
+    passing = "tolerance"
     summary = ComparisonSummary
 
     @classmethod

@@ -15,8 +15,7 @@ from msgspec import structs
 
 from msprobe_collector.dump_format import FieldPath, TensorFolder, TensorValue, find_dtype
 from msprobe_collector.dump_format.values import counted
-from pytest_msprobe.diagnosis import AtFault, Diagnosis, Inherited, NextStep, RunRows
-from pytest_msprobe.diagnosis.value import Confidence
+from pytest_msprobe.answers import Answer, Confidence, Finding, NextStep, Place, Reach, RunRows
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.gradients.run import GradientRow, StepSummary, number_ranges
 from pytest_msprobe.verdicts import Status, VerdictRow, Wire
@@ -186,52 +185,42 @@ class Findings(RowSummary):
         if unjudged:
             yield f"{counted(unjudged, 'gradients', 'fail')}, which could not be read or compared"
 
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
+    def answer(self, rows: RunRows) -> Answer:
         """The first problem step, the gradient nearest to the loss first; of two equal runs that they are equal."""
         if not self.problems:
-            failed = rows.at_fault(by_order=True)
-            outcome = rows.outcome(is_fault=bool(failed), passing="unaccounted")
-            is_whole = outcome == "unaccounted" and not rows.has_gaps
-            return rows.made(outcome, failed, told=self._told() if is_whole else "")
+            agreed = [one for steps in self.agreements.values() for each in steps.values() for one in each.values()]
+            is_equal = bool(agreed) and all(one.agreeing == one.size for one in agreed)
+            return rows.made(rows.findings(by_order=True), measure=rows.measure("signs" if is_equal else "rules"))
         step, rank = min((problem.step, problem.rank) for problem in self.problems)
         first = [problem for problem in self.problems if (problem.step, problem.rank) == (step, rank)]
         nearest = max(first, key=lambda problem: problem.order)
         others = [problem for problem in first if problem is not nearest]
-        at_fault = [self._fault([nearest]), *([self._fault(others)] if others else [])]
-        where = f"between {nearest.parameter} and the loss"
-        advice = f"dump step {step} of rank {rank} (level mix) in both runs, and compare: look first {where}"
-        found = rows.made("fault", at_fault, next_steps=[NextStep((), advice)])
-        return structs.replace(found, inherited=Inherited(len(self.problems) - len(first)))
+        findings = [self._finding([nearest]), *([self._finding(others)] if others else [])]
+        where = f"step {step} of rank {rank}"
+        answer = rows.made(findings, next_steps=[NextStep("gradients", subject=where)])
+        return structs.replace(answer, reach=Reach(len(self.problems) - len(first)))
 
-    def _told(self) -> str:
-        agreed = [found for steps in self.agreements.values() for each in steps.values() for found in each.values()]
-        if agreed and all(found.agreeing == found.size for found in agreed):
-            return "all signs of all gradients are equal; their values were not compared"
-        return "no gradient breaks a rule; whether rounding explains the rest is not shown"
-
-    def _fault(self, problems: list[GradientResult]) -> AtFault:
+    def _finding(self, problems: list[GradientResult]) -> Finding:
         worst = min(problems, key=lambda one: one.agreement.similarity if one.agreement is not None else -1.0)
-        evidence: dict[str, float | int | str] = {}
+        figures: dict[str, float | int | str] = {"of": self._parameters[worst.step, worst.rank]}
         if worst.agreement is not None:
-            evidence["similarity"] = worst.agreement.similarity
+            figures["similarity"] = worst.agreement.similarity
         if worst.norm is not None:
-            evidence["norm"] = worst.norm
-        total = self._parameters[worst.step, worst.rank]
-        name = f"gradient of {worst.parameter} at step {worst.step}"
-        if len(problems) > 1:
-            name = f"{len(problems)} of {total} other gradients at step {worst.step}"
-        return AtFault(
+            figures["norm"] = worst.norm
+        return Finding(
             id=self._ids[worst.rank, worst.step, worst.parameter],
-            record=f"{worst.parameter}.step{worst.step}",
             kind=worst.kind,
             confidence="first difference only" if worst.agreement is not None else _SURE.get(worst.kind, "likely"),
-            name=name,
-            sentence=f"{worst.parameter}: {worst.message}" if len(problems) > 1 else worst.message,
-            how=f"similarity {worst.agreement.similarity:.3g}" if worst.agreement is not None else "",
-            ranks=(worst.rank,),
-            steps=(worst.step,),
+            place=Place(
+                record=f"{worst.parameter}.step{worst.step}",
+                operation=f"gradient of {worst.parameter}",
+                calls=len(problems),
+                ranks=(worst.rank,),
+                steps=(worst.step,),
+            ),
+            figures=figures,
             count=len(problems),
-            evidence=evidence,
+            detail=f"{worst.parameter}: {worst.message}" if len(problems) > 1 else worst.message,
         )
 
     def _problem_lines(self) -> Iterator[str]:

@@ -16,8 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pytest_msprobe.diagnosis import CannotSay, Diagnosis, RunRows
-from pytest_msprobe.diagnosis.from_rows import with_gaps
+from pytest_msprobe.answers import Answer, Gap, RunRows, with_open
 from pytest_msprobe.reports.csv_pair import neutral
 from pytest_msprobe.reports.html import text
 from pytest_msprobe.suites.contract import SuiteReport, escape
@@ -215,9 +214,9 @@ class GradientReport(SuiteReport):
             self._files.append(write_similarities(own, self.summary, rank))
             self._draw(own / "similarities_picture", rank)
 
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
-        gaps = [CannotSay("steps", line) for line in self._pair.all_unpaired()]
-        return with_gaps(self.summary.diagnosis(rows), gaps)
+    def answer(self, rows: RunRows) -> Answer:
+        gaps = [Gap(kind="without a partner", what="steps", reason=line) for line in self._pair.all_unpaired()]
+        return with_open(self.summary.answer(rows), gaps)
 
     def findings(self) -> Iterator[str]:
         yield from self.summary.lines()

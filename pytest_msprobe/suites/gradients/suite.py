@@ -59,7 +59,7 @@ class GradientSuite(Suite):
     call_names_are_unique = True
     figures = (Figure("similarity", "Similarity", ".6f", is_low_bad=True), Figure("norm", "Norm", ".4g"))
     severity_figures = ("similarity",)
-    passing = "rounding"
+    passing = "rules"
     summary = Findings
 
     @classmethod

@@ -14,11 +14,13 @@ from pytest_msprobe.suites.overflow.options import OverflowSettings
 from pytest_msprobe.suites.overflow.session import OverflowSession
 from pytest_msprobe.suites.overflow.survey import Conduct, SurveyedRecord
 from pytest_msprobe.suites.overflow.values import ObservedValue
-from pytest_msprobe.verdicts import OutputRow, Status, Verdict, Wire
+from pytest_msprobe.verdicts import MOOT, UNREADABLE, OutputRow, Status, Verdict, Wire
 
 #: What is tested: nothing runs on a device.
 RECORDED = "recorded values"
 
+#: Levels of records that begin nothing, and so have nothing to judge.
+_FOLLOWING = ("propagated", "ignored")
 _IS_CELL = "it is a Cell, which is not computed again; dump with level mix or L1 to see which call inside it makes them"
 _IS_COMMUNICATION = (
     "communication: its own inputs are finite, and no dump of another rank tells where they come from; add those ranks"
@@ -77,6 +79,8 @@ def judge_record(session: OverflowSession, path: Path, operation: Operation) -> 
     place = (("called_from", finding.stack),) if finding.stack and status == "error" else ()
     source = (("propagated_from", found.source),) if found.source else ()
     verdict = (("overflow_verdict", finding.verdict),) if finding.verdict else ()
+    moot = ((MOOT, finding.level),) if finding.level in _FOLLOWING and status == "skip" else ()
+    unreadable = ((UNREADABLE, "dump"),) if found.fault else ()
     return Verdict(
         status,
         finding.message,
@@ -85,7 +89,7 @@ def judge_record(session: OverflowSession, path: Path, operation: Operation) -> 
         device=RECORDED,
         bench=bench,
         attachment={"finding": finding.to_wire()},
-        properties=(("level", finding.level), *verdict, *source, *place),
+        properties=(("level", finding.level), *verdict, *source, *place, *moot, *unreadable),
     )
 
 
@@ -202,4 +206,7 @@ def judge_step(session: OverflowSession, path: Path) -> Verdict:
     if finding.anomalies:
         text = "\n".join(map(printable, [finding.headline, *finding.details()]))
         return Verdict("error", finding.headline, explanation=text, device=RECORDED, attachment=attachment)
-    return Verdict("skip" if finding.unjudged else "pass", finding.headline, device=RECORDED, attachment=attachment)
+    if finding.unjudged:
+        moot = ((MOOT, "step"),)
+        return Verdict("skip", finding.headline, device=RECORDED, attachment=attachment, properties=moot)
+    return Verdict("pass", finding.headline, device=RECORDED, attachment=attachment)

@@ -15,9 +15,8 @@ from msgspec import structs
 from msprobe_collector.dump_format import DIRECTIONS
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Inherited, RunRows
-from pytest_msprobe.diagnosis.from_rows import short_source
-from pytest_msprobe.diagnosis.value import Confidence, Outcome
+from pytest_msprobe.answers import Answer, Confidence, Finding, Gap, Place, Reach, RunRows
+from pytest_msprobe.answers.from_rows import short_source
 from pytest_msprobe.suites.contract import RowSummary, escape, file_id
 from pytest_msprobe.suites.overflow.first_anomaly import StepAnomalies
 from pytest_msprobe.suites.overflow.judgement import OverflowRecord
@@ -128,61 +127,46 @@ class OverflowSummary(RowSummary):
             if summary.levels:
                 yield f"{self._name_of(summary.dump)}: {summary.counts}"
 
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
+    def answer(self, rows: RunRows) -> Answer:
         """Where NaN and Inf begin, the first anomaly of each step; what follows from it is no fault of its own."""
-        steps = sorted(self.steps.values(), key=lambda found: -1 if found.step is None else found.step)
-        at_fault = [self._fault(rows, found) for found in steps if found.anomalies]
-        unjudged = [
-            each
-            for each in rows.unjudged()
-            if not each.why.startswith(("propagated from", "uninitialised buffer", "no anomaly in"))
+        steps = sorted(self.steps.values(), key=lambda step: -1 if step.step is None else step.step)
+        findings = [self._finding(rows, step) for step in steps if step.anomalies]
+        gaps = rows.gaps()
+        gaps += [
+            Gap(kind="values unknown", what=step.folder, count=step.unjudged, noun="dumps or records")
+            for step in steps
+            if step.unjudged and not gaps
         ]
-        unjudged += [
-            CannotSay(found.folder, f"{found.unjudged} dumps or records tell nothing of their values", found.unjudged)
-            for found in steps
-            if found.unjudged and not unjudged
-        ]
-        others = [each for each in rows.at_fault(by_order=True) if not at_fault]
-        if not rows.judged:
-            outcome: Outcome = "not_judged"
-        elif at_fault or others:
-            outcome = "fault"
-        else:
-            outcome = "unaccounted" if unjudged or rows.gaps or not self.steps else "equal"
-        told = "" if outcome == "not_judged" else "no record makes NaN or Inf"
-        if outcome == "unaccounted" and unjudged:
-            told = f"no NaN or Inf in what was judged; not judged: {unjudged[0].what}"
-        found = rows.made(outcome, [*at_fault, *others], told=told, unjudged=unjudged)
-        if not at_fault:
-            return found
+        answer = rows.made(findings or rows.findings(by_order=True), gaps=gaps)
         spread = sum(summary.levels["propagated"] for summary in self.ranks.values())
-        return structs.replace(found, inherited=Inherited(spread))
+        return structs.replace(answer, reach=Reach(spread)) if findings else answer
 
-    def _fault(self, rows: RunRows, found: StepAnomalies) -> AtFault:
-        first = found.anomalies[0]
+    def _finding(self, rows: RunRows, step: StepAnomalies) -> Finding:
+        first = step.anomalies[0]
         operation = Operation.of(first.record, 0)
         origin = self.ranks[first.dump].first_origin if first.dump in self.ranks else None
         if origin is not None and origin.record != first.record:
             origin = None
         kind = origin.verdict if origin is not None and origin.verdict else first.level
         told = f"; {origin.message}" if origin is not None and origin.message else ""
-        same = [other for other in found.anomalies if other.record == first.record]
+        same = [other for other in step.anomalies if other.record == first.record]
         part = operation.phase if operation.phase in DIRECTIONS else "record"
-        return AtFault(
+        return Finding(
             id=f"{rows.file_id(first.dump)}::{escape(operation.call)}::{part}",
-            record=first.record,
             kind=kind,
             confidence=_SURE.get(kind, "likely"),
-            name=first.record,
-            sentence=f"{'; '.join(first.values[:3])}{told}",
-            how=_how(origin),
-            value=first.values[0].partition(" ")[0] if first.values else "",
-            source=short_source(first.called_from),
-            cell=first.cells[-1] if first.cells else "",
-            ranks=tuple(sorted(other.rank for other in same)),
-            steps=() if found.step is None else (found.step,),
+            place=Place(
+                record=first.record,
+                operation=first.record,
+                value=first.values[0].partition(" ")[0] if first.values else "",
+                source=short_source(first.called_from),
+                cell=first.cells[-1] if first.cells else "",
+                ranks=tuple(sorted(other.rank for other in same)),
+                steps=() if step.step is None else (step.step,),
+            ),
+            figures={} if origin is None else _figures(origin),
             count=len(same),
-            evidence={} if origin is None else _evidence(origin),
+            detail=f"{'; '.join(first.values[:3])}{told}",
         )
 
     def _with_verdict(self, finding: StepAnomalies) -> str:
@@ -203,18 +187,14 @@ _SURE: dict[str, Confidence] = {
     "uncollected": "first difference only",
     "propagated": "first difference only",
 }
-_COUNTS = ("in_nan", "in_inf", "out_nan", "out_inf")
+#: Figures of a finding, by the column of the table.
+_COUNTS = {"out_nan": "nan", "out_inf": "inf", "in_nan": "in_nan", "in_inf": "in_inf"}
 
 
-def _how(origin: OverflowRecord | None) -> str:
-    if origin is None:
-        return ""
-    found = (("NaN", origin.out_nan), ("Inf", origin.out_inf))
-    return " and ".join(f"{count} {word}" for word, count in found if count)
-
-
-def _evidence(origin: OverflowRecord) -> dict[str, float | int | str]:
-    figures: dict[str, float | int | str] = {name: count for name in _COUNTS if (count := getattr(origin, name))}
+def _figures(origin: OverflowRecord) -> dict[str, float | int | str]:
+    figures: dict[str, float | int | str] = {
+        name: count for column, name in _COUNTS.items() if (count := getattr(origin, column))
+    }
     texts = {"cpu_same": origin.cpu_same, "cpu_high": origin.cpu_high, "first_bad_index": origin.first_bad_index}
     return figures | {name: text for name, text in texts.items() if text}
 

@@ -38,7 +38,7 @@ class OverflowSuite(Suite):
     item_noun = "records"
     figures = (Figure("nan", "NaN", ".0f"), Figure("inf", "Inf", ".0f"))
     severity_figures = ("nan", "inf")
-    passing = "equal"
+    passing = "finite"
     summary = OverflowSummary
 
     @classmethod

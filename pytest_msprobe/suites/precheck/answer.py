@@ -1,73 +1,66 @@
-"""The diagnosis of a pre-check: which passes show that rounding explains all, and which do not."""
+"""The answer of a pre-check: how sure each failure is, and what a pass shows."""
 
 from __future__ import annotations
 
 from msgspec import structs
 
-from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, NextStep, RunRows
-from pytest_msprobe.diagnosis.from_rows import HARDLY, call_of, with_gaps
-from pytest_msprobe.diagnosis.value import CONFIDENCES
+from pytest_msprobe.answers import CONFIDENCES, Answer, Finding, Gap, NextStep, RunRows, with_open
+from pytest_msprobe.answers.from_rows import HARDLY, call_of
 from pytest_msprobe.suites.contract import RowSummary
+from pytest_msprobe.verdicts import EXPLAINED
 
 #: The standard that passes what rounding explains, and nothing else.
 _SHOWS_ROUNDING = "backward-error"
 _RECORDED = "recorded values"
-_COLLECT = 'collect the step again with "task": "tensor", or compare it with the dump of a run that is right'
+#: Without any of these a value was not compared element by element: its shape or its kind is another one.
+_MEASURED = ("cosine", "max_abs", "max_rel", "max_ulp", "ratio")
 
 
-def _with_confidence(fault: AtFault, *, is_recorded: bool) -> AtFault:
+def _with_confidence(finding: Finding, *, is_recorded: bool) -> Finding:
     """Proved where the error is beyond what rounding can make by a margin, or an exact result is another one.
 
     Gradients are no more than possible where the dump has recorded some in the places of others (`is_recorded` False).
     """
-    if fault.kind == "error":
-        return fault
-    ratio, rounding = fault.evidence.get("ratio"), str(fault.evidence.get("rounding", ""))
-    if (isinstance(ratio, float) and ratio < HARDLY) or (not is_recorded and "backward" in fault.record):
-        return structs.replace(fault, confidence="possible")
-    is_exact = "max_abs" in fault.evidence and not rounding and ratio is None
-    is_beyond = rounding.startswith("not explained") and isinstance(ratio, float)
-    return structs.replace(fault, confidence="proved" if is_exact or is_beyond else "likely")
+    if finding.kind == "error":
+        return finding
+    ratio, rounding = finding.figures.get("ratio"), finding.figures.get("rounding")
+    is_gradient = "backward" in finding.place.directions
+    if (isinstance(ratio, float) and ratio < HARDLY) or (not is_recorded and is_gradient):
+        return structs.replace(finding, confidence="possible")
+    is_exact = "max_abs" in finding.figures and not rounding and ratio is None
+    is_beyond = rounding not in (None, EXPLAINED) and isinstance(ratio, float)
+    return structs.replace(finding, confidence="proved" if is_exact or is_beyond else "likely")
 
 
-def _next(rows: RunRows, at_fault: list[AtFault], *, is_shown: bool) -> list[NextStep]:
-    if not rows.facts.arguments:
+def _next(rows: RunRows, findings: list[Finding]) -> list[NextStep]:
+    first = findings[0] if findings else None
+    call = call_of(first.place.record) if first is not None else ""
+    if not call or not rows.facts.arguments:
         return []
-    if at_fault:
-        call = call_of(at_fault[0].record)
-        return [
-            NextStep(
-                rows.facts.command("-k", call, "--msprobe-error-data=error_data"),
-                "the inputs of this call and both results, as files",
-            ),
-            NextStep(rows.facts.command("-k", call, "-v"), "all figures of this call"),
-        ]
-    if rows.judged and not is_shown:
-        command = rows.facts.command(f"--msprobe-standard={_SHOWS_ROUNDING}")
-        return [NextStep(command, "whether rounding explains what differs")]
-    return []
+    steps = [NextStep("error data", rows.facts.command("--msprobe-error-data=error_data", keyword=call))]
+    return [*steps, *rows.next_steps(findings)]
 
 
 class PrecheckSummary(RowSummary):
     """The answer of finished rows of a pre-check."""
 
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
-        """What the rows of a pre-check amount to.
-
-        Alarms of which right runs have the like are named, and no fault is claimed.
-        """
-        is_shown = all(standard.startswith(_SHOWS_ROUNDING) for standard in rows.counts.standards)
-        causes = rows.at_fault()
+    def answer(self, rows: RunRows) -> Answer:
+        """What the rows of a pre-check amount to, the surest failure first."""
+        causes = rows.findings()
         # Else the dump holds gradients of other places than those of the call.
-        is_recorded = not any("backward" in each.record and "Shapes differ" in each.sentence for each in causes)
-        at_fault = [_with_confidence(each, is_recorded=is_recorded) for each in causes]
-        at_fault.sort(key=lambda each: CONFIDENCES.index(each.confidence))
-        outcome = rows.outcome(is_fault=bool(at_fault), passing="rounding" if is_shown else "unaccounted")
-        if at_fault and all(each.confidence == "possible" for each in at_fault):
-            outcome = "unaccounted"
-        found = rows.made(outcome, at_fault, next_steps=_next(rows, at_fault, is_shown=is_shown))
-        if found.is_judged and not any(_RECORDED in device for device in rows.counts.devices) and not at_fault:
-            why = f"the dump holds no tensors of it; tested was {' and '.join(sorted(rows.counts.devices))}"
-            found = structs.replace(found, next=(*found.next, NextStep((), _COLLECT)))
-            return with_gaps(found, [CannotSay("what the training computed", why)])
-        return found
+        is_recorded = not any(
+            "backward" in cause.place.directions and cause.kind == "wrong" and not cause.figures.keys() & set(_MEASURED)
+            for cause in causes
+        )
+        findings = [_with_confidence(cause, is_recorded=is_recorded) for cause in causes]
+        findings.sort(key=lambda finding: CONFIDENCES.index(finding.confidence))
+        # What must be equal is judged by no standard's bounds, and has none.
+        standards = sorted({name.partition(" ")[0] for name in rows.counts.standards} - {""})
+        kind = "limits" if not standards else "rounding" if standards == [_SHOWS_ROUNDING] else "standard"
+        measure = rows.measure(kind, names=tuple(standards))
+        answer = rows.made(findings, measure=measure, next_steps=_next(rows, findings) if findings else None)
+        if answer.outcome == "right" and not any(_RECORDED in device for device in rows.counts.devices):
+            tested = " and ".join(sorted(rows.counts.devices))
+            answer = with_open(answer, [Gap(kind="no tensors", reason=tested)])
+            return structs.replace(answer, next=(*answer.next, NextStep("tensors")))
+        return answer

@@ -300,7 +300,7 @@ class CallCheck:
                     edge_case=settings.edge_case,
                 )
             except NotJudged as stop:
-                self._prepared = Verdict(stop.status, stop.message)
+                self._prepared = Verdict(stop.status, stop.message, properties=stop.properties)
         run = self._prepared
         if isinstance(run, Verdict):
             return run
@@ -309,7 +309,7 @@ class CallCheck:
         try:
             return self._forward(run) if direction == "forward" else self._backward(run)
         except NotJudged as stop:
-            finding = Verdict(stop.status, stop.message)
+            finding = Verdict(stop.status, stop.message, properties=stop.properties)
         return self._finished(run, direction, finding, partial(self._sides_so_far, run, direction))
 
     def close(self) -> None:

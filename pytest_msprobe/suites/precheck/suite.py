@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -303,7 +303,7 @@ class PrecheckSuite(ApiCallSuite):
         Figure("max_rel", "Max rel", ".3g"),
         Figure("max_ulp", "Max ULP", ".3g"),
     )
-    passing = "rounding"
+    passing = "limits"
     summary = PrecheckSummary
 
     @classmethod
@@ -383,6 +383,10 @@ class PrecheckSuite(ApiCallSuite):
     def header(self) -> list[str]:
         """A line each on dumps, device, benchmark and chosen standards."""
         return header_lines(self, self._context.config.rootpath)
+
+    def limits(self) -> Mapping[str, float]:
+        """Those of the default standard."""
+        return {"cosine": self.settings.cosine, "max_abs": self.settings.max_abs}
 
     def warnings(self) -> Iterator[str]:
         """Patterns of `standards: apis:` that match no API call: most likely misspelt."""

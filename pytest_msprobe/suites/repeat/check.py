@@ -63,7 +63,9 @@ class RepeatCheck:
             try:
                 self._verdicts = self._judge()
             except NotJudged as stop:
-                self._verdicts = dict.fromkeys(self._directions, Verdict(stop.status, stop.message))
+                self._verdicts = dict.fromkeys(
+                    self._directions, Verdict(stop.status, stop.message, properties=stop.properties)
+                )
         return self._verdicts[direction]
 
     def _judge(self) -> dict[Direction, Verdict]:
@@ -88,7 +90,7 @@ class RepeatCheck:
             try:
                 incoming = call_run.incoming("backward")
             except NotJudged as stop:
-                verdicts["backward"] = Verdict(stop.status, stop.message)
+                verdicts["backward"] = Verdict(stop.status, stop.message, properties=stop.properties)
         found = self._repeat(case, case.wanted if incoming is not None else (), incoming)
         drawn = drawn_arguments(case.forward)
         for direction in self._directions:

@@ -12,9 +12,8 @@ from typing import Any
 from msgspec import structs
 
 from msprobe_collector.dump_format.values import counted
-from pytest_msprobe.diagnosis import AtFault, Diagnosis, RunRows
-from pytest_msprobe.diagnosis.from_rows import short_source
-from pytest_msprobe.diagnosis.value import CONFIDENCES
+from pytest_msprobe.answers import CONFIDENCES, Answer, Finding, Place, RunRows
+from pytest_msprobe.answers.from_rows import short_source
 from pytest_msprobe.reports.csv_pair import WORDS
 from pytest_msprobe.suites.api_calls import direction_and_device
 from pytest_msprobe.suites.table_report import TableReport
@@ -148,32 +147,31 @@ class RepeatReport(TableReport):
         if len(self._lines) > _SHOWN:
             yield f"and {len(self._lines) - _SHOWN} more, in the file of the results"
 
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
+    def answer(self, rows: RunRows) -> Answer:
         """Calls that do not repeat, and devices that disagree."""
-        at_fault = [
-            structs.replace(each, confidence="possible") if each.kind == _DEPENDS_ON_BATCH else each
-            for each in rows.at_fault()
+        findings = [
+            structs.replace(one, confidence="possible") if one.kind == _DEPENDS_ON_BATCH else one
+            for one in rows.findings()
         ]
-        at_fault.sort(key=lambda each: CONFIDENCES.index(each.confidence))
+        findings.sort(key=lambda one: CONFIDENCES.index(one.confidence))
         if not self._odd_rows:
-            is_doubt = bool(at_fault) and all(each.confidence == "possible" for each in at_fault)
-            return rows.made("unaccounted" if is_doubt else rows.outcome(is_fault=bool(at_fault)), at_fault)
-        row, found = self._odd_rows[0]
+            return rows.made(findings)
+        row, odd = self._odd_rows[0]
         (first, count), *others = self._odd.most_common()
-        results = counted(self._compared, "results")
-        sentence = f"differs from the others in {count} of {results}, first {row.call}: {found.where}"
-        device = AtFault(
+        device = Finding(
             id=row.node_id,
-            record=f"{row.call}.{direction_and_device(row.part)[0]}",
             kind="device",
-            confidence="proved" if found.usual else "likely",
-            name=f"device {first}{f' and {len(others)} more' if others else ''}",
-            sentence=sentence if found.usual else f"{listed(found.odd)} differ, without a majority: {found.where}",
-            how=f"in {count} of {results}",
-            source=short_source(row.place.source) if row.place is not None else "",
+            confidence="proved" if odd.usual else "likely",
+            place=Place(
+                record=f"{row.call}.{direction_and_device(row.part)[0]}",
+                operation=f"device {first}{f' and {len(others)} more' if others else ''}",
+                source=short_source(row.place.source) if row.place is not None else "",
+            ),
+            figures={"differing": count, "of": self._compared},
             count=count,
+            detail=f"{listed(odd.odd)} differ from the others, first in {row.call}: {odd.where}",
         )
-        return rows.made("fault", [*at_fault, device])
+        return rows.made([*findings, device])
 
     def fault(self) -> str:
         """Devices that disagree: none of their items has failed, since each agrees with itself."""

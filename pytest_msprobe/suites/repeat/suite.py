@@ -39,7 +39,7 @@ class RepeatSuite(ApiCallSuite):
     name = "repeat"
     title = "Repeated API calls"
     item_noun = "records of each device"
-    passing = "equal"
+    passing = "repeats"
     certainty = "proved"
     severity_figures = ("elements",)
     figures = (

@@ -11,12 +11,12 @@ from pathlib import Path
 from msgspec import structs
 
 from msprobe_collector.dump_format.values import counted, printable
-from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Inherited, RunRows
-from pytest_msprobe.diagnosis.from_rows import named, short_source
+from pytest_msprobe.answers import Answer, Finding, Gap, Place, Reach, RunRows
+from pytest_msprobe.answers.from_rows import place_of_calls, short_source
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.sharded.alone import LawsSession
 from pytest_msprobe.suites.sharded.judgement import PHASES, WRONG, RecordFinding, ValueFinding
-from pytest_msprobe.suites.sharded.lanes import Place, picture
+from pytest_msprobe.suites.sharded.lanes import Place as LanePlace, picture
 from pytest_msprobe.suites.sharded.session import ShardedSession
 from pytest_msprobe.suites.table_report import TableReport
 from pytest_msprobe.verdicts import VerdictRow
@@ -49,7 +49,7 @@ class _Step:
     faults: dict[str, list[tuple[int, bool, list[str]]]] = field(default_factory=dict)
     inherited: Counter[str] = field(default_factory=Counter)
     unjudged: Counter[str] = field(default_factory=Counter)
-    places: list[Place] = field(default_factory=list)
+    places: list[LanePlace] = field(default_factory=list)
     beside: int = 0
     ranks: int = 0
     has_optimizer: bool = False
@@ -65,44 +65,44 @@ class _Wrong:
     is_first: bool
 
 
-def _at_fault(found: Iterable[_Wrong]) -> list[AtFault]:
+def _findings(wrongs: Iterable[_Wrong]) -> list[Finding]:
     """One entry for the same operation in several layers, in the order of passes and execution, first ones first."""
     groups: dict[tuple[str, str, str], list[_Wrong]] = {}
-    for wrong in sorted(found, key=lambda one: (not one.is_first, PHASES.index(one.finding.phase), one.finding.order)):
+    for wrong in sorted(wrongs, key=lambda one: (not one.is_first, PHASES.index(one.finding.phase), one.finding.order)):
         key = wrong.row.api, wrong.finding.phase, wrong.finding.wrong[0].path if wrong.finding.wrong else ""
         groups.setdefault(key, []).append(wrong)
     return [_entry(group) for group in groups.values()]
 
 
-def _entry(group: Sequence[_Wrong]) -> AtFault:
+def _entry(group: Sequence[_Wrong]) -> Finding:
     first = group[0]
     row, place = first.row, first.row.place
     values = first.finding.wrong
     value = values[0] if values else None
     cells = [(one.row.call, one.row.place.cells[-1] if one.row.place and one.row.place.cells else "") for one in group]
-    sizes = [size for one in group for each in one.finding.wrong if (size := _size(each)) is not None]
-    size = max(sizes, default=None)
-    evidence: dict[str, float | int | str] = {}
+    sizes = [size for one in group for wrong in one.finding.wrong if (size := _size(wrong)) is not None]
+    figures: dict[str, float | int | str] = {"size": max(sizes)} if sizes else {}
     if value is not None:
-        evidence = {"state": value.state, "tried": "; ".join(value.tried[:3])}
-        evidence |= {} if value.tolerance is None else {"tolerance": value.tolerance}
-        evidence |= {} if value.distance is None else {"distance": value.distance}
-    return AtFault(
+        figures |= {"state": value.state, "tried": "; ".join(value.tried[:3])}
+        figures |= {} if value.tolerance is None else {"tolerance": value.tolerance}
+        figures |= {} if value.distance is None else {"distance": value.distance}
+    return Finding(
         id=row.node_id,
-        record=first.finding.record,
         kind=value.state if value is not None else "error",
         confidence="likely" if first.is_first or first.finding.has_good_inputs else "first difference only",
-        name=named(row.api if len(group) > 1 else row.call, cells, [first.finding.phase]),
-        sentence=f"{value.path}: {value.message}" if value is not None else row.message,
-        how=f"{100 * size:.3g} % off" if size else "",
-        value=value.path if value is not None else "",
-        size=size,
-        source=short_source(place.source) if place is not None else "",
-        cell=place.cells[-1] if place is not None and place.cells else "",
-        ranks=first.finding.ranks,
-        steps=() if place is None or place.step is None else (place.step,),
+        place=Place(
+            record=first.finding.record,
+            **place_of_calls(row.api if len(group) > 1 else row.call, cells),
+            directions=(first.finding.phase,),
+            value=value.path if value is not None else "",
+            source=short_source(place.source) if place is not None else "",
+            cell=place.cells[-1] if place is not None and place.cells else "",
+            ranks=first.finding.ranks,
+            steps=() if place is None or place.step is None else (place.step,),
+        ),
+        figures=figures,
         count=len(group),
-        evidence=evidence,
+        detail=f"{value.path}: {value.message}" if value is not None else row.message,
     )
 
 
@@ -131,7 +131,7 @@ class ShardedSummary(RowSummary):
         step = self.steps.setdefault(str(of_step), _Step())
         finding = RecordFinding.from_wire(row.attachment["finding"])
         role = row.attachment["role"]
-        step.places.append(Place.of(finding, is_first=role == "first"))
+        step.places.append(LanePlace.of(finding, is_first=role == "first"))
         step.states.update(value.state for value in finding.values)
         step.unjudged.update(_reason(value.message) for value in finding.values if value.state == "unjudged")
         step.beside = max(step.beside, row.attachment.get("beside", 0))
@@ -153,38 +153,26 @@ class ShardedSummary(RowSummary):
     def is_bad(self) -> bool:
         return any(step.faults or step.inherited for step in self.steps.values())
 
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
+    def answer(self, rows: RunRows) -> Answer:
         """The first wrong place of each pass; what follows from it is no fault of its own."""
-        at_fault = _at_fault(self._wrong)
         states = sum((step.states for step in self.steps.values()), Counter[str]())
-        unjudged = [*rows.unjudged(), *self._unjudged()]
-        outcome = rows.outcome(is_fault=bool(at_fault))
-        if not at_fault and (failed := rows.at_fault(by_order=True)):
-            outcome, at_fault = "fault", failed
-        placed = states["placed"]
-        told = ""
-        if outcome == "rounding":
-            outcome = "unaccounted" if unjudged else "rounding"
-        if outcome in ("rounding", "unaccounted"):
-            by_laws = any(step.by_laws for step in self.steps.values())
-            words = "obey the laws that they are judged by" if by_laws else "are those of the logical run"
-            left = states.total() - placed
-            told = f"{counted(placed, 'values of the ranks')} {words}{f'; {left} were not judged' if left else ''}"
-        found = rows.made(outcome, at_fault, told=told, unjudged=unjudged)
+        by_laws = any(step.by_laws for step in self.steps.values())
+        measure = rows.measure("placed by laws" if by_laws else "placed")
+        measure = structs.replace(measure, judged=states["placed"], total=states.total(), noun="values of the ranks")
+        findings = _findings(self._wrong) or rows.findings(by_order=True)
+        answer = rows.made(findings, measure=measure, gaps=[*rows.gaps(), *self._gaps()])
         spread = sum(count for step in self.steps.values() for count in step.inherited.values())
-        return structs.replace(found, inherited=Inherited(spread))
+        return structs.replace(answer, reach=Reach(spread))
 
-    def _unjudged(self) -> Iterator[CannotSay]:
+    def _gaps(self) -> Iterator[Gap]:
         for step in self.steps.values():
             for reason, count in step.unjudged.most_common(_SHOWN):
-                yield CannotSay(counted(count, "values"), reason or "they are of no law", count)
-            for state, words in (("missing", "not every rank has them"), ("unreadable", "they cannot be read")):
+                yield Gap(kind="no law", count=count, noun="values", reason=reason or "they are of no law")
+            for state, kind in (("missing", "not on every rank"), ("unreadable", "unreadable")):
                 if step.states[state]:
-                    yield CannotSay(counted(step.states[state], "values"), words, step.states[state])
+                    yield Gap(kind=kind, count=step.states[state], noun="values")
             if step.beside:
-                yield CannotSay(
-                    counted(step.beside, "records of ranks"), "the logical run has no such call", step.beside
-                )
+                yield Gap(kind="ranks alone", count=step.beside, noun="records of ranks")
 
     def lines(self) -> Iterator[str]:
         for dump, step in self.steps.items():

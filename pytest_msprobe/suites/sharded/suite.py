@@ -52,7 +52,7 @@ class ShardedSuite(Suite):
         Figure("tolerance", "Tolerance", ".3g"),
         Figure("ratio", "Distance/tolerance", ".3g"),
     )
-    passing = "rounding"
+    passing = "placed"
     summary = ShardedSummary
 
     @classmethod

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from page_reader import page_content, page_rows
 
-from pytest_msprobe.diagnosis import Diagnosis
+from pytest_msprobe.answers import Answer, Gap
 from pytest_msprobe.reports.jsonl import JsonLines, read_latest_rows
 from pytest_msprobe.reports.page import write_page
 from pytest_msprobe.suites.precheck.suite import PrecheckSuite
@@ -110,15 +110,12 @@ def test_the_answer_names_operation_cell_rounding_and_what_was_not_judged(tmp_pa
     ]
     section = section_of(tmp_path, *rows)
     diagnosis = section["diagnosis"]
-    assert diagnosis["headline"].startswith("Fault: Mint.rsqrt.0")
+    assert diagnosis["headline"].startswith("Wrong: Mint.rsqrt.0")
     assert len(diagnosis["headline"]) <= 90
-    assert [(one["record"], one["cell"], one["count"]) for one in diagnosis["at_fault"]] == [
-        ("Mint.rsqrt.0.forward", "net.fc.Dense", 1)
-    ]
-    assert diagnosis["at_fault"][0]["id"] == rows[1].node_id
-    reasons = [one["why"] for one in diagnosis["cannot_say"]]
-    assert "why" in reasons
-    assert any("rounding explains it" in reason for reason in reasons)
+    found = [(one["kind"], one["place"]["record"], one["place"]["cell"]) for one in diagnosis["findings"]]
+    assert found == [("wrong", "Mint.rsqrt.0.forward", "net.fc.Dense"), ("limits", "Mint.matmul.0.forward", "")]
+    assert diagnosis["findings"][0]["id"] == rows[1].node_id
+    assert [one["reason"] for one in diagnosis["open"]] == ["why"]
     assert section["answer"]["faults"] == [["Mint.rsqrt", 1, 2]]
     assert section["answer"]["is_bad"]
 
@@ -128,9 +125,9 @@ def test_a_run_without_failures_or_with_explained_ones_says_so(tmp_path: Path) -
         return str(section_of(tmp_path, *rows)["diagnosis"]["outcome"])
 
     judged = OutputRow("output.0", "", "", (), "pass", standard="backward-error", figures={"ratio": 0.5})
-    assert outcome(row("Mint.exp.0", 0, device="recorded values", outputs=(judged,))) == "rounding"
-    assert outcome(row("Mint.exp.0", 0, "error", outputs=(EXPLAINED_OUTPUT,))) == "unaccounted"
-    assert outcome(row("Mint.exp.0", 0, "skip")) == "not_judged"
+    assert outcome(row("Mint.exp.0", 0, device="recorded values", outputs=(judged,))) == "right"
+    assert outcome(row("Mint.exp.0", 0, "error", outputs=(EXPLAINED_OUTPUT,))) == "wrong"
+    assert outcome(row("Mint.exp.0", 0, "skip")) == "nothing judged"
 
 
 def test_the_title_is_the_verdict_and_the_dump(tmp_path: Path) -> None:
@@ -142,11 +139,11 @@ def test_the_title_is_the_verdict_and_the_dump(tmp_path: Path) -> None:
 
 def test_the_answer_of_the_run_counts_before_that_of_its_rows(tmp_path: Path) -> None:
     """It may know of dumps that could not be read, which no row says."""
-    answer = Diagnosis(suite="precheck", outcome="unaccounted", headline="Undecided: one dump cannot be read")
+    answer = Answer(suite="precheck", outcome="nothing judged", open=(Gap(kind="refused", reason="it cannot be read"),))
     source = written(tmp_path / "rows.jsonl", row("Mint.add.0", 0))
     write_page(tmp_path / "page.html", [source], SUITES, answer)
     (section,) = page_content(tmp_path / "page.html")["sections"]
-    assert section["diagnosis"]["headline"] == "Undecided: one dump cannot be read"
+    assert section["diagnosis"]["headline"] == "Nothing judged: it cannot be read"
 
 
 def test_nothing_of_a_dump_is_markup(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from pytest_msprobe.diagnosis import CannotSay, Diagnosis, RunRows
+from pytest_msprobe.answers import Answer, Gap, RunRows
 from pytest_msprobe.reports.csv_pair import WORDS
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.table_report import TableReport
@@ -67,15 +67,13 @@ class LawsSummary(RowSummary):
         if len(broken) > _SHOWN:
             yield f"  and {len(broken) - _SHOWN} more laws"
 
-    def diagnosis(self, rows: RunRows) -> Diagnosis:
+    def answer(self, rows: RunRows) -> Answer:
         """What the rows amount to; laws that were not checked are named in one entry."""
-        found = rows.diagnosis()
+        answer = rows.answer()
         unchecked = self.unchecked()
-        if unchecked is None or rows.unreadable:
-            return found
-        return structs.replace(found, cannot_say=(unchecked, *rows.gaps))
+        return answer if unchecked is None or rows.unreadable else structs.replace(answer, open=(unchecked,))
 
-    def unchecked(self) -> CannotSay | None:
+    def unchecked(self) -> Gap | None:
         """Which laws were not checked, why, and what to do; None where all were."""
         if not self._unchecked:
             return None
@@ -84,7 +82,8 @@ class LawsSummary(RowSummary):
         advice = [what_to_do for _, _, what_to_do in said if what_to_do] + ([_CHECK_MORE] if self._is_of_dump else [])
         what = f"law{'s' if len(laws) > 1 else ''} {', '.join(laws)}"
         reasons = dict.fromkeys(reason for reason, _, _ in said)
-        return CannotSay(what, "; ".join([*reasons, ", or ".join(dict.fromkeys(advice))]), self._unchecked_count)
+        reason = "; ".join([*reasons, ", or ".join(dict.fromkeys(advice))])
+        return Gap(kind="not checked", what=what, reason=reason, count=self._unchecked_count)
 
     @property
     def checked(self) -> int:

@@ -79,7 +79,7 @@ class LawsSuite(Suite):
     item_noun = "laws of optimizers' steps and of the training"
     group_noun = "optimizers and other parts"
     figures = (Figure("ratio", "Size/tolerance", ".3g"),)
-    passing = "rounding"
+    passing = "hold"
     summary = LawsSummary
 
     @classmethod

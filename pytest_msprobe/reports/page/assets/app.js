@@ -144,7 +144,7 @@ function startsDescending(section, id) {
   return figure ? !figure.isLowBad : false;
 }
 
-const STATES = { fault: "bad", unaccounted: "open", rounding: "good", equal: "good", not_judged: "none" };
+const STATES = { wrong: "bad", right: "good", "nothing judged": "open" };
 const MOST_CAUSES = 3;
 
 function Top({ section, filter, change, onSelect }) {
@@ -156,6 +156,7 @@ function Top({ section, filter, change, onSelect }) {
   return html`<section class=${`answer answer-${STATES[diagnosis.outcome] || "none"}`} aria-label="Answer">
     <p class="suite">${section.title}</p>
     <h1>${diagnosis.headline}</h1>
+    ${diagnosis.about.length > 0 && html`<ul class="about">${diagnosis.about.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`}
     <div class="verdicts" role="group" aria-label="Verdicts">${verdicts.map(({ verdict, title, count }) => html`<button key=${verdict} class=${`count count-${verdict}`} aria-pressed=${filter.verdict === verdict} onClick=${() => change({ verdict: filter.verdict === verdict ? "" : verdict })}><b>${number(count)}</b> ${title}</button>`)}</div>
     ${section.baseline && html`<p>Held to the baseline: ${section.baseline}</p>`}
     <div class="answer-columns">
@@ -169,20 +170,21 @@ function Top({ section, filter, change, onSelect }) {
 
 // Each cause with its first record: the same fault in several layers, directions and ranks is one.
 function Causes({ section, onSelect }) {
-  const causes = section.diagnosis.at_fault, left = causes.length - MOST_CAUSES + (section.diagnosis.cut.at_fault || 0);
+  const causes = section.diagnosis.findings, left = causes.length - MOST_CAUSES + (section.diagnosis.cut.findings || 0);
   if (!causes.length) return null;
   const one = (cause) => {
-    const row = section.item(cause.id), where = [cause.cell && `in ${cause.cell}`, cause.ranks.length > 0 && `rank ${cause.ranks.join(", ")}`, cause.steps.length > 0 && `step ${cause.steps.join(", ")}`];
-    return html`<li key=${cause.id + cause.name}>${row === undefined ? html`<b>${cause.name}</b>` : html`<button class="link" onClick=${() => onSelect(row)}>${cause.name}</button>`}
-      <span class="muted"> ${[`${cause.count} ${cause.count === 1 ? "record" : "records"}`, ...where, cause.confidence].filter(Boolean).join(", ")}</span>
-      <div>${cause.sentence}</div>${cause.source && html`<code class="source">${cause.source}</code>`}</li>`;
+    const { cell, ranks, steps, source } = cause.place, row = section.item(cause.id);
+    const where = [cell && `in ${cell}`, ranks.length > 0 && `rank ${ranks.join(", ")}`, steps.length > 0 && `step ${steps.join(", ")}`];
+    return html`<li key=${cause.id + cause.name}>${row === undefined ? html`<b>${cause.name}</b>` : html`<button class="link" onClick=${() => onSelect(row)}>${cause.name}</button>`} <span class="confidence">${cause.confidence}</span>
+      <span class="muted"> ${[`${cause.count} ${cause.count === 1 ? "record" : "records"}`, ...where].filter(Boolean).join(", ")}</span>
+      <div>${[cause.how, cause.detail].filter(Boolean).join(": ")}</div>${source && html`<code class="source">${source}</code>`}</li>`;
   };
   return html`<h2>${causes.length > 1 ? "Causes" : "Cause"}</h2><ol class=${`causes ${causes.length > 1 ? "" : "single"}`}>${causes.slice(0, MOST_CAUSES).map(one)}</ol>
     ${left > 0 && html`<details><summary>${left} more</summary><ol class="causes" start=${MOST_CAUSES + 1}>${causes.slice(MOST_CAUSES).map(one)}</ol></details>`}`;
 }
 
 function Effect({ diagnosis }) {
-  const { count, last } = diagnosis.inherited;
+  const { count, last } = diagnosis.reach;
   if (!count) return null;
   const records = `${number(count)} ${count === 1 ? "record" : "records"}`;
   return html`<h2>Effect</h2><p>${diagnosis.suite === "overflow" ? `NaN or Inf reaches ${records}` : `${records} differ only because of their inputs`}${last ? `, the last of them ${last}` : ""}.</p>`;
@@ -202,10 +204,10 @@ function Next({ section, fault }) {
 
 // What the answer does not cover, and how the two runs are set up differently.
 function Unsaid({ diagnosis }) {
-  const left = diagnosis.cut.cannot_say || 0;
-  return html`${diagnosis.manifest.length > 0 && html`<h2>The runs are set up differently</h2><ul class="points">${diagnosis.manifest.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`}
-    ${diagnosis.cannot_say.length > 0 && html`<h2>Not judged</h2><ul class="points">${diagnosis.cannot_say.slice(0, 4).map((one) => html`<li key=${one.what + one.why}>${one.what}: ${one.why}</li>`)}</ul>
-      ${diagnosis.cannot_say.length + left > 4 && html`<p class="muted">and ${diagnosis.cannot_say.length + left - 4} more reasons</p>`}`}`;
+  const left = diagnosis.cut.open || 0;
+  return html`${diagnosis.setup.length > 0 && html`<h2>The runs are set up differently</h2><ul class="points">${diagnosis.setup.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`}
+    ${diagnosis.open.length > 0 && html`<h2>Not judged</h2><ul class="points">${diagnosis.open.slice(0, 4).map((one) => html`<li key=${one.text}>${one.text}</li>`)}</ul>
+      ${diagnosis.open.length + left > 4 && html`<p class="muted">and ${diagnosis.open.length + left - 4} more reasons</p>`}`}`;
 }
 
 function FilterBar({ section, filter, change, count, rows, columns }) {

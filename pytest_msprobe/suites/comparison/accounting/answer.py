@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ from msgspec import structs
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import counted
-from pytest_msprobe.diagnosis.from_rows import named
-from pytest_msprobe.diagnosis.value import listed_numbers, readable
+from pytest_msprobe.answers import NextStep, Place
+from pytest_msprobe.answers.from_rows import place_of_calls
+from pytest_msprobe.answers.words import in_words, listed_numbers, place_in_words, readable
 from pytest_msprobe.suites.comparison.accounting.account import Basis, Step
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import (
@@ -388,7 +388,9 @@ def _named(group: Sequence[Fault]) -> str:
     """`Functional.gelu in 12 layers (0 to 11), forward and backward`."""
     records = [record for fault in group for record in fault.records or [fault.step.record]]
     calls = [(fault.step.operation.call, fault.step.cells[-1] if fault.step.cells else "") for fault in group]
-    return named(group[0].step.operation.name, calls, [record.rpartition(".")[2] for record in records])
+    directions = tuple(record.rpartition(".")[2] for record in records)
+    operation = group[0].step.operation.name
+    return place_in_words(Place(record=records[0], **place_of_calls(operation, calls), directions=directions))
 
 
 def source_of(diagnosis: RunDiagnosis, fault: Fault) -> str:
@@ -437,7 +439,7 @@ def _first(diagnosis: RunDiagnosis) -> First | None:
     if diagnosis.faults:
         fault = min(diagnosis.faults, key=lambda fault: order(fault.step))
         sentence = readable(fault.sentence).rstrip(".")
-        steps = next_steps(diagnosis, fault) if diagnosis.sides is not None else []
+        steps = [in_words(step) for step in next_steps(diagnosis, fault)] if diagnosis.sides is not None else []
         record = fault.records[0] if fault.records else fault.step.record
         return First(record, fault.value, sentence, ". ".join([f"{sentence[:1].upper()}{sentence[1:]}", *steps[:1]]))
     found = [
@@ -465,46 +467,33 @@ def _why(step: Step) -> str:
     return f"it cannot be accounted for{reason}"
 
 
-def next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[str]:
-    """Commands and steps, most useful first."""
+def next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[NextStep]:
+    """Commands and what to do by hand, most useful first."""
     call = fault.step.operation.call
     assert diagnosis.sides is not None
-    dump = shlex.quote(str(diagnosis.sides[fault.side == "golden"].path))
-    check = f"pytest --msprobe-dump={dump} -k {shlex.quote(call)}"
+    check = ("pytest", f"--msprobe-dump={diagnosis.sides[fault.side == 'golden'].path}", "-k", call)
     if fault.kind == "first":
-        return [
-            f'dump both runs again with "task": "tensor", "scope": ["{call}", "{call}"], and compare those dumps',
-            f"pytest --msprobe-dump={dump} --msprobe-device=DEVICE -k {shlex.quote(call)}",
-            *([] if fault.step.account.is_noise else ["dump the golden run with debugger.perturb: --msprobe-noise"]),
-        ]
+        perturbed = [] if fault.step.account.is_noise else [NextStep("noise")]
+        return [NextStep("scope", subject=call), NextStep("by itself", (*check, "--msprobe-device=DEVICE")), *perturbed]
     if fault.kind == "born":
-        return [
-            check,
-            f"{check} --msprobe-error-data=error_data",
-            f'dump again with "scope": ["{call}", "{call}"] for this call alone',
-        ]
+        kept = NextStep("error data", (*check, "--msprobe-error-data=error_data"))
+        return [NextStep("by itself", check), kept, NextStep("this call", subject=call)]
     if fault.kind == "parameter":
-        step = Slot.of(diagnosis.sides[0].path).step
-        earlier = [f'dump "step": [0, {step}] and read the answer of step 0 first'] if step else []
-        return [*earlier, "compare the initial values, the checkpoint and the optimizer step that gave this parameter"]
-    if fault.kind == "batch":
-        return ["compare the data that both runs read at this step: order, augmentation, padding, masks, seeds"]
-    if fault.kind == "gradient":
-        return ["look for hooks, detached branches and second backwards on this value: gradients are added there"]
-    if fault.kind == "another_rank":
-        return ["compare the dumps of all ranks (--msprobe-dump=STEP_FOLDER): the cause is in the rank that sent it"]
-    if fault.kind in ("unrecorded", "unknown"):
-        return [
-            "look for changes in place before this call; dump with level mix and no scope to see what makes the value"
-        ]
-    if fault.kind == "recomputed":
-        return [
-            "look in this checkpoint for random numbers (preserve_rng_state), state that the first forward changes, "
-            "and kernels that do not repeat their results; run without checkpoints to compare"
-        ]
-    if fault.kind == "rewired":
-        return [f"compare both lines that make the call {call}: which value, output or part each of its arguments is"]
-    return [f"compare both lines that make the call {call}: arguments, dtypes, configuration of the model"]
+        is_later = bool(Slot.of(diagnosis.sides[0].path).step)
+        return [*([NextStep("earlier step")] if is_later else []), NextStep("values")]
+    return [NextStep(_BY_HAND.get(fault.kind, "lines"), subject=call)]
+
+
+#: What to do by hand about other kinds.
+_BY_HAND = {
+    "batch": "batch",
+    "gradient": "hooks",
+    "another_rank": "ranks",
+    "unrecorded": "maker",
+    "unknown": "maker",
+    "recomputed": "checkpoint",
+    "rewired": "wiring",
+}
 
 
 #: What differences do in Cells, by their records.

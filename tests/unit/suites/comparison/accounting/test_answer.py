@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.diagnosis.value import listed_numbers, readable
+from pytest_msprobe.answers.words import listed_numbers, readable
 from pytest_msprobe.suites.comparison.accounting.account import (
     Account,
     Kind,

@@ -7,7 +7,7 @@ import math
 
 from msgspec import structs
 
-from pytest_msprobe.diagnosis.value import readable
+from pytest_msprobe.answers.words import readable
 from pytest_msprobe.reports.jsonl import encode_row
 from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount, ValueKey
 from pytest_msprobe.suites.comparison.report import ComparisonSummary, RecordSummary

@@ -1,4 +1,4 @@
-"""The diagnosis of a run, on the one process that writes: from the suite's report, and what no row says."""
+"""The answer of a run, on the one process that writes: from the suite's report, and what no row says."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from msprobe_collector.dump_format.values import counted, printable
-from pytest_msprobe.diagnosis import CannotSay, Diagnosis, RunFacts, RunRows
-from pytest_msprobe.diagnosis.file import check_replaceable, write_diagnosis
-from pytest_msprobe.diagnosis.from_rows import with_gaps
-from pytest_msprobe.diagnosis.value import OUTCOMES, headline
+from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.answers import About, Answer, Finding, Gap, Place, RunFacts, RunRows, with_findings, with_open
+from pytest_msprobe.answers.about import about_of
+from pytest_msprobe.answers.file import check_replaceable, write_answer
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.suites.contract import Suite, SuiteReport
 from pytest_msprobe.support import place_of
@@ -25,7 +25,7 @@ _SELECTING = {"keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf":
 
 
 def write_refusal(config: pytest.Config, reason: str) -> None:
-    """Write the diagnosis of a run that cannot begin, or has not ended, where one was asked for.
+    """Write the answer of a run that cannot begin, or has not ended, where one was asked for.
 
     A run that is killed leaves it, and no answer of an earlier run.
     """
@@ -35,19 +35,14 @@ def write_refusal(config: pytest.Config, reason: str) -> None:
     path = Path(os.path.abspath(config.invocation_params.dir / name))
     suite = str(config.getoption("msprobe_suite") or "auto")
     first = reason.splitlines()[0] if reason else "the run could not begin"
-    found = Diagnosis(
-        suite=suite,
-        outcome="not_judged",
-        headline=headline("not_judged", first),
-        cannot_say=(CannotSay("the run", first),),
-    )
+    answer = Answer(suite=suite, outcome="nothing judged", open=(Gap(kind="refused", reason=first),))
     try:
-        write_diagnosis(path, found)
+        write_answer(path, answer)
     except OSError:
         return  # the reason is on the terminal, and is what must be mended first
 
 
-class RunDiagnosis:
+class RunAnswering:
     """Collects what a run amounts to.
 
     Attributes:
@@ -60,14 +55,14 @@ class RunDiagnosis:
         """For a run of `suite`, whose rows `counts` counts.
 
         Raises:
-            pytest.UsageError: another file stands where the diagnosis is to be written.
+            pytest.UsageError: another file stands where the answer is to be written.
         """
         self.path = settings.diagnosis
         self.option = f"--msprobe-diagnosis={self.path}"
         self._config = config
         self._shard = settings.shard
         self._unread: dict[str, str] = {}
-        self._found: Diagnosis | None = None
+        self._answer: Answer | None = None
         named = [folder.path for folder in settings.folders] or list(suite.files)
         sides = [path for name in _SIDES if isinstance(path := settings.values.get(name), Path)]
         self.rows = RunRows(
@@ -75,11 +70,13 @@ class RunDiagnosis:
                 suite=suite.name,
                 item_noun="records" if " by " in suite.item_noun else suite.item_noun,
                 arguments=tuple(map(str, config.invocation_params.args)),
-                dumps=tuple(str(path) for path in (*named, *sides)),
+                about=_about(named, sides),
                 passing=suite.passing,
+                limits=suite.limits(),
                 certainty=suite.certainty,
                 excuses=suite.excuses,
                 answer=_shown(config, settings),
+                keyword=str(config.getoption("keyword", "") or ""),
                 is_selected=bool(self.why_partial()),
             ),
             counts,
@@ -110,67 +107,70 @@ class RunDiagnosis:
         *,
         fault: str,
         known: frozenset[str],
-        gaps: Iterable[str],
+        damage: Iterable[str],
         is_judged: bool,
-        is_bad: bool,
         missing: int,
-    ) -> Diagnosis:
-        """Make the diagnosis, once all rows are in.
+    ) -> Answer:
+        """Make the answer, once all rows are in.
 
         Args:
             report: of the suite.
             fault: why the run is no success although no item failed; "" where it is, or where a baseline knows it.
             known: what a baseline knows of the run as a whole.
-            gaps: what of the dumps could not be judged, one line each.
+            damage: what of the dumps is not whole, one line each.
             is_judged: False where the verdicts are none on what was to be tested.
-            is_bad: whether the run ends with an exit code that is no success.
             missing: items that did not run.
         """
         self.rows.known = known
-        found = self._of_suite(report)
-        unread = [CannotSay(path, reason) for path, reason in self._unread.items()]
-        left = [CannotSay(*_parted(line)) for line in gaps]
+        answer = self._of_suite(report)
+        if not is_judged and answer.outcome == "right":
+            untested = report.untested()
+            gaps = [Gap(kind="untested", reason=untested)] if untested else []
+            answer = with_open(structs.replace(answer, outcome="nothing judged"), gaps)
+        findings = [_of_run("damaged", line) for line in (*_lines_of(self._unread), *damage)]
+        if fault and not answer.findings:
+            findings.append(_of_run("incomplete", fault))
+        answer = with_findings(answer, findings)
         if missing:
-            left.append(CannotSay(counted(missing, self.rows.facts.item_noun), "the run ended before them", missing))
-        if fault and not found.at_fault:
-            left.append(CannotSay("the run", fault))
-        if not is_judged and found.outcome != "fault":
-            reason = report.untested() or next((each.why for each in (*unread, *left, *found.cannot_say)), "")
-            found = self.rows.made("not_judged", told=reason)
-        said = {each.why for each in found.cannot_say}  # by the suite, of a folder that the collection refused as well
-        found = with_gaps(found, [*(each for each in unread if each.why not in said), *left])
-        if is_bad and found.outcome in OUTCOMES[2:4]:
-            found = with_gaps(found, [CannotSay("the run", "it ended with an error, which the terminal shows")])
-        self._found = found
-        return found
+            gap = Gap(kind="unfinished", count=missing, noun=self.rows.facts.item_noun)
+            answer = with_open(answer, [gap])
+        self._answer = answer
+        return answer
 
-    def _of_suite(self, report: SuiteReport) -> Diagnosis:
+    def _of_suite(self, report: SuiteReport) -> Answer:
         """The suite's own answer; where it cannot make one, what the rows say, and that it could not."""
         try:
-            return report.diagnosis(self.rows)
+            return report.answer(self.rows)
         except Exception as error:
             where = f"{type(error).__name__}: {error} ({place_of(error)})"
-            found = self.rows.diagnosis()
-            return with_gaps(found, [CannotSay("the diagnosis", f"internal error of pytest-msprobe: {where}")])
+            failure = _of_run("run", f"internal error of pytest-msprobe while the answer was made: {where}")
+            return with_findings(self.rows.answer(), [failure])
 
     @property
-    def found(self) -> Diagnosis:
-        """The diagnosis; only once it is complete."""
-        assert self._found is not None
-        return self._found
+    def answer(self) -> Answer:
+        """The answer; only once it is complete."""
+        assert self._answer is not None
+        return self._answer
 
     def write(self) -> None:
         """Write the file, where one was asked for. Raises OSError."""
         if self.path is not None:
-            write_diagnosis(self.path, self.found)
+            write_answer(self.path, self.answer)
+
+
+def _about(targets: Iterable[Path], golden: Iterable[Path]) -> tuple[About, ...]:
+    return (*(about_of(path) for path in targets), *(about_of(path, side="golden") for path in golden))
+
+
+def _lines_of(unread: dict[str, str]) -> list[str]:
+    return [reason if path in reason else f"{path}: {reason}" for path, reason in unread.items()]
+
+
+def _of_run(kind: str, detail: str) -> Finding:
+    """A finding that is about the run as a whole."""
+    return Finding(kind=kind, confidence="proved", place=Place(record="", operation=""), detail=printable(detail))
 
 
 def _shown(config: pytest.Config, settings: Settings) -> str:
-    """The file of the diagnosis as it was given, "" without one."""
+    """The file of the answer as it was given, "" without one."""
     return str(config.getoption("msprobe_diagnosis") or settings.diagnosis or "")
-
-
-def _parted(line: str) -> tuple[str, str]:
-    """(what, why) of a line that begins with a path."""
-    what, colon, why = printable(line).partition(": ")
-    return (what, why) if colon else ("the run", line)

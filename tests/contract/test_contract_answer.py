@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from contract_runs import Run, Workspace
 
-from pytest_msprobe.diagnosis.value import MOST_HEADLINE, WORDS
+from pytest_msprobe.answers.answer import MOST_HEADLINE
 
 
 def test_the_answer_names_a_failed_item_and_says_where_it_is(plain: Run) -> None:
-    found = plain.diagnosis
-    assert found["outcome"] == "fault"
-    assert found["at_fault"][0]["id"] in plain.ids["failed"]
-    assert found["headline"].startswith(f"{WORDS['fault']}: ")
+    found = plain.answer
+    assert found["outcome"] == "wrong"
+    assert found["findings"][0]["id"] in plain.ids["failed"]
+    assert found["headline"].startswith("Wrong: ")
     assert len(found["headline"]) <= MOST_HEADLINE
     assert found["suite"] == plain.rows[0]["suite"]
     assert found["next"], "a fault without a next step"
@@ -25,8 +25,8 @@ def test_the_answer_names_a_failed_item_and_says_where_it_is(plain: Run) -> None
 
 @pytest.mark.one_suite
 def test_each_command_that_is_named_next_judges_something(plain: Run, workspace: Workspace, tmp_path: Path) -> None:
-    commands = [each["arguments"] for each in plain.diagnosis["next"] if each["arguments"]]
-    assert commands or plain.diagnosis["suite"] == "gradients", "gradients of a step are collected again"
+    commands = [each["arguments"] for each in plain.answer["next"] if each["arguments"]]
+    assert commands or plain.answer["suite"] == "gradients", "gradients of a step are collected again"
     folder = tmp_path / "copy"  # these runs write files, and other tests read those of the plain one
     shutil.copytree(plain.folder, folder)
     for command in commands:
@@ -46,10 +46,9 @@ def test_input_that_cannot_be_read_is_said(workspace: Workspace, plain: Run) -> 
     torn.write_text("{ torn", encoding="utf-8")
     (run,) = workspace.run_all([()])
     assert run.exit_code != pytest.ExitCode.OK
-    found = run.diagnosis
-    assert found["outcome"] not in ("equal", "rounding")
-    told = [f"{each['what']}: {each['why']}" for each in found["cannot_say"]]
-    told += [fault["sentence"] for fault in found["at_fault"]]
+    found = run.answer
+    assert found["outcome"] != "right"
+    told = [each["text"] for each in found["open"]] + [each["detail"] for each in found["findings"]]
     assert any(torn.name in line for line in told), told
 
 
@@ -61,9 +60,9 @@ def test_a_run_that_cannot_begin_says_why(workspace: Workspace) -> None:
     first, refused = workspace.run_all([(), (answer, option)])
     assert first.exit_code == pytest.ExitCode.TESTS_FAILED
     assert refused.exit_code == pytest.ExitCode.USAGE_ERROR
-    assert first.diagnosis["outcome"] == "not_judged"
+    assert first.answer["outcome"] == "nothing judged"
     # A headline of 90 characters has no room for a long path; the reason behind it has.
-    assert any("nowhere" in each["why"] for each in first.diagnosis["cannot_say"])
+    assert any("nowhere" in each["reason"] for each in first.answer["open"])
 
 
 @pytest.mark.one_suite

@@ -1,0 +1,44 @@
+"""One answer for every suite and command: what is wrong as data, and one module that says it."""
+
+from pytest_msprobe.answers.answer import (
+    EXIT_CODES,
+    About,
+    Answer,
+    Measure,
+    Outcome,
+    TakenStep,
+    with_findings,
+    with_open,
+)
+from pytest_msprobe.answers.finding import (
+    CONFIDENCES,
+    ArgumentDifference,
+    Confidence,
+    Finding,
+    Gap,
+    NextStep,
+    Place,
+    Reach,
+)
+from pytest_msprobe.answers.from_rows import RunFacts, RunRows
+
+__all__ = [
+    "CONFIDENCES",
+    "EXIT_CODES",
+    "About",
+    "Answer",
+    "ArgumentDifference",
+    "Confidence",
+    "Finding",
+    "Gap",
+    "Measure",
+    "NextStep",
+    "Outcome",
+    "Place",
+    "Reach",
+    "RunFacts",
+    "RunRows",
+    "TakenStep",
+    "with_findings",
+    "with_open",
+]

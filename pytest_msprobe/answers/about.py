@@ -1,0 +1,36 @@
+"""Which dump an answer is about: the command that made it, and when."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.manifest import MANIFEST_FILE, read_manifest
+from pytest_msprobe.answers.answer import About
+
+
+def about_of(path: Path, *, side: Literal["target", "golden"] = "target") -> About:
+    """The dump at `path` with the script and time of its first run.json; both are "" where there is none."""
+    manifest = _first_manifest(path)
+    if manifest is None:
+        return About(path=str(path), side=side)
+    try:
+        command = read_manifest(manifest).script.get("command")
+        written = datetime.fromtimestamp(manifest.stat().st_mtime, timezone.utc)
+    except (OSError, DumpError):
+        return About(path=str(path), side=side)
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    return About(path=str(path), side=side, script=shlex.join(words), time=f"{written:%Y-%m-%d %H:%M}")
+
+
+def _first_manifest(path: Path) -> Path | None:
+    folder = path if path.is_dir() else path.parent
+    # A run has steps, and a step has ranks; below these there are only tensors, perhaps a million files.
+    patterns = (MANIFEST_FILE, f"*/{MANIFEST_FILE}", f"*/*/{MANIFEST_FILE}") if path.is_dir() else (MANIFEST_FILE,)
+    try:
+        return next((min(found) for pattern in patterns if (found := [*folder.glob(pattern)])), None)
+    except OSError:
+        return None

@@ -1,0 +1,152 @@
+"""The file of an answer: JSON of bounded size. It replaces an earlier one, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from pytest_msprobe.answers.answer import MOST_HEADLINE, Answer, Measure, abridged
+from pytest_msprobe.answers.finding import Finding
+from pytest_msprobe.answers.words import said
+
+#: Largest size of the JSON, in bytes.
+MOST_BYTES = 4096
+_BEGINNING = b'{\n "schema": '
+#: Most entries of each list.
+_MOST = {"findings": 8, "open": 8, "next": 5, "setup": 8, "about": 4, "steps": 6}
+_LONGEST = {"detail": 300, "name": 120, "reason": 240, "text": 260, "what": 160, "tells": 200, "how": 60, "script": 160}
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse to write over a file at `path` that this plugin did not write.
+
+    Raises:
+        FileExistsError: the file is no answer.
+        OSError: it cannot be read.
+    """
+    if path.exists():
+        with path.open("rb") as file:
+            beginning = file.read(len(_BEGINNING))
+        if not _BEGINNING.startswith(beginning):
+            raise FileExistsError(f"{path} holds something else than an answer, and is not replaced")
+
+
+def write_answer(path: Path, answer: Answer) -> None:
+    """Write `answer` into the file at `path`. Raises OSError."""
+    check_replaceable(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb") as file:
+        file.write(to_json(answer))
+
+
+def to_json(answer: Answer) -> bytes:
+    """`answer`, with its texts, as JSON of at most `MOST_BYTES` bytes and a newline at its end.
+
+    Lists are cut from their ends, and `cut` counts what is left out.
+    """
+    answer = _bounded(said(answer))
+    while len(text := _encoded(answer)) > MOST_BYTES:
+        smaller = _with_less(answer)
+        if smaller is None:
+            return _encoded(_bare(answer))
+        answer = smaller
+    return text
+
+
+#: What is taken away first where the whole is too large: the list, and how many of it are left by then.
+_LEAST = (
+    ("open", 4),
+    ("setup", 4),
+    ("findings", 5),
+    ("next", 3),
+    ("about", 2),
+    ("open", 2),
+    ("findings", 3),
+    ("setup", 2),
+    ("next", 2),
+    ("findings", 2),
+    ("open", 1),
+    ("setup", 1),
+    ("next", 1),
+    ("steps", 1),
+    ("findings", 1),
+    ("about", 0),
+    ("setup", 0),
+    ("next", 0),
+    ("open", 0),
+    ("steps", 0),
+)
+
+
+def _bounded(answer: Answer) -> Answer:
+    """A copy with texts and lists of bounded length, and rounded figures."""
+    kept: dict[str, Any] = {name: tuple(getattr(answer, name))[:most] for name, most in _MOST.items()}
+    cut = dict(answer.cut)
+    for name in _MOST:
+        if (surplus := len(getattr(answer, name)) - len(kept[name])) > 0:
+            cut[name] = cut.get(name, 0) + surplus
+    for name, entries in kept.items():
+        kept[name] = tuple(_short(entry) if isinstance(entry, msgspec.Struct) else entry for entry in entries)
+    kept["setup"] = tuple(abridged(sentence, _LONGEST["reason"]) for sentence in kept["setup"])
+    return structs.replace(answer, **kept, cut=cut, headline=abridged(answer.headline, MOST_HEADLINE))
+
+
+def _short(entry: msgspec.Struct) -> msgspec.Struct:
+    changes: dict[str, Any] = {
+        name: abridged(getattr(entry, name), most) for name, most in _LONGEST.items() if hasattr(entry, name)
+    }
+    if isinstance(entry, Finding):
+        place = entry.place
+        changes["place"] = structs.replace(
+            place,
+            ranks=place.ranks[:16],
+            steps=place.steps[:8],
+            layers=place.layers[:16],
+            numbers=place.numbers[:16],
+            source=abridged(place.source, 160),
+        )
+        changes["figures"] = {
+            name: value if isinstance(value, str) else rounded(value) for name, value in entry.figures.items()
+        }
+        changes["arguments"] = entry.arguments[:4]
+    return structs.replace(entry, **changes)
+
+
+def _with_less(answer: Answer) -> Answer | None:
+    """A copy without the entry that is missed least; None where nothing can be taken away."""
+    for name, least in _LEAST:
+        entries = getattr(answer, name)
+        if len(entries) > least:
+            cut = {**answer.cut, name: answer.cut.get(name, 0) + 1}
+            return structs.replace(answer, **{name: entries[:-1]}, cut=cut)
+    return None
+
+
+def _bare(answer: Answer) -> Answer:
+    """What remains where single entries are too large, as with paths of thousands of characters."""
+    cut = {name: answer.cut.get(name, 0) + len(getattr(answer, name)) for name in _MOST}
+    return structs.replace(
+        answer,
+        **dict.fromkeys(_MOST, ()),
+        reach=structs.replace(answer.reach, last=""),
+        measure=Measure(),
+        next_collection=None,
+        cut={name: count for name, count in cut.items() if count},
+    )
+
+
+def _encoded(answer: Answer) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(answer), indent=1) + b"\n"
+
+
+def rounded(value: float | None) -> float | int | str | None:
+    """A number of four digits; what is not finite as a word, since JSON has none."""
+    if value is None or isinstance(value, int):
+        return value
+    if value != value or value in (float("inf"), float("-inf")):
+        return str(value)
+    return float(f"{value:.4g}")

@@ -1,0 +1,455 @@
+"""The answer of a run from its rows alone: failed rows of one operation are one cause, over layers, calls and ranks.
+
+A suite that knows more, such as where a difference comes from, changes what comes out here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.answers.answer import About, Answer, Measure, Outcome
+from pytest_msprobe.answers.finding import Confidence, Finding, Gap, NextStep, Place
+from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, MOOT, UNREADABLE, OutputRow, RowCounts, VerdictRow
+
+#: So many calls of one cause are told apart; more are counted.
+_MOST_CALLS = 10_000
+#: Above so many times its tolerance an error is no mistake of the tolerance (docs/figures.md).
+HARDLY = 2.0
+#: Rows of one cause that are so much less wrong than the worst one do not stand for it.
+_ALIKE = 0.1
+#: Properties of rows whose failure is known: of an xfail mark, and of --msprobe-baseline.
+_EXPECTED = {EXPECTED, "baseline"}
+#: Options of a run that a command which repeats a part of it leaves out: files that it writes, and how it runs.
+_NOT_REPEATED = re.compile(
+    r"-(q+|v+|n\d*|x|rN|k|p|pno:.*|-capture=no)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
+    r"|--msprobe-(diagnosis|jsonl|page|out|resume|shard|table)\b"
+)
+_TAKES_VALUE = ("-k", "-n", "-p", "--junitxml", "--junit-xml", "--html", "--maxfail", "--durations", "--numprocesses")
+#: Names of figures that are relative sizes of an error.
+_SIZES = ("distance", "max_rel")
+_COUNTED = ("passed", "failed", "skipped", "xfailed", "xpassed")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is known of a run beside its rows.
+
+    Attributes:
+        suite: its name.
+        item_noun: what its items are, in the plural.
+        arguments: of pytest, as it was started.
+        about: what is judged, and what it is held to.
+        passing: what a pass shows, a kind of `Measure`.
+        limits: of the standard, where a pass is within these.
+        certainty: confidence in a failure of this suite.
+        excuses: whether the suite itself expects failures (xfailed), of records that inherit what is wrong.
+        answer: file that the answer is written to, for commands that read it; "" for none.
+        keyword: of -k; "" without one.
+        is_selected: whether only a part of the items was to run, by -k, a shard or the like.
+    """
+
+    suite: str = ""
+    item_noun: str = "records"
+    arguments: tuple[str, ...] = ()
+    about: tuple[About, ...] = ()
+    passing: str = "passed"
+    limits: Mapping[str, float] = field(default_factory=dict)
+    certainty: Confidence = "likely"
+    excuses: bool = False
+    answer: str = ""
+    keyword: str = ""
+    is_selected: bool = False
+
+    def command(self, *more: str, keyword: str = "", keeps_selection: bool = True) -> tuple[str, ...]:
+        """The command that repeats the run with `more` arguments, without the files that it wrote.
+
+        Args:
+            more: arguments behind those of the run; one that the run has already is not given twice.
+            keyword: what -k selects besides what the run selected.
+            keeps_selection: whether the selection of the run by -k stays.
+        """
+        kept: list[str] = []
+        is_value = False
+        replaced = {argument.partition("=")[0] for argument in more if argument.startswith("--")}
+        for argument in self.arguments:
+            if is_value:
+                is_value = False
+            elif _NOT_REPEATED.match(argument):
+                is_value = argument in _TAKES_VALUE
+            elif argument.partition("=")[0] not in replaced:
+                kept.append(argument)
+        words = [word for word in (self.keyword if keeps_selection else "", keyword) if word]
+        selection = ["-k", words[0] if len(words) == 1 else " and ".join(f"({word})" for word in words)]
+        return ("pytest", *kept, *(selection if words else ()), *more)
+
+
+@dataclass(slots=True)
+class _Cause:
+    """Failed rows of one cause.
+
+    Attributes:
+        worst: the one that is most wrong.
+        rows: the first ones that came.
+    """
+
+    worst: VerdictRow
+    rows: list[VerdictRow] = field(default_factory=list)
+    count: int = 0
+    parts: dict[str, None] = field(default_factory=dict)
+    calls: dict[str, str] = field(default_factory=dict)
+    ranks: set[int] = field(default_factory=set)
+    steps: set[int] = field(default_factory=set)
+
+    def add(self, row: VerdictRow) -> None:
+        self.count += 1
+        if len(self.rows) < _MOST_CALLS:
+            self.rows.append(row)
+        if _badness(row) > _badness(self.worst):
+            self.worst = row
+        if row.direction:
+            self.parts.setdefault(row.direction)
+        place = row.place
+        if len(self.calls) < _MOST_CALLS:
+            self.calls.setdefault(row.call, place.cells[-1] if place is not None and place.cells else "")
+        if place is not None:
+            self.ranks.update(() if place.rank is None else (place.rank,))
+            self.steps.update(() if place.step is None else (place.step,))
+
+    @property
+    def row(self) -> VerdictRow:
+        """The first one in the order of execution, of those that are about as wrong as the worst one."""
+        least = _ALIKE * _badness(self.worst)
+        return min((row for row in self.rows if _badness(row) >= least), key=_order, default=self.worst)
+
+
+@dataclass(slots=True)
+class _Counted:
+    """The first row of one reason, and how many rows have it."""
+
+    first: VerdictRow
+    count: int = 0
+
+
+class RunRows:
+    """The rows of one run, taken as they come, in any order: all are counted, and those that do not pass are kept.
+
+    Attributes:
+        facts: what is known of the run beside its rows.
+        counts: of all rows.
+        known: what a baseline knows of the run as a whole.
+    """
+
+    def __init__(self, facts: RunFacts, counts: RowCounts) -> None:
+        self.facts = facts
+        self.counts = counts
+        self.known: frozenset[str] = frozenset()
+        self._causes: dict[tuple[str, str, bool], _Cause] = {}
+        self._skipped: dict[str, _Counted] = {}
+        self._unreadable: dict[str, _Counted] = {}
+        self._explained: _Counted | None = None
+        self._inherited: _Counted | None = None
+        self._expected: set[str] = set()
+        self._known_of_run: dict[str, None] = {}
+
+    def add(self, row: VerdictRow) -> None:
+        """Take one row that is no plain pass; `counts` has counted it."""
+        light = replace(row, attachment=None, explanation="", run=None)
+        if row.outcome == "xfailed":
+            if not self.facts.excuses or _EXPECTED & {name for name, _ in row.properties}:
+                self._expected.add(row.node_id)
+            else:
+                self._inherited = self._inherited or _Counted(light)
+                self._inherited.count += 1
+        if row.outcome == "failed" and row.rounding == EXPLAINED:
+            self._explained = self._explained or _Counted(light)
+            self._explained.count += 1
+        elif row.outcome == "failed" and _has(row, UNREADABLE):
+            self._unreadable.setdefault(row.dump, _Counted(light)).count += 1
+        elif row.outcome == "failed":
+            self._causes.setdefault(_cause(row), _Cause(light)).add(light)
+        elif row.status == "skip" and not _has(row, MOOT):
+            self._skipped.setdefault(row.message, _Counted(light)).count += 1
+
+    @property
+    def unreadable(self) -> int:
+        """Failed rows whose record could not be read."""
+        return sum(entry.count for entry in self._unreadable.values())
+
+    @property
+    def judged(self) -> int:
+        """Rows with a verdict."""
+        return self.counts.total - self.counts.reasons.total()
+
+    def is_expected(self, node_id: str) -> bool:
+        """Whether the failure of an item was expected."""
+        return node_id in self._expected
+
+    def is_known(self, key: str) -> bool:
+        """Whether the baseline knows `key` of the run as a whole; what is asked for is said to be known."""
+        if key in self.known:
+            self._known_of_run.setdefault(key)
+        return key in self.known
+
+    def file_id(self, dump: str) -> str:
+        """The first part of node ids of the dump at a path."""
+        return self.counts.files.get(dump, dump)
+
+    def measure(self, kind: str = "", **more: Any) -> Measure:
+        """What was counted, and what a pass shows: `kind`, by default what the suite says of its passes."""
+        kind = kind or self.facts.passing
+        limits = dict(self.facts.limits) if kind == "limits" else {}
+        return Measure(
+            kind=kind,
+            judged=self.judged,
+            total=self.counts.total,
+            noun=self.facts.item_noun,
+            limits=limits,
+            **more,
+        )
+
+    def answer(self) -> Answer:
+        """What the rows amount to."""
+        return self.made(self.findings())
+
+    def made(
+        self,
+        findings: Sequence[Finding] = (),
+        *,
+        measure: Measure | None = None,
+        next_steps: Sequence[NextStep] | None = None,
+        gaps: Sequence[Gap] | None = None,
+        are_new: bool = False,
+        is_judged: bool = True,
+    ) -> Answer:
+        """An answer with what every suite says alike: counts, what was not judged, what to do next.
+
+        It is wrong where there is a finding; where there is none, nothing was judged or all that was is right.
+
+        Args:
+            findings: causes, the most important first.
+            measure: what was counted; None for the rows.
+            next_steps: what tells more; None for a command that repeats the first cause.
+            gaps: what was not judged; None for the rows that were skipped.
+            are_new: whether `findings` has no expected failures; else those whose item is one are left out.
+            is_judged: False where the verdicts say nothing of what was to be judged.
+        """
+        new = [one for one in findings if are_new or one.id not in self._expected]
+        new = (new or self.findings(by_order=True)) + self._of_rows()
+        if not new and self._inherited is not None and self.facts.is_selected:
+            new.append(_cause_not_selected(self._inherited))
+        outcome: Outcome = "wrong" if new else "right" if self.judged and is_judged else "nothing judged"
+        steps = self.next_steps(new) if next_steps is None else next_steps
+        return Answer(
+            suite=self.facts.suite,
+            outcome=outcome,
+            findings=tuple(new),
+            open=tuple(self.gaps() if gaps is None else gaps),
+            next=tuple(step for step in steps if step.arguments != ("pytest", *self.facts.arguments)),
+            about=self.facts.about or tuple(About(path=dump) for dump in self.counts.files),
+            measure=measure or self.measure(),
+            counts={word: count for word in _COUNTED if (count := self.counts.outcomes[word])},
+        )
+
+    def findings(self, *, by_order: bool = False) -> list[Finding]:
+        """The failed rows by their causes, the worst first, or `by_order` of execution."""
+        causes = sorted(
+            self._causes.values(),
+            key=lambda cause: (*(() if by_order else _rank_of(cause)), _order(cause.row)),
+        )
+        return [self._finding(cause) for cause in causes]
+
+    def _of_rows(self) -> list[Finding]:
+        """What fails for another reason than its numbers: records that cannot be read, limits that rounding passes."""
+        found = [
+            Finding(
+                id=entry.first.node_id,
+                kind="unreadable",
+                confidence="proved",
+                place=Place(record=_record(entry.first), operation=dump),
+                figures={"total": self.counts.total},
+                count=entry.count,
+                detail=entry.first.message,
+            )
+            for dump, entry in sorted(self._unreadable.items(), key=lambda entry: -entry[1].count)
+        ]
+        if self._explained is not None:
+            row = self._explained.first
+            place = Place(record=_record(row), operation=row.api)
+            found.append(
+                Finding(id=row.node_id, kind="limits", confidence="proved", place=place, count=self._explained.count)
+            )
+        return found
+
+    def gaps(self) -> list[Gap]:
+        """What the rows say was not judged, the most frequent reason first."""
+        noun = self.facts.item_noun
+        found = [
+            Gap(kind="skipped", what=_name(entry.first), count=entry.count, noun=noun, reason=reason)
+            for reason, entry in sorted(self._skipped.items(), key=lambda entry: (-entry[1].count, entry[0]))
+        ]
+        if expected := len(self._expected):
+            found.append(Gap(kind="expected", count=expected, noun=noun))
+        return [*found, *(Gap(kind="known", what=key) for key in self._known_of_run)]
+
+    def next_steps(self, findings: Sequence[Finding]) -> list[NextStep]:
+        """A command that repeats the first cause alone, or passes what rounding explains."""
+        if not findings or not self.facts.arguments:
+            return []
+        first = findings[0]
+        if first.kind == "cause not selected":
+            return [NextStep("all", self.facts.command(keeps_selection=False))]
+        if first.kind == "limits":
+            return [NextStep("rounding", self.facts.command("--msprobe-standard=backward-error"))]
+        call = call_of(first.place.record)
+        if not call or call in self.facts.keyword:
+            return []
+        return [NextStep("figures", self.facts.command("-v", keyword=call))]
+
+    def _finding(self, cause: _Cause) -> Finding:
+        row, worst = cause.row, cause.worst.worst
+        place = row.place
+        kind = _kind(row)
+        of_calls = place_of_calls(row.api if len(cause.calls) > 1 else row.call, list(cause.calls.items()))
+        return Finding(
+            id=row.node_id,
+            kind=kind,
+            confidence=self.facts.certainty,
+            place=Place(
+                record=_record(row),
+                **{**of_calls, "operation": f"{kind} of {of_calls['operation']}"} if _is_kind(row) else of_calls,
+                directions=tuple(cause.parts),
+                value=worst.label if worst is not None and worst.status == "error" else "",
+                source=short_source(place.source) if place is not None else "",
+                cell=place.cells[-1] if place is not None and place.cells else "",
+                ranks=tuple(sorted(cause.ranks)),
+                steps=tuple(sorted(cause.steps)),
+            ),
+            figures=figures_of(worst),
+            pattern=worst.pattern if worst is not None and worst.status == "error" else "",
+            count=cause.count,
+            detail=_detail(cause.worst),
+        )
+
+
+def _cause_not_selected(inherited: _Counted) -> Finding:
+    """Records that inherit what is wrong, where the record that makes it so was left out of the run."""
+    place = Place(record=_record(inherited.first), operation=inherited.first.call)
+    return Finding(
+        id=inherited.first.node_id,
+        kind="cause not selected",
+        confidence="proved",
+        place=place,
+        count=inherited.count,
+        detail=inherited.first.message,
+    )
+
+
+def place_of_calls(operation: str, calls: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Operation, number of calls, and of several calls the numbers of their layers or of themselves.
+
+    Args:
+        operation: the call, or of several calls their API.
+        calls: (name, innermost Cell) of each.
+    """
+    if len(calls) < 2:
+        return {"operation": operation}
+    layers = [re.split(r"(\d+)", cell) for _, cell in calls]
+    if len({tuple(parts[::2]) for parts in layers}) == 1:
+        columns = [column for column in list(zip(*layers))[1::2] if len(set(column)) > 1]
+        if len(columns) == 1:
+            numbers = tuple(sorted({int(number) for number in columns[0]}))
+            return {"operation": operation, "calls": len(calls), "layers": numbers}
+    ends = [name.rpartition(".")[2] for name, _ in calls]
+    known = tuple(sorted({int(end) for end in ends})) if all(end.isdecimal() for end in ends) else ()
+    return {"operation": operation, "calls": len(calls), "numbers": known}
+
+
+def call_of(record: str) -> str:
+    """The call that a record belongs to, as `-k` finds its items: `Mint.exp.0` of `Mint.exp.0.forward`."""
+    return Operation.of(record, 0).call
+
+
+def figures_of(output: OutputRow | None) -> dict[str, float | int | str]:
+    """The figures of an output, its dtype, and whether rounding explains it."""
+    if output is None:
+        return {}
+    found: dict[str, float | int | str] = {name: value for name, value in output.figures.items() if value is not None}
+    texts = {"dtype": output.tested_dtype, "rounding": output.rounding}
+    return found | {name: text for name, text in texts.items() if text}
+
+
+def short_source(source: str) -> str:
+    """`train.py:25` of `train.py:25, in forward: x = ...`."""
+    return source.partition(", in ")[0]
+
+
+def size_of(output: OutputRow | None) -> float | None:
+    """The relative size of the error of an output; None where no figure says it."""
+    if output is None:
+        return None
+    found = (output.figures.get(name) for name in _SIZES)
+    return next((value for value in found if value is not None and math.isfinite(value)), None)
+
+
+def _has(row: VerdictRow, name: str) -> bool:
+    return any(key == name for key, _ in row.properties)
+
+
+def _kind(row: VerdictRow) -> str:
+    """The suite's own word, the part that is no direction, `error` where nothing was compared, else `wrong`."""
+    known: Mapping[str, object] = dict(row.properties)
+    if kind := known.get("kind"):
+        return str(kind)
+    if _is_kind(row):
+        return row.part
+    output = row.worst
+    return "wrong" if output is not None and output.status == "error" else "error"
+
+
+def _cause(row: VerdictRow) -> tuple[str, str, bool]:
+    """Equal for rows of one cause; what is hardly beyond its tolerance is another one than what is far beyond."""
+    output = row.worst
+    ratio = output.ratio if output is not None else None
+    return row.api, _kind(row), ratio is not None and ratio < HARDLY
+
+
+def _is_kind(row: VerdictRow) -> bool:
+    """Whether the parts of a call are what it is asked, such as the laws of an optimizer, and no directions."""
+    return row.direction is None and len(row.recorded) > 1
+
+
+def _detail(row: VerdictRow) -> str:
+    output = row.worst
+    if output is not None and output.status == "error" and output.message:
+        return f"{output.label}: {output.message}"
+    return row.message or "failed"
+
+
+def _record(row: VerdictRow) -> str:
+    return f"{row.call}.{row.part}" if row.direction else row.call
+
+
+def _name(row: VerdictRow) -> str:
+    return f"{row.call} {row.label}".rstrip()
+
+
+def _order(row: VerdictRow) -> tuple[int, int, int]:
+    place = row.place
+    if place is None:
+        return 0, 1 << 60, 0
+    return place.step or 0, place.order if place.order >= 0 else 1 << 60, place.rank or 0
+
+
+def _badness(row: VerdictRow) -> float:
+    output = row.worst
+    return output.badness[1] if output is not None and output.status == "error" else math.inf
+
+
+def _rank_of(cause: _Cause) -> tuple[bool, float]:
+    """Sort key: values that are wrong before records of which nothing was compared, the worst first."""
+    return _kind(cause.row) == "error", -_badness(cause.worst)

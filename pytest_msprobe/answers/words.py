@@ -1,0 +1,560 @@
+"""Every sentence of an answer: the only module that puts `Answer`, `Finding` and `Gap` into words.
+
+Nothing reads these texts but people. A test replaces this module by nonsense, and outcomes, findings and exit codes
+stay what they are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from msgspec import structs
+
+from msprobe_collector.dump_format.values import counted, printable
+from pytest_msprobe.answers.answer import MOST_HEADLINE, Answer, Measure, abridged
+from pytest_msprobe.answers.finding import Finding, Gap, NextStep, Place
+
+#: Most lines of the text of an answer.
+MOST_LINES = 12
+_ELLIPSIS = "..."
+_COMMAND = "next: "
+#: Beginning of the line below a command, which says what it shows.
+_TELLS = "      ("
+_SEVERAL = 3
+
+
+def said(answer: Answer) -> Answer:
+    """`answer` with its texts: the headline, the names of findings, what was not judged, what commands tell."""
+    findings = tuple(structs.replace(one, name=name_of(one), how=how_wrong(one)) for one in answer.findings)
+    gaps = tuple(structs.replace(gap, text=text_of(gap)) for gap in answer.open)
+    steps = tuple(structs.replace(step, tells=told_by(step)) for step in answer.next)
+    answer = structs.replace(answer, findings=findings, open=gaps, next=steps)
+    return structs.replace(answer, headline=headline(answer))
+
+
+# The first line.
+
+
+def headline(answer: Answer) -> str:
+    """The answer in one line of at most `MOST_HEADLINE` characters."""
+    if answer.outcome == "wrong":
+        return _wrong(answer)
+    if answer.outcome == "nothing judged":
+        first = answer.open[0] if answer.open else None
+        return _fitted("Nothing judged: ", [_why(first) if first is not None else "there was nothing to judge"])
+    measure = answer.measure
+    if not answer.open:
+        return _fitted("Right: ", [_RIGHT.get(measure.kind, _passed)(measure)])
+    gap = answer.open[0]
+    judged = f"{measure.judged} of {measure.total}" if measure.judged < measure.total else f"{measure.judged}"
+    return _fitted(f"Right as far as judged: {judged} {_of(measure, measure.total)}; ", [text_of(gap)])
+
+
+def _wrong(answer: Answer) -> str:
+    first = answer.findings[0]
+    place = first.place
+    where = f" in {place.cell}" if place.cell and not place.layers and place.cell not in name_of(first) else ""
+    start = "differs first in " if first.confidence == "first difference only" and first.kind not in _OF_RUN else ""
+    name = re.sub(r",? forward(?: and backward)?$", "", name_of(first))
+    rank = of_ranks(place.ranks) if place.ranks and place.ranks != (0,) else ""
+    others = len(answer.findings) - 1 + answer.cut.get("findings", 0)
+    parts = [f"{start}{name}{where}", how_wrong(first), rank]
+    return _fitted("Wrong: ", parts, source=place.source, others=others)
+
+
+def _fitted(start: str, parts: Sequence[str], *, source: str = "", others: int = 0) -> str:
+    """A headline: the first part is cut where it does not fit, and later ones are left out; the source stays."""
+    text = start
+    line = source.rpartition("/")[2]
+    end = f", {line}" if line and len(line) <= MOST_HEADLINE // 3 else ""
+    first, *rest = [" ".join(part.split()) for part in parts if part] or [""]
+    more = f" (and {others} more)" if others else ""
+    if len(f"{text}{first}{end}{more}") > MOST_HEADLINE:
+        first = _IN_BRACKETS.sub("", first)
+    end += more if len(f"{text}{first}{end}{more}") <= MOST_HEADLINE else ""
+    room = MOST_HEADLINE - len(end)
+    for place, part in enumerate((first, *rest)):
+        added = f"{', ' if place else ''}{part}"
+        if len(text) + len(added) <= room:
+            text += added
+        elif not place:
+            text = abridged(f"{text}{added}", room)
+            break
+    return f"{text}{end}"
+
+
+#: Numbers of layers and the like, which a headline can do without.
+_IN_BRACKETS = re.compile(r" \([^)]*\)")
+
+
+# What a pass shows.
+
+
+def _of(measure: Measure, count: int) -> str:
+    """The noun of the items, in the number that `count` asks for."""
+    return counted(count, measure.noun).partition(" ")[2]
+
+
+def _shares(measure: Measure) -> str:
+    """`180 of 180 records are`."""
+    return f"{measure.judged} of {counted(measure.total, measure.noun, 'are')}"
+
+
+def _limits(measure: Measure) -> str:
+    limits = " and ".join(f"{_LIMIT[name]} {_bound(value)}" for name, value in measure.limits.items() if name in _LIMIT)
+    return f"{_shares(measure)} within {limits or 'the limits of the standard'}"
+
+
+_LIMIT = {"cosine": "cosine >", "max_abs": "max error <"}
+
+
+def _bound(value: float) -> str:
+    """`0.99`, `1e-4`."""
+    mantissa, _, exponent = f"{value:e}".partition("e")
+    return f"{value:g}" if abs(int(exponent)) < 3 else f"{float(mantissa):g}e{int(exponent)}"
+
+
+_KNOWN_BY = {
+    "tensors": "bit by bit",
+    "values": "element by element",
+    "fingerprints": "by their fingerprints, bit by bit",
+    "checksums": "by their checksums, bit by bit",
+    "sketches": "by their sketches and statistics",
+    "statistics": "by their statistics",
+}
+
+
+def _equal(measure: Measure) -> str:
+    basis = measure.names[0] if measure.names else ""
+    how = f", {_KNOWN_BY[basis]}" if basis in _KNOWN_BY else ""
+    return f"all compared values of {counted(measure.judged, measure.noun)} are equal{how}"
+
+
+def _rounding(measure: Measure) -> str:
+    if measure.differing:
+        every = "the only difference is" if measure.differing == 1 else f"all {measure.differing} differences are"
+        return f"{every} rounding, in {counted(measure.judged, measure.noun)}"
+    return f"{_shares(measure)} within what rounding explains"
+
+
+def _differing(words: str) -> Callable[[Measure], str]:
+    def tell(measure: Measure) -> str:
+        verb = "differs" if measure.differing == 1 else "differ"
+        return f"{measure.differing} of {counted(measure.judged, measure.noun)} {verb}, {words}"
+
+    return tell
+
+
+def _plain(words: str) -> Callable[[Measure], str]:
+    return lambda measure: words.format(counted(measure.judged, measure.noun))
+
+
+def _passed(measure: Measure) -> str:
+    return f"{measure.judged} of {counted(measure.total, measure.noun)} passed"
+
+
+def _standard(measure: Measure) -> str:
+    names = " and ".join(name or "the default" for name in measure.names)
+    return f"{_shares(measure)} within the standard {names}"
+
+
+_RIGHT: Mapping[str, Callable[[Measure], str]] = {
+    "limits": _limits,
+    "standard": _standard,
+    "rounding": _rounding,
+    "equal": _equal,
+    "noise": _differing("by no more than the noise run does"),
+    "tolerance": _differing("none by more than its limit"),
+    "finite": _plain("no NaN or Inf begins in {}"),
+    "placed": _plain("{} are those of the logical run"),
+    "placed by laws": _plain("{} obey the laws of sharding"),
+    "hold": _plain("{} hold"),
+    "repeats": _plain("{} repeat bit by bit"),
+    "signs": _plain("all signs of {} are equal"),
+    "rules": _plain("{} break no rule"),
+}
+
+
+# What is wrong.
+
+#: Findings that are about the whole run and not about an operation.
+_OF_RUN = ("setup", "manifest", "ended", "damaged", "incomplete", "unreadable", "limits", "cause not selected", "run")
+#: Kinds of values, before the operation that uses the value first.
+_OF_VALUES = {
+    "batch": "the batch, in",
+    "gradient": "a gradient into",
+    "unrecorded": "an input of",
+    "unknown": "an input of",
+}
+#: Kinds that a reader would have to look up, in plain words.
+_KIND_WORDS = {
+    "normal-range": "range of the dtype too small",
+    "normal-math": "mathematically not finite",
+    "abnormal": "wrong result",
+    "uncollected": "not collected",
+    "born": "wrong result",
+    "defined": "defined differently",
+    "only_one_side": "only in one run",
+    "rewired": "connected otherwise",
+    "another_rank": "from another rank",
+    "arguments": "called otherwise",
+    "dtype": "other dtype",
+    "recomputed": "recomputed otherwise",
+    "unrecorded": "its maker is not recorded",
+    "unknown": "origin unknown",
+    "setup": "set up differently",
+    "error": "an error",
+    "limits": "rounding",
+}
+
+
+def name_of(finding: Finding) -> str:
+    """`Functional.gelu in 12 layers (0 to 11), forward and backward`; of a finding on the run, what it is."""
+    if finding.kind in _NAMES:
+        return _NAMES[finding.kind](finding)
+    place = finding.place
+    if place.names:
+        many = int(finding.figures.get("names", len(place.names)))
+        more = ", ..." if many > len(place.names) else ""
+        only = f"parameter {place.names[0]}"
+        return only if many == 1 else f"{many} parameters ({', '.join(place.names[:_SEVERAL])}{more})"
+    shown = place_in_words(finding.place)
+    start = _OF_VALUES.get(finding.kind, "")
+    return f"{start} {shown}" if start else shown
+
+
+def place_in_words(place: Place) -> str:
+    """`Functional.gelu in 12 layers (0 to 11), forward and backward`."""
+    both = [word for word in ("forward", "backward") if word in place.directions]
+    if place.calls < 2:
+        return f"{place.operation} {' and '.join(both)}".rstrip()
+    ending = f", {' and '.join(both)}" if both else ""
+    if place.layers:
+        return f"{place.operation} in {len(place.layers)} layers ({listed_numbers(place.layers)}){ending}"
+    if not both and not place.numbers:
+        return f"{place.operation} and {place.calls - 1} more"
+    numbers = f" ({listed_numbers(place.numbers)})" if place.numbers else ""
+    return f"{place.operation} in {place.calls} calls{numbers if len(numbers) < 40 else ''}{ending}"
+
+
+def _cannot_be_read(finding: Finding) -> str:
+    total = finding.figures.get("total", finding.count)
+    return f"{finding.count} of {counted(int(total), 'records')} cannot be read: {finding.detail}"
+
+
+def _beyond_limits(finding: Finding) -> str:
+    return f"{counted(finding.count, 'records', 'are')} beyond the limits, all by rounding"
+
+
+def _cause_not_selected(finding: Finding) -> str:
+    verb = "differs" if finding.count == 1 else "differ"
+    return f"{counted(finding.count, 'records')} {verb}, and the cause is not in the selection"
+
+
+def _settings(finding: Finding) -> str:
+    """`lr 0.01, golden 0.001`."""
+    told = [
+        f"{one.name} {one.target}, golden {one.golden}" for one in finding.arguments[:1] if one.target or one.golden
+    ]
+    return told[0] if told else finding.detail
+
+
+def _detail(finding: Finding) -> str:
+    return finding.detail or finding.place.operation
+
+
+_NAMES: Mapping[str, Callable[[Finding], str]] = {
+    "setup": _settings,
+    "manifest": _detail,
+    "ended": lambda finding: f"the step ended in {finding.place.operation}",
+    "damaged": _detail,
+    "incomplete": _detail,
+    "run": _detail,
+    "unreadable": _cannot_be_read,
+    "limits": _beyond_limits,
+    "cause not selected": _cause_not_selected,
+}
+#: Figures that say how wrong a value is, the first that it has.
+_HOW = (
+    ("ratio", "{} x its tolerance"),
+    ("distance", "off by {} of its size"),
+    ("max_abs", "off by {}"),
+    ("similarity", "similarity {}"),
+    ("nan", "{} NaN"),
+    ("inf", "{} Inf"),
+)
+
+
+def how_wrong(finding: Finding) -> str:
+    """How wrong it is, in a few words: what the wrong elements have in common, else one figure; "" without any."""
+    if finding.kind in _OF_RUN:
+        return ""
+    if finding.pattern:
+        return finding.pattern
+    if finding.arguments and finding.kind != "setup":
+        return "; ".join(_argument(one.name, one.target, one.golden) for one in finding.arguments[:2])
+    size = finding.size
+    if size is not None and math.isinf(size):
+        return "not finite on one side"
+    if size:
+        return f"{figure(100 * size)} % off" if size >= 1e-4 else f"{figure(size)} of its size off"
+    if (text := how_far(finding.figures)) or finding.kind not in _HOW_OF_KIND:
+        return text
+    return _HOW_OF_KIND[finding.kind](finding)
+
+
+def how_far(figures: Mapping[str, float | int | str | None]) -> str:
+    """How far off a value is by its figures, in a few words; "" where none says it."""
+    distance, tolerance = figures.get("distance"), figures.get("tolerance")
+    if isinstance(distance, (int, float)) and isinstance(tolerance, (int, float)) and 0 < distance <= tolerance:
+        return ""  # it is wrong in another way than by its size
+    for name, words in _HOW:
+        value = figures.get(name)
+        # Of a value that must be equal the distance says how wrong it is, not how many times no tolerance.
+        is_exact = name == "ratio" and tolerance == 0 and distance is not None
+        if isinstance(value, (int, float)) and value and not is_exact:
+            return words.format(figure(value)) if math.isfinite(value) else "not finite on one side"
+    return ""
+
+
+def _only_one_side(finding: Finding) -> str:
+    side = finding.figures.get("side")
+    return "only in the golden run" if side == "golden" else f"only in the {side}"
+
+
+_HOW_OF_KIND: Mapping[str, Callable[[Finding], str]] = {
+    "only_one_side": _only_one_side,
+    "rewired": lambda finding: "from another place",
+    "dtype": lambda finding: "another dtype",
+    "device": lambda finding: f"in {finding.figures.get('differing')} of {finding.figures.get('of')} results",
+    "arguments": lambda finding: "other arguments",
+    "error": lambda finding: abridged(finding.detail, 40),
+}
+
+
+def _argument(name: str, target: str, golden: str) -> str:
+    """`attn_mask only in the golden run`, `eps 1e-05, golden 1e-06`."""
+    if not target:
+        return f"{name} only in the golden run"
+    return f"{name} {target}, golden {golden}" if golden else f"{name} only in the target"
+
+
+def sentence_of(finding: Finding) -> str:
+    """What is wrong with a finding, in one line with its place: for lists below a headline."""
+    kind = "" if finding.kind == "first" else f"{_KIND_WORDS.get(finding.kind, finding.kind)}, "
+    source = f", at {finding.place.source}" if finding.place.source else ""
+    detail = f": {_ended(finding.detail)}" if finding.detail and finding.detail not in name_of(finding) else ""
+    return f"{name_of(finding)} ({kind}{finding.confidence}){detail}{source}"
+
+
+# What was not judged, and what to do.
+
+_WHY: Mapping[str, str] = {
+    "expected": "their failures were expected",
+    "known": "the baseline knows it",
+    "unfinished": "the run ended before them",
+    "unmade": "it is not known what made them",
+    "not in this run": "they were not part of this run",
+    "not read": "{reason}",
+    "no tensors": "what the training computed is not in the dump: tested was {reason}",
+    "derivative": "its calls are judged, not whether they are the derivative; compare with a run without it",
+    "uncomputed": "could not be computed again: {reason}",
+    "not computed again": "the dumps hold no tensors, so it is not known whether an operation is wrong",
+    "values unknown": "tell nothing of their values",
+    "not on every rank": "not every rank has them",
+    "unreadable": "cannot be read",
+    "ranks alone": "the logical run has no such call",
+}
+
+
+def _why(gap: Gap) -> str:
+    words = _WHY.get(gap.kind, "{reason}").replace("{reason}", gap.reason)
+    return words.removesuffix(": ") or gap.kind
+
+
+def text_of(gap: Gap) -> str:
+    """What was not judged, and why: `Functional.dropout.0 forward: it is random (4)`."""
+    many = f" ({gap.count})" if gap.count > 1 else ""
+    what = counted(gap.count, gap.noun) if gap.count > 1 and gap.noun and not gap.what else gap.what
+    return f"{what}{many if gap.what else ''}: {_why(gap)}" if what else f"{_why(gap)}{many}"
+
+
+_NEXT_WORDS: Mapping[str, str] = {
+    "figures": "all figures of this call",
+    "error data": "the inputs of this call and both results, as files",
+    "by itself": "how far this call is off by itself",
+    "rounding": "passes what rounding explains",
+    "collection": "the smallest collection of tensors that shows whether these calls are wrong",
+    "answer file": "the file that the next command reads",
+    "tensors": 'collect the step again with "task": "tensor", or compare it with the dump of a run that is right',
+    "noise": "dump the golden run once more with debugger.perturb, and compare with --msprobe-noise=FOLDER: it tells "
+    "how far rounding goes",
+    "all": "the whole run, in which the cause is",
+    "both runs": "what both runs say, the first held to the other",
+    "alone": "what the first one says alone",
+    "set-ups": "how both runs are set up",
+    "collect": "collect a step with PrecisionDebugger (docs/collecting.md), and name its dump.json",
+    "path": "check the path {subject}",
+    "gradients": "dump {subject} (level mix) in both runs, and compare: look first between it and the loss",
+    "this call": 'dump again with "scope": ["{subject}", "{subject}"] for this call alone',
+    "values": "compare the initial values, the checkpoint and the optimizer step that gave this parameter",
+    "earlier step": "dump step 0 as well and read its answer first",
+    "batch": "compare the data that both runs read at this step: order, augmentation, padding, masks, seeds",
+    "hooks": "look for hooks, detached branches and second backwards on this value: gradients are added there",
+    "ranks": "compare the dumps of all ranks (--msprobe-dump=STEP_FOLDER): the cause is in the rank that sent it",
+    "maker": "look for changes in place before this call; dump with level mix and no scope to see what makes the value",
+    "checkpoint": "look in this checkpoint for random numbers (preserve_rng_state), state that the first forward "
+    "changes, and kernels that do not repeat their results; run without checkpoints to compare",
+    "wiring": "compare both lines that make the call {subject}: which value, output or part each of its arguments is",
+    "lines": "compare both lines that make the call {subject}: arguments, dtypes, configuration of the model",
+    "scope": 'dump both runs again with "task": "tensor", "scope": ["{subject}", "{subject}"], and compare those dumps',
+}
+
+
+def told_by(step: NextStep) -> str:
+    """What a command tells, or what to do by hand."""
+    return step.tells or _NEXT_WORDS.get(step.kind, step.kind).replace("{subject}", step.subject)
+
+
+def in_words(step: NextStep) -> str:
+    """The command, or what to do by hand."""
+    return str(step) if step.arguments else told_by(step)
+
+
+# The text for a terminal.
+
+
+def lines(answer: Answer, width: int = 80) -> list[str]:
+    """The answer for a terminal of `width` columns, in at most `MOST_LINES` lines: the headline is the first.
+
+    Text is wrapped; commands are not, so that they can be copied.
+    """
+    answer = said(answer)
+    room = MOST_LINES - 1
+    blocks = list(_blocks(answer, max(width, 40)))
+    shown = [block[:1] for block in blocks]
+    while sum(map(len, shown)) > room:
+        shown.pop()
+    # The rest of the room goes to the first blocks, which say what is wrong.
+    for place, block in enumerate(blocks[: len(shown)]):
+        free = room - sum(map(len, shown))
+        shown[place] = block[: 1 + free]
+        is_command = block[1:] and block[1].startswith(_TELLS)
+        if len(shown[place]) < len(block) and len(shown[place]) > bool(is_command):
+            last = shown[place][-1]
+            shown[place][-1] = f"{last[: max(width, 40) - len(_ELLIPSIS)].rstrip()}{_ELLIPSIS}"
+    return [printable(line) for line in (answer.headline, *(line for block in shown for line in block))]
+
+
+def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
+    """Parts of the text behind the headline, each of a few lines, the most important first."""
+    if answer.setup:
+        more = f" (and {len(answer.setup) - 2} more)" if len(answer.setup) > 2 else ""
+        yield _wrapped("runs differ: ", f"{'; '.join(answer.setup[:2])}{more}", width)
+    findings = answer.findings
+    most = 1 if len(findings) == 1 else _SEVERAL
+    for place, finding in enumerate(findings[:most], 1):
+        number = f"{place}. " if len(findings) > 1 else ""
+        if len(findings) > 1 or finding.kind not in _OF_RUN:
+            yield _wrapped(number, f"{sentence_of(finding)}{_told_apart(answer, finding)}", width)
+    surplus = len(findings) - most + answer.cut.get("findings", 0)
+    if findings and surplus > 0:
+        yield _wrapped("", f"and {counted(surplus, 'more causes')}, in the JSON, the page and the rows", width)
+    if answer.reach.count:
+        last = f", the last {answer.reach.last}" if answer.reach.last else ""
+        yield _wrapped("follows from it: ", f"{counted(answer.reach.count, 'records')}{last}", width)
+    for gap in answer.open[:1]:
+        if _why(gap) not in answer.headline:
+            surplus = len(answer.open) - 1 + answer.cut.get("open", 0)
+            yield _wrapped("not judged: ", f"{text_of(gap)}{f' (and {surplus} more)' if surplus else ''}", width)
+    for step in answer.next[:2]:
+        if step.arguments:
+            yield [f"{_COMMAND}{step}", *_wrapped(_TELLS, f"{step.tells})", width)]
+        else:
+            yield _wrapped(_COMMAND, step.tells, width)
+    if answer.about and answer.about[0].script:
+        yield _wrapped("of: ", "; ".join(map(about_in_words, answer.about[:2])), width)
+
+
+def about_in_words(about: object) -> str:
+    """`golden run_b/step0: python train.py, 2026-11-27 03:12`."""
+    path, side = getattr(about, "path", ""), getattr(about, "side", "")
+    parts = [getattr(about, "script", ""), getattr(about, "time", "")]
+    made = ", ".join(filter(None, parts))
+    return f"{'golden ' if side == 'golden' else ''}{path}{f' ({made})' if made else ''}"
+
+
+def _told_apart(answer: Answer, finding: Finding) -> str:
+    """Steps and ranks of a cause where another one has others: the same call may be wrong in each of them."""
+    places = (
+        ("step", finding.place.steps, {one.place.steps for one in answer.findings}),
+        ("rank", finding.place.ranks, {one.place.ranks for one in answer.findings}),
+    )
+    return "".join(
+        f", {noun}{'s' if len(many) > 1 else ''} {', '.join(map(str, many))}"
+        for noun, many, others in places
+        if many and len(others) > 1
+    )
+
+
+def _wrapped(start: str, text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        printable(text),
+        width,
+        initial_indent=start,
+        subsequent_indent=" " * min(len(start), 6),
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [start]
+
+
+def _ended(sentence: str) -> str:
+    """A sentence without its full stop, so that it can go on; three dots stay, since they say that it was cut."""
+    return sentence if sentence.endswith(_ELLIPSIS) else sentence.removesuffix(".")
+
+
+# Numbers.
+
+_FIGURE = re.compile(r"(?<![\w.'\"-])-?\d+\.\d+(?:e[+-]?\d+)?(?!\.?\w)")
+_DIGITS, _ALL_DIGITS = 4, 17
+
+
+def readable(text: str) -> str:
+    """`text` with four digits of each figure, or with as many as tell it from the others."""
+    values = {float(number) for number in _FIGURE.findall(text)}
+
+    def short(match: re.Match[str]) -> str:
+        value = float(match[0])
+        for digits in range(_DIGITS, _ALL_DIGITS):
+            words = f"{value:.{digits}g}"
+            if all(f"{other:.{digits}g}" != words for other in values - {value}):
+                return words
+        return match[0]
+
+    return _FIGURE.sub(short, text)
+
+
+def figure(value: float) -> str:
+    """A number for a reader, of three digits: `0.0123`, `37`, `1.23e-05`."""
+    return f"{value:.0f}" if 100 <= abs(value) < 10_000 else f"{value:.3g}"
+
+
+def listed_numbers(numbers: Iterable[int]) -> str:
+    """`0 to 3, 7` of 0, 1, 2, 3, 7."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def of_ranks(numbers: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0 to 7`; "" without numbers."""
+    if not numbers:
+        return ""
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {listed_numbers(numbers)}"
