@@ -279,6 +279,8 @@ def _worst_text(value: float | None, figure: Figure) -> str:
     return "nan" if value is not None and math.isinf(value) and figure.is_low_bad else number_text(value, figure.form)
 
 
+#: The cell of a result in a row of pytest-html's table.
+_RESULT = re.compile(r'(<td class="col-result">)\w+(</td>)')
 _NAME_AT = 1
 _NO_LOG = "No log output captured."
 
@@ -369,6 +371,18 @@ class HtmlPage:
         prefix.append(self._markup())
         media = any(test["extras"] for tests in self._page.data["tests"].values() for test in tests)
         prefix.append(f'<script data-passes="{self._passes}" data-media="{media}">{script}</script>')
+
+    def fail(self, texts: dict[str, str], before: dict[str, str]) -> None:
+        """Have the tests of these items fail; `texts` says why, `before` what they were reported as, by node id."""
+        for node_id, category in before.items():
+            for test in self._page.data["tests"].get(node_id, []):
+                test["result"] = "Failed"
+                test["log"] = f"<p>{text(texts[node_id], 1000)}</p>{test.get('log', '')}"
+                test["resultsTableRow"] = [_RESULT.sub(r"\1Failed\2", cell) for cell in test["resultsTableRow"]]
+            self._page.outcomes[category]["value"] -= 1
+            self._page.outcomes["failed"]["value"] += 1
+            self._summary.outcomes[category] -= 1
+            self._summary.outcomes["failed"] += 1
 
     def _take(self, report: pytest.TestReport) -> None:
         wire = getattr(report, "msprobe_row", None)

@@ -55,22 +55,28 @@ class JsonLines:
         self._file.write(encode_row(name, row))
         self._file.flush()
 
-    def append_corrections(self, levels: Mapping[tuple[str, str, str], str]) -> None:
-        """Add the rows of (dump, call, part) in `levels` once more, with that property `level`: the last one counts.
+    def append_corrections(self, levels: Mapping[tuple[str, str, str], str], failed: Mapping[str, str]) -> None:
+        """Add rows once more, with what the whole run says of them: of rows on one record the last one counts.
+
+        Args:
+            levels: property `level` by (dump, call, part).
+            failed: why items failed after all, by their node ids.
 
         Raises OSError.
         """
-        if not levels:
+        if not (levels or failed):
             return
         decode = msgspec.json.Decoder(_Key).decode
         last = {}
         for _, line in _whole_lines(self.path):
             found = decode(line)
-            if (key := (found.dump, found.call, found.part)) in levels:
+            if (key := (found.dump, found.call, found.part)) in levels or found.node_id in failed:
                 last[key] = line
         for key, line in last.items():
             name, row = _decoded(line, str(self.path))
-            self.write(name, row.with_property("level", levels[key]))
+            if row.node_id in failed:
+                row = replace(row, outcome="failed", message=failed[row.node_id])
+            self.write(name, row.with_property("level", levels[key]) if key in levels else row)
 
     def attach(
         self,
@@ -152,6 +158,7 @@ class _Key(msgspec.Struct):
     part: str = ""
     direction: str | None = None
     suite: str = ""
+    node_id: str = ""
 
 
 def read_latest_rows(paths: Sequence[Path]) -> Iterator[VerdictRow]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 import pytest
-from _pytest.junitxml import xml_key  # pytest has no public way to name a test case; the fixture record_xml_* uses this
+from _pytest.junitxml import (  # pytest has no public way to name a test case; the fixture record_xml_* uses this
+    bin_xml_escape,
+    xml_key,
+)
 
 from msprobe_collector.dump_format import DIRECTIONS
 from msprobe_collector.dump_format.values import printable
@@ -16,12 +20,43 @@ if TYPE_CHECKING:
     from _pytest.junitxml import LogXML
 
 
+class JUnitCases:
+    """The cases of a JUnit file that may turn out to be causes: those that did not fail."""
+
+    def __init__(self) -> None:
+        """No case yet."""
+        self._cases: dict[str, Any] = {}
+
+    def keep(self, report: pytest.TestReport, case: Any) -> None:
+        """Keep the case of a report that is no failure."""
+        if report.when == "call" and not report.failed:
+            self._cases[report.nodeid] = case
+
+    def fail(self, xml: Any, texts: dict[str, str], before: dict[str, str]) -> None:
+        """Have the cases of these items fail, before the file is written."""
+        for node_id, category in before.items():
+            case = self._cases.get(node_id)
+            if case is None:
+                continue
+            element = case.to_xml()
+            for skipped in element.findall("skipped"):
+                element.remove(skipped)
+            first = texts[node_id].partition("\n")[0]
+            failure = ET.Element("failure", message=bin_xml_escape(first))
+            failure.text = bin_xml_escape(texts[node_id])
+            element.append(failure)
+            case.to_xml = lambda element=element: element
+            xml.stats["passed" if category == "passed" else "skipped"] -= 1
+            xml.stats["failure"] += 1
+
+
 class JUnitNames:
     """Names each test case `Mint.matmul.3.forward` and its class after its dump. Registered for `--junitxml` only."""
 
     def __init__(self) -> None:
         """Name the test cases of the session that starts next."""
         self._xml: LogXML | None = None
+        self._cases = JUnitCases()
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -38,6 +73,12 @@ class JUnitNames:
         case = self._xml.node_reporter(report)
         case.add_attribute("classname", file.removeprefix("/").replace("/", "."))
         case.add_attribute("name", case_name(wire["call"], wire["part"]))
+        self._cases.keep(report, case)
+
+    def fail(self, texts: dict[str, str], before: dict[str, str]) -> None:
+        """Have these items fail; `texts` says why, `before` what they were reported as, by node id."""
+        if self._xml is not None:
+            self._cases.fail(self._xml, texts, before)
 
 
 def case_name(call: str, part: str) -> str:

@@ -6,7 +6,7 @@ import heapq
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -168,6 +168,14 @@ class VerdictCounts(RowCounts):
         entry = ((is_failed, is_wrong, badness), -self.judged, name, row, output)
         keep = heapq.heappush if len(self._worst) < _WORST_VERBOSE else heapq.heappushpop
         keep(self._worst, entry)
+
+    def correct(self, before: Mapping[str, str]) -> None:
+        """Count items as failed that were counted as something else, which `before` says by their node ids."""
+        for node_id, category in before.items():
+            self.outcomes[category] -= 1
+            self.outcomes["failed"] += 1
+            call = node_id.split("::")[1]
+            self.failed[call.rpartition(".")[0] or call] += 1
 
     def lines(self, verbosity: int = 0, width: int = FILE_WIDTH, told: str = "") -> Iterator[Line]:
         """The summary, line by line: with `-q` (-1) counts and what failed, with `-v` (1) more records and reasons.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.answers import EXIT_CODES, Answer, Outcome
-from pytest_msprobe.answers.words import lines as lines_of
+from pytest_msprobe.answers.words import lines as lines_of, sentence_of
 from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
@@ -20,6 +22,7 @@ from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import FILE_WIDTH, Line, VerdictCounts, wrapped
 from pytest_msprobe.run.answering import RunAnswering, write_refusal
 from pytest_msprobe.run.baseline import BaselineReport, fault_keys
+from pytest_msprobe.run.causes import causes_of, fail
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.terminal import Progress, in_short, limited_failures, width_of
@@ -233,11 +236,11 @@ class ReportPlugin:
             self._hand_over(name, row)
             self._observers.tell(row)
 
-    @pytest.hookimpl
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the groups of which only a part ran, and close the files. A run that lacks a row is not a success.
 
-        Before pytest-html, whose hook comes last: its page shows pictures that the suite's report draws here.
+        Before others write: which items failed is known here, and pytest-html shows pictures that are drawn here.
         """
         for name in list(self._open_groups):
             self._write(name)
@@ -245,16 +248,18 @@ class ReportPlugin:
             self._report.finish()
         except (OSError, SuiteError) as error:
             self._fail(f"--msprobe-out={self._settings.out}", "", error)
+        self._known.finish(session, self._report)
+        self.answer = self._answered(session)
+        failed = self._fail_causes(session)
         if self._lines is not None:
             try:
-                self._lines.append_corrections(self._report.levels())
+                self._lines.append_corrections(self._report.levels(), failed)
                 partial = self.answering.why_partial(self._missing(session))
                 self._lines.attach(self._report.answers(), fault_keys(self._report), self._known.known_of_run, partial)
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
-        self._known.finish(session, self._report)
-        self.answer = self._answered(session)
+        self._write_answer_file()
         if self._page is not None and self._jsonl_path is not None:
             try:
                 self._page.write(self._jsonl_path, self.answer)
@@ -308,13 +313,11 @@ class ReportPlugin:
             if is_empty and (advice := self._suite.advice_when_empty()):
                 terminalreporter.write_line(f"msprobe: {advice}", red=True)
             return
-        width = width_of(terminalreporter)
-        self._write_answer(terminalreporter, findings, width)
-        counts = list(self._counts(terminalreporter.verbosity, width))
-        is_long = len(counts) > 1
-        if is_long or self.answer is None:
-            terminalreporter.section("msprobe")
-        for line in (*counts, *self._file_lines(is_apart=is_long and terminalreporter.verbosity >= 0)):
+        width, verbosity = width_of(terminalreporter), terminalreporter.verbosity
+        terminalreporter.section(f"msprobe {self._suite.name}")
+        told = findings if self.answer is None or verbosity > 0 else list(self._report.facts())
+        lines = [*self._counts(verbosity, width), *map(Line, told)]
+        for line in (*lines, *self._file_lines(is_apart=len(lines) > 1 and verbosity >= 0)):
             for text in [printable(line.text)] if line.is_whole else wrapped(printable(line.text), width):
                 terminalreporter.write_line(text, **line.markup)
         file = self._lines.path if self._lines is not None and self._shows_rows else self._report.resumable()
@@ -322,23 +325,11 @@ class ReportPlugin:
             terminalreporter.write_line(printable(f"interrupted: continue with --msprobe-resume={file}"), yellow=True)
         for text in self._faults():
             terminalreporter.write_line(printable(text), red=True)
-
-    def _write_answer(self, terminalreporter: pytest.TerminalReporter, findings: Sequence[str], width: int) -> None:
-        """The answer, and below it what it does not say; all findings of the suite with -v."""
-        answer, is_verbose = self.answer, terminalreporter.verbosity > 0
-        told = findings if answer is None or is_verbose else list(self._report.facts())
-        if answer is None and not told:
-            return
-        terminalreporter.section(f"msprobe {self._suite.name}")
-        lines = lines_of(answer, width or FILE_WIDTH) if answer is not None else []
-        if answer is not None:
-            terminalreporter.write_line(lines[0], bold=True, **{_COLOURS[answer.outcome]: True})
-        for text in lines[1:]:
-            terminalreporter.write_line(text)
-        if lines and told:
+        if self.answer is not None:
+            first, *others = lines_of(self.answer, width or FILE_WIDTH)
             terminalreporter.write_line("")
-        for finding in told:
-            for text in wrapped(printable(finding), width):
+            terminalreporter.write_line(first, bold=True, **{_COLOURS[self.answer.outcome]: True})
+            for text in others:
                 terminalreporter.write_line(text)
 
     def _counts(self, verbosity: int, width: int) -> Iterator[Line]:
@@ -414,7 +405,7 @@ class ReportPlugin:
         if self._config.option.collectonly:
             write_refusal(self._config, "--collect-only judges nothing")
             return None
-        answer = self.answering.complete(
+        return self.answering.complete(
             self._report,
             fault=self._known.unknown_fault(self._report),
             known=self._known.known_of_run,
@@ -422,11 +413,31 @@ class ReportPlugin:
             is_judged=bool(self._tally.judged) and not self._report.untested(),
             missing=self._missing(session),
         )
+
+    def _fail_causes(self, session: pytest.Session) -> dict[str, str]:
+        """Have the items of causes fail that were reported otherwise; why, by node id."""
+        if self.answer is None:
+            return {}
+        texts = {finding.id: sentence_of(finding) for finding in causes_of(self.answer)}
+        before = fail(session, texts)
+        if not before:
+            return {}
+        for name in ("msprobe-junit-names", "msprobe-html"):
+            report: Any = session.config.pluginmanager.get_plugin(name)
+            if report is not None:
+                report.fail(texts, before)
+        self._tally.correct(before)
+        counts = {word: count for word in self._tally.outcomes if (count := self._tally.outcomes[word])}
+        self.answer = self.answering.complete_with(structs.replace(self.answer, counts=counts))
+        return {node_id: texts[node_id] for node_id in before}
+
+    def _write_answer_file(self) -> None:
+        if self.answer is None:
+            return
         try:
             self.answering.write()
         except OSError as error:
             self._fail(self.answering.option, "", error)
-        return answer
 
     def _missing(self, session: pytest.Session) -> int:
         """How many items a run that was ended early did not get to."""
