@@ -181,7 +181,7 @@ _RIGHT: Mapping[str, Callable[[Measure], str]] = {
 # What is wrong.
 
 #: Findings that are about the whole run and not about an operation.
-_OF_RUN = ("setup", "manifest", "ended", "damaged", "incomplete", "unreadable", "limits", "cause not selected", "run")
+_OF_RUN = ("setup", "manifest", "ended", "damaged", "incomplete", "unreadable", "limits", "cause not selected", "not judged", "run")
 #: Kinds of values, before the operation that uses the value first.
 _OF_VALUES = {
     "batch": "the batch, in",
@@ -276,6 +276,7 @@ _NAMES: Mapping[str, Callable[[Finding], str]] = {
     "unreadable": _cannot_be_read,
     "limits": _beyond_limits,
     "cause not selected": _cause_not_selected,
+    "not judged": lambda finding: "not everything could be judged, as --msprobe-strict asks",
 }
 #: Figures that say how wrong a value is, the first that it has.
 _HOW = (

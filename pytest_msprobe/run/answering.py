@@ -61,6 +61,7 @@ class RunAnswering:
         self.option = f"--msprobe-diagnosis={self.path}"
         self._config = config
         self._shard = settings.shard
+        self._is_strict = settings.is_strict
         self._unread: dict[str, str] = {}
         self._answer: Answer | None = None
         named = [folder.path for folder in settings.folders] or list(suite.files)
@@ -134,8 +135,11 @@ class RunAnswering:
         if missing:
             gap = Gap(kind="unfinished", count=missing, noun=self.rows.facts.item_noun)
             answer = with_open(answer, [gap])
-        self._answer = answer
-        return answer
+        if self._is_strict and answer.outcome == "right" and answer.open:
+            first = answer.open[0]
+            place = Place(record="", operation=first.what)
+            answer = with_findings(answer, [Finding(kind="not judged", place=place, count=len(answer.open))])
+        return self.complete_with(answer)
 
     def _of_suite(self, report: SuiteReport) -> Answer:
         """The suite's own answer; where it cannot make one, what the rows say, and that it could not."""

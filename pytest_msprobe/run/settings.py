@@ -143,6 +143,7 @@ class Settings(Options):
         question="part",
         is_common=True,
     )
+    is_strict: bool = flag("fail a run in which something could not be judged", name="strict", question="part")
     allows_empty: bool = flag("exit with 0 even if nothing could be judged", name="allow_empty", question="part")
 
 
