@@ -181,7 +181,18 @@ _RIGHT: Mapping[str, Callable[[Measure], str]] = {
 # What is wrong.
 
 #: Findings that are about the whole run and not about an operation.
-_OF_RUN = ("setup", "manifest", "ended", "damaged", "incomplete", "unreadable", "limits", "cause not selected", "not judged", "run")
+_OF_RUN = (
+    "setup",
+    "manifest",
+    "ended",
+    "damaged",
+    "incomplete",
+    "unreadable",
+    "limits",
+    "cause not selected",
+    "not judged",
+    "run",
+)
 #: Kinds of values, before the operation that uses the value first.
 _OF_VALUES = {
     "batch": "the batch, in",
