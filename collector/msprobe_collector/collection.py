@@ -106,6 +106,10 @@ class Collection:
         self._recorder.is_collecting = False
         self._calls.uninstall()
 
+    def note_error(self, error: BaseException) -> None:
+        """Note that `error` of the script ends the step that is open; its run.json will say so."""
+        self._manifest.note_error(error)
+
     def close_step(self) -> None:
         """End the step: its files are complete, and call numbers begin anew.
 
@@ -131,6 +135,7 @@ class Collection:
                 self._faults.guarded(where, action)
             except ComputationFailed as error:
                 failure = error
+                self.note_error(error.error)
         if failure is not None:
             raise failure
 

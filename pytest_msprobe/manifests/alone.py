@@ -102,8 +102,13 @@ def _optimizer(optimizer: OptimizerFacts) -> Iterator[str]:
 
 def suspicions(manifest: Manifest) -> list[str]:
     """What looks wrong in a run by itself, one line each."""
-    looks = (_unoptimized, _frozen, _twice, _rates, _modes, _precision, _same_batch)
+    looks = (_ended, _unoptimized, _frozen, _twice, _rates, _modes, _precision, _same_batch)
     return [line for look in looks for line in look(manifest)]
+
+
+def _ended(manifest: Manifest) -> Iterator[str]:
+    if manifest.ended_in is not None:
+        yield str(manifest.ended_in)
 
 
 def _unoptimized(manifest: Manifest) -> Iterator[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import pytest
 
+from msprobe_collector.dump_format.manifest import StepError
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.run.dump_folders import DumpFolder
 from pytest_msprobe.run.settings import Settings, known_keys, near_key, path_of
@@ -36,7 +38,13 @@ class Unjudged:
         ]
         for dump in self._suite.dumps():
             found += dump.damage()
+        found += [f"{path}: {error}: what would follow it is missing" for path, error in self.ended_in.items()]
         return list(dict.fromkeys(found))
+
+    @cached_property
+    def ended_in(self) -> dict[Path, StepError]:
+        """The exceptions that ended steps, by the dump.json of the step."""
+        return {dump.path: dump.ended_in for dump in self._suite.dumps() if dump.ended_in is not None}
 
     @cached_property
     def notes(self) -> list[str]:

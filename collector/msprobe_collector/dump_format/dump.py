@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from msprobe_collector.dump_format.manifest import StepError, step_error_beside
 from msprobe_collector.dump_format.records import (
     BackwardRecord,
     Direction,
@@ -202,6 +203,12 @@ class CallSite(Frame):
 def own_frames(frames: Sequence[Frame]) -> list[Frame]:
     """Those of `frames` that belong neither to a framework nor to Python: of scripts and installed models."""
     return [frame for frame in frames if frame.file and not _FRAMEWORK.search(frame.file)]
+
+
+def script_frame(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost of `frames`, the innermost first, that is the script's, and no framework's or package's."""
+    site = _call_site(own_frames(frames))
+    return site.script if isinstance(site, CallSite) else site
 
 
 def frame_text(frame: Frame) -> str:
@@ -443,6 +450,11 @@ class Dump:
         stacks = self.stacks.problem if has_stacks else ""
         found = (self.problem, self._parents_and_problem[1], stacks, self._sketch_damage())
         return [printable(problem) for problem in found if problem]
+
+    @cached_property
+    def ended_in(self) -> StepError | None:
+        """The exception that ended the step, as run.json says; None where it says of none."""
+        return step_error_beside(self.path)
 
     @cached_property
     def sketches(self) -> SketchFile:

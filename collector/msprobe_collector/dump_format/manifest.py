@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from msprobe_collector.dump_format.values import DumpError, quote_nonfinite
+from msprobe_collector.dump_format.values import DumpError, printable, quote_nonfinite
 from msprobe_collector.dump_format.yaml_files import read_plain
 
 MANIFEST_FILE = "run.json"
@@ -107,6 +107,24 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class StepError:
+    """An exception that ended a step: its class, what it says, and the line of the script; 0 and "" where unknown."""
+
+    kind: str
+    message: str
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        """Name of the file and line, such as `train.py:14`; "" where it is not known."""
+        return f"{os.path.basename(self.file)}:{self.line}" if self.file else ""
+
+    def __str__(self) -> str:
+        return f"the step ended in {self.kind}{', ' if self.file else ''}{self.place}"
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What a run is made of.
 
@@ -122,6 +140,7 @@ class Manifest:
         optimizers: those of the process.
         step: number, `forwards` of the model, `random`, `loss_scale`, `autocast`.
         batches: tensors of each forward of the model; None where no model was seen to run.
+        ended_in: the exception that ended the step before its end; None where none is known.
     """
 
     framework: str = ""
@@ -135,6 +154,7 @@ class Manifest:
     optimizers: tuple[OptimizerFacts, ...] = ()
     step: Mapping[str, object] = field(default_factory=dict)
     batches: tuple[tuple[TensorFacts, ...], ...] | None = None
+    ended_in: StepError | None = None
 
     @property
     def number(self) -> int | None:
@@ -157,6 +177,19 @@ def manifest_beside(dump_path: Path) -> tuple[Manifest | None, str]:
         return read_manifest(path), ""
     except DumpError as error:
         return None, str(error)
+
+
+def step_error_beside(dump_path: Path) -> StepError | None:
+    """Return the exception that ended the step of a dump.json, as its manifest says; None without one.
+
+    Of a manifest without one nothing is decoded: a run of 1,000 ranks has as many.
+    """
+    try:
+        text = read_plain(dump_path.parent / MANIFEST_FILE, most_bytes=_MOST_BYTES)
+    except OSError:
+        return None
+    manifest = manifest_beside(dump_path)[0] if b'"ended_in"' in text else None
+    return manifest.ended_in if manifest is not None else None
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -186,7 +219,17 @@ def read_manifest(path: Path) -> Manifest:
         optimizers=tuple(_optimizer(one) for one in _sequence(decoded.get("optimizers"))),
         step={key: value for key, value in step.items() if key != "batches"},
         batches=tuple(_tensors(one) for one in batches) if isinstance(batches, list) and batches else None,
+        ended_in=_error(decoded.get("ended_in")),
     )
+
+
+def _error(encoded: object) -> StepError | None:
+    entry = _mapping(encoded)
+    kind, line = printable(_text(entry.get("type"))), entry.get("line")
+    if not kind:
+        return None
+    message, file = printable(_text(entry.get("message"))), printable(_text(entry.get("file")))
+    return StepError(kind, message, file, line if type(line) is int else 0)
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.recording.environment import environment
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.plain_values import as_json, plain
-from msprobe_collector.recording.script import has_secret_name, script_facts
+from msprobe_collector.recording.script import error_facts, has_secret_name, script_facts
 
 #: Packages whose version may matter, where they are imported.
 _PACKAGES = (
@@ -201,6 +201,11 @@ class ManifestRecorder:
         self._forwards = self._guard.faults.guarded("the batch", facts.settled, self._forwards, otherwise=[])
         self._sections["step"].update(forwards=self._count, batches=self._forwards)
         self._write()
+
+    def note_error(self, error: BaseException) -> None:
+        """Write, with the rest of the step, that `error` ends it; the first one counts."""
+        if self.is_open and "ended_in" not in self._sections:
+            self._take("ended_in", lambda: error_facts(error))
 
     def end(self) -> None:
         """The step is over."""
