@@ -10,7 +10,9 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
@@ -21,7 +23,7 @@ from msprobe_collector.framework import Framework
 from msprobe_collector.log import logger
 from msprobe_collector.recording.guard import Activity, FaultLog, Guard
 from msprobe_collector.recording.script import is_failure
-from msprobe_collector.run_folder import prepare_dump_path, show_messages
+from msprobe_collector.run_folder import prepare_dump_path, show_messages, write_empty_run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -166,6 +168,7 @@ class Debugger:
         prepare_dump_path(self._configuration.dump_path)
         self._framework = self._make_framework()
         self._guard = Guard(Activity(), FaultLog())
+        self._process, self._began = os.getpid(), time.time()
         if self._configuration.seed is not None or self._configuration.is_deterministic:
             self._framework.seed_all(
                 self._configuration.seed or 0, is_deterministic=self._configuration.is_deterministic
@@ -411,6 +414,14 @@ class Debugger:
         if self._collection_made is not None:
             self._guard.enter("ending the collection", self._note_error, _last_error())
             self._guard.enter("ending the collection", self._collection_made.close)
+        if (error := _last_error()) is not None:
+            self._guard.enter("ending the collection", self.note_empty_run, error)
+
+    def note_empty_run(self, error: BaseException | None = None) -> None:
+        """Say and write that this run has collected nothing, where that is so; `error` has ended it."""
+        is_empty = self._collection_made is None or not self._collection_made.has_written
+        if is_empty and self._collects() and self._process == os.getpid() and not self._framework.is_helper():
+            logger.warning("%s", write_empty_run(self._configuration, self._began, error))
 
 
 def _last_error() -> BaseException | None:

@@ -150,6 +150,11 @@ def look_at(path: Path) -> Holding:
         _look_at_file(found)
         return found
     folder = look_through(path)
+    if folder.empty_run is not None:
+        earlier = folder.empty_run.earlier
+        named = f"; to judge an earlier dump, name it: {earlier.parent}" if earlier is not None else ""
+        found.why_nothing = f"{folder.empty_run}{named}"
+        return found
     for dump in folder.dumps:
         if dump.name not in FILES:
             _read(found, dump)

@@ -37,7 +37,8 @@ def facts(manifest: Manifest) -> list[str]:
         found.append(f"variables: {_listed(manifest.environment, '=')}")
     command = manifest.script.get("command")
     if isinstance(command, list):
-        found.append(f"command: {cut(' '.join(str(part) for part in command[:40]), 200)}")
+        begun = f", at {cut(manifest.time)}" if manifest.time else ""
+        found.append(f"command: {cut(' '.join(str(part) for part in command[:40]), 200)}{begun}")
     git = manifest.script.get("git")
     if isinstance(git, dict) and isinstance(git.get("revision"), str):
         found.append(f"git: {cut(git['revision'], 40)} {shown(git.get('branch', ''))}".rstrip())
@@ -108,7 +109,7 @@ def suspicions(manifest: Manifest) -> list[str]:
 
 def _ended(manifest: Manifest) -> Iterator[str]:
     if manifest.ended_in is not None:
-        yield str(manifest.ended_in)
+        yield f"the step ended in {manifest.ended_in}"
 
 
 def _unoptimized(manifest: Manifest) -> Iterator[str]:

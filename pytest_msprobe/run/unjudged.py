@@ -36,9 +36,17 @@ class Unjudged:
             for folder in self._folders
             for path in folder.without_dump
         ]
+        found += [
+            f"{folder.path}: {folder.empty_run}; what lies there is of an earlier run"
+            for folder in self._folders
+            if folder.empty_run is not None
+        ]
         for dump in self._suite.dumps():
             found += dump.damage()
-        found += [f"{path}: {error}: what would follow it is missing" for path, error in self.ended_in.items()]
+        found += [
+            f"{path}: the step ended in {error}: what would follow it is missing"
+            for path, error in self.ended_in.items()
+        ]
         return list(dict.fromkeys(found))
 
     @cached_property

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from msprobe_collector.dump_format.values import DumpError, printable, quote_non
 from msprobe_collector.dump_format.yaml_files import read_plain
 
 MANIFEST_FILE = "run.json"
+#: In the root of dumps: of the last run, where it has collected nothing.
+EMPTY_RUN_FILE = "nothing_collected.json"
 #: A model of 10,000 layers with Adam has 10 MB.
 _MOST_BYTES = 1 << 27
 
@@ -121,7 +124,25 @@ class StepError:
         return f"{os.path.basename(self.file)}:{self.line}" if self.file else ""
 
     def __str__(self) -> str:
-        return f"the step ended in {self.kind}{', ' if self.file else ''}{self.place}"
+        return f"{self.kind}{', ' if self.file else ''}{self.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyRun:
+    """A run that has collected nothing: when it began, its command line, and the exception that it ended in.
+
+    Attributes:
+        earlier: the first dump of an earlier run in the same folder; None without one.
+    """
+
+    time: str
+    command: str
+    ended_in: StepError | None
+    earlier: Path | None
+
+    def __str__(self) -> str:
+        ended = f" and ended in {self.ended_in}" if self.ended_in is not None else ""
+        return f"the last run collected nothing{ended} ({self.command}, {self.time})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +151,7 @@ class Manifest:
 
     Attributes:
         framework: as in dump.json.
+        time: when the step began, as ISO 8601 writes it; "" where it is not known.
         versions: of the framework and packages, by name.
         device: what computes.
         environment: variables that change numbers and were set.
@@ -144,6 +166,7 @@ class Manifest:
     """
 
     framework: str = ""
+    time: str = ""
     versions: Mapping[str, object] = field(default_factory=dict)
     device: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, object] = field(default_factory=dict)
@@ -161,6 +184,11 @@ class Manifest:
         """Number of the step."""
         number = self.step.get("number")
         return number if type(number) is int else None
+
+    @property
+    def command(self) -> str:
+        """The command line of the script; "" where it is not known."""
+        return _command(self.script)
 
     @property
     def parameters(self) -> dict[str, TensorFacts]:
@@ -214,6 +242,7 @@ def read_manifest(path: Path) -> Manifest:
     }
     return Manifest(
         framework=_text(decoded.get("framework")),
+        time=printable(_text(decoded.get("time"))),
         **sections,
         models=tuple(_model(one) for one in _sequence(decoded.get("models"))),
         optimizers=tuple(_optimizer(one) for one in _sequence(decoded.get("optimizers"))),
@@ -230,6 +259,27 @@ def _error(encoded: object) -> StepError | None:
         return None
     message, file = printable(_text(entry.get("message"))), printable(_text(entry.get("file")))
     return StepError(kind, message, file, line if type(line) is int else 0)
+
+
+def empty_run_of(root: Path) -> EmptyRun | None:
+    """Return the last run that was to collect in `root`, where it has collected nothing: all dumps there are older."""
+    try:
+        decoded = _mapping(msgspec.json.decode(read_plain(root / EMPTY_RUN_FILE, most_bytes=_MOST_BYTES)))
+        began = datetime.fromisoformat(_text(decoded.get("time"))).timestamp()
+        dumps = sorted(root.glob("step*/*/dump.json"))
+        is_empty = all(dump.stat().st_mtime < began for dump in dumps)
+    except (OSError, msgspec.DecodeError, RecursionError, ValueError, OverflowError):
+        return None
+    if not is_empty:
+        return None
+    command = _command(_mapping(decoded.get("script")))
+    time = printable(_text(decoded.get("time")))
+    return EmptyRun(time, command, _error(decoded.get("ended_in")), next(iter(dumps), None))
+
+
+def _command(script: Mapping[str, object]) -> str:
+    words = (word for word in _sequence(script.get("command")) if isinstance(word, str))
+    return printable(" ".join(words))
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -54,6 +54,7 @@ def run_script(
         steps.uninstall()
     if steps.has_begun:
         return 0
+    steps._debugger.note_empty_run()
     logger.warning(
         "nothing was collected: %s called no Module with parameters while gradients were on and an optimizer of "
         "torch.optim was there; put the lines of the debugger into the script instead",

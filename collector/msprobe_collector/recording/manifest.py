@@ -10,6 +10,7 @@ import gc
 import os
 import platform
 import sys
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.recording.environment import environment
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.plain_values import as_json, plain
-from msprobe_collector.recording.script import error_facts, has_secret_name, script_facts
+from msprobe_collector.recording.script import error_facts, has_secret_name, script_facts, time_text
 
 #: Packages whose version may matter, where they are imported.
 _PACKAGES = (
@@ -155,7 +156,12 @@ class ManifestRecorder:
         self.is_open = True
         self._layers, self._forwards, self._count, self._written = list(layers), [], 0, b""
         self.roots = frozenset(map(id, layers))
-        self._sections = {"schema": 1, "framework": facts.name, "step": {"number": step}}
+        self._sections = {
+            "schema": 1,
+            "framework": facts.name,
+            "time": time_text(time.time()),
+            "step": {"number": step},
+        }
         take = self._take
         take("versions", lambda: {**_versions(), **facts.versions()})
         take("device", lambda: {"machine": platform.machine(), **facts.device()})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from traceback import walk_tb
 
@@ -39,6 +40,11 @@ def script_facts(dump_path: Path) -> dict[str, object]:
     if isinstance(main, str) and (revision := git_revision(Path(main).absolute().parent)):
         found["git"] = revision
     return found
+
+
+def time_text(seconds: float) -> str:
+    """Return a time, in seconds since the epoch, in the time zone of this machine as ISO 8601 writes it."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds")
 
 
 def is_failure(error: BaseException) -> bool:
