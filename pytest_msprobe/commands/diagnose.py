@@ -17,7 +17,13 @@ from pytest_msprobe.commands.common import check_place, stated_errors
 from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
 from pytest_msprobe.diagnose.planning import Step, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
-from pytest_msprobe.diagnose.setup import looks_wrong, set_up_differently, with_derivatives, with_suspicions
+from pytest_msprobe.diagnose.setup import (
+    looks_wrong,
+    set_up_differently,
+    with_compiled,
+    with_derivatives,
+    with_suspicions,
+)
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, NextStep
 from pytest_msprobe.diagnosis.file import check_replaceable, write_diagnosis
 from pytest_msprobe.diagnosis.value import headline
@@ -101,6 +107,7 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
         found = with_suspicions(found, causes)
         if golden is None:
             found = with_derivatives(found, target)
+        found = with_compiled(found, *sides)
         if arguments.page is not None:
             _write_page(arguments.page, ran, talk)
     return found, max(_exit_code(found, ran), int(bool(causes)))

@@ -76,6 +76,16 @@ def with_derivatives(found: Diagnosis, holding: Holding) -> Diagnosis:
     return structs.replace(found, cannot_say=(note, *found.cannot_say))
 
 
+def with_compiled(found: Diagnosis, *holdings: Holding) -> Diagnosis:
+    """`found`, which names what ran as compiled code, so that its calls were not judged."""
+    compiled = {str(code): dump for holding in holdings for dump in holding.dumps for code in dump.compiled}
+    if not compiled:
+        return found
+    why = "calls inside of it are not in the dump; to judge them, dump a run without torch.compile"
+    note = CannotSay(f"compiled code: {', '.join(compiled)}", why)
+    return structs.replace(found, cannot_say=(note, *found.cannot_say))
+
+
 def set_up_differently(target: Holding, golden: Holding | None) -> tuple[str, ...]:
     """How two runs are set up differently, as their manifests say; () where they say nothing."""
     if golden is None or not (target.has_manifest and golden.has_manifest):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from msprobe_collector.dump_format.manifest import StepError
+from msprobe_collector.dump_format.manifest import CompiledCode, StepError
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.run.dump_folders import DumpFolder
 from pytest_msprobe.run.settings import Settings, known_keys, near_key, path_of
@@ -50,6 +50,11 @@ class Unjudged:
         return list(dict.fromkeys(found))
 
     @cached_property
+    def compiled(self) -> dict[Path, tuple[CompiledCode, ...]]:
+        """Functions and layers that ran as compiled code, by the dump.json of the step."""
+        return {dump.path: dump.compiled for dump in self._suite.dumps() if dump.compiled}
+
+    @cached_property
     def ended_in(self) -> dict[Path, StepError]:
         """The exceptions that ended steps, by the dump.json of the step."""
         return {dump.path: dump.ended_in for dump in self._suite.dumps() if dump.ended_in is not None}
@@ -59,6 +64,11 @@ class Unjudged:
         """What belongs to another run, or takes no part, one line each."""
         found = [line for folder in self._folders for line in folder.others()]
         found += [dump.lost for dump in self._suite.dumps() if dump.lost]
+        found += [
+            f"{path}: calls inside of compiled code are not in the dump: {', '.join(map(str, compiled))}; to judge "
+            "them, dump a run without torch.compile"
+            for path, compiled in self.compiled.items()
+        ]
         found += self._unasked()
         found += _variables()
         found += self._hooks()

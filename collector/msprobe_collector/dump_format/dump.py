@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from msprobe_collector.dump_format.manifest import StepError, step_error_beside
+from msprobe_collector.dump_format.manifest import CompiledCode, StepError, gaps_beside
 from msprobe_collector.dump_format.records import (
     BackwardRecord,
     Direction,
@@ -451,10 +451,19 @@ class Dump:
         found = (self.problem, self._parents_and_problem[1], stacks, self._sketch_damage())
         return [printable(problem) for problem in found if problem]
 
-    @cached_property
+    @property
     def ended_in(self) -> StepError | None:
         """The exception that ended the step, as run.json says; None where it says of none."""
-        return step_error_beside(self.path)
+        return self._gaps[1]
+
+    @property
+    def compiled(self) -> tuple[CompiledCode, ...]:
+        """What ran as compiled code, as run.json says, so that calls inside it are not in the dump."""
+        return self._gaps[0]
+
+    @cached_property
+    def _gaps(self) -> tuple[tuple[CompiledCode, ...], StepError | None]:
+        return gaps_beside(self.path)
 
     @cached_property
     def sketches(self) -> SketchFile:

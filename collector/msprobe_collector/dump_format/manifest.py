@@ -6,7 +6,7 @@ Sections that are missing, or are not what they should be, are empty; what is no
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -128,6 +128,40 @@ class StepError:
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledCode:
+    """A function or layer that ran as compiled code: calls inside it are not in the dump.
+
+    Attributes:
+        name: of the function, or of the class of the layer.
+        path: of the layer in its model, "" of the model; None of a function.
+        file, line: where its code begins; "" and 0 of a function that is not written in Python.
+    """
+
+    name: str
+    path: str | None
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        name = f"{self.path} ({self.name})" if self.path else self.name
+        return f"{name}, {os.path.basename(self.file)}:{self.line}" if self.file else name
+
+    def holds(self, api: str, functions: Collection[str], layers: Collection[str]) -> bool:
+        """Return whether a call of another run stands in it: scripts and lines may differ, names do not.
+
+        Args:
+            api: what is called.
+            functions: names of the functions of the script that led to the call.
+            layers: paths of the layers that the call ran in.
+        """
+        if self.path is None:
+            return self.name in functions if self.file else self.name == api
+        if not self.path:
+            return bool(layers) or "forward" in functions
+        return any(f"{layer}.".startswith(f"{self.path}.") for layer in layers)
+
+
+@dataclass(frozen=True, slots=True)
 class EmptyRun:
     """A run that has collected nothing: when it began, its command line, and the exception that it ended in.
 
@@ -162,6 +196,7 @@ class Manifest:
         optimizers: those of the process.
         step: number, `forwards` of the model, `random`, `loss_scale`, `autocast`.
         batches: tensors of each forward of the model; None where no model was seen to run.
+        compiled: what ran as compiled code in the step.
         ended_in: the exception that ended the step before its end; None where none is known.
     """
 
@@ -177,6 +212,7 @@ class Manifest:
     optimizers: tuple[OptimizerFacts, ...] = ()
     step: Mapping[str, object] = field(default_factory=dict)
     batches: tuple[tuple[TensorFacts, ...], ...] | None = None
+    compiled: tuple[CompiledCode, ...] = ()
     ended_in: StepError | None = None
 
     @property
@@ -207,17 +243,18 @@ def manifest_beside(dump_path: Path) -> tuple[Manifest | None, str]:
         return None, str(error)
 
 
-def step_error_beside(dump_path: Path) -> StepError | None:
-    """Return the exception that ended the step of a dump.json, as its manifest says; None without one.
+def gaps_beside(dump_path: Path) -> tuple[tuple[CompiledCode, ...], StepError | None]:
+    """Return what is not in a dump.json: code that ran compiled, and what followed the exception that ended the step.
 
-    Of a manifest without one nothing is decoded: a run of 1,000 ranks has as many.
+    A manifest that says of neither is not decoded: a run of 1,000 ranks has as many.
     """
     try:
         text = read_plain(dump_path.parent / MANIFEST_FILE, most_bytes=_MOST_BYTES)
     except OSError:
-        return None
-    manifest = manifest_beside(dump_path)[0] if b'"ended_in"' in text else None
-    return manifest.ended_in if manifest is not None else None
+        return (), None
+    has_gaps = b'"ended_in"' in text or b'"compiled"' in text
+    manifest = manifest_beside(dump_path)[0] if has_gaps else None
+    return (manifest.compiled, manifest.ended_in) if manifest is not None else ((), None)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -248,17 +285,33 @@ def read_manifest(path: Path) -> Manifest:
         optimizers=tuple(_optimizer(one) for one in _sequence(decoded.get("optimizers"))),
         step={key: value for key, value in step.items() if key != "batches"},
         batches=tuple(_tensors(one) for one in batches) if isinstance(batches, list) and batches else None,
+        compiled=tuple(_compiled(entry) for entry in map(_mapping, _sequence(decoded.get("compiled")))),
         ended_in=_error(decoded.get("ended_in")),
     )
 
 
+def _compiled(entry: Mapping[str, object]) -> CompiledCode:
+    name, file = (printable(_text(entry.get(key))) for key in ("name", "file"))
+    path = entry.get("path")
+    return CompiledCode(
+        name or "a function",
+        printable(path) if isinstance(path, str) else None,
+        file,
+        _whole(entry.get("line")),
+    )
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int else 0
+
+
 def _error(encoded: object) -> StepError | None:
     entry = _mapping(encoded)
-    kind, line = printable(_text(entry.get("type"))), entry.get("line")
+    kind = printable(_text(entry.get("type")))
     if not kind:
         return None
     message, file = printable(_text(entry.get("message"))), printable(_text(entry.get("file")))
-    return StepError(kind, message, file, line if type(line) is int else 0)
+    return StepError(kind, message, file, _whole(entry.get("line")))
 
 
 def empty_run_of(root: Path) -> EmptyRun | None:

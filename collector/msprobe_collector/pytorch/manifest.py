@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from msprobe_collector.pytorch.hyperparameters import group_settings, held_by, number_of
+from msprobe_collector.pytorch.parameter_names import inside_compiled, without_compiler
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
 from msprobe_collector.recording.manifest import (
     Fingerprints,
@@ -120,7 +121,7 @@ class TorchFacts(RunFacts):
     def models(self, layers: Sequence[Any]) -> list[Any]:
         """See `RunFacts`; parameters and buffers have the names of their models, after the model's number of many."""
         found = []
-        for index, model in enumerate(layers):
+        for index, model in enumerate(map(inside_compiled, layers)):
             front = f"{index}." if len(layers) > 1 else ""
             entry = {
                 "class": class_of(model),
@@ -128,12 +129,13 @@ class TorchFacts(RunFacts):
                 "buffers": self._tensors(_named(model.named_buffers(remove_duplicate=False), front)),
                 "modules": [
                     {
-                        "path": f"{front}{path}",
+                        "path": f"{front}{without_compiler(path)}",
                         "class": type(module).__name__,
                         "training": module.training,
                         "settings": layer_settings(module, number_of),
                     }
                     for path, module in model.named_modules()
+                    if inside_compiled(module) is module
                 ],
             }
             found.append(entry)
@@ -275,7 +277,7 @@ _OF_A_SCALER = ("growth_factor", "backoff_factor", "growth_interval")
 
 
 def _named(values: Iterator[tuple[str, Any]], front: str) -> Iterator[tuple[str, Any]]:
-    return ((f"{front}{name}", value) for name, value in values)
+    return ((f"{front}{without_compiler(name)}", value) for name, value in values)
 
 
 def _names_of(layers: Sequence[Any]) -> dict[int, str]:

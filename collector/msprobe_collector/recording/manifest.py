@@ -208,6 +208,13 @@ class ManifestRecorder:
         self._sections["step"].update(forwards=self._count, batches=self._forwards)
         self._write()
 
+    def note_compiled(self, facts: dict[str, object]) -> None:
+        """Note a function or layer that runs as compiled code, so that its calls leave no records."""
+        if self.is_open:
+            compiled = self._sections.setdefault("compiled", [])
+            if facts not in compiled:
+                compiled.append(facts)
+
     def note_error(self, error: BaseException) -> None:
         """Write, with the rest of the step, that `error` ends it; the first one counts."""
         if self.is_open and "ended_in" not in self._sections:
