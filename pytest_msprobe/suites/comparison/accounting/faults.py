@@ -610,9 +610,7 @@ class FaultFinder:
         # What goes into an outermost layer may also be what unrecorded code made of what differs before.
         is_first = step.account.place <= self._first_place or self._causes.get(node_of_value(key)) is not None
         is_of_layers = is_first and (key.target, key.golden) in self._flow.batch
-        # No operation that the collectors see makes these integers.
-        is_given = is_first and key.is_integer and all(side.says_makers for side in self._flow.sides)
-        is_batch = step.operation.phase == "forward" and (is_of_layers or is_given or self._is_batch(step, key))
+        is_batch = step.operation.phase == "forward" and (is_of_layers or self._is_batch(step, key))
         if is_batch and self._is_whole:
             return self._blame_value(step, key, "batch", "")
         return self._note_unknown(step, key)
@@ -640,7 +638,9 @@ class FaultFinder:
             sentence, kind = f"{key.path} differs: {made_by} made it, which the dumps do not hold", "unknown"
         else:
             far, gradient = by_how_much(key), _gradient_of(key)
-            origin = "the dumps do not hold what made it" if gradient else "nothing says what it is"
+            is_earlier = all(side.says_makers for side in self._flow.sides)
+            origin = "no call of the step made it" if is_earlier else "nothing says what it is"
+            origin = "the dumps do not hold what made it" if gradient else origin
             what = f"{key.path}, {gradient}," if gradient else key.path
             sentence, kind = f"{what} differs {far}before any operation, and {origin}", "unknown"
         fault = Fault(step, kind, "both", key.path, sentence, "", key.distance)
