@@ -93,6 +93,32 @@ def dropout_rates(layer: LayerFacts) -> list[float]:
     return [float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
 
 
+#: Classes of layers that compute otherwise in training mode, for manifests that do not tell.
+_WITH_MODES = ("BatchNorm", "RReLU")
+
+
+def layers_with_modes(model: ModelFacts) -> list[LayerFacts]:
+    """The layers that compute otherwise in training mode.
+
+    They drop, or ask for the mode. What a layer asks it for is known where it, or a layer directly inside it, can drop.
+    """
+    rates = {layer.path: dropout_rates(layer) for layer in model.layers}
+    inside: dict[str, list[float]] = {path: list(own) for path, own in rates.items()}
+    for path, own in rates.items():
+        if path:
+            inside.setdefault(path.rpartition(".")[0], []).extend(own)
+    return [layer for layer in model.layers if _has_modes(layer, rates[layer.path], inside[layer.path])]
+
+
+def _has_modes(layer: LayerFacts, rates: list[float], rates_inside: list[float]) -> bool:
+    is_fixed = "use_batch_statistics" in layer.settings or layer.settings.get("track_running_stats") is False
+    if is_fixed or rates_inside:
+        return any(rate > 0 for rate in rates)
+    if layer.reads_mode is None:
+        return any(kind in layer.kind for kind in _WITH_MODES)
+    return layer.reads_mode
+
+
 def _optimizer(optimizer: OptimizerFacts) -> Iterator[str]:
     schedulers = ", ".join(last_name(one.kind) for one in optimizer.schedulers)
     yield f"optimizer {last_name(optimizer.kind)}{f' with {schedulers}' if schedulers else ''}"
@@ -154,7 +180,7 @@ def _modes(manifest: Manifest) -> Iterator[str]:
         if drops:
             state, whole = ("in eval", "trains") if root.is_training else ("active", "is in eval")
             yield f"dropout is {state} in {counted(len(drops), nouns)} while the model {whole}: {names(drops)}"
-        elif not root.is_training and manifest.optimizers and not other:
+        elif not root.is_training and manifest.optimizers and not other and layers_with_modes(model):
             yield f"model {last_name(model.kind)} is in eval while an optimizer trains it"
 
 

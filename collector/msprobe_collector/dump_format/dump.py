@@ -319,6 +319,7 @@ TASKS = frozenset(
 FRAMEWORKS = frozenset({"mindspore", "mindtorch", "pytorch"})
 _SHAPE = re.compile(rb'"shape"\s*:\s*\[([^\]]*)\]')
 _NUMBER = re.compile(rb"\d{1,15}")
+_TENSOR_TYPE = re.compile(rb'"type"\s*:\s*"(torch|mindspore)\.')
 _HALF = re.compile(rb'"dtype"\s*:\s*"(?:torch\.)?b?float16"', re.IGNORECASE)
 _SKETCHED = re.compile(rb'"%s"\s*:\s*(?:\{\s*"row"\s*:\s*)?(\d{1,15})' % SKETCH.encode())
 _RECOMPUTED = re.compile(rb'"%s"\s*:\s*\{[^{}]*"%s"' % (RECOMPUTED.encode(), DIFFERS.encode()))
@@ -341,7 +342,7 @@ class Dump:
     Attributes:
         path: the file.
         task: `statistics`, `tensor`, ... as recorded.
-        framework: `mindspore`, `mindtorch` or `pytorch`; `mindspore` when the dump does not say.
+        framework: `mindspore`, `mindtorch` or `pytorch`; where the header does not say, that of the first tensor.
         level: `L0`, `L1`, `mix`, ..., or None when the dump does not say.
         problem: one line on what the file lacks, as after a killed training; "" when it is whole.
         lost: one line where the file names tensor files and there is not one of them; "" otherwise. Such a dump is read
@@ -362,7 +363,7 @@ class Dump:
         text = _read(path)
         content, self.problem = _parse(text, path)
         self.task = _one_of(content.task, TASKS, "task", path)
-        self.framework = _one_of(content.framework or "mindspore", FRAMEWORKS, "framework", path)
+        self.framework = _one_of(content.framework or _framework_of_values(text), FRAMEWORKS, "framework", path)
         self.level = content.level
         self.ranks = content.ranks
         self._dump_data_dir = content.dump_data_dir
@@ -537,6 +538,12 @@ def _without_files(encoded: Any) -> Any:
     if isinstance(encoded, dict):
         return {key: _without_files(item) for key, item in encoded.items() if key != DATA_NAME}
     return encoded
+
+
+def _framework_of_values(text: bytes) -> str:
+    """Return the framework whose type the first tensor of a dump has; MindSpore without one, as older dumps were."""
+    found = _TENSOR_TYPE.search(text)
+    return "pytorch" if found is not None and found[1] == b"torch" else "mindspore"
 
 
 def _read(path: Path) -> bytes:

@@ -65,12 +65,21 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
-    """A Module or Cell: path in its model, class, whether it trains, and its settings (`p`, `eps`, `num_heads`)."""
+    """A Module or Cell.
+
+    Attributes:
+        path: in its model.
+        kind: its class.
+        is_training: whether it is in training mode.
+        settings: `p`, `eps`, `num_heads`.
+        reads_mode: whether its code asks for that mode; None where that is not known.
+    """
 
     path: str
     kind: str
     is_training: bool | None
     settings: Mapping[str, object]
+    reads_mode: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,13 +365,14 @@ def _model(encoded: object) -> ModelFacts:
     entry = _mapping(encoded)
     layers = []
     for one in map(_mapping, _sequence(entry.get("modules"))):
-        training = one.get("training")
+        training, mode = one.get("training"), one.get("reads_mode")
         layers.append(
             LayerFacts(
                 _text(one.get("path")),
                 _text(one.get("class")),
                 training if isinstance(training, bool) else None,
                 _mapping(one.get("settings")),
+                mode if isinstance(mode, bool) else None,
             )
         )
     parameters, buffers = _tensors(entry.get("parameters")), _tensors(entry.get("buffers"))

@@ -22,6 +22,7 @@ from msprobe_collector.recording.manifest import (
     class_of,
     layer_settings,
     python_state,
+    reads_mode,
 )
 from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, plain
 
@@ -132,6 +133,7 @@ class TorchFacts(RunFacts):
                         "path": f"{front}{without_compiler(path)}",
                         "class": type(module).__name__,
                         "training": module.training,
+                        "reads_mode": reads_mode(module, nn.Module, "forward"),
                         "settings": layer_settings(module, number_of),
                     }
                     for path, module in model.named_modules()

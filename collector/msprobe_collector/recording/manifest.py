@@ -7,15 +7,17 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import platform
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
+from types import CodeType
 from typing import Any, Protocol
 
 import msgspec
@@ -440,6 +442,40 @@ def layer_settings(layer: Any, number_of: Callable[[Any], Any]) -> dict[str, obj
 
 
 _MOST_LETTERS = 32
+#: Attribute of a layer that says whether it trains; one with which it chooses only how it computes the same.
+_MODE, _NOT_OF_VALUES = "training", "gradient_checkpointing"
+
+
+def reads_mode(layer: Any, base: type, forward: str) -> bool:
+    """Return whether the method `forward` of a layer, or one that it calls, asks whether it trains.
+
+    Methods of `base`, the class of all layers, are not looked at.
+    """
+    kind: type = type(layer)
+    return _reads_mode(kind, base, forward)
+
+
+@lru_cache(1024)
+def _reads_mode(kind: type, base: type, forward: str) -> bool:
+    waiting, names = [forward], {forward}
+    while waiting:
+        function = inspect.unwrap(getattr(kind, waiting.pop(), None) or base)
+        used = set(_names_in(getattr(function, "__code__", None)))
+        if _MODE in used and _NOT_OF_VALUES not in used:
+            return True
+        methods = {name for name in used - names if callable(getattr(kind, name, None)) and name not in vars(base)}
+        names |= methods
+        waiting += sorted(methods)
+    return False
+
+
+def _names_in(code: CodeType | None) -> Iterator[str]:
+    """Return the names of attributes and globals in a function and in those that it defines."""
+    if code is not None:
+        yield from code.co_names
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from _names_in(constant)
 
 
 def class_of(value: Any) -> str:
