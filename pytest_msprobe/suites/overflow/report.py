@@ -164,7 +164,9 @@ class OverflowSummary(RowSummary):
         origin = self.ranks[first.dump].first_origin if first.dump in self.ranks else None
         if origin is not None and origin.record != first.record:
             origin = None
-        kind = origin.verdict if origin is not None and origin.verdict else first.level
+        kind = "parameter" if first.parameters else first.level
+        kind = origin.verdict if origin is not None and origin.verdict else kind
+        name = ", ".join(f"parameter {name} holds {what}" for name, what in first.parameters.items())
         told = f"; {origin.message}" if origin is not None and origin.message else ""
         same = [other for other in found.anomalies if other.record == first.record]
         part = operation.phase if operation.phase in DIRECTIONS else "record"
@@ -173,7 +175,7 @@ class OverflowSummary(RowSummary):
             record=first.record,
             kind=kind,
             confidence=_SURE.get(kind, "likely"),
-            name=first.record,
+            name=name or first.record,
             sentence=f"{'; '.join(first.values[:3])}{told}",
             how=_how(origin),
             value=first.values[0].partition(" ")[0] if first.values else "",
@@ -200,6 +202,7 @@ class OverflowSummary(RowSummary):
 #: How sure it is that a record is where NaN or Inf begin, by its verdict.
 _SURE: dict[str, Confidence] = {
     "abnormal": "proved",
+    "parameter": "proved",
     "uncollected": "first difference only",
     "propagated": "first difference only",
 }
