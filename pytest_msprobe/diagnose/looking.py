@@ -207,6 +207,7 @@ def _look_at_file(found: Holding) -> None:
     elif found.path.name in FILES:
         found.others = {entry.name: [found.path] for entry in SUITES.values() if found.path.name in entry.files}
     else:
+        found.has_manifest = found.path.with_name(MANIFEST).is_file()
         _read(found, found.path)
         if found.unreadable:
             found.why_nothing, found.is_usable = found.unreadable[found.path], False

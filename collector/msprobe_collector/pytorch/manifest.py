@@ -12,7 +12,7 @@ import xxhash
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from msprobe_collector.pytorch.hyperparameters import group_settings, held_by, number_of
+from msprobe_collector.pytorch.hyperparameters import group_settings, has_hooks, held_by, number_of
 from msprobe_collector.pytorch.parameter_names import inside_compiled, without_compiler
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
 from msprobe_collector.recording.manifest import (
@@ -248,7 +248,7 @@ class TorchFacts(RunFacts):
     def _look(self) -> None:
         """Take what the process holds, optimizers without their wrappers."""
         self._objects = self._process.now()
-        inner = {id(one): one for one in map(held_by, self._objects["optimizers"])}
+        inner = {id(one): one for one in map(held_by, self._objects["optimizers"]) if has_hooks(one)}
         self._objects["optimizers"] = list(inner.values())
 
     def _chosen(self, names: Mapping[int, str]) -> list[Any]:
