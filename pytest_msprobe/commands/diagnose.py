@@ -21,7 +21,12 @@ from pytest_msprobe.commands.common import check_place, stated_errors
 from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
 from pytest_msprobe.diagnose.planning import Step, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
-from pytest_msprobe.diagnose.setup import looks_wrong, set_up_differently, with_derivatives, with_suspicions
+from pytest_msprobe.diagnose.setup import (
+    looks_wrong,
+    set_up_differently,
+    with_derivatives,
+    with_suspicions,
+)
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.suites.registry import suite_class
 

@@ -411,7 +411,7 @@ class ReportPlugin:
             self._report,
             fault=self._known.unknown_fault(self._report),
             known=self._known.known_of_run,
-            damage=[line.strip() for line in self._gaps()[1:]],
+            unjudged=self._unjudged,
             is_judged=bool(self._tally.judged) and not self._report.untested(),
             missing=self._missing(session),
         )
