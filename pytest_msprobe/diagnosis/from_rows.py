@@ -499,10 +499,8 @@ def _rank_of(cause: _Cause) -> tuple[bool, float]:
     return _kind(cause.row) == "error", -_badness(cause.worst)
 
 
-def with_setup(found: Diagnosis, manifest: tuple[str, ...]) -> Diagnosis:
-    """`found`, of two runs that are set up differently: values that differ before any operation may be due to that."""
-    # What a script was called with differs by the folder of the dump alone, and explains no value.
-    explains = [line for line in manifest if not line.startswith("command line:")]
+def with_setup(found: Diagnosis, manifest: tuple[str, ...], explains: Sequence[str]) -> Diagnosis:
+    """`found`, of two runs that are set up differently: what `explains` values that no operation made comes first."""
     if not explains or not all(fault.kind in _BEFORE for fault in found.at_fault):
         return structs.replace(found, manifest=manifest)
     at_fault = tuple(structs.replace(fault, confidence="first difference only") for fault in found.at_fault)

@@ -218,12 +218,12 @@ def test_a_backward_of_the_script_is_said_not_to_be_judged(asked: Asked, tmp_pat
     assert not any("backward" in each["what"] for each in asked("target", "golden", code=0)["cannot_say"])
 
 
-def test_the_command_line_alone_explains_no_value() -> None:
+def test_only_a_setting_that_can_change_a_parameter_comes_before_it() -> None:
     fault = AtFault(id="a", record="a", kind="parameter", confidence="proved", name="a", sentence="b", how="c")
     found = Diagnosis(suite="comparison", outcome="fault", headline="Fault: a", at_fault=(fault,))
-    line = "command line: target, golden golden"
-    assert with_setup(found, (line,)).headline == "Fault: a"
-    assert with_setup(found, ("lr of group 0: 0.003, golden 0.001", line)).headline.startswith("Fault: lr of group 0")
+    seed, switch = "seed of torch 0, golden 1", "oneDNN off, golden on"
+    assert with_setup(found, (switch,), ()).headline == "Fault: a"
+    assert with_setup(found, (switch, seed), (seed,)).headline.startswith("Fault: seed of torch 0")
 
 
 def test_gradients_are_compared(asked: Asked, tmp_path: Path) -> None:
