@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import structs
 
 from pytest_msprobe.answers.answer import Answer
@@ -11,11 +13,9 @@ from pytest_msprobe.answers.finding import Finding, Place
 _BEFORE = ("parameter", "batch", "unknown")
 
 
-def with_setup(answer: Answer, setup: tuple[str, ...]) -> Answer:
-    """`answer`, of two runs that are set up differently: values that differ before any operation may be due to that."""
+def with_setup(answer: Answer, setup: tuple[str, ...], explains: Sequence[str]) -> Answer:
+    """`answer`, of two runs that are set up differently: what `explains` values that no operation made comes first."""
     answer = structs.replace(answer, setup=setup)
-    # What a script was called with differs by the folder of the dump alone, and explains no value.
-    explains = [line for line in setup if not line.startswith("command line:")]
     if not explains or not answer.findings or not all(finding.kind in _BEFORE for finding in answer.findings):
         return answer
     first = answer.findings[0]

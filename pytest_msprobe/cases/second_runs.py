@@ -189,7 +189,9 @@ class ExtraRuns:
             partial(self._deviations, position, reference),
             partial(self._restricted, position, reference, accumulated),
             partial(self._partial_sums, position),
-            has_kinks=bool(self._incoming) and is_elementwise,
+            # What returns fewer elements than it gets, such as the largest of all, is not elementwise in this call.
+            has_kinks=is_elementwise
+            and reference.size <= max((np.size(array) for array in self._incoming if array is not None), default=0),
             sums_of_magnitudes=lambda: self._fitting(self._magnitudes, position, reference),
         )
 

@@ -359,6 +359,13 @@ def _batches(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]
     yield ManifestDifference("batch", "content", "", "", f"{which}: {_batch_words(left[at], right[at])}", 0.64)
 
 
+def differing_batch_shapes(target: Manifest, golden: Manifest) -> frozenset[tuple[int, ...]]:
+    """Return the shapes of the tensors that the model was given and of which the fingerprints differ."""
+    batches = zip(target.batches or (), golden.batches or ())
+    pairs = [pair for left, right in batches for pair in zip(left, right) if _are_comparable(*pair)]
+    return frozenset(one.shape for one, other in pairs if one.fingerprint != other.fingerprint)
+
+
 def _batch_differs(left: Sequence[TensorFacts], right: Sequence[TensorFacts]) -> bool:
     if len(left) != len(right) or any(_form(one) != _form(other) for one, other in zip(left, right)):
         return True

@@ -25,6 +25,22 @@ class ManifestDifference:
     sentence: str
     likelihood: float
 
+    @property
+    def makes_leaves(self) -> bool:
+        """Whether it can be why parameters, the batch or constants differ, which no recorded operation made.
+
+        How operations compute cannot, such as oneDNN, TF32, autocast or the number of threads. That leaves or states
+        of generators differ is no reason, but the same difference.
+        """
+        if self.section in _NO_REASONS:
+            return self.what in _REASONS_AMONG_THEM
+        return self.what != "state"
+
+
+#: Sections of how operations compute, of what the leaves are, and of the command line, which names the dump's folder.
+_NO_REASONS = ("switches", "environment", "precision", "initial state", "batch", "script")
+_REASONS_AMONG_THEM = ("default dtype", "default device", "fill uninitialized memory", "PYTHONHASHSEED", "git revision")
+
 
 class Make:
     """Makes differences of one section, with the sentence `WORDS TARGET, golden GOLDEN`."""

@@ -122,7 +122,9 @@ def test_where_infinity_begins_is_asked_first(asked: Asked, tmp_path: Path) -> N
     found = asked("target", code=1)
     assert (found["suite"], found["findings"][0]["place"]["record"]) == ("overflow", "Mint.exp.0.forward")
     assert found["findings"][0]["kind"] == "abnormal"
-    assert [step["arguments"][-1] for step in found["steps"]] == ["--msprobe-suite=overflow"]
+    suites = [step["arguments"][-1] for step in found["steps"]]
+    assert suites == ["--msprobe-suite=overflow", "--msprobe-standard=backward-error"], "a call may lose NaN and Inf"
+    assert [one["place"]["record"] for one in found["findings"]] == ["Mint.exp.0.forward"]
 
 
 def a_wrong_call(folder: Path) -> list[str]:
@@ -222,13 +224,13 @@ def test_a_backward_of_the_script_is_said_not_to_be_judged(asked: Asked, tmp_pat
     assert not any("backward" in each["what"] for each in asked("target", "golden", code=0)["open"])
 
 
-def test_the_command_line_alone_explains_no_value() -> None:
+def test_only_a_setting_that_can_change_a_parameter_comes_before_it() -> None:
     finding = Finding(kind="parameter", confidence="proved", place=Place(record="a", operation="a", names=("w",)))
     answer = Answer(suite="comparison", outcome="wrong", findings=(finding,))
-    line = "command line: target, golden golden"
-    assert headline(with_setup(answer, (line,))) == "Wrong: parameter w"
-    explained = with_setup(answer, ("lr of group 0: 0.003, golden 0.001", line))
-    assert headline(explained) == "Wrong: lr of group 0: 0.003, golden 0.001 (and 1 more)"
+    seed, switch = "seed of torch 0, golden 1", "oneDNN off, golden on"
+    assert headline(with_setup(answer, (switch,), ())) == "Wrong: parameter w"
+    explained = with_setup(answer, (switch, seed), (seed,))
+    assert headline(explained) == "Wrong: seed of torch 0, golden 1 (and 1 more)"
 
 
 def test_gradients_are_compared(asked: Asked, tmp_path: Path) -> None:

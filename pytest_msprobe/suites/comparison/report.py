@@ -634,7 +634,7 @@ class ComparisonReport(SuiteReport):
 
     def answer(self, rows: RunRows) -> RunAnswer:
         """What is at fault in all pairs together."""
-        return with_setup(self._summary.answer(rows), tuple(self._suite.setup))
+        return with_setup(self._summary.answer(rows), tuple(self._suite.setup), self._suite.setup_of_leaves)
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""

@@ -23,13 +23,16 @@ _MOST_BYTES = 1 << 28
 _NAMES = re.compile(rb',?\s*"(?:data_name|group_id)"\s*:\s*"[^"]*"')
 
 
-def told_before(golden_of: Mapping[Path, Path | None]) -> list[str]:
-    """Sentences on the pairs of dumps of a run, the most important first; empty where nothing is to be said."""
+def told_before(golden_of: Mapping[Path, Path | None], *, only_of_leaves: bool = False) -> list[str]:
+    """Sentences on the pairs of dumps of a run, the most important first; empty where nothing is to be said.
+
+    With `only_of_leaves` those that can be why a value differs that no operation made.
+    """
     pairs = [(target, golden) for target, golden in golden_of.items() if golden is not None]
     return [
         *dict.fromkeys(line for pair in pairs for line in _other_steps(*pair)),
         *_earlier_steps(pairs),
-        *_manifests(pairs),
+        *_manifests(pairs, only_of_leaves=only_of_leaves),
     ]
 
 
@@ -101,8 +104,8 @@ def first_difference(target: Path, golden: Path) -> str | None:
     return None
 
 
-def _manifests(pairs: list[tuple[Path, Path]]) -> list[str]:
+def _manifests(pairs: list[tuple[Path, Path]], *, only_of_leaves: bool) -> list[str]:
     """Differences of the manifests of all pairs that have both, and a line for each that cannot be used."""
     files = [[path.with_name(MANIFEST_FILE) for path in pair] for pair in pairs]
     both = [(Found.at(one), Found.at(other)) for one, other in files if os.path.lexists(one) and os.path.lexists(other)]
-    return sentences_of(both)
+    return sentences_of(both, only_of_leaves=only_of_leaves)

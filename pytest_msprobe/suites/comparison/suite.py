@@ -332,6 +332,11 @@ class ComparisonSuite(Suite):
         """What is said of the two runs before their numbers: other steps, an earlier difference, other settings."""
         return told_before(self.pairs.golden)
 
+    @cached_property
+    def setup_of_leaves(self) -> list[str]:
+        """What of it can be why a value differs that no operation made."""
+        return told_before(self.pairs.golden, only_of_leaves=True)
+
     def comparison(self, target: Path) -> DumpComparison:
         """The comparison of the dump at `target`, read once.
 

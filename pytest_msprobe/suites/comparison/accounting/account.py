@@ -56,6 +56,7 @@ class ValueKey(msgspec.Struct, frozen=True, array_like=True):
         max_abs: largest difference of an element; None likewise.
         origins: where the collectors saw it come from.
         is_weak: whether its content is so plain, as that of a constant is, that equal content says nothing.
+        is_one_dtype: whether both sides have it in one dtype.
     """
 
     path: str
@@ -73,6 +74,7 @@ class ValueKey(msgspec.Struct, frozen=True, array_like=True):
     max_abs: float | None = None
     origins: tuple[Provenance, Provenance] = (UNKNOWN, UNKNOWN)
     is_weak: bool = False
+    is_one_dtype: bool = True
 
     @property
     def is_frozen_on_one_side(self) -> bool:
@@ -241,6 +243,7 @@ def value_key(
         0.0 if is_equal else figures.metrics.max_abs if figures is not None else None,
         _origins(value),
         _is_weak(leaf),
+        target is None or golden is None or canonical_dtype(target.dtype) == canonical_dtype(golden.dtype),
     )
 
 

@@ -653,3 +653,30 @@ def test_a_call_that_the_other_run_compiles_is_not_blamed() -> None:
     run = Run().call("Torch.tanh.0.forward", ["a"], "b", side="target", kind="unmatched", is_compiled=True)
     (fault,) = run.call("Torch.sum.0.forward", ["b|B"], "c|C").faults()
     assert (fault.kind, fault.sentence) == ("unknown", "input.0 differs: compiled code made it in one run")
+
+
+@pytest.mark.parametrize(
+    ("origin", "kind"), [({"leaf": "up.weight"}, "parameter"), ({"leaf": ""}, "parameter"), ({}, "unknown")]
+)
+def test_any_bit_of_a_value_that_no_operation_made_is_a_difference(origin: dict[str, str], kind: str) -> None:
+    run = Run().call("Torch.exp.0.forward", ["a"], "b", kind="equal")
+    leaf = near("input.1", "w|W", origins=both(**origin))
+    made = value("input.0", "b", origins=both(made_by="Torch.exp.0.forward.output.0"))
+    (fault,) = run.call("Torch.mul.0.forward", [made, leaf], [near("output.0", "c|C")]).faults()
+    assert (fault.kind, fault.name, fault.value) == (kind, origin.get("leaf", ""), "input.1")
+
+
+def test_a_value_that_may_have_been_rounded_differs_within_its_limit() -> None:
+    rounded = near("output.0", "b|B")
+    made = near("input.0", "b|B", origins=both(made_by="Torch.exp.0.forward.output.0"))
+    changed = near("input.1", "w|W", origins=both(leaf="up.weight"))
+    for inputs in (
+        [made, near("input.1", "u|U")],  # unrecorded code may have made it of what differs before
+        [made, near("input.1", "w|W", is_one_dtype=False, origins=both(leaf="up.weight"))],
+    ):
+        run = Run().call("Torch.exp.0.forward", ["a"], [rounded], kind="rounding")
+        assert run.call("Torch.mul.0.forward", inputs, [near("output.0", "c|C")]).faults() == []
+    run = Run().call("Torch.exp.0.forward", ["a"], [rounded], kind="rounding")
+    run.call("Torch.exp.0.backward", ["g"], [near("output.0", "h|H")])
+    # An optimizer may have written to it since.
+    assert run.call("Torch.mul.0.forward", [made, changed], [near("output.0", "c|C")]).faults() == []
