@@ -8,6 +8,7 @@ from math import prod
 
 from msprobe_collector.dump_format import DIRECTIONS, ApiName, Dump
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.suites.contract import Group, Record, escape
 
 
@@ -52,8 +53,6 @@ def api_of(operation: Operation) -> ApiName:
     return ApiName(kind, rest or operation.name, int(operation.number) if operation.number.isdecimal() else 0)
 
 
-#: Calls that do much more than touch each element: every output element costs a row of the first input.
-_PRODUCTS = ("mm", "matmul", "linear", "dense", "conv", "einsum", "attention", "inner", "outer", "dot")
 #: A multiply-add in a product costs a core about this share of reading and writing an element.
 _PRODUCT_SHARE = 1 / 16
 #: What a call costs before it touches anything, in elements.
@@ -66,7 +65,7 @@ def estimate_cost(dump: Dump, call: str) -> float:
     shapes = dump.shapes(f"{call}.forward")
     cost += sum(map(prod, shapes))
     cost += sum(map(prod, dump.shapes(f"{call}.backward")))
-    if len(shapes) > 1 and shapes[0] and any(word in call.lower() for word in _PRODUCTS):
+    if len(shapes) > 1 and shapes[0] and text_of("products", call.rpartition(".")[0]):
         passes = 3 if f"{call}.backward" in dump else 1
         cost += passes * _PRODUCT_SHARE * prod(shapes[-1]) * shapes[0][-1]
     return cost

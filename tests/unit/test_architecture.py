@@ -67,7 +67,9 @@ ALLOWED = {
         )
         for suite in _SUITES
     },
-    **dict.fromkeys(_SHARED_BY_SUITES, (*_LOW, *_SHARED_BY_SUITES, "pytest_msprobe.engines.protocol")),
+    **dict.fromkeys(
+        _SHARED_BY_SUITES, (*_LOW, *_SHARED_BY_SUITES, "pytest_msprobe.apis", "pytest_msprobe.engines.protocol")
+    ),
     **dict.fromkeys(_BASES_OF_SUITES, (*_LOW, *_SHARED_BY_SUITES, "pytest_msprobe.engines", "pytest_msprobe.reports")),
     "pytest_msprobe.suites.registry": (*_SHARED_BY_SUITES, "pytest_msprobe.support"),
     "pytest_msprobe.run": (
