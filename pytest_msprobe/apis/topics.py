@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal
 
-from msprobe_collector.dump_format import ApiName, Direction, is_communication
+from msprobe_collector.dump_format import ApiName, Direction, PlainValue, TensorValue, is_communication
 from pytest_msprobe.apis.fact_table import Fact, Term, facts, plain_name, read_signature, read_terms
 
 _UNINITIALISED = Term("uninitialised", (), {})
@@ -242,6 +242,32 @@ def is_batch_argument(name: str, path: str) -> bool:
         return False
     places = [ast.literal_eval(item) for item in read_terms(found.text)[0].arguments]
     return path.partition(".")[2] in map(str, places)
+
+
+def says_where(operation: str, path: str, value: Any) -> bool:
+    """Whether an argument says where or how a call of `operation` runs, not what it computes.
+
+    Args:
+        operation: its name, `Tensor.to`.
+        path: of the argument, `input.device`.
+        value: what the dump holds there.
+    """
+    table = facts("where_and_how")
+
+    def is_known(word: str, kind: str) -> bool:
+        fact = table.word(word)
+        return fact is not None and fact.text == kind
+
+    if isinstance(value, TensorValue) or hasattr(value, "__array_interface__"):
+        return False
+    if is_known(path.rpartition(".")[2], "name") or is_known(getattr(value, "type_name", ""), "type"):
+        return True
+    text = value.value if isinstance(value, PlainValue) else value
+    if not isinstance(text, str):
+        return False
+    device, _, number = text.partition(":")
+    is_device = is_known(device, "device") and (number.isdecimal() or device == text)
+    return is_device or (is_communication(operation) and not is_known(text.rpartition(".")[2], "reduction"))
 
 
 #: `SigmoidGrad`, `GmmBackward`, but not `ApplyGradientDescent`.

@@ -13,12 +13,19 @@ from typing import TextIO
 from msgspec import structs
 
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.answers.finding import ArgumentDifference
 from pytest_msprobe.commands.common import check_place, stated_errors
 from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
 from pytest_msprobe.diagnose.planning import Step, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
-from pytest_msprobe.diagnose.setup import looks_wrong, set_up_differently, with_derivatives, with_suspicions
-from pytest_msprobe.diagnosis import CannotSay, Diagnosis, NextStep
+from pytest_msprobe.diagnose.setup import (
+    looks_wrong,
+    of_another_model,
+    set_up_differently,
+    with_derivatives,
+    with_suspicions,
+)
+from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, NextStep
 from pytest_msprobe.diagnosis.file import check_replaceable, write_diagnosis
 from pytest_msprobe.diagnosis.value import headline
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
@@ -88,6 +95,8 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
         return _nothing(target, why, target, golden)
     if golden is not None and (why := _why_unlike(target, golden)):
         return _nothing(golden, why, target, golden)
+    if golden is not None and (difference := _other_model(target, golden)):
+        return _two_models(difference, target, golden), _CODES["fault"]
     for side in sides:
         talk.write(f"{printable(str(side.path))}: {side}\n")
     with tempfile.TemporaryDirectory(prefix="msprobe_diagnose_") as folder:
@@ -145,10 +154,36 @@ def _why_unlike(target: Holding, golden: Holding) -> str:
         return ""
     if not (target.is_dump and golden.is_dump):
         return golden.why_nothing or f"holds {golden}, and {target.path} holds {target}"
-    share = 1.0 if target.ranks != golden.ranks else of_one_model(target, golden)
-    if share < _LEAST_SHARE:
-        return f"is of another model or batch than {target.path}: {100 * share:.0f} % of the shapes are the same"
     return ""
+
+
+def _other_model(target: Holding, golden: Holding) -> ArgumentDifference | None:
+    """What shows that two dumps are of two models, or of one with another batch; None where they may be of one."""
+    if target.gradients or target.ranks != golden.ranks or of_one_model(target, golden) >= _LEAST_SHARE:
+        return None
+    return of_another_model(target, golden)
+
+
+def _two_models(difference: ArgumentDifference, target: Holding, golden: Holding) -> Diagnosis:
+    name = f"two different models: {difference.name} {difference.target} against {difference.golden}"
+    share = of_one_model(target, golden)
+    cause = AtFault(
+        id=str(target.path),
+        record=difference.name,
+        kind="model",
+        confidence="proved",
+        name=name,
+        sentence=f"{100 * share:.0f} % of the shapes are the same",
+    )
+    return Diagnosis(
+        suite="diagnose",
+        outcome="fault",
+        headline=headline("fault", name),
+        at_fault=(cause,),
+        dumps=(str(target.path), str(golden.path)),
+        next=(NextStep((), "name two dumps of one model and one batch"),),
+        manifest=set_up_differently(target, golden),
+    )
 
 
 def _nothing(bad: Holding, why: str, target: Holding, golden: Holding | None) -> tuple[Diagnosis, int]:

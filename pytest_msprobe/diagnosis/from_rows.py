@@ -55,6 +55,8 @@ _HOW = (
     ("nan", "{} NaN"),
     ("inf", "{} Inf"),
 )
+#: The same of differences that have no size.
+_KINDS = {"nonfinite": "not finite on one side", "form": "of another form", "argument": "another argument"}
 #: Names of figures that are relative sizes of an error.
 _SIZES = ("distance", "max_rel")
 
@@ -414,7 +416,7 @@ def how_wrong(output: OutputRow | None) -> str:
         # Of a value that must be equal the distance says how wrong it is, not how many times no tolerance.
         is_exact = name == "ratio" and tolerance == 0 and distance is not None
         if value and not is_exact:
-            return words.format(figure(value)) if math.isfinite(value) else "not finite on one side"
+            return words.format(figure(value)) if math.isfinite(value) else _KINDS.get(output.difference, "")
     return ""
 
 
@@ -497,21 +499,6 @@ def _badness(row: VerdictRow) -> float:
 def _rank_of(cause: _Cause) -> tuple[bool, float]:
     """Sort key: values that are wrong before records of which nothing was compared, the worst first."""
     return _kind(cause.row) == "error", -_badness(cause.worst)
-
-
-def with_setup(found: Diagnosis, manifest: tuple[str, ...]) -> Diagnosis:
-    """`found`, of two runs that are set up differently: values that differ before any operation may be due to that."""
-    # What a script was called with differs by the folder of the dump alone, and explains no value.
-    explains = [line for line in manifest if not line.startswith("command line:")]
-    if not explains or not all(fault.kind in _BEFORE for fault in found.at_fault):
-        return structs.replace(found, manifest=manifest)
-    at_fault = tuple(structs.replace(fault, confidence="first difference only") for fault in found.at_fault)
-    line = headline(found.outcome, explains[0], f"then {at_fault[0].name}") if at_fault else found.headline
-    return structs.replace(found, manifest=manifest, at_fault=at_fault, headline=line)
-
-
-#: Kinds of values that no operation of the run has made.
-_BEFORE = ("parameter", "batch", "unknown")
 
 
 def with_gaps(found: Diagnosis, gaps: Iterable[CannotSay]) -> Diagnosis:

@@ -19,8 +19,7 @@ from gradient_runs import write_step
 from pytest_msprobe.__main__ import main
 from pytest_msprobe.diagnose.planning import Step
 from pytest_msprobe.diagnose.running import Ran, summed_up
-from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Outcome
-from pytest_msprobe.diagnosis.from_rows import with_setup
+from pytest_msprobe.diagnosis import CannotSay, Diagnosis, Outcome
 from pytest_msprobe.diagnosis.value import MOST_LINES, SCHEMA_FILE
 from pytest_msprobe.suites.registry import SUITES
 
@@ -216,14 +215,6 @@ def test_a_backward_of_the_script_is_said_not_to_be_judged(asked: Asked, tmp_pat
     found = asked("target", code=0)
     assert found["cannot_say"][0]["what"] == "the backward that the script defines itself, at net.py:7"
     assert not any("backward" in each["what"] for each in asked("target", "golden", code=0)["cannot_say"])
-
-
-def test_the_command_line_alone_explains_no_value() -> None:
-    fault = AtFault(id="a", record="a", kind="parameter", confidence="proved", name="a", sentence="b", how="c")
-    found = Diagnosis(suite="comparison", outcome="fault", headline="Fault: a", at_fault=(fault,))
-    line = "command line: target, golden golden"
-    assert with_setup(found, (line,)).headline == "Fault: a"
-    assert with_setup(found, ("lr of group 0: 0.003, golden 0.001", line)).headline.startswith("Fault: lr of group 0")
 
 
 def test_gradients_are_compared(asked: Asked, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ ROOTS = {package: root_of(package) for package in ("pytest_msprobe", "msprobe_co
 #: Rooms below all others: plain values, and words for errors.
 _LOW = (
     "msprobe_collector.dump_format",
+    "pytest_msprobe.answers",
     "pytest_msprobe.diagnosis",
     "pytest_msprobe.support",
     "pytest_msprobe.verdicts",
@@ -49,7 +50,7 @@ ALLOWED = {
     "pytest_msprobe.support": (),
     "pytest_msprobe.diagnosis": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts"),
     "pytest_msprobe.apis": ("msprobe_collector.dump_format",),
-    "pytest_msprobe.manifests": ("msprobe_collector.dump_format",),
+    "pytest_msprobe.manifests": ("msprobe_collector.dump_format", "pytest_msprobe.answers"),
     "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
     "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
 from pytest_msprobe.apis.fact_table import is_name_in_place
 from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.arguments import Differences, numbers_of
 from pytest_msprobe.suites.comparison.accounting.flow import Maker, Source
 
 #: A view cannot enlarge the largest difference of an element; figures are rounded.
@@ -50,19 +50,11 @@ def is_passed_on(step: Step) -> bool:
     return bool(text_of("passed_on", step.operation.name))
 
 
-_NUMBERS = re.compile(r" (-?\d[\d.e+-]*) against (-?\d[\d.e+-]*)(?=,|$)")
-
-
-def is_of_numbers(definition: str) -> bool:
-    """Whether all arguments that differ are numbers."""
-    return len(_NUMBERS.findall(definition)) == definition.count(" against ")
-
-
-def has_other_number(definition: str) -> bool:
+def has_other_number(definition: Differences) -> bool:
     """Whether an argument is another number; an axis may be counted from the end."""
-    for pair in _NUMBERS.findall(definition):
-        left, right = map(float, pair)
-        is_axis = all(text.lstrip("-").isdecimal() for text in pair) and (left < 0) != (right < 0)
+    for numbers in filter(None, map(numbers_of, definition)):
+        left, right = numbers
+        is_axis = left.is_integer() and right.is_integer() and (left < 0) != (right < 0)
         if not is_axis and abs(left - right) > ARGUMENT_ROUNDED * max(abs(left), abs(right)):
             return True
     return False

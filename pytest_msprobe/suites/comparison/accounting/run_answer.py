@@ -19,6 +19,8 @@ from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Inherited, NextStep, RunRows
 from pytest_msprobe.diagnosis.from_rows import named
 from pytest_msprobe.diagnosis.value import CONFIDENCES, OUTCOMES, Confidence, Outcome, figure, readable
+from pytest_msprobe.manifests.explanation import is_of_another_model
+from pytest_msprobe.manifests.value import ManifestDifference
 from pytest_msprobe.suites.comparison.accounting.account import Basis
 from pytest_msprobe.suites.comparison.accounting.answer import (
     cause_of,
@@ -30,6 +32,7 @@ from pytest_msprobe.suites.comparison.accounting.answer import (
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, any_differs, basis_of, open_key
 from pytest_msprobe.suites.comparison.accounting.next_collection import MOST_CALLS, next_collection
+from pytest_msprobe.suites.comparison.accounting.settings import Explained, explained
 from pytest_msprobe.suites.contract import escape
 
 #: Kinds that a computation or the values themselves prove, where both dumps hold tensors.
@@ -59,8 +62,12 @@ class Pair:
         return Slot.of(Path(self.dump))
 
 
-def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis]) -> Diagnosis:
-    """The diagnosis of a run from the diagnoses of its pairs, by the paths of their targets."""
+def run_answer(
+    rows: RunRows, diagnoses: Mapping[str, RunDiagnosis], setup: Sequence[ManifestDifference] = ()
+) -> Diagnosis:
+    """The diagnosis of a run from the diagnoses of its pairs, by the paths of their targets; `setup` is what differs in
+    their manifests, most likely explanation first.
+    """
     given = [Pair(dump, diagnosis) for dump, diagnosis in diagnoses.items()]
     pairs = [_without_expected(rows, pair) for pair in given]
     basis = basis_of(step for pair in pairs for step in pair.diagnosis.steps)
@@ -72,7 +79,13 @@ def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis]) -> Diagnosi
     if basis == "none" or not rows.judged:
         return structs.replace(rows.made("not_judged", told="no tensor was compared"), basis=basis)
     causes = _causes(pairs)
-    at_fault = [_at_fault(rows, group) for group in causes]
+    by_setup = [(pair, explained(setup, pair.diagnosis)) for pair in pairs]
+    of_setup = {id(fault) for _, found in by_setup for fault in found.faults}
+    at_fault = [_at_fault(rows, group) for group in causes if not all(id(fault) in of_setup for _, fault in group)]
+    first = next(((pair, found) for pair, found in by_setup if found.differences), None)
+    if first is not None:
+        outcome = "fault"
+        at_fault.insert(0 if first[1].is_first else len(at_fault), _of_setup(rows, *first))
     if rows.unreadable or any(_has_unreadable(pair) for pair in pairs):
         # Where values cannot be read it is not known what made others.
         at_fault = [
@@ -85,12 +98,13 @@ def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis]) -> Diagnosi
     if not at_fault and (failed := _failed(rows)):
         # What fails for another reason than its numbers, such as a dtype, is no rounding.
         outcome, at_fault = "unaccounted", failed
+    steps = list(_next(rows, causes or _unknown(pairs), basis)) or _with_noise(outcome, basis)
     diagnosis = rows.made(
         outcome,
         at_fault,
         told="" if are_expected else _told(outcome, basis, pairs),
         are_new=True,
-        next_steps=list(_next(rows, causes or _unknown(pairs), basis)) or _with_noise(outcome, basis),
+        next_steps=_same_setup(first[1]) if first is not None and first[1].is_first else steps,
     )
     return structs.replace(
         diagnosis,
@@ -149,6 +163,36 @@ def _with_initial_state(groups: list[list[tuple[Pair, Fault]]]) -> list[list[tup
 
 
 _SEVERAL = 3
+
+
+def _of_parameters(found: Explained) -> str:
+    """How many parameters differ, where they do."""
+    known = (f"{one.target} {one.what} differ" for one in found.differences[1:] if one.section == "initial state")
+    count = sum(fault.kind == "parameter" for fault in found.faults)
+    return next(known, counted(count, "parameters", "differ") if count else "")
+
+
+def _of_setup(rows: RunRows, pair: Pair, found: Explained) -> AtFault:
+    """The finding that the two runs are set up differently, in place of what that explains."""
+    fault, (first, *others) = found.faults[0], found.differences
+    cause = _at_fault(rows, [(pair, fault)])
+    is_of_model = is_of_another_model(first) and first.section != "step"
+    argument = first.argument
+    sides = f"{argument.target}, golden {argument.golden}"
+    if is_of_model and argument.name != first.what:
+        sides = f"{argument.target} against {argument.golden}"
+    name = f"{argument.name} {sides}" if argument.target else first.sentence
+    return structs.replace(
+        cause,
+        kind="model" if is_of_model else "setting",
+        confidence="likely",
+        name=f"two different models: {name}" if is_of_model else name,
+        sentence="; ".join(one.sentence for one in (others or [first])[:_SEVERAL]),
+        how=_of_parameters(found),
+        size=None,
+        source="",
+        cell="",
+    )
 
 
 def _at_fault(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> AtFault:
@@ -333,6 +377,13 @@ def _told(outcome: Outcome, basis: Basis, pairs: Sequence[Pair]) -> str:
     if not any_differs(steps):
         return ""
     return f"{differing}, none by more than its limit"
+
+
+def _same_setup(found: Explained) -> list[NextStep]:
+    first = found.differences[0]
+    if is_of_another_model(first):
+        return [NextStep((), "name two dumps of one model, one batch and one step")]
+    return [NextStep((), f"make both runs with the same {first.what}, and compare again")]
 
 
 def _next(rows: RunRows, causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: Basis) -> Iterator[NextStep]:
