@@ -94,9 +94,10 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
             why = "holds a manifest and no dump.json, so that only the set-ups could be compared"
         return _nothing(target, why, target, golden)
     if golden is not None and (why := _why_unlike(target, golden)):
+        difference = of_another_model(target, golden) if target.is_dump and golden.is_dump else None
+        if difference is not None:
+            return _two_models(difference, why, target, golden), _CODES["fault"]
         return _nothing(golden, why, target, golden)
-    if golden is not None and (difference := _other_model(target, golden)):
-        return _two_models(difference, target, golden), _CODES["fault"]
     for side in sides:
         talk.write(f"{printable(str(side.path))}: {side}\n")
     with tempfile.TemporaryDirectory(prefix="msprobe_diagnose_") as folder:
@@ -154,26 +155,21 @@ def _why_unlike(target: Holding, golden: Holding) -> str:
         return ""
     if not (target.is_dump and golden.is_dump):
         return golden.why_nothing or f"holds {golden}, and {target.path} holds {target}"
+    share = 1.0 if target.ranks != golden.ranks else of_one_model(target, golden)
+    if share < _LEAST_SHARE:
+        return f"is of another model or batch than {target.path}: {100 * share:.0f} % of the shapes are the same"
     return ""
 
 
-def _other_model(target: Holding, golden: Holding) -> ArgumentDifference | None:
-    """What shows that two dumps are of two models, or of one with another batch; None where they may be of one."""
-    if target.gradients or target.ranks != golden.ranks or of_one_model(target, golden) >= _LEAST_SHARE:
-        return None
-    return of_another_model(target, golden)
-
-
-def _two_models(difference: ArgumentDifference, target: Holding, golden: Holding) -> Diagnosis:
+def _two_models(difference: ArgumentDifference, why: str, target: Holding, golden: Holding) -> Diagnosis:
     name = f"two different models: {difference.name} {difference.target} against {difference.golden}"
-    share = of_one_model(target, golden)
     cause = AtFault(
         id=str(target.path),
         record=difference.name,
         kind="model",
         confidence="proved",
         name=name,
-        sentence=f"{100 * share:.0f} % of the shapes are the same",
+        sentence=f"the golden run {why}",
     )
     return Diagnosis(
         suite="diagnose",

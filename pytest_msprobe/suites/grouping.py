@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -65,7 +65,16 @@ def estimate_cost(dump: Dump, call: str) -> float:
     shapes = dump.shapes(f"{call}.forward")
     cost += sum(map(prod, shapes))
     cost += sum(map(prod, dump.shapes(f"{call}.backward")))
-    if len(shapes) > 1 and shapes[0] and text_of("products", call.rpartition(".")[0]):
+    kind = text_of("products", call.rpartition(".")[0])
+    if len(shapes) > 1 and shapes[0] and kind:
         passes = 3 if f"{call}.backward" in dump else 1
-        cost += passes * _PRODUCT_SHARE * prod(shapes[-1]) * shapes[0][-1]
+        cost += passes * _PRODUCT_SHARE * prod(shapes[-1]) * _products_of_an_element(kind, shapes)
     return cost
+
+
+def _products_of_an_element(kind: str, shapes: Sequence[tuple[int, ...]]) -> int:
+    """How many products an element of the output adds up: of a convolution those of the kernel of a channel."""
+    kernel = shapes[1]
+    if kind in ("conv", "transposed") and len(shapes) > 2 and len(kernel) == len(shapes[0]):
+        return prod(kernel[1:])
+    return shapes[0][-1]

@@ -82,6 +82,9 @@ ALLOWED = {
     ),
     "pytest_msprobe.diagnose": (
         *_LOW,
+        "pytest_msprobe.engines.protocol",
+        "pytest_msprobe.engines.selection",
+        "pytest_msprobe.suites.grouping",
         "pytest_msprobe.manifests",
         "pytest_msprobe.run.dump_folders",
         "pytest_msprobe.suites.registry",
