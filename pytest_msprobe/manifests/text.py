@@ -78,18 +78,16 @@ def _ranks(owners: Sequence[str], pairs: Sequence[tuple[Found, Found]]) -> str:
     return f", rank{'' if len(known) == 1 else 's'} {numbers(known)}"
 
 
-def sentences_of(pairs: Sequence[tuple[Found, Found]], *, only_of_leaves: bool = False) -> list[str]:
+def sentences_of(pairs: Sequence[tuple[Found, Found]]) -> list[str]:
     """What differs between the manifests of the pairs, most likely explanation first; one sentence each. Then a line
     for each manifest that cannot be read.
 
-    What only some ranks or steps show is told with these. With `only_of_leaves` what can make leaves differ.
+    What only some ranks or steps show is told with these.
     """
     groups: dict[str, list[Found]] = {}
     likelihood: dict[str, float] = {}
     differ, problems = differences_of(sorted(pairs, key=lambda pair: pair[0].step or 0))
     for one, difference in differ:
-        if only_of_leaves and not difference.makes_leaves:
-            continue
         groups.setdefault(difference.sentence, []).append(one)
         likelihood.setdefault(difference.sentence, difference.likelihood)
     steps = {one.step for one, _ in pairs}
@@ -102,7 +100,7 @@ def sentences_of(pairs: Sequence[tuple[Found, Found]], *, only_of_leaves: bool =
         if len(found) < len(within):
             where.append(_ranks(owners, within).removeprefix(", "))
         lines.append(f"{sentence} ({', '.join(where)})" if where else sentence)
-    return lines if only_of_leaves else [*lines, *problems]
+    return [*lines, *problems]
 
 
 def told_of_one(path: Path) -> tuple[list[str], int]:

@@ -16,10 +16,9 @@ from dump_builder import DumpBuilder
 from gradient_runs import write_step
 
 from pytest_msprobe.__main__ import main
-from pytest_msprobe.answers import Answer, Finding, Gap, Measure, Outcome, Place
+from pytest_msprobe.answers import Answer, Gap, Measure, Outcome
 from pytest_msprobe.answers.answer import SCHEMA_FILE
-from pytest_msprobe.answers.setup import with_setup
-from pytest_msprobe.answers.words import MOST_LINES, headline
+from pytest_msprobe.answers.words import MOST_LINES
 from pytest_msprobe.diagnose.planning import Step
 from pytest_msprobe.diagnose.running import Ran, summed_up
 from pytest_msprobe.suites.registry import SUITES
@@ -222,15 +221,6 @@ def test_a_backward_of_the_script_is_said_not_to_be_judged(asked: Asked, tmp_pat
     found = asked("target", code=0)
     assert found["open"][0]["what"] == "the backward that the script defines itself, at net.py:7"
     assert not any("backward" in each["what"] for each in asked("target", "golden", code=0)["open"])
-
-
-def test_only_a_setting_that_can_change_a_parameter_comes_before_it() -> None:
-    finding = Finding(kind="parameter", confidence="proved", place=Place(record="a", operation="a", names=("w",)))
-    answer = Answer(suite="comparison", outcome="wrong", findings=(finding,))
-    seed, switch = "seed of torch 0, golden 1", "oneDNN off, golden on"
-    assert headline(with_setup(answer, (switch,), ())) == "Wrong: parameter w"
-    explained = with_setup(answer, (switch, seed), (seed,))
-    assert headline(explained) == "Wrong: seed of torch 0, golden 1 (and 1 more)"
 
 
 def test_gradients_are_compared(asked: Asked, tmp_path: Path) -> None:

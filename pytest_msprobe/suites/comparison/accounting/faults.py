@@ -9,6 +9,7 @@ from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import is_batch_argument
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.arguments import listed_differences, numbers_of
 from pytest_msprobe.suites.comparison.accounting.causes import OBSERVED, Causes, Fault, FaultKind
 from pytest_msprobe.suites.comparison.accounting.evidence import (
     ARGUMENT_EXACT,
@@ -18,7 +19,6 @@ from pytest_msprobe.suites.comparison.accounting.evidence import (
     is_cast,
     is_enlarged,
     is_inside,
-    is_of_numbers,
     is_passed_on,
     is_policy,
     node_of_value,
@@ -240,13 +240,13 @@ class FaultFinder:
         if not is_first or Operation.of(account.partner, 0).name != step.operation.name:
             return
         effect = max((output.sizes.get(DEFINED, 0.0) for output in account.outputs), default=0.0)
-        if effect > (ARGUMENT_ROUNDED if is_of_numbers(account.definition) else ARGUMENT_EXACT):
+        if effect > (ARGUMENT_ROUNDED if all(map(numbers_of, account.definition)) else ARGUMENT_EXACT):
             words = f"its exact result is another one by {effect:.3g}"
         elif has_other_number(account.definition):
             words = "no value of this step shows an effect"
         else:
             return
-        sentence = f"called otherwise: {account.definition}; {words}"
+        sentence = f"called otherwise: {listed_differences(account.definition)}; {words}"
         self._causes.blame(step, Fault(step, "arguments", "both", "output.0", sentence, "", effect))
 
     def _takes_from_forward(self, step: Step) -> bool:
@@ -623,9 +623,7 @@ class FaultFinder:
         # What goes into an outermost layer may also be what unrecorded code made of what differs before.
         is_first = step.account.place <= self._first_place or self._causes.get(node_of_value(key)) is not None
         is_of_layers = is_first and (key.target, key.golden) in self._flow.batch
-        # No operation that the collectors see makes these integers.
-        is_given = is_first and key.is_integer and all(side.says_makers for side in self._flow.sides)
-        is_given |= self._other_leaves.has_of_batch(step, key)
+        is_given = self._other_leaves.has_of_batch(step, key)
         is_batch = step.operation.phase == "forward" and (is_of_layers or is_given or self._is_batch(step, key))
         if is_batch and self._is_whole:
             return self._blame_value(step, key, "batch", "")

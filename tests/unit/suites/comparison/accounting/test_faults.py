@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from written_differences import differences
 
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import Provenance
@@ -340,7 +341,7 @@ def test_another_argument_that_matters_less_than_the_limit_is_told(
         [near("output.0", "b|B")],
         kind="rounding",
         blamed=(small,),
-        definition=definition,
+        definition=differences(definition),
     )
     assert [fault.kind for fault in run.faults()] == kinds
 
@@ -356,14 +357,16 @@ def test_another_argument_that_matters_less_than_the_limit_is_told(
     ],
 )
 def test_another_number_is_told_though_this_step_shows_no_effect(definition: str, kinds: list[str]) -> None:
-    run = Run().call("Functional.batch_norm.0.forward", ["a"], "b", kind="equal", definition=definition)
+    run = Run().call("Functional.batch_norm.0.forward", ["a"], "b", kind="equal", definition=differences(definition))
     run.call("Functional.batch_norm.1.forward", ["b", "m|M"], "c|C")
     assert [fault.kind for fault in run.faults()] == (kinds or ["unknown"])
 
 
 def test_an_argument_behind_what_differs_may_be_computed_from_it() -> None:
     run = Run().call("Mint.exp.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
-    run.call("Functional.batch_norm.0.forward", ["c"], "d", kind="equal", definition="momentum 0.3 against 0.1")
+    run.call(
+        "Functional.batch_norm.0.forward", ["c"], "d", kind="equal", definition=differences("momentum 0.3 against 0.1")
+    )
     assert [fault.kind for fault in run.faults()] == ["born"]
 
 
