@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from situations import Answered, Runner, Situation
@@ -17,13 +18,19 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 
 @pytest.fixture
+def number(request: pytest.FixtureRequest) -> Any:
+    """The row of a test that has no other form, which stands in its name."""
+    return request.param
+
+
+@pytest.fixture
 def answer(runner: Runner, request: pytest.FixtureRequest) -> Callable[[Situation], Answered]:
     """Ask about a situation, and keep what was said for `python -m quality.everyday`."""
 
     def ask(situation: Situation) -> Answered:
         answered = runner.answer(situation)
-        names = ("outcome", "exit_code", "first_line", "failures")
-        request.node.user_properties += [(name, getattr(answered, name)) for name in names]
+        said = {"asked": situation.asked, "exit_code": answered.exit_code, "first_line": answered.first_line}
+        request.node.user_properties += said.items()
         return answered
 
     return ask

@@ -19,10 +19,10 @@ from situations import (
     Training,
     check,
     check_failures,
-    each,
     failed_items,
     line_of,
     row,
+    row_of_cases,
     rows,
 )
 
@@ -72,9 +72,17 @@ def test_the_cause_is_repeated_stopped_at_and_shown(runner: Runner, tmp_path: Pa
 SELECTIONS = [("backward",), ("linear and forward",), ("not (Functional.gelu and forward)",)]
 
 
-@each("41", SELECTIONS)
+@row_of_cases("41", SELECTIONS)
 def test_a_selection_makes_no_wrong_run_right(runner: Runner, case: tuple[str]) -> None:
     run, _ = runner.junit(WRONG_GELU, GELU, "-k", *case)
+    assert run.code == 1, run.output
+
+
+@row("41 sharded")
+def test_a_selection_makes_no_wrong_sharded_run_right(runner: Runner) -> None:
+    ranks = Training("data_parallel", ("2", "wrong"), has_debugger=True)
+    logical = runner.dump(Training("data_parallel", ("1",), has_debugger=True))
+    run = runner.pytest(ranks, None, "--msprobe-suite=sharded", f"--msprobe-logical={logical}", "-k", "Optimizer")
     assert run.code == 1, run.output
 
 
@@ -155,12 +163,12 @@ def next_commands(text: str) -> list[list[str]]:
 @row("47")
 def test_next_commands_can_be_pasted(runner: Runner) -> None:
     dump = runner.dump(WRONG_GELU)
-    given = ["-k", "gelu or linear", "-p", "no:cacheprovider"]
-    run = runner.run("-m", "pytest", f"--msprobe-dump={dump}", f"--msprobe-out={runner.folder / 'out47'}", *given)
+    selection = ["-k", "gelu or linear", "-p", "no:cacheprovider"]
+    run = runner.run("-m", "pytest", f"--msprobe-dump={dump}", f"--msprobe-out={runner.folder / 'out47'}", *selection)
     commands = next_commands(run.output)
     assert commands
     for command in commands:
-        assert command != ["pytest", f"--msprobe-dump={dump}", *given]
+        assert command != ["pytest", f"--msprobe-dump={dump}", *selection]
         assert "no:cacheprovider" not in command
         names = [argument.split("=")[0] for argument in command if argument.startswith("--")]
         assert len(set(names)) == len(names), command

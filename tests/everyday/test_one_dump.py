@@ -23,15 +23,15 @@ from situations import (
     Training,
     check,
     check_failures,
-    each,
     first_line_of,
     line_of,
     on_cuda,
     row,
+    row_of_cases,
     rows,
 )
 
-FIVE_LINES = Training("five_lines", has_debugger=True)
+FIVE_LINES = Training("five_lines", has_debugger=True, framework="mindspore")
 
 
 @rows(
@@ -82,7 +82,7 @@ FIVE_LINES = Training("five_lines", has_debugger=True)
     ),
     Situation(
         "11 MindSpore",
-        Training("five_lines", ("raise",), has_debugger=True),
+        Training("five_lines", ("raise",), has_debugger=True, framework="mindspore"),
         outcome=WRONG,
         first_line=("the step ended in ZeroDivisionError", line_of("five_lines", "float(loss) / 0")),
         absent=("data_mode",),
@@ -109,17 +109,18 @@ FIVE_LINES = Training("five_lines", has_debugger=True)
         "case 09",
         Training("router_without_gradient"),
         outcome=AS_FAR,
-        first_line=("gradient",),
-        text=("gate.weight",),
+        also=(WRONG,),
+        text=("gate.weight", "gradient"),
+        has_suite=False,  # no call is wrong
     ),
     *(
         Situation(f"15 {kind}", Training("mixed_precision", (kind,)))
         for kind in ("autocast", "bfloat16", "checkpointing", "masks", "zero_gradients")
     ),
-    Situation("16 statistics", COMMITTED / "gpt_tiny_statistics", outcome=NOTHING, text=("--msprobe-device",)),
+    Situation("16 statistics", COMMITTED / "gpt_tiny_statistics", outcome=NOTHING, also=(RIGHT, AS_FAR)),
     Situation(
         "case 10 softmax",
-        Training("nan_swallowed", ("softmax",), has_debugger=True),
+        Training("nan_swallowed", ("softmax",), has_debugger=True, framework="mindspore"),
         outcome=WRONG,
         text=("Functional.softmax.0", "Tensor.__mul__.0"),
         failing=("Functional.softmax.0.forward",),
@@ -127,7 +128,7 @@ FIVE_LINES = Training("five_lines", has_debugger=True)
     ),
     Situation(
         "case 10 amax",
-        Training("nan_swallowed", ("amax",), has_debugger=True),
+        Training("nan_swallowed", ("amax",), has_debugger=True, framework="mindspore"),
         outcome=WRONG,
         text=("Functional.amax.0", "Tensor.__mul__.0"),
         failing=("Functional.amax.0.forward",),
@@ -213,7 +214,7 @@ def test_a_dump_without_its_framework_is_read_by_its_types(
 FAULTS = [(mode, fault) for mode in ("bilinear", "bicubic") for fault in ("noise", "x1.01", "x1.2", "zeros")]
 
 
-@each("case 22", FAULTS)
+@row_of_cases("case 22", FAULTS)
 def test_each_wrong_sample_of_a_grid_fails(runner: Runner, case: tuple[str, str]) -> None:
     samples = Training("grid_samples", case, has_debugger=True)
     options = ("--msprobe-standard=backward-error", "-k", "Functional.grid_sample")
@@ -222,7 +223,7 @@ def test_each_wrong_sample_of_a_grid_fails(runner: Runner, case: tuple[str, str]
     check_failures(tuple(f"Functional.grid_sample.{call}.forward" for call in range(6)), failures)
 
 
-@each("case 22", [(mode, "none") for mode in ("bilinear", "bicubic", "nearest")])
+@row_of_cases("case 22", [(mode, "none") for mode in ("bilinear", "bicubic", "nearest")])
 def test_a_right_sample_of_a_grid_passes(runner: Runner, case: tuple[str, str]) -> None:
     samples = Training("grid_samples", case, has_debugger=True)
     run, failures = runner.junit(samples, None, "--msprobe-standard=backward-error", "-k", "Functional.grid_sample")

@@ -18,7 +18,7 @@ def rounded(value):
 class Kernels(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
         if "convolution" in function.overloadpacket.__name__:
-            products = [rounded(each) if isinstance(each, torch.Tensor) else each for each in arguments[:3]]
+            products = [rounded(value) if isinstance(value, torch.Tensor) else value for value in arguments[:3]]
             bias = arguments[2] if function.overloadpacket.__name__ == "convolution" else products[2]
             arguments = (*products[:2], bias, *arguments[3:])
         return function(*arguments, **(keywords or {}))

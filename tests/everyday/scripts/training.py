@@ -12,7 +12,7 @@ parser.add_argument("--vocabulary", type=int, default=32)
 parser.add_argument("--width", type=int, default=16)
 parser.add_argument("--batch", type=int, default=4)
 parser.add_argument("--dropout", type=float, default=0.0)
-given = parser.parse_args()
+options = parser.parse_args()
 
 
 class Block(torch.nn.Module):
@@ -20,7 +20,7 @@ class Block(torch.nn.Module):
         super().__init__()
         self.up = torch.nn.Linear(width, 2 * width)
         self.down = torch.nn.Linear(2 * width, width)
-        self.dropout = torch.nn.Dropout(given.dropout)
+        self.dropout = torch.nn.Dropout(options.dropout)
 
     def forward(self, hidden):
         return hidden + self.dropout(self.down(torch.tanh(self.up(hidden))))
@@ -29,19 +29,19 @@ class Block(torch.nn.Module):
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.embedding = torch.nn.Embedding(given.vocabulary, given.width)
-        self.blocks = torch.nn.ModuleList(Block(given.width) for _ in range(2))
-        self.head = torch.nn.Linear(given.width, given.vocabulary)
+        self.embedding = torch.nn.Embedding(options.vocabulary, options.width)
+        self.blocks = torch.nn.ModuleList(Block(options.width) for _ in range(2))
+        self.head = torch.nn.Linear(options.width, options.vocabulary)
 
     def forward(self, tokens):
         hidden = self.embedding(tokens)
         return self.head(self.blocks[1](self.blocks[0](hidden)))
 
 
-torch.manual_seed(given.seed)
+torch.manual_seed(options.seed)
 model = Model()
-optimizer = getattr(torch.optim, given.optimizer)(model.parameters(), lr=given.lr)
-tokens = torch.arange(given.batch * 6).reshape(given.batch, 6) % given.vocabulary
+optimizer = getattr(torch.optim, options.optimizer)(model.parameters(), lr=options.lr)
+tokens = torch.arange(options.batch * 6).reshape(options.batch, 6) % options.vocabulary
 logits = model(tokens)
-torch.nn.functional.cross_entropy(logits.flatten(0, 1), (tokens.flatten() + 1) % given.vocabulary).backward()
+torch.nn.functional.cross_entropy(logits.flatten(0, 1), (tokens.flatten() + 1) % options.vocabulary).backward()
 optimizer.step()
