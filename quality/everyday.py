@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,19 @@ class Listing:
     def __init__(self) -> None:
         self.said: dict[str, tuple[str, ...]] = {}
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take a test that has run; one that a test itself broke is an error, and no answer."""
-        if report.when != "call" and not report.failed:
-            return
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Take a test that has run: what it asserts is the answer, and all else that it raises an error of its own."""
+        report = yield
+        if report.when == "call" or report.failed:
+            is_wrong = call.excinfo is not None and call.excinfo.errisinstance(AssertionError)
+            self._take(report, "right" if report.passed else "wrong" if is_wrong else "error")
+        return report
+
+    def _take(self, report: pytest.TestReport, answer: str) -> None:
         properties = dict(report.user_properties)
-        is_answered = report.passed or "AssertionError" in report.longreprtext
-        answer = "right" if report.passed else "wrong" if is_answered else "error"
         test, _, name = report.nodeid.rpartition("::")[2].removesuffix("]").partition("[")
         asked = properties.get("asked", test.removeprefix("test_").replace("_", " "))
         code, line = (properties.get(key, "") for key in ("exit_code", "first_line"))
