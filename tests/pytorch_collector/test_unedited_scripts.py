@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -235,6 +236,26 @@ def test_a_script_that_trains_nothing_has_its_first_forward_collected(
     names = [name for name in records(0) if name.startswith("Functional")]
     assert names == ["Functional.linear.0.forward", "Functional.linear.1.forward", "Functional.gelu.0.forward"]
     assert nn.Module.__call__.__qualname__ == "Module._wrapped_call_impl", "a wrapper was left behind"
+
+
+def test_the_line_that_put_a_model_into_eval_mode_is_told(make_debugger: Any, tmp_path: Path) -> None:
+    gc.collect()
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    finder = StepFinder(make_debugger(level="mix", common={"step": [0, 1]}))
+    finder.install()
+    for mode in (False, True):
+        model.eval()
+        line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+        if mode:
+            model.train()
+        model(torch.randn(2, 3)).sum().backward()
+        optimizer.step()
+    finder.uninstall()
+    runs = [read_manifest(tmp_path / "dump" / f"step{step}" / "proc0" / "run.json") for step in (0, 1)]
+    assert [run.models[0].eval_at for run in runs] == [f"{Path(__file__).name}:{line}", ""]
+    assert nn.Module.train.__qualname__ == "Module.train"
+    assert not hasattr(nn.Module.train, "__wrapped__")
 
 
 def test_a_training_behind_an_evaluation_takes_its_place(make_debugger: Any, records: Any, tmp_path: Path) -> None:

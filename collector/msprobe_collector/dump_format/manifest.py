@@ -84,12 +84,16 @@ class LayerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model: class, parameters and buffers in their order, and its layers, the model first."""
+    """A model: class, parameters and buffers in their order, and its layers, the model first.
+
+    `eval_at` is the line of the script that put it into eval mode, such as `train.py:8`; "" where that is not known.
+    """
 
     kind: str
     parameters: tuple[TensorFacts, ...]
     buffers: tuple[TensorFacts, ...]
     layers: tuple[LayerFacts, ...]
+    eval_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +380,13 @@ def _model(encoded: object) -> ModelFacts:
             )
         )
     parameters, buffers = _tensors(entry.get("parameters")), _tensors(entry.get("buffers"))
-    return ModelFacts(_text(entry.get("class")), parameters, buffers, tuple(layers))
+    eval_at = _place(_mapping(entry.get("eval_at")))
+    return ModelFacts(_text(entry.get("class")), parameters, buffers, tuple(layers), eval_at)
+
+
+def _place(entry: Mapping[str, object]) -> str:
+    file, line = printable(_text(entry.get("file"))), _whole(entry.get("line"))
+    return f"{os.path.basename(file)}:{line}" if file else ""
 
 
 def _optimizer(encoded: object) -> OptimizerFacts:

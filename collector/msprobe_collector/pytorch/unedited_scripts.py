@@ -16,6 +16,8 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from traceback import walk_stack
+from types import FrameType
 from typing import Any
 
 import torch
@@ -24,8 +26,10 @@ from torch import nn
 from msprobe_collector import main_script
 from msprobe_collector.log import logger
 from msprobe_collector.pytorch.framework import PrecisionDebugger
+from msprobe_collector.pytorch.manifest import eval_lines
 from msprobe_collector.pytorch.parameter_names import outermost_modules
 from msprobe_collector.recording.manifest import ProcessObjects
+from msprobe_collector.recording.script import script_line
 from msprobe_collector.recording.swaps import MethodSwaps
 
 #: Steps of one optimizer while another has not stepped yet, as a generator's, before it is no longer waited for.
@@ -78,7 +82,9 @@ class StepFinder:
         """Look for nothing yet."""
         self._debugger, self._ends_after_steps = debugger, ends_after_steps
         self._guard = debugger._guard
-        self._calls, self._optimizer_steps = MethodSwaps(), MethodSwaps()
+        self._calls, self._optimizer_steps, self._modes = MethodSwaps(), MethodSwaps(), MethodSwaps()
+        #: The mode of a model is being set, and so that of its layers.
+        self._sets_mode = False
         self._objects = ProcessObjects({"optimizers": torch.optim.Optimizer})
         self._number = 0
         #: A call that no other Module has made is running.
@@ -98,12 +104,29 @@ class StepFinder:
         """Wait for a step to begin."""
         if not self._calls.are_in:
             self._calls.put(nn.Module, "__call__", self._awaiting)
+        if not self._modes.are_in:
+            self._modes.put(nn.Module, "train", self._noting_mode)
 
     def uninstall(self) -> None:
         """Wait no more. What a step has collected so far is kept."""
         self._end_forward()
         self._calls.uninstall()
         self._optimizer_steps.uninstall()
+        self._modes.uninstall()
+
+    def _noting_mode(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def train(module: nn.Module, mode: bool = True) -> Any:
+            if self._sets_mode:
+                return original(module, mode)
+            self._guard.enter("the mode of a model", _note_mode, module, mode, sys._getframe(1))
+            self._sets_mode = True
+            try:
+                return original(module, mode)
+            finally:
+                self._sets_mode = False
+
+        return train
 
     def _awaiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -207,6 +230,12 @@ class StepFinder:
         self._number += 1
         self.install()
         return False
+
+
+def _note_mode(module: nn.Module, mode: bool, caller: FrameType) -> None:
+    eval_lines.pop(module, None)
+    if not mode:
+        eval_lines[module] = script_line(walk_stack(caller))
 
 
 def _models(called: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Module]:
