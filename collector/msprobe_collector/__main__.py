@@ -13,7 +13,8 @@ from msprobe_collector.configuration.configuration import ConfigurationError
 _DESCRIPTION = (
     "Run a training script of PyTorch, which needs no changes, and collect steps of it. A step begins with the first "
     "call of a Module that has parameters, with gradients on, and ends when every optimizer has stepped; of a script "
-    "without an optimizer, each forward of the outermost Module is a step. On several ranks: torchrun ... -m msprobe_collector collect train.py."
+    "without an optimizer, each forward of the outermost Module is a step. On several ranks: torchrun ... -m "
+    "msprobe_collector collect train.py."
 )
 
 
