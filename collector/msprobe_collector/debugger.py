@@ -168,7 +168,7 @@ class Debugger:
         prepare_dump_path(self._configuration.dump_path)
         self._framework = self._make_framework()
         self._guard = Guard(Activity(), FaultLog())
-        self._process, self._began = os.getpid(), time.time()
+        self._process, self._began, self._is_noted = os.getpid(), time.time(), False
         if self._configuration.seed is not None or self._configuration.is_deterministic:
             self._framework.seed_all(
                 self._configuration.seed or 0, is_deterministic=self._configuration.is_deterministic
@@ -420,7 +420,9 @@ class Debugger:
     def note_empty_run(self, error: BaseException | None = None) -> None:
         """Say and write that this run has collected nothing, where that is so; `error` has ended it."""
         is_empty = self._collection_made is None or not self._collection_made.has_written
-        if is_empty and self._collects() and self._process == os.getpid() and not self._framework.is_helper():
+        is_of_this = self._collects() and self._process == os.getpid() and not self._framework.is_helper()
+        if is_empty and is_of_this and not self._is_noted:
+            self._is_noted = True
             logger.warning("%s", write_empty_run(self._configuration, self._began, error))
 
 

@@ -191,7 +191,7 @@ def test_the_dump_of_an_earlier_run_is_not_that_of_a_run_that_collects_nothing(t
     (tmp_path / "broken.py").write_text("import torch\nimport not_there\n")
     done = collect(tmp_path, "broken.py")
     assert done.returncode == 1
-    line = done.stderr.splitlines()[-1]
+    line = done.stderr.splitlines()[-1]  # behind the traceback
     assert "ModuleNotFoundError" in line
     year = str(datetime.now(timezone.utc).year)
     assert f"step0/proc0 holds the dump of an earlier run, of {year}" in line
@@ -200,8 +200,12 @@ def test_the_dump_of_an_earlier_run_is_not_that_of_a_run_that_collects_nothing(t
     assert (empty.command, empty.earlier) == ("broken.py", root / "step0" / "proc0" / "dump.json")
     assert empty.ended_in is not None
     assert (empty.ended_in.kind, empty.ended_in.place) == ("ModuleNotFoundError", "broken.py:2")
+    assert done.stderr.count("nothing was collected") == 1
     assert collect(tmp_path, "train.py", "1").returncode == 3
     assert empty_run_of(root) is None, "the run after it has collected a step"
+    (tmp_path / "refused.py").write_text("import sys\nsys.exit(2)\n")  # as of an argument that is not known
+    assert collect(tmp_path, "refused.py").returncode == 2
+    assert empty_run_of(root) is not None
 
 
 class Coder(nn.Module):

@@ -58,11 +58,14 @@ def run_script(
     steps.install()
     try:
         main_script.run(script, arguments, is_module=is_module)
+    except SystemExit as error:  # any other one is known when this process ends
+        steps.debugger.note_empty_run(error)
+        raise
     finally:
         steps.uninstall()
+    steps.debugger.note_empty_run()
     if steps.has_begun:
         return 0
-    steps._debugger.note_empty_run()
     logger.warning(
         "nothing was collected: %s called no Module with parameters, or only while gradients were off and an optimizer "
         "of torch.optim was there; put the lines of the debugger into the script instead",
@@ -75,12 +78,13 @@ class StepFinder:
     """Starts and ends the steps of a training that does not do so itself.
 
     Attributes:
+        debugger: Which collects them.
         has_begun: Whether a step was found.
     """
 
     def __init__(self, debugger: PrecisionDebugger, *, ends_after_steps: bool = False) -> None:
         """Look for nothing yet."""
-        self._debugger, self._ends_after_steps = debugger, ends_after_steps
+        self.debugger, self._ends_after_steps = debugger, ends_after_steps
         self._guard = debugger._guard
         self._calls, self._optimizer_steps, self._modes = MethodSwaps(), MethodSwaps(), MethodSwaps()
         #: The mode of a model is being set, and so that of its layers.
@@ -158,7 +162,7 @@ class StepFinder:
 
     def _begin_forward(self, module: nn.Module) -> bool:
         """Begin a step of inference, unless one runs to which the call belongs; whether it has begun."""
-        configuration = self._debugger.configuration
+        configuration = self.debugger.configuration
         if self._forward is not None and module is self._forward[0]:
             self._end_forward()
         last = configuration.steps.last
@@ -171,7 +175,7 @@ class StepFinder:
             logger.info("no optimizer of torch.optim is there: forwards of %s are collected, no backward", kind)
         self.has_begun = True
         self._forward = (module, outermost)
-        self._debugger.start(outermost)
+        self.debugger.start(outermost)
         return True
 
     def _end_forward(self) -> None:
@@ -179,27 +183,27 @@ class StepFinder:
         if self._forward is not None:
             self._forward = None
             self._number += 1
-            self._debugger.stop()
-            self._debugger.step()
+            self.debugger.stop()
+            self.debugger.step()
 
     def _begin_training(self, module: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
         if self._number and not self._trains:
             self._end_forward()
             self._number = 0
-            self._debugger.set_init_step(0)
+            self.debugger.set_init_step(0)
         self._trains = True
         self._calls.uninstall()
         self.has_begun = True
-        if self._debugger.configuration.task == "grad_probe":  # it counts the steps of an optimizer by itself
+        if self.debugger.configuration.task == "grad_probe":  # it counts the steps of an optimizer by itself
             own = {id(parameter) for parameter in module.parameters()}
-            self._debugger.monitor(max(optimizers, key=lambda one: len(own & _parameters_of(one))))
+            self.debugger.monitor(max(optimizers, key=lambda one: len(own & _parameters_of(one))))
             return
         self._optimizers = optimizers
         self._stepped = {id(optimizer): 0 for optimizer in optimizers if optimizer not in self._idle}
         for optimizer in optimizers:
             self._optimizer_steps.put(optimizer, "step", functools.partial(self._ending, optimizer))
         models = _models(module, optimizers)
-        self._debugger.start(models[0] if len(models) == 1 else models)
+        self.debugger.start(models[0] if len(models) == 1 else models)
 
     def _ending(self, optimizer: torch.optim.Optimizer, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -221,11 +225,11 @@ class StepFinder:
         self._idle.update(one for one in self._optimizers if not self._stepped.get(id(one)))
         self._optimizers.clear()
         self._optimizer_steps.uninstall()
-        self._debugger.stop()
-        self._debugger.step()
-        last = self._debugger.configuration.steps.last
+        self.debugger.stop()
+        self.debugger.step()
+        last = self.debugger.configuration.steps.last
         if last is not None and self._number >= last:
-            logger.info("step %s is collected in %s", self._number, self._debugger.configuration.dump_path)
+            logger.info("step %s is collected in %s", self._number, self.debugger.configuration.dump_path)
             return True
         self._number += 1
         self.install()
