@@ -117,6 +117,8 @@ class Debugger:
 
     Attributes:
         model: what the last `start` was given; `MsprobeStep` goes on with it.
+        script_error: the exception that has ended the script, as who runs it says; None asks Python, which keeps those
+            that nothing caught.
 
     Methods can be called on the class too. Between `stop` and `start` the framework is untouched: every name holds the
     callable that it held before.
@@ -181,6 +183,7 @@ class Debugger:
         self._was_started = False
         #: Exceptions that were there when the step began, and so do not end it.
         self._errors_before: tuple[BaseException | None, ...] = ()
+        self.script_error: BaseException | None = None
         self._gradients: GradientMonitor | None = None
         self._perturbations = 0
         # The framework's own dump must be set up before its runtime begins.
@@ -411,10 +414,11 @@ class Debugger:
             self._collection_made.note_error(error)
 
     def _at_exit(self) -> None:
+        error = self.script_error if self.script_error is not None else _last_error()
         if self._collection_made is not None:
-            self._guard.enter("ending the collection", self._note_error, _last_error())
+            self._guard.enter("ending the collection", self._note_error, error)
             self._guard.enter("ending the collection", self._collection_made.close)
-        if (error := _last_error()) is not None:
+        if error is not None:
             self._guard.enter("ending the collection", self.note_empty_run, error)
 
     def note_empty_run(self, error: BaseException | None = None) -> None:

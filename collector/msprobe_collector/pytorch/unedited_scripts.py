@@ -58,8 +58,8 @@ def run_script(
     steps.install()
     try:
         main_script.run(script, arguments, is_module=is_module)
-    except SystemExit as error:  # any other one is known when this process ends
-        steps.debugger.note_empty_run(error)
+    except BaseException as error:
+        steps.debugger.script_error = error
         raise
     finally:
         steps.uninstall()
