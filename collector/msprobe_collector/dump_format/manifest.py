@@ -196,8 +196,10 @@ class EmptyRun:
     earlier: Path | None
 
     def __str__(self) -> str:
-        ended = f" and ended in {self.ended_in}" if self.ended_in is not None else ""
-        return f"the last run collected nothing{ended} ({self.command}, {self.time})"
+        error = self.ended_in
+        place = f" at {error.place}" if error is not None and error.place else ""
+        ended = f" ended{place} in {error.kind} and" if error is not None else ""
+        return f"the last run{ended} collected nothing ({self.command}, {self.time})"
 
 
 @dataclass(frozen=True, slots=True)
