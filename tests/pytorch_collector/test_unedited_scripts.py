@@ -262,12 +262,18 @@ def test_the_line_that_put_a_model_into_eval_mode_is_told(make_debugger: Any, tm
     assert not hasattr(nn.Module.train, "__wrapped__")
 
 
-def test_a_training_behind_an_evaluation_takes_its_place(make_debugger: Any, records: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_training_behind_an_evaluation_takes_its_place(
+    make_debugger: Any, records: Any, tmp_path: Path, is_whole: bool
+) -> None:
     gc.collect()
     model, inputs = Coder(), torch.randn(2, 3)
     finder = StepFinder(make_debugger(level="mix", common={"step": [0]}))
     finder.install()
-    model.generate(inputs)
+    if is_whole:
+        model.generate(inputs)
+    else:
+        model.encoder(inputs)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with torch.no_grad():
         model(torch.randn(2, 4))

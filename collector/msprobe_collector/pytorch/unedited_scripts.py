@@ -140,6 +140,8 @@ class StepFinder:
             has_begun = self._guard.enter("looking for a step", self._look, module)
             # What sees the calls of the step is in place by now.
             call = nn.Module.__call__ if has_begun else original
+            if has_begun and self._trains:
+                return call(module, *args, **kwargs)
             self._is_inside = True
             try:
                 return call(module, *args, **kwargs)
@@ -152,6 +154,8 @@ class StepFinder:
 
     def _look(self, module: nn.Module) -> bool:
         """Begin a step if this is the call of a model that is being trained, or of one where nothing is trained."""
+        if self._trains and not torch.is_grad_enabled():  # an evaluation
+            return False
         if self._optimizer_steps.are_in or next(module.parameters(), None) is None:
             return False
         optimizers = self._objects.now()["optimizers"]
@@ -187,7 +191,7 @@ class StepFinder:
             self.debugger.step()
 
     def _begin_training(self, module: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-        if self._number and not self._trains:
+        if self.has_begun and not self._trains:
             self._end_forward()
             self._number = 0
             self.debugger.set_init_step(0)
