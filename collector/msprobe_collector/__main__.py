@@ -12,8 +12,9 @@ from msprobe_collector.configuration.configuration import ConfigurationError
 
 _DESCRIPTION = (
     "Run a training script of PyTorch, which needs no changes, and collect steps of it. A step begins with the first "
-    "call of a Module that has parameters, with gradients on, and ends when every optimizer has stepped. On several "
-    "ranks: torchrun ... -m msprobe_collector collect train.py."
+    "call of a Module that has parameters, with gradients on, and ends when every optimizer has stepped; of a script "
+    "without an optimizer, each forward of the outermost Module is a step. On several ranks: torchrun ... -m "
+    "msprobe_collector collect train.py."
 )
 
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--task", help="default: tensor; statistics is far smaller; grad_probe: all gradients")
     command.add_argument("--level", help="default: mix")
     command.add_argument("--step", action="append", metavar="N", help="step, or a range such as 3-5; default: 0")
-    command.add_argument("--exit", action="store_true", help="end the script behind the last of these steps")
+    command.add_argument("--exit", action="store_true", help="end a training behind the last of these steps")
     command.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
     command.add_argument("script", metavar="SCRIPT", help="a file, or a module behind -m")
     command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")

@@ -117,6 +117,8 @@ class Debugger:
 
     Attributes:
         model: what the last `start` was given; `MsprobeStep` goes on with it.
+        script_error: the exception that has ended the script, as who runs it says; None asks Python, which keeps those
+            that nothing caught.
 
     Methods can be called on the class too. Between `stop` and `start` the framework is untouched: every name holds the
     callable that it held before.
@@ -168,7 +170,7 @@ class Debugger:
         prepare_dump_path(self._configuration.dump_path)
         self._framework = self._make_framework()
         self._guard = Guard(Activity(), FaultLog())
-        self._process, self._began = os.getpid(), time.time()
+        self._process, self._began, self._is_noted = os.getpid(), time.time(), False
         if self._configuration.seed is not None or self._configuration.is_deterministic:
             self._framework.seed_all(
                 self._configuration.seed or 0, is_deterministic=self._configuration.is_deterministic
@@ -181,6 +183,7 @@ class Debugger:
         self._was_started = False
         #: Exceptions that were there when the step began, and so do not end it.
         self._errors_before: tuple[BaseException | None, ...] = ()
+        self.script_error: BaseException | None = None
         self._gradients: GradientMonitor | None = None
         self._perturbations = 0
         # The framework's own dump must be set up before its runtime begins.
@@ -411,16 +414,19 @@ class Debugger:
             self._collection_made.note_error(error)
 
     def _at_exit(self) -> None:
+        error = self.script_error if self.script_error is not None else _last_error()
         if self._collection_made is not None:
-            self._guard.enter("ending the collection", self._note_error, _last_error())
+            self._guard.enter("ending the collection", self._note_error, error)
             self._guard.enter("ending the collection", self._collection_made.close)
-        if (error := _last_error()) is not None:
+        if error is not None:
             self._guard.enter("ending the collection", self.note_empty_run, error)
 
     def note_empty_run(self, error: BaseException | None = None) -> None:
         """Say and write that this run has collected nothing, where that is so; `error` has ended it."""
         is_empty = self._collection_made is None or not self._collection_made.has_written
-        if is_empty and self._collects() and self._process == os.getpid() and not self._framework.is_helper():
+        is_of_this = self._collects() and self._process == os.getpid() and not self._framework.is_helper()
+        if is_empty and is_of_this and not self._is_noted:
+            self._is_noted = True
             logger.warning("%s", write_empty_run(self._configuration, self._began, error))
 
 

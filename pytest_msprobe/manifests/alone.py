@@ -176,7 +176,8 @@ def _modes(manifest: Manifest) -> Iterator[str]:
             state, whole = ("in eval", "trains") if root.is_training else ("active", "is in eval")
             yield f"dropout is {state} in {counted(len(drops), nouns)} while the model {whole}: {names(drops)}"
         elif not root.is_training and manifest.optimizers and not other and layers_with_modes(model):
-            yield f"model {last_name(model.kind)} is in eval while an optimizer trains it"
+            since = f", since {model.eval_at}" if model.eval_at else ""
+            yield f"model {last_name(model.kind)} is in eval while an optimizer trains it{since}"
 
 
 def _precision(manifest: Manifest) -> Iterator[str]:

@@ -50,7 +50,7 @@ def unwrapped(manifest: Manifest) -> Manifest:
         )
         module, _, kind = model.kind.rpartition(".")
         kind = _without_fsdp(layers[0].kind if front and layers else kind)
-        models.append(ModelFacts(f"{module}.{kind}", own(model.parameters), own(model.buffers), layers))
+        models.append(ModelFacts(f"{module}.{kind}", own(model.parameters), own(model.buffers), layers, model.eval_at))
     optimizers = tuple(
         replace(
             one,

@@ -81,7 +81,7 @@ def test_an_older_dump_is_judged_where_it_is_named_alone(
     run = {"time": began.isoformat(), "script": {"command": ["train.py", "--new"]}, "ended_in": ERROR}
     (pytester.path / "dump" / EMPTY_RUN_FILE).write_text(json.dumps(run))
     os.utime(path, (began.timestamp() - 60,) * 2)
-    said = "the last run collected nothing and ended in ZeroDivisionError, train.py:14 (train.py --new, "
+    said = "the last run ended at train.py:14 in ZeroDivisionError and collected nothing (train.py --new, "
     assert main(["diagnose", "dump"]) == 5
     out = " ".join(capsys.readouterr().out.split())
     assert said in out

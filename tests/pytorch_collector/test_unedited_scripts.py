@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -190,7 +191,7 @@ def test_the_dump_of_an_earlier_run_is_not_that_of_a_run_that_collects_nothing(t
     (tmp_path / "broken.py").write_text("import torch\nimport not_there\n")
     done = collect(tmp_path, "broken.py")
     assert done.returncode == 1
-    line = done.stderr.splitlines()[-1]
+    line = done.stderr.splitlines()[-1]  # behind the traceback
     assert "ModuleNotFoundError" in line
     year = str(datetime.now(timezone.utc).year)
     assert f"step0/proc0 holds the dump of an earlier run, of {year}" in line
@@ -199,8 +200,12 @@ def test_the_dump_of_an_earlier_run_is_not_that_of_a_run_that_collects_nothing(t
     assert (empty.command, empty.earlier) == ("broken.py", root / "step0" / "proc0" / "dump.json")
     assert empty.ended_in is not None
     assert (empty.ended_in.kind, empty.ended_in.place) == ("ModuleNotFoundError", "broken.py:2")
+    assert done.stderr.count("nothing was collected") == 1
     assert collect(tmp_path, "train.py", "1").returncode == 3
     assert empty_run_of(root) is None, "the run after it has collected a step"
+    (tmp_path / "refused.py").write_text("import sys\nsys.exit(2)\n")  # as of an argument that is not known
+    assert collect(tmp_path, "refused.py").returncode == 2
+    assert empty_run_of(root) is not None
 
 
 class Coder(nn.Module):
@@ -237,12 +242,38 @@ def test_a_script_that_trains_nothing_has_its_first_forward_collected(
     assert nn.Module.__call__.__qualname__ == "Module._wrapped_call_impl", "a wrapper was left behind"
 
 
-def test_a_training_behind_an_evaluation_takes_its_place(make_debugger: Any, records: Any, tmp_path: Path) -> None:
+def test_the_line_that_put_a_model_into_eval_mode_is_told(make_debugger: Any, tmp_path: Path) -> None:
+    gc.collect()
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    finder = StepFinder(make_debugger(level="mix", common={"step": [0, 1]}))
+    finder.install()
+    for mode in (False, True):
+        model.eval()
+        line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+        if mode:
+            model.train()
+        model(torch.randn(2, 3)).sum().backward()
+        optimizer.step()
+    finder.uninstall()
+    runs = [read_manifest(tmp_path / "dump" / f"step{step}" / "proc0" / "run.json") for step in (0, 1)]
+    assert [run.models[0].eval_at for run in runs] == [f"{Path(__file__).name}:{line}", ""]
+    assert nn.Module.train.__qualname__ == "Module.train"
+    assert not hasattr(nn.Module.train, "__wrapped__")
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_training_behind_an_evaluation_takes_its_place(
+    make_debugger: Any, records: Any, tmp_path: Path, is_whole: bool
+) -> None:
     gc.collect()
     model, inputs = Coder(), torch.randn(2, 3)
     finder = StepFinder(make_debugger(level="mix", common={"step": [0]}))
     finder.install()
-    model.generate(inputs)
+    if is_whole:
+        model.generate(inputs)
+    else:
+        model.encoder(inputs)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with torch.no_grad():
         model(torch.randn(2, 4))

@@ -22,6 +22,8 @@ MANIFEST_FILE = "run.json"
 EMPTY_RUN_FILE = "nothing_collected.json"
 #: A model of 10,000 layers with Adam has 10 MB.
 _MOST_BYTES = 1 << 27
+#: File, line and name of the function of a frame.
+Place = tuple[str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,16 @@ class LayerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model: class, parameters and buffers in their order, and its layers, the model first."""
+    """A model: class, parameters and buffers in their order, and its layers, the model first.
+
+    `eval_at` is the line of the script that put it into eval mode, such as `train.py:8`; "" where that is not known.
+    """
 
     kind: str
     parameters: tuple[TensorFacts, ...]
     buffers: tuple[TensorFacts, ...]
     layers: tuple[LayerFacts, ...]
+    eval_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,27 +148,33 @@ class CompiledCode:
 
     Attributes:
         name: of the function, or of the class of the layer.
-        path: of the layer in its model, "" of the model; None of a function.
+        path: of the layer in its model, "" of the model; None of a function, and of a layer that is in no model.
         file, line: where its code begins; "" and 0 of a function that is not written in Python.
+        last_line: of a layer that is in no model; else 0.
     """
 
     name: str
     path: str | None
     file: str
     line: int
+    last_line: int = 0
 
     def __str__(self) -> str:
         name = f"{self.path} ({self.name})" if self.path else self.name
         return f"{name}, {os.path.basename(self.file)}:{self.line}" if self.file else name
 
-    def holds(self, api: str, functions: Collection[str], layers: Collection[str]) -> bool:
+    def holds(self, api: str, frames: Collection[Place], layers: Collection[str]) -> bool:
         """Return whether a call of another run stands in it: scripts and lines may differ, names do not.
 
         Args:
             api: what is called.
-            functions: names of the functions of the script that led to the call.
+            frames: file, line and function of each frame that led to the call.
             layers: paths of the layers that the call ran in.
         """
+        functions = {function for _, _, function in frames}
+        if self.last_line:
+            name = os.path.basename(self.file)
+            return any(os.path.basename(file) == name and self.line <= at <= self.last_line for file, at, _ in frames)
         if self.path is None:
             return self.name in functions if self.file else self.name == api
         if not self.path:
@@ -184,8 +196,10 @@ class EmptyRun:
     earlier: Path | None
 
     def __str__(self) -> str:
-        ended = f" and ended in {self.ended_in}" if self.ended_in is not None else ""
-        return f"the last run collected nothing{ended} ({self.command}, {self.time})"
+        error = self.ended_in
+        place = f" at {error.place}" if error is not None and error.place else ""
+        ended = f" ended{place} in {error.kind} and" if error is not None else ""
+        return f"the last run{ended} collected nothing ({self.command}, {self.time})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +321,7 @@ def _compiled(entry: Mapping[str, object]) -> CompiledCode:
         printable(path) if isinstance(path, str) else None,
         file,
         _whole(entry.get("line")),
+        _whole(entry.get("last_line")),
     )
 
 
@@ -376,7 +391,13 @@ def _model(encoded: object) -> ModelFacts:
             )
         )
     parameters, buffers = _tensors(entry.get("parameters")), _tensors(entry.get("buffers"))
-    return ModelFacts(_text(entry.get("class")), parameters, buffers, tuple(layers))
+    eval_at = _place(_mapping(entry.get("eval_at")))
+    return ModelFacts(_text(entry.get("class")), parameters, buffers, tuple(layers), eval_at)
+
+
+def _place(entry: Mapping[str, object]) -> str:
+    file, line = printable(_text(entry.get("file"))), _whole(entry.get("line"))
+    return f"{os.path.basename(file)}:{line}" if file else ""
 
 
 def _optimizer(encoded: object) -> OptimizerFacts:

@@ -44,6 +44,8 @@ def find_apis(user: ApiList) -> list[ApiTarget]:
     operators = tuple(content["tensor_operators"].split())
     types = {module: api_type for api_type, modules in content["families"].items() for module in modules}
     homes = {id(value): _COMMUNICATION for value in vars(resolve(_COMMUNICATION) or object).values() if callable(value)}
+    # Of this class itself, and of none below it, are tuples, dicts and texts of the compiler: no kernel computes them.
+    machinery = resolve("mindspore.ops.Primitive")
     targets: list[ApiTarget] = []
     for module, api_type in types.items():
         owner = resolve(module)
@@ -53,7 +55,7 @@ def find_apis(user: ApiList) -> list[ApiTarget]:
         names = _tensor_names(owner, operators) if module == _TENSOR else _public_names(owner, unlisted)
         for target in _targets(owner, module, api_type, names):
             home = homes.get(id(target.original), module)
-            if not {(module, target.name), (home, target.name)} & denied:
+            if type(target.original) is not machinery and not {(module, target.name), (home, target.name)} & denied:
                 targets.append(replace(target, call=f"{types[home]}.{target.name}"))
     return targets + list(_added(user.add, types, denied))
 

@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import xxhash
@@ -75,6 +76,10 @@ _SWITCHES: dict[str, Callable[[], Any]] = {
 }
 
 
+#: Where a script has put a model into eval mode: file and line, as far as somebody has noted it.
+eval_lines: WeakKeyDictionary[nn.Module, dict[str, object]] = WeakKeyDictionary()
+
+
 class TorchFacts(RunFacts):
     """See `msprobe_collector.recording.manifest.RunFacts`."""
 
@@ -126,6 +131,7 @@ class TorchFacts(RunFacts):
             front = f"{index}." if len(layers) > 1 else ""
             entry = {
                 "class": class_of(model),
+                "eval_at": eval_lines.get(model),
                 "parameters": self._tensors(_named(model.named_parameters(remove_duplicate=False), front)),
                 "buffers": self._tensors(_named(model.named_buffers(remove_duplicate=False), front)),
                 "modules": [

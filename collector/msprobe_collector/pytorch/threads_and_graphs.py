@@ -219,13 +219,12 @@ class CompiledRegions:
         owner = getattr(function, "__self__", function)
         facts: dict[str, object] = {"name": getattr(function, "__name__", type(function).__name__)}
         if isinstance(owner, nn.Module):
-            facts, function = (
-                {"name": type(owner).__name__, "path": self._paths.get(id(owner), "")},
-                type(owner).forward,
-            )
+            facts, function = {"name": type(owner).__name__, "path": self._paths.get(id(owner))}, type(owner).forward
         code = getattr(inspect.unwrap(function), "__code__", None)
         if code is not None:  # it is written in Python
             facts |= {"file": code.co_filename, "line": code.co_firstlineno}
+            if facts.get("path", "") is None:  # a Module that is in no model is known by its lines alone
+                facts["last_line"] = max(line for _, _, line in code.co_lines() if line is not None)
         return facts
 
 

@@ -16,6 +16,8 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from traceback import walk_stack
+from types import FrameType
 from typing import Any
 
 import torch
@@ -24,8 +26,10 @@ from torch import nn
 from msprobe_collector import main_script
 from msprobe_collector.log import logger
 from msprobe_collector.pytorch.framework import PrecisionDebugger
+from msprobe_collector.pytorch.manifest import eval_lines
 from msprobe_collector.pytorch.parameter_names import outermost_modules
 from msprobe_collector.recording.manifest import ProcessObjects
+from msprobe_collector.recording.script import script_line
 from msprobe_collector.recording.swaps import MethodSwaps
 
 #: Steps of one optimizer while another has not stepped yet, as a generator's, before it is no longer waited for.
@@ -54,11 +58,14 @@ def run_script(
     steps.install()
     try:
         main_script.run(script, arguments, is_module=is_module)
+    except BaseException as error:
+        steps.debugger.script_error = error
+        raise
     finally:
         steps.uninstall()
+    steps.debugger.note_empty_run()
     if steps.has_begun:
         return 0
-    steps._debugger.note_empty_run()
     logger.warning(
         "nothing was collected: %s called no Module with parameters, or only while gradients were off and an optimizer "
         "of torch.optim was there; put the lines of the debugger into the script instead",
@@ -71,14 +78,17 @@ class StepFinder:
     """Starts and ends the steps of a training that does not do so itself.
 
     Attributes:
+        debugger: Which collects them.
         has_begun: Whether a step was found.
     """
 
     def __init__(self, debugger: PrecisionDebugger, *, ends_after_steps: bool = False) -> None:
         """Look for nothing yet."""
-        self._debugger, self._ends_after_steps = debugger, ends_after_steps
+        self.debugger, self._ends_after_steps = debugger, ends_after_steps
         self._guard = debugger._guard
-        self._calls, self._optimizer_steps = MethodSwaps(), MethodSwaps()
+        self._calls, self._optimizer_steps, self._modes = MethodSwaps(), MethodSwaps(), MethodSwaps()
+        #: The mode of a model is being set, and so that of its layers.
+        self._sets_mode = False
         self._objects = ProcessObjects({"optimizers": torch.optim.Optimizer})
         self._number = 0
         #: A call that no other Module has made is running.
@@ -98,12 +108,29 @@ class StepFinder:
         """Wait for a step to begin."""
         if not self._calls.are_in:
             self._calls.put(nn.Module, "__call__", self._awaiting)
+        if not self._modes.are_in:
+            self._modes.put(nn.Module, "train", self._noting_mode)
 
     def uninstall(self) -> None:
         """Wait no more. What a step has collected so far is kept."""
         self._end_forward()
         self._calls.uninstall()
         self._optimizer_steps.uninstall()
+        self._modes.uninstall()
+
+    def _noting_mode(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def train(module: nn.Module, mode: bool = True) -> Any:
+            if self._sets_mode:
+                return original(module, mode)
+            self._guard.enter("the mode of a model", _note_mode, module, mode, sys._getframe(1))
+            self._sets_mode = True
+            try:
+                return original(module, mode)
+            finally:
+                self._sets_mode = False
+
+        return train
 
     def _awaiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -113,6 +140,8 @@ class StepFinder:
             has_begun = self._guard.enter("looking for a step", self._look, module)
             # What sees the calls of the step is in place by now.
             call = nn.Module.__call__ if has_begun else original
+            if has_begun and self._trains:
+                return call(module, *args, **kwargs)
             self._is_inside = True
             try:
                 return call(module, *args, **kwargs)
@@ -125,6 +154,8 @@ class StepFinder:
 
     def _look(self, module: nn.Module) -> bool:
         """Begin a step if this is the call of a model that is being trained, or of one where nothing is trained."""
+        if self._trains and not torch.is_grad_enabled():  # an evaluation
+            return False
         if self._optimizer_steps.are_in or next(module.parameters(), None) is None:
             return False
         optimizers = self._objects.now()["optimizers"]
@@ -135,7 +166,7 @@ class StepFinder:
 
     def _begin_forward(self, module: nn.Module) -> bool:
         """Begin a step of inference, unless one runs to which the call belongs; whether it has begun."""
-        configuration = self._debugger.configuration
+        configuration = self.debugger.configuration
         if self._forward is not None and module is self._forward[0]:
             self._end_forward()
         last = configuration.steps.last
@@ -148,7 +179,7 @@ class StepFinder:
             logger.info("no optimizer of torch.optim is there: forwards of %s are collected, no backward", kind)
         self.has_begun = True
         self._forward = (module, outermost)
-        self._debugger.start(outermost)
+        self.debugger.start(outermost)
         return True
 
     def _end_forward(self) -> None:
@@ -156,27 +187,27 @@ class StepFinder:
         if self._forward is not None:
             self._forward = None
             self._number += 1
-            self._debugger.stop()
-            self._debugger.step()
+            self.debugger.stop()
+            self.debugger.step()
 
     def _begin_training(self, module: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-        if self._number and not self._trains:
+        if self.has_begun and not self._trains:
             self._end_forward()
             self._number = 0
-            self._debugger.set_init_step(0)
+            self.debugger.set_init_step(0)
         self._trains = True
         self._calls.uninstall()
         self.has_begun = True
-        if self._debugger.configuration.task == "grad_probe":  # it counts the steps of an optimizer by itself
+        if self.debugger.configuration.task == "grad_probe":  # it counts the steps of an optimizer by itself
             own = {id(parameter) for parameter in module.parameters()}
-            self._debugger.monitor(max(optimizers, key=lambda one: len(own & _parameters_of(one))))
+            self.debugger.monitor(max(optimizers, key=lambda one: len(own & _parameters_of(one))))
             return
         self._optimizers = optimizers
         self._stepped = {id(optimizer): 0 for optimizer in optimizers if optimizer not in self._idle}
         for optimizer in optimizers:
             self._optimizer_steps.put(optimizer, "step", functools.partial(self._ending, optimizer))
         models = _models(module, optimizers)
-        self._debugger.start(models[0] if len(models) == 1 else models)
+        self.debugger.start(models[0] if len(models) == 1 else models)
 
     def _ending(self, optimizer: torch.optim.Optimizer, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -198,15 +229,21 @@ class StepFinder:
         self._idle.update(one for one in self._optimizers if not self._stepped.get(id(one)))
         self._optimizers.clear()
         self._optimizer_steps.uninstall()
-        self._debugger.stop()
-        self._debugger.step()
-        last = self._debugger.configuration.steps.last
+        self.debugger.stop()
+        self.debugger.step()
+        last = self.debugger.configuration.steps.last
         if last is not None and self._number >= last:
-            logger.info("step %s is collected in %s", self._number, self._debugger.configuration.dump_path)
+            logger.info("step %s is collected in %s", self._number, self.debugger.configuration.dump_path)
             return True
         self._number += 1
         self.install()
         return False
+
+
+def _note_mode(module: nn.Module, mode: bool, caller: FrameType) -> None:
+    eval_lines.pop(module, None)
+    if not mode:
+        eval_lines[module] = script_line(walk_stack(caller))
 
 
 def _models(called: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Module]:

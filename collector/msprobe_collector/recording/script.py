@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from traceback import walk_tb
+from types import FrameType
 
 from msprobe_collector.dump_format.dump import Frame, script_frame
 
@@ -59,12 +60,15 @@ def error_facts(error: BaseException) -> dict[str, object]:
         message = " ".join(str(error)[:_MOST_CHARACTERS].split())
     except Exception:  # its text cannot be made
         message = ""
-    stack = [
-        Frame(frame.f_code.co_filename, line, frame.f_code.co_name, "") for frame, line in walk_tb(error.__traceback__)
-    ]
-    place = script_frame(stack[::-1])
-    facts: dict[str, object] = {"type": type(error).__name__, "message": _LOGIN.sub(_HIDDEN, message)}
-    return facts if place is None else {**facts, "file": place.file, "line": place.line}
+    named = {"type": type(error).__name__, "message": _LOGIN.sub(_HIDDEN, message)}
+    return {**named, **script_line(reversed(list(walk_tb(error.__traceback__))))}
+
+
+def script_line(stack: Iterable[tuple[FrameType, int]]) -> dict[str, object]:
+    """Return file and line of the innermost frame of the script in a stack, innermost first; empty without one."""
+    frames = [Frame(frame.f_code.co_filename, line, frame.f_code.co_name, "") for frame, line in stack]
+    place = script_frame(frames)
+    return {} if place is None else {"file": place.file, "line": place.line}
 
 
 def command_line(arguments: Sequence[str], dump_path: Path) -> list[str]:

@@ -125,11 +125,13 @@ class ComparedDump(Dump):
         if not compiled:
             return None
         frames = self.stacks.frames(f"{operation.call}.forward") or self.stacks.frames(operation.record)
-        functions = {frame.function for frame in own_frames(frames)}
+        # Of PyTorch's own functions the names say nothing: each layer has a forward.
+        own = set(own_frames(frames))
+        places = [(frame.file, frame.line, frame.function if frame in own else "") for frame in frames]
         cells = filter(is_cell_record, (*self.ancestors(operation.record), operation.record))
         layers = {Operation.of(cell, 0).name.partition(".")[2].rpartition(".")[0] for cell in cells}
         api = operation.name.rpartition(".")[2]
-        return next((code for code in compiled if code.holds(api, functions, layers)), None)
+        return next((code for code in compiled if code.holds(api, places, layers)), None)
 
     def leaves(self, record: str) -> list[Leaf]:
         """The values of `record`.

@@ -377,16 +377,20 @@ def test_what_a_step_ended_in_and_what_was_compiled(tmp_path: Path) -> None:
 
 def test_which_calls_stand_in_compiled_code() -> None:
     function = CompiledCode("inner", None, "/home/me/model.py", 7)
-    assert function.holds("tanh", {"inner", "forward"}, set())
-    assert not function.holds("tanh", {"forward"}, {"blocks.0"})
-    assert CompiledCode("gelu", None, "", 0).holds("gelu", {"forward"}, set())
-    assert not CompiledCode("gelu", None, "", 0).holds("tanh", {"forward"}, set())
+    inner, forward = ("/home/me/copy.py", 70, "inner"), ("/home/me/model.py", 30, "forward")
+    assert function.holds("tanh", [inner, forward], set())
+    assert not function.holds("tanh", [forward], {"blocks.0"})
+    assert CompiledCode("gelu", None, "", 0).holds("gelu", [forward], set())
+    assert not CompiledCode("gelu", None, "", 0).holds("tanh", [forward], set())
+    loss = CompiledCode("CrossEntropyLoss", None, "/usr/lib/torch/nn/modules/loss.py", 1390, 1401)
+    assert loss.holds("cross_entropy", [("/opt/torch/nn/modules/loss.py", 1395, "")], set())
+    assert not loss.holds("cross_entropy", [("/opt/torch/nn/modules/loss.py", 1405, ""), forward], {"head"})
     layer = CompiledCode("Block", "blocks.1", "/home/me/model.py", 9)
-    assert layer.holds("linear", {"forward"}, {"blocks.1.up"})
-    assert not layer.holds("linear", {"forward"}, {"blocks.10.up"})
+    assert layer.holds("linear", [forward], {"blocks.1.up"})
+    assert not layer.holds("linear", [forward], {"blocks.10.up"})
     model = CompiledCode("Net", "", "/home/me/model.py", 20)
-    assert model.holds("linear", {"forward"}, {"head"})
-    assert not model.holds("mse_loss", {"train_step"}, set())
+    assert model.holds("linear", [forward], {"head"})
+    assert not model.holds("mse_loss", [("/home/me/train.py", 9, "train_step")], set())
 
 
 WRONG = [

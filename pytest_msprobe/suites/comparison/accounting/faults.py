@@ -653,7 +653,8 @@ class FaultFinder:
         else:
             far, gradient = by_how_much(key), _gradient_of(key)
             is_earlier = all(side.says_makers for side in self._flow.sides)
-            origin = "no call of the step made it" if is_earlier else "nothing says what it is"
+            earlier = "it was made before the collection began, or by what no record shows"
+            origin = earlier if is_earlier else "nothing says what it is"
             origin = "the dumps do not hold what made it" if gradient else origin
             what = f"{key.path}, {gradient}," if gradient else key.path
             sentence, kind = f"{what} differs {far}before any operation, and {origin}", "unknown"
