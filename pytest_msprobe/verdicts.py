@@ -208,6 +208,20 @@ Outcome = Literal["passed", "failed", "skipped", "xfailed", "xpassed"]
 OUTCOMES: dict[Status, Outcome] = {"pass": "passed", "error": "failed", "skip": "skipped"}
 
 
+class Change(NamedTuple):
+    """What the whole run makes of an item that was reported otherwise.
+
+    Attributes:
+        before: what it was reported as.
+        after: what it is.
+        text: why.
+    """
+
+    before: Outcome
+    after: Outcome
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class VerdictRow(Wire):
     """The verdict on one record.

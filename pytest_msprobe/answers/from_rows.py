@@ -142,12 +142,14 @@ class RunRows:
         facts: what is known of the run beside its rows.
         counts: of all rows.
         known: what a baseline knows of the run as a whole.
+        following: node ids of what follows from the causes that the suite has named, or shows the same cause once more.
     """
 
     def __init__(self, facts: RunFacts, counts: RowCounts) -> None:
         self.facts = facts
         self.counts = counts
         self.known: frozenset[str] = frozenset()
+        self.following: set[str] = set()
         self._causes: dict[tuple[str, str, bool], _Cause] = {}
         self._skipped: dict[str, _Counted] = {}
         self._unreadable: dict[str, _Counted] = {}

@@ -379,6 +379,11 @@ def sentence_of(finding: Finding) -> str:
     return f"{name_of(finding)} ({kind}{finding.confidence}){detail}{source}"
 
 
+def follows_from(finding: Finding) -> str:
+    """Why an item that shows a cause once more, or its consequence, does not fail by itself."""
+    return f"follows from {name_of(finding)}{f' ({finding.place.record})' if finding.place.record else ''}"
+
+
 # What was not judged, and what to do.
 
 _WHY: Mapping[str, str] = {

@@ -23,7 +23,7 @@ from pytest_msprobe.answers import Answer
 from pytest_msprobe.answers.words import said, sentence_of, text_of
 from pytest_msprobe.reports.terminal import OUTCOME_WORDS
 from pytest_msprobe.suites.contract import CallNames, Suite
-from pytest_msprobe.verdicts import Figure, OutputRow, RowCounts, VerdictRow
+from pytest_msprobe.verdicts import Change, Figure, OutputRow, RowCounts, VerdictRow
 
 #: Figures that have a column; the others stand with the outputs that a row unfolds to.
 _FIGURES = 3
@@ -372,17 +372,18 @@ class HtmlPage:
         media = any(test["extras"] for tests in self._page.data["tests"].values() for test in tests)
         prefix.append(f'<script data-passes="{self._passes}" data-media="{media}">{script}</script>')
 
-    def fail(self, texts: dict[str, str], before: dict[str, str]) -> None:
-        """Have the tests of these items fail; `texts` says why, `before` what they were reported as, by node id."""
-        for node_id, category in before.items():
+    def change(self, changes: Mapping[str, Change]) -> None:
+        """Change what the tests of items are, by their node ids, before the page is written."""
+        for node_id, change in changes.items():
+            word = "Failed" if change.after == "failed" else "XFailed"
             for test in self._page.data["tests"].get(node_id, []):
-                test["result"] = "Failed"
-                test["log"] = f"<p>{text(texts[node_id], 1000)}</p>{test.get('log', '')}"
-                test["resultsTableRow"] = [_RESULT.sub(r"\1Failed\2", cell) for cell in test["resultsTableRow"]]
-            self._page.outcomes[category]["value"] -= 1
-            self._page.outcomes["failed"]["value"] += 1
-            self._summary.outcomes[category] -= 1
-            self._summary.outcomes["failed"] += 1
+                test["result"] = word
+                test["log"] = f"<p>{text(change.text, 1000)}</p>{test.get('log', '')}"
+                test["resultsTableRow"] = [_RESULT.sub(rf"\g<1>{word}\g<2>", cell) for cell in test["resultsTableRow"]]
+            self._page.outcomes[change.before]["value"] -= 1
+            self._page.outcomes[change.after]["value"] += 1
+            self._summary.outcomes[change.before] -= 1
+            self._summary.outcomes[change.after] += 1
 
     def _take(self, report: pytest.TestReport) -> None:
         wire = getattr(report, "msprobe_row", None)

@@ -22,7 +22,7 @@ from pytest_msprobe.reports.baseline import BaselineCounts
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.terminal import VerdictCounts
 from pytest_msprobe.suites.contract import ANSWERS, KNOWN_FAULTS, PARTIAL, RUN_FAULTS, Suite
-from pytest_msprobe.verdicts import OutputRow, VerdictRow
+from pytest_msprobe.verdicts import Change, OutputRow, VerdictRow
 
 _OUTPUT_FIELDS = frozenset(field.name for field in fields(OutputRow))
 #: Four hexadecimal digits: half of a character in UTF-16, or a whole one.
@@ -55,27 +55,27 @@ class JsonLines:
         self._file.write(encode_row(name, row))
         self._file.flush()
 
-    def append_corrections(self, levels: Mapping[tuple[str, str, str], str], failed: Mapping[str, str]) -> None:
+    def append_corrections(self, levels: Mapping[tuple[str, str, str], str], changes: Mapping[str, Change]) -> None:
         """Add rows once more, with what the whole run says of them: of rows on one record the last one counts.
 
         Args:
             levels: property `level` by (dump, call, part).
-            failed: why items failed after all, by their node ids.
+            changes: what items are after all, by their node ids.
 
         Raises OSError.
         """
-        if not (levels or failed):
+        if not (levels or changes):
             return
         decode = msgspec.json.Decoder(_Key).decode
         last = {}
         for _, line in _whole_lines(self.path):
             found = decode(line)
-            if (key := (found.dump, found.call, found.part)) in levels or found.node_id in failed:
+            if (key := (found.dump, found.call, found.part)) in levels or found.node_id in changes:
                 last[key] = line
         for key, line in last.items():
             name, row = _decoded(line, str(self.path))
-            if row.node_id in failed:
-                row = replace(row, outcome="failed", message=failed[row.node_id])
+            if (change := changes.get(row.node_id)) is not None:
+                row = replace(row, outcome=change.after, message=change.text)
             self.write(name, row.with_property("level", levels[key]) if key in levels else row)
 
     def attach(

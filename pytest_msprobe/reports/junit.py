@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
@@ -14,40 +14,46 @@ from _pytest.junitxml import (  # pytest has no public way to name a test case; 
 
 from msprobe_collector.dump_format import DIRECTIONS
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.verdicts import VerdictRow
+from pytest_msprobe.verdicts import Change, VerdictRow
 
 if TYPE_CHECKING:
     from _pytest.junitxml import LogXML
 
 
+#: Counts of a JUnit file, by outcome.
+_STATS = {"passed": "passed", "failed": "failure", "skipped": "skipped", "xfailed": "skipped"}
+
+
 class JUnitCases:
-    """The cases of a JUnit file that may turn out to be causes: those that did not fail."""
+    """The cases of a JUnit file, whose outcomes may become others when the whole run is known."""
 
     def __init__(self) -> None:
         """No case yet."""
         self._cases: dict[str, Any] = {}
 
     def keep(self, report: pytest.TestReport, case: Any) -> None:
-        """Keep the case of a report that is no failure."""
-        if report.when == "call" and not report.failed:
+        """Keep the case of an item."""
+        if report.when == "call":
             self._cases[report.nodeid] = case
 
-    def fail(self, xml: Any, texts: dict[str, str], before: dict[str, str]) -> None:
-        """Have the cases of these items fail, before the file is written."""
-        for node_id, category in before.items():
+    def change(self, xml: Any, changes: Mapping[str, Change]) -> None:
+        """Change the cases of items, by their node ids, before the file is written."""
+        for node_id, change in changes.items():
             case = self._cases.get(node_id)
             if case is None:
                 continue
             element = case.to_xml()
-            for skipped in element.findall("skipped"):
-                element.remove(skipped)
-            first = texts[node_id].partition("\n")[0]
-            failure = ET.Element("failure", message=bin_xml_escape(first))
-            failure.text = bin_xml_escape(texts[node_id])
-            element.append(failure)
+            for old in (*element.findall("skipped"), *element.findall("failure")):
+                element.remove(old)
+            first = bin_xml_escape(change.text.partition("\n")[0])
+            if change.after == "failed":
+                new = ET.SubElement(element, "failure", message=first)
+                new.text = bin_xml_escape(change.text)
+            else:
+                ET.SubElement(element, "skipped", type="pytest.xfail", message=first)
             case.to_xml = lambda element=element: element
-            xml.stats["passed" if category == "passed" else "skipped"] -= 1
-            xml.stats["failure"] += 1
+            xml.stats[_STATS[change.before]] -= 1
+            xml.stats[_STATS[change.after]] += 1
 
 
 class JUnitNames:
@@ -75,10 +81,10 @@ class JUnitNames:
         case.add_attribute("name", case_name(wire["call"], wire["part"]))
         self._cases.keep(report, case)
 
-    def fail(self, texts: dict[str, str], before: dict[str, str]) -> None:
-        """Have these items fail; `texts` says why, `before` what they were reported as, by node id."""
+    def change(self, changes: Mapping[str, Change]) -> None:
+        """Change what items are, by their node ids."""
         if self._xml is not None:
-            self._cases.fail(self._xml, texts, before)
+            self._cases.change(self._xml, changes)
 
 
 def case_name(call: str, part: str) -> str:

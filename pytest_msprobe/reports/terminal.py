@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.suites.contract import Suite
-from pytest_msprobe.verdicts import EXPLAINED, LAW, Figure, OutputRow, RowCounts, VerdictRow
+from pytest_msprobe.verdicts import EXPLAINED, LAW, Change, Figure, OutputRow, RowCounts, VerdictRow
 
 _WORST = 10
 _WORST_VERBOSE = 50
@@ -169,13 +169,14 @@ class VerdictCounts(RowCounts):
         keep = heapq.heappush if len(self._worst) < _WORST_VERBOSE else heapq.heappushpop
         keep(self._worst, entry)
 
-    def correct(self, before: Mapping[str, str]) -> None:
-        """Count items as failed that were counted as something else, which `before` says by their node ids."""
-        for node_id, category in before.items():
-            self.outcomes[category] -= 1
-            self.outcomes["failed"] += 1
+    def correct(self, changes: Mapping[str, Change]) -> None:
+        """Count items as what the whole run makes of them, by their node ids."""
+        for node_id, change in changes.items():
+            self.outcomes[change.before] -= 1
+            self.outcomes[change.after] += 1
             call = node_id.split("::")[1]
-            self.failed[call.rpartition(".")[0] or call] += 1
+            self.failed[call.rpartition(".")[0] or call] += 1 if change.after == "failed" else -1
+        self.failed = +self.failed
 
     def lines(self, verbosity: int = 0, width: int = FILE_WIDTH, told: str = "") -> Iterator[Line]:
         """The summary, line by line: with `-q` (-1) counts and what failed, with `-v` (1) more records and reasons.

@@ -1,21 +1,21 @@
-"""The item of a cause fails: also where only the whole run shows that its record is the cause.
+"""The item of a cause fails, alone: also where only the whole run shows which record is the cause.
 
-An item is judged alone, when the records that come after it, and perhaps those before it, are not known. What a suite
-finds once all rows are in belongs to an item that has been reported as passed, skipped, or as inheriting a difference.
-These reports become failures before pytest and other plugins write what they keep of them: the terminal's summary and
-counts, --lf, JUnit, pytest-html.
+An item is judged alone, when the records that come after it, and perhaps those before it, are not known. Once all rows
+are in, the item of a cause may have been reported as passed, skipped, or as inheriting a difference, and what follows
+from it as failed. The reports become what they are before pytest and other plugins write what they keep of them: the
+terminal's summary and counts, --lf, JUnit, pytest-html.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
 
 from pytest_msprobe.answers import Answer, Finding
-
-#: Lists of the terminal that may hold the report of an item which turns out to be a cause.
-_BEFORE = ("xfailed", "passed", "skipped")
+from pytest_msprobe.answers.words import follows_from, sentence_of
+from pytest_msprobe.verdicts import Change, Outcome
 
 
 def causes_of(answer: Answer) -> list[Finding]:
@@ -24,31 +24,54 @@ def causes_of(answer: Answer) -> list[Finding]:
     return findings[:1] if findings and findings[0].kind in ("setting", "model") else findings
 
 
-def fail(session: pytest.Session, texts: dict[str, str]) -> dict[str, str]:
-    """Have items fail that were reported otherwise; returns what they were reported as, by node id.
+def outcomes_of(answer: Answer, following: Collection[str]) -> dict[str, tuple[Outcome, str]]:
+    """What items are, and why, by node id: those of causes fail, and those of `following` are expected to."""
+    causes = causes_of(answer)
+    outcomes: dict[str, tuple[Outcome, str]] = {}
+    if causes:
+        text = follows_from(causes[0])
+        outcomes = dict.fromkeys(following, ("xfailed", text))
+    return outcomes | {finding.id: ("failed", sentence_of(finding)) for finding in causes}
+
+
+def settle(session: pytest.Session, outcomes: Mapping[str, tuple[Outcome, str]]) -> dict[str, Change]:
+    """Make the reports of a session at its end what the whole run shows; the changes, by node id.
 
     Args:
-        session: at its end, before others write what they keep of its reports.
-        texts: why, by node id.
+        session: before others write what they keep of its reports.
+        outcomes: what items are, and why, by node id.
     """
     manager = session.config.pluginmanager
     terminal: Any = manager.get_plugin("terminalreporter")
-    before: dict[str, str] = {}
-    for category in _BEFORE if terminal is not None else ():
-        reports = terminal.stats.get(category, [])
-        for report in [report for report in reports if getattr(report, "nodeid", "") in texts]:
-            reports.remove(report)
-            before[report.nodeid] = category
-            _become_failure(report, texts[report.nodeid])
-            terminal.stats.setdefault("failed", []).append(report)
-            session.testsfailed += 1
     last_failed: Any = manager.get_plugin("lfplugin")
-    if last_failed is not None:
-        last_failed.lastfailed.update(dict.fromkeys(before, True))
-    return before
+    changes: dict[str, Change] = {}
+    for before in _BEFORE if terminal is not None else ():
+        reports = terminal.stats.get(before, [])
+        for report in [report for report in reports if getattr(report, "nodeid", "") in outcomes]:
+            after, text = outcomes[report.nodeid]
+            # What passes or is skipped inherits nothing that fails.
+            if after == before or report.nodeid in changes or (after == "xfailed" and before != "failed"):
+                continue
+            reports.remove(report)
+            terminal.stats.setdefault(after, []).append(report)
+            _become(report, after, text)
+            session.testsfailed += 1 if after == "failed" else -1
+            changes[report.nodeid] = Change(before, after, text)
+            if last_failed is not None:
+                last_failed.lastfailed.pop(report.nodeid, None)
+                last_failed.lastfailed.update({report.nodeid: True} if after == "failed" else {})
+    return changes
 
 
-def _become_failure(report: pytest.TestReport, text: str) -> None:
-    report.outcome = "failed"
+#: Lists of the terminal whose reports may become others.
+_BEFORE: tuple[Outcome, ...] = ("xfailed", "passed", "skipped", "failed")
+
+
+def _become(report: pytest.TestReport, outcome: Outcome, text: str) -> None:
     report.longrepr = text
-    report.__dict__.pop("wasxfail", None)
+    if outcome == "failed":
+        report.outcome = "failed"
+        report.__dict__.pop("wasxfail", None)
+    else:
+        report.outcome = "skipped"
+        report.wasxfail = text

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.answers import EXIT_CODES, Answer, Outcome, RunFacts
-from pytest_msprobe.answers.words import lines as lines_of, sentence_of
+from pytest_msprobe.answers.words import lines as lines_of
 from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
@@ -22,7 +22,7 @@ from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import FILE_WIDTH, Line, VerdictCounts, wrapped
 from pytest_msprobe.run.answering import RunAnswering, write_refusal
 from pytest_msprobe.run.baseline import BaselineReport, fault_keys
-from pytest_msprobe.run.causes import causes_of, fail
+from pytest_msprobe.run.causes import outcomes_of, settle
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.terminal import Progress, in_short, limited_failures, width_of
@@ -30,7 +30,7 @@ from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
 from pytest_msprobe.suites.registry import REFUSED
 from pytest_msprobe.support import place_of, version_of
-from pytest_msprobe.verdicts import VerdictRow
+from pytest_msprobe.verdicts import Change, VerdictRow
 
 #: Colours of the answer.
 _COLOURS: dict[Outcome, str] = {"right": "green", "wrong": "red", "nothing judged": "yellow"}
@@ -252,10 +252,10 @@ class ReportPlugin:
             self._fail(f"--msprobe-out={self._settings.out}", "", error)
         self._known.finish(session, self._report)
         self.answer = self._answered(session)
-        failed = self._fail_causes(session)
+        changes = self._settle(session)
         if self._lines is not None:
             try:
-                self._lines.append_corrections(self._report.levels(), failed)
+                self._lines.append_corrections(self._report.levels(), changes)
                 partial = self.answering.why_partial(self._missing(session))
                 self._lines.attach(self._report.answers(), fault_keys(self._report), self._known.known_of_run, partial)
                 self._lines.close()
@@ -416,22 +416,21 @@ class ReportPlugin:
             missing=self._missing(session),
         )
 
-    def _fail_causes(self, session: pytest.Session) -> dict[str, str]:
-        """Have the items of causes fail that were reported otherwise; why, by node id."""
+    def _settle(self, session: pytest.Session) -> dict[str, Change]:
+        """Have the items of causes fail, and those that follow from them not; the changes, by node id."""
         if self.answer is None:
             return {}
-        texts = {finding.id: sentence_of(finding) for finding in causes_of(self.answer)}
-        before = fail(session, texts)
-        if not before:
+        changes = settle(session, outcomes_of(self.answer, self.answering.rows.following))
+        if not changes:
             return {}
         for name in ("msprobe-junit-names", "msprobe-html"):
             report: Any = session.config.pluginmanager.get_plugin(name)
             if report is not None:
-                report.fail(texts, before)
-        self._tally.correct(before)
+                report.change(changes)
+        self._tally.correct(changes)
         counts = {word: count for word in self._tally.outcomes if (count := self._tally.outcomes[word])}
         self.answer = self.answering.complete_with(structs.replace(self.answer, counts=counts))
-        return {node_id: texts[node_id] for node_id in before}
+        return changes
 
     def _write_answer_file(self) -> None:
         if self.answer is None:

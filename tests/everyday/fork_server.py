@@ -59,6 +59,7 @@ def _run(argv: list[str]) -> int:
     except SystemExit as end:
         code = end.code
     except BaseException:
+        sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()  # as Python does where a script ends so
         sys.excepthook(*sys.exc_info())
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]

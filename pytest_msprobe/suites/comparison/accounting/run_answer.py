@@ -105,6 +105,8 @@ def run_answer(
         next_steps=_same_setup(first[1]) if first is not None and first[1].is_first else steps,
         gaps=[*_not_covered(pairs, basis), *rows.gaps()],
     )
+    shown = [(pair, fault) for pair in pairs for fault in (*pair.diagnosis.faults, *pair.diagnosis.unknown)]
+    rows.following |= {node_id for pair, fault in shown for node_id in _shown_by(rows, pair, fault)}
     return structs.replace(
         answer,
         basis=basis,
@@ -254,6 +256,15 @@ def _confidence(fault: Fault, pair: Pair) -> Confidence:
     if pair.diagnosis.basis != "tensors" or is_later:
         return "first difference only"
     return "proved" if fault.kind in _PROVED else "likely"
+
+
+def _shown_by(rows: RunRows, pair: Pair, fault: Fault) -> Iterator[str]:
+    """Node ids of the items that show a fault: of its records, and of those that inherit it."""
+    for item in items_of(fault):
+        yield _node_id(rows, pair.dump, item)
+    for step in fault.reached:
+        golden = "golden." if step.account.place < 0 else ""
+        yield _node_id(rows, pair.dump, f"{golden}{step.operation.call}.{step.operation.phase}")
 
 
 def _node_id(rows: RunRows, dump: str, item: str) -> str:
