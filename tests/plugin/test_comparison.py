@@ -35,7 +35,7 @@ def test_the_true_cause_is_named_first(pytester: pytest.Pytester, perturbed: Pat
     result.assert_outcomes(passed=38, xfailed=138)
     result.stdout.fnmatch_lines(
         [
-            "Fault: an input of Primitive.dense.Dense.4*, 1.94 % off, train_gpt.py:16",
+            "Wrong: an input of Primitive.dense.Dense.4*, 1.94 % off, train_gpt.py:16",
             "follows from it: 137 records, *",
             "176 operations matched, 0 only in the target, 0 only in the golden dump",
             "table: *compare_result_rank0_*.csv",
@@ -205,7 +205,7 @@ def test_a_mix_dump_compares_its_cells_too(pytester: pytest.Pytester, dumps: Pat
     mix = dumps / "gpt_tiny_mix"
     result = pytester.runpytest(f"--msprobe-dump={mix}", f"--msprobe-golden={mix}")
     result.assert_outcomes(passed=236)
-    result.stdout.fnmatch_lines(["Equal: every compared tensor of 236 records, bit by bit"])
+    result.stdout.fnmatch_lines(["Right: all compared values of 236 operations are equal, bit by bit"])
 
 
 def test_no_framework_is_imported(pytester: pytest.Pytester) -> None:

@@ -59,7 +59,7 @@ def test_a_step_without_anomaly_passes(pytester: pytest.Pytester) -> None:
     DumpBuilder(pytester.path / "step0" / "rank0").call("Mint.add.0", [X, X], [X + X]).write()
     result = pytester.runpytest("--msprobe-dump=step0", SUITE)
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["Equal: no record makes NaN or Inf"])
+    result.stdout.fnmatch_lines(["Right: no NaN or Inf begins in 1 record"])
 
 
 def test_the_table_and_the_summary(pytester: pytest.Pytester) -> None:
@@ -288,7 +288,7 @@ def test_bad_dumps_are_named_and_the_others_are_looked_through(pytester: pytest.
     result.stdout.fnmatch_lines(
         ["*rank0/dump.json: data: this dump holds no record*", "*rank2/dump.json: task: *holds no values*"],
     )
-    result.stdout.fnmatch_lines(["Fault: Mint.exp.0.forward, *"])
+    result.stdout.fnmatch_lines(["Wrong: Mint.exp.0.forward, *"])
 
 
 def test_no_anomaly_is_no_pass_when_a_rank_cannot_be_read(pytester: pytest.Pytester) -> None:
@@ -324,4 +324,4 @@ def test_a_real_training_step(pytester: pytest.Pytester, dumps: Path) -> None:
     subprocess.run(command, cwd=pytester.path, env=environment, check=True, capture_output=True)
     result = pytester.runpytest("--msprobe-dump=dump", SUITE)
     result.assert_outcomes(passed=5, skipped=9, failed=1)
-    result.stdout.fnmatch_lines(["Fault: Mint.matmul.3.forward, 7 Inf, train_attention.py:*"])
+    result.stdout.fnmatch_lines(["Wrong: Mint.matmul.3.forward, 7 Inf, train_attention.py:*"])

@@ -236,7 +236,7 @@ def test_the_first_wrong_place_is_at_fault(
 
 def _said(result: pytest.RunResult) -> tuple[list[str], str]:
     """The lines on failures, and the headline."""
-    (headline,) = (line for line in result.outlines if line.startswith("Fault: "))
+    (headline,) = (line for line in result.outlines if line.startswith("Wrong: "))
     return [line for line in result.outlines if line.startswith("FAILED ")], headline
 
 
@@ -245,7 +245,7 @@ def test_how_far_off_is_not_said_of_a_sum_that_fits(pytester: pytest.Pytester, v
     sharded(pytester.path, _no_reduction)
     (failed,), headline = _said(pytester.runpytest(*ARGUMENTS[:2], *verbose))
     assert failed.startswith("FAILED (input.0: the ranks hold terms of a sum that nothing has a")
-    assert headline == "Fault: Module.norm.Norm.0, ranks 0 to 1"
+    assert headline == "Wrong: Module.norm.Norm.0, ranks 0 to 1"
 
 
 @pytest.mark.parametrize("verbose", [(), ("-v",)], ids=["", "verbose"])
