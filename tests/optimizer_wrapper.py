@@ -22,3 +22,21 @@ class WrappingOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> None:
         self.optimizer.step(closure)
+
+
+class RenamedWrapper(WrappingOptimizer):
+    """Holds the optimizer under a name of its own."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.wrapped = optimizer
+
+    optimizer = property(lambda self: None)  # type: ignore[assignment]
+    state = property(lambda self: self.wrapped.state)
+    param_groups = property(lambda self: self.wrapped.param_groups)
+    defaults = property(lambda self: self.wrapped.defaults)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.wrapped.zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> None:
+        self.wrapped.step(closure)

@@ -106,6 +106,15 @@ class Collection:
         self._recorder.is_collecting = False
         self._calls.uninstall()
 
+    @property
+    def has_written(self) -> bool:
+        """Whether any step has a dump."""
+        return bool(self._written.steps)
+
+    def note_error(self, error: BaseException) -> None:
+        """Note that `error` of the script ends the step that is open; its run.json will say so."""
+        self._manifest.note_error(error)
+
     def close_step(self) -> None:
         """End the step: its files are complete, and call numbers begin anew.
 
@@ -131,6 +140,7 @@ class Collection:
                 self._faults.guarded(where, action)
             except ComputationFailed as error:
                 failure = error
+                self.note_error(error.error)
         if failure is not None:
             raise failure
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import os
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
@@ -19,7 +22,8 @@ from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector.framework import Framework
 from msprobe_collector.log import logger
 from msprobe_collector.recording.guard import Activity, FaultLog, Guard
-from msprobe_collector.run_folder import prepare_dump_path, show_messages
+from msprobe_collector.recording.script import is_failure
+from msprobe_collector.run_folder import prepare_dump_path, show_messages, write_empty_run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -164,6 +168,7 @@ class Debugger:
         prepare_dump_path(self._configuration.dump_path)
         self._framework = self._make_framework()
         self._guard = Guard(Activity(), FaultLog())
+        self._process, self._began = os.getpid(), time.time()
         if self._configuration.seed is not None or self._configuration.is_deterministic:
             self._framework.seed_all(
                 self._configuration.seed or 0, is_deterministic=self._configuration.is_deterministic
@@ -174,6 +179,8 @@ class Debugger:
         self.model: Any = None
         self._is_started = False
         self._was_started = False
+        #: Exceptions that were there when the step began, and so do not end it.
+        self._errors_before: tuple[BaseException | None, ...] = ()
         self._gradients: GradientMonitor | None = None
         self._perturbations = 0
         # The framework's own dump must be set up before its runtime begins.
@@ -240,6 +247,7 @@ class Debugger:
             if problem:
                 raise DebuggerError(f"start(): {problem}")
         self._is_started = self._was_started = True
+        self._errors_before = (sys.exc_info()[1], _last_error())
         self.model = model
         if self._collects():
             self._collection().start(self._step, models, token_range=span, rank=rank_id)
@@ -255,6 +263,7 @@ class Debugger:
         if not self._is_started:
             logger.warning("stop() was called without start(): there is nothing to stop")
             return
+        self._note_error(sys.exc_info()[1])
         self._is_started = False
         if self._collects():
             self._collection().stop()
@@ -270,6 +279,7 @@ class Debugger:
         """
         if not self._was_started and self._configuration.level != "debug" and not self._guard.faults.has_any:
             raise DebuggerError("step() was called before any start()")
+        self._note_error(sys.exc_info()[1])
         self._is_started = False
         if self._collects():
             self._collection().stop()
@@ -392,9 +402,31 @@ class Debugger:
             self._collection_made = Collection(self._configuration, self._framework, self._guard)
         return self._collection_made
 
+    def _note_error(self, error: BaseException | None) -> None:
+        """Note that `error` ends the step that runs: it is handled as the step is stopped, or has ended the script."""
+        before, self._errors_before = self._errors_before, ()
+        if error is None or self._collection_made is None or not self._is_started:
+            return
+        if is_failure(error) and all(error is not earlier for earlier in before):
+            self._collection_made.note_error(error)
+
     def _at_exit(self) -> None:
         if self._collection_made is not None:
+            self._guard.enter("ending the collection", self._note_error, _last_error())
             self._guard.enter("ending the collection", self._collection_made.close)
+        if (error := _last_error()) is not None:
+            self._guard.enter("ending the collection", self.note_empty_run, error)
+
+    def note_empty_run(self, error: BaseException | None = None) -> None:
+        """Say and write that this run has collected nothing, where that is so; `error` has ended it."""
+        is_empty = self._collection_made is None or not self._collection_made.has_written
+        if is_empty and self._collects() and self._process == os.getpid() and not self._framework.is_helper():
+            logger.warning("%s", write_empty_run(self._configuration, self._began, error))
+
+
+def _last_error() -> BaseException | None:
+    """The last exception that nothing handled, which Python keeps when it ends a script."""
+    return getattr(sys, "last_value", None)
 
 
 _MAX_SEED = 2**32 - 1

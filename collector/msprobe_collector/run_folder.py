@@ -5,6 +5,8 @@ Where a process writes: `{dump_path}/step{n}/rank{r}`; while no rank is known `p
 
 from __future__ import annotations
 
+import itertools
+import json
 import logging
 import os
 from collections.abc import Sequence
@@ -12,8 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from msprobe_collector.configuration.configuration import Configuration, ConfigurationError, parse_number_ranges
+from msprobe_collector.dump_format.manifest import EMPTY_RUN_FILE
 from msprobe_collector.dump_format.values import counted
 from msprobe_collector.log import logger
+from msprobe_collector.recording.folders import dumps_before
+from msprobe_collector.recording.script import error_facts, script_facts, time_text
 
 _MOST_NAMED = 3
 
@@ -60,6 +65,26 @@ def closing_lines(configuration: Configuration, written: Written) -> list[str]:
         kept = _named(written.kept, root)
         lines.append(f"dumps of an earlier run are kept in {kept}; to check {root} is to check these too")
     return lines
+
+
+def write_empty_run(configuration: Configuration, began: float, error: BaseException | None) -> str:
+    """Write that the run which began at `began` has collected nothing; what to say of it and of earlier dumps.
+
+    Whoever judges the folder later then does not take the dump of an earlier run for one of this. Raises OSError.
+    """
+    root = configuration.dump_path
+    facts: dict[str, object] = {"time": time_text(began), "script": script_facts(root)}
+    if error is not None:
+        facts["ended_in"] = error_facts(error)
+    descriptor = os.open(root / EMPTY_RUN_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        json.dump(facts, file)
+    ended = "no step began" if error is None else f"the script ended in {type(error).__name__} before a step began"
+    earlier = [
+        f"; {folder.relative_to(root)} holds the dump of an earlier run, of {time_text(folder.stat().st_mtime)}"
+        for folder in itertools.islice(dumps_before(root, began), 1)
+    ]
+    return f"nothing was collected in {root}: {ended}{''.join(earlier)}"
 
 
 def _check(configuration: Configuration) -> str:

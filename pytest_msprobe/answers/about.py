@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
@@ -18,12 +17,12 @@ def about_of(path: Path, *, side: Literal["target", "golden"] = "target") -> Abo
     if manifest is None:
         return About(path=str(path), side=side)
     try:
-        command = read_manifest(manifest).script.get("command")
-        written = datetime.fromtimestamp(manifest.stat().st_mtime, timezone.utc)
-    except (OSError, DumpError):
+        facts = read_manifest(manifest)
+    except DumpError:
         return About(path=str(path), side=side)
+    command = facts.script.get("command")
     words = [str(word) for word in command] if isinstance(command, list) else []
-    return About(path=str(path), side=side, script=shlex.join(words), time=f"{written:%Y-%m-%d %H:%M}")
+    return About(path=str(path), side=side, script=shlex.join(words), time=facts.time[:16].replace("T", " "))
 
 
 def _first_manifest(path: Path) -> Path | None:

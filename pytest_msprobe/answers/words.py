@@ -181,7 +181,18 @@ _RIGHT: Mapping[str, Callable[[Measure], str]] = {
 # What is wrong.
 
 #: Findings that are about the whole run and not about an operation.
-_OF_RUN = ("setup", "manifest", "ended", "damaged", "incomplete", "unreadable", "limits", "cause not selected", "not judged", "run")
+_OF_RUN = (
+    "setup",
+    "manifest",
+    "ended",
+    "damaged",
+    "incomplete",
+    "unreadable",
+    "limits",
+    "cause not selected",
+    "not judged",
+    "run",
+)
 #: Kinds of values, before the operation that uses the value first.
 _OF_VALUES = {
     "batch": "the batch, in",
@@ -216,6 +227,8 @@ def name_of(finding: Finding) -> str:
     if finding.kind in _NAMES:
         return _NAMES[finding.kind](finding)
     place = finding.place
+    if place.names and "holds" in finding.figures:
+        return ", ".join(f"parameter {name} holds {finding.figures['holds']}" for name in place.names)
     if place.names:
         many = int(finding.figures.get("names", len(place.names)))
         more = ", ..." if many > len(place.names) else ""
@@ -291,7 +304,7 @@ _HOW = (
 
 def how_wrong(finding: Finding) -> str:
     """How wrong it is, in a few words: what the wrong elements have in common, else one figure; "" without any."""
-    if finding.kind in _OF_RUN:
+    if finding.kind in _OF_RUN or "holds" in finding.figures:
         return ""
     if finding.pattern:
         return finding.pattern
@@ -361,6 +374,7 @@ _WHY: Mapping[str, str] = {
     "not in this run": "they were not part of this run",
     "not read": "{reason}",
     "no tensors": "what the training computed is not in the dump: tested was {reason}",
+    "compiled": "calls inside of compiled code are not in the dump; to judge them, dump a run without torch.compile",
     "derivative": "its calls are judged, not whether they are the derivative; compare with a run without it",
     "uncomputed": "could not be computed again: {reason}",
     "not computed again": "the dumps hold no tensors, so it is not known whether an operation is wrong",

@@ -21,7 +21,12 @@ from pytest_msprobe.commands.common import check_place, stated_errors
 from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
 from pytest_msprobe.diagnose.planning import Step, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
-from pytest_msprobe.diagnose.setup import looks_wrong, set_up_differently, with_derivatives, with_suspicions
+from pytest_msprobe.diagnose.setup import (
+    looks_wrong,
+    set_up_differently,
+    with_derivatives,
+    with_suspicions,
+)
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.suites.registry import suite_class
 
@@ -101,10 +106,11 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Answer, int]
         answer = _with_own_file(answer, Path(folder), arguments)
         if golden is None:
             answer = with_derivatives(with_suspicions(answer, looks_wrong(target)), target)
+        answer = structs.replace(answer, about=_about(target, golden))
         if arguments.page is not None:
-            _write_page(arguments.page, ran, talk)
+            _write_page(arguments.page, ran, answer, talk)
     code = next((INTERRUPTED for each in ran if each.code == INTERRUPTED), answer.exit_code)
-    return structs.replace(answer, about=_about(target, golden)), code
+    return answer, code
 
 
 def _unreadable(path: str, why: str) -> Finding:
@@ -187,11 +193,11 @@ def _what_to_do(target: Holding, golden: Holding | None) -> tuple[NextStep, ...]
     return (NextStep("collect"),)
 
 
-def _write_page(page: Path, ran: list[Ran], talk: TextIO) -> None:
+def _write_page(page: Path, ran: list[Ran], answer: Answer, talk: TextIO) -> None:
     first = chosen(ran)
     sources = [each.rows for each in (first, *(each for each in ran if each is not first)) if each.rows is not None]
     with stated_errors():
-        write_page(page, sources, suite_class)
+        write_page(page, sources, suite_class, answer)
     talk.write(f"page: {page}\n")
 
 

@@ -150,6 +150,11 @@ def look_at(path: Path) -> Holding:
         _look_at_file(found)
         return found
     folder = look_through(path)
+    if folder.empty_run is not None:
+        earlier = folder.empty_run.earlier
+        named = f"; to judge an earlier dump, name it: {earlier.parent}" if earlier is not None else ""
+        found.why_nothing = f"{folder.empty_run}{named}"
+        return found
     for dump in folder.dumps:
         if dump.name not in FILES:
             _read(found, dump)
@@ -202,6 +207,7 @@ def _look_at_file(found: Holding) -> None:
     elif found.path.name in FILES:
         found.others = {entry.name: [found.path] for entry in SUITES.values() if found.path.name in entry.files}
     else:
+        found.has_manifest = found.path.with_name(MANIFEST).is_file()
         _read(found, found.path)
         if found.unreadable:
             found.why_nothing, found.is_usable = found.unreadable[found.path], False

@@ -37,7 +37,8 @@ def facts(manifest: Manifest) -> list[str]:
         found.append(f"variables: {_listed(manifest.environment, '=')}")
     command = manifest.script.get("command")
     if isinstance(command, list):
-        found.append(f"command: {cut(' '.join(str(part) for part in command[:40]), 200)}")
+        begun = f", at {cut(manifest.time)}" if manifest.time else ""
+        found.append(f"command: {cut(' '.join(str(part) for part in command[:40]), 200)}{begun}")
     git = manifest.script.get("git")
     if isinstance(git, dict) and isinstance(git.get("revision"), str):
         found.append(f"git: {cut(git['revision'], 40)} {shown(git.get('branch', ''))}".rstrip())
@@ -90,6 +91,32 @@ def dropout_rates(layer: LayerFacts) -> list[float]:
     """Probabilities with which a layer drops."""
     values = [value for key, value in layer.settings.items() if is_dropout(key, layer)]
     return [float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+
+
+#: Classes of layers that compute otherwise in training mode, for manifests that do not tell.
+_WITH_MODES = ("BatchNorm", "RReLU")
+
+
+def layers_with_modes(model: ModelFacts) -> list[LayerFacts]:
+    """The layers that compute otherwise in training mode.
+
+    They drop, or ask for the mode. What a layer asks it for is known where it, or a layer directly inside it, can drop.
+    """
+    rates = {layer.path: dropout_rates(layer) for layer in model.layers}
+    inside: dict[str, list[float]] = {path: list(own) for path, own in rates.items()}
+    for path, own in rates.items():
+        if path:
+            inside.setdefault(path.rpartition(".")[0], []).extend(own)
+    return [layer for layer in model.layers if _has_modes(layer, rates[layer.path], inside[layer.path])]
+
+
+def _has_modes(layer: LayerFacts, rates: list[float], rates_inside: list[float]) -> bool:
+    is_fixed = "use_batch_statistics" in layer.settings or layer.settings.get("track_running_stats") is False
+    if is_fixed or rates_inside:
+        return any(rate > 0 for rate in rates)
+    if layer.reads_mode is None:
+        return any(kind in layer.kind for kind in _WITH_MODES)
+    return layer.reads_mode
 
 
 def _optimizer(optimizer: OptimizerFacts) -> Iterator[str]:
@@ -148,7 +175,7 @@ def _modes(manifest: Manifest) -> Iterator[str]:
         if drops:
             state, whole = ("in eval", "trains") if root.is_training else ("active", "is in eval")
             yield f"dropout is {state} in {counted(len(drops), nouns)} while the model {whole}: {names(drops)}"
-        elif not root.is_training and manifest.optimizers and not other:
+        elif not root.is_training and manifest.optimizers and not other and layers_with_modes(model):
             yield f"model {last_name(model.kind)} is in eval while an optimizer trains it"
 
 

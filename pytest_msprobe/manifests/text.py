@@ -118,7 +118,8 @@ def told_of_one(path: Path) -> tuple[list[str], int]:
             problems.append(printable(str(error)))
             continue
         shown = shown or facts(manifest)
-        for line in suspicions(manifest):
+        ended = [] if manifest.ended_in is None else [f"the step ended in {manifest.ended_in}"]
+        for line in (*ended, *suspicions(manifest)):
             wrong.setdefault(line, []).append(one)
     lines = [*problems]
     if len(found) > 1:

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from msprobe_collector.dump_format.manifest import StepError
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.answers import About, Answer, Finding, Gap, Place, RunFacts, RunRows, with_findings, with_open
 from pytest_msprobe.answers.about import about_of
 from pytest_msprobe.answers.file import check_replaceable, write_answer
 from pytest_msprobe.run.settings import Settings
+from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteReport
 from pytest_msprobe.support import place_of
 from pytest_msprobe.verdicts import RowCounts
@@ -108,7 +110,7 @@ class RunAnswering:
         *,
         fault: str,
         known: frozenset[str],
-        damage: Iterable[str],
+        unjudged: Unjudged | None,
         is_judged: bool,
         missing: int,
     ) -> Answer:
@@ -118,7 +120,7 @@ class RunAnswering:
             report: of the suite.
             fault: why the run is no success although no item failed; "" where it is, or where a baseline knows it.
             known: what a baseline knows of the run as a whole.
-            damage: what of the dumps is not whole, one line each.
+            unjudged: what was given and is not judged.
             is_judged: False where the verdicts are none on what was to be tested.
             missing: items that did not run.
         """
@@ -128,7 +130,13 @@ class RunAnswering:
             untested = report.untested()
             gaps = [Gap(kind="untested", reason=untested)] if untested else []
             answer = with_open(structs.replace(answer, outcome="nothing judged"), gaps)
-        findings = [_of_run("damaged", line) for line in (*_lines_of(self._unread), *damage)]
+        findings = [_of_run("damaged", line) for line in _lines_of(self._unread)]
+        if unjudged is not None:
+            findings += [_ended(error) for _, error in unjudged.ended]
+            findings += [_of_run("damaged", line) for line in (*unjudged.lost(), *unjudged.damage)]
+            compiled = dict.fromkeys(str(code) for codes in unjudged.compiled.values() for code in codes)
+            gaps = [Gap(kind="compiled", what=", ".join(compiled), count=len(compiled))] if compiled else []
+            answer = with_open(answer, gaps)
         if fault and not answer.findings:
             findings.append(_of_run("incomplete", fault))
         answer = with_findings(answer, findings)
@@ -178,6 +186,12 @@ def _lines_of(unread: dict[str, str]) -> list[str]:
 def _of_run(kind: str, detail: str) -> Finding:
     """A finding that is about the run as a whole."""
     return Finding(kind=kind, confidence="proved", place=Place(record="", operation=""), detail=printable(detail))
+
+
+def _ended(error: StepError) -> Finding:
+    """A step that ended in an exception."""
+    place = Place(record="", operation=error.kind, source=error.place)
+    return Finding(kind="ended", confidence="proved", place=place, detail=error.message)
 
 
 def _shown(config: pytest.Config, settings: Settings) -> str:

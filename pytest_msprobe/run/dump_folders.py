@@ -13,6 +13,7 @@ import pytest
 
 from msprobe_collector.dump_format.dump import RANK, STEP, natural
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, is_of_kernel_dump
+from msprobe_collector.dump_format.manifest import EmptyRun, empty_run_of
 from pytest_msprobe.suites.registry import FILES
 
 _DUMP = "dump.json"
@@ -32,6 +33,7 @@ class DumpFolder:
         debug, gradients, kernels: the first file of each kind that is no API dump; None for none.
         unreadable: the first folder that cannot be looked into, and why; "" for none.
         holds_python: whether there are Python files, which may be tests.
+        empty_run: the last run that was to collect here, where it has collected nothing; None otherwise.
     """
 
     path: Path
@@ -42,6 +44,7 @@ class DumpFolder:
     kernels: Path | None = None
     unreadable: str = ""
     holds_python: bool = False
+    empty_run: EmptyRun | None = None
 
     def others(self) -> Iterator[str]:
         """A line on each kind of file that is there and belongs to another run, or to none."""
@@ -55,7 +58,7 @@ class DumpFolder:
 
 def look_through(path: Path, skipped: Sequence[str] = ()) -> DumpFolder:
     """What the folder at `path` holds, without folders whose names fit one of the patterns `skipped`."""
-    found = DumpFolder(path)
+    found = DumpFolder(path, empty_run=empty_run_of(path))
     numbered: list[Path] = []
     others: list[Path] = []
 
@@ -106,6 +109,8 @@ def _family(name: str) -> re.Pattern[str] | None:
 
 def why_no_dump(found: DumpFolder) -> str:
     """Why a folder without a dump.json cannot be judged, and what to do."""
+    if found.empty_run is not None:
+        return str(found.empty_run)
     if found.gradients is not None:
         return f"holds gradients and no dump.json; judge them with --msprobe-gradients={found.path}"
     if found.debug is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from msprobe_collector.dump_format.values import counted, printable
-from pytest_msprobe.answers import EXIT_CODES, Answer, Outcome
+from pytest_msprobe.answers import EXIT_CODES, Answer, Outcome, RunFacts
 from pytest_msprobe.answers.words import lines as lines_of, sentence_of
 from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
@@ -98,16 +98,18 @@ class RunPage:
                 self._folder.cleanup()
 
 
-def started_as(config: pytest.Config, limits: Mapping[str, float]) -> dict[str, object]:
+def started_as(config: pytest.Config, facts: RunFacts) -> dict[str, object]:
     """Command line, folder and version of the run, and the limits of its standard.
+
+    The command line is without files that the run writes, and without options that only change what it prints.
 
     Stored in the first row so that the page can print a command that repeats records.
     """
     return {
-        "arguments": [str(argument) for argument in config.invocation_params.args],
+        "arguments": list(facts.command()[1:]),
         "folder": str(config.invocation_params.dir),
         "version": version_of("pytest-msprobe"),
-        "limits": dict(limits),
+        "limits": dict(facts.limits),
     }
 
 
@@ -409,7 +411,7 @@ class ReportPlugin:
             self._report,
             fault=self._known.unknown_fault(self._report),
             known=self._known.known_of_run,
-            damage=[line.strip() for line in self._gaps()[1:]],
+            unjudged=self._unjudged,
             is_judged=bool(self._tally.judged) and not self._report.untested(),
             missing=self._missing(session),
         )
@@ -462,7 +464,9 @@ class ReportPlugin:
                 return
             self._lines = self._lines or JsonLines(self._jsonl_path, appends=self._appends)
             if not self._names_its_start and row.run is None:
-                row = replace(row, run={**started_as(self._config, self._suite.limits()), "header": self._header()})
+                row = replace(
+                    row, run={**started_as(self._config, self.answering.rows.facts), "header": self._header()}
+                )
                 self._names_its_start = True
             self._lines.write(name, row)
         except OSError as error:

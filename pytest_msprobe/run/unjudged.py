@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import pytest
 
+from msprobe_collector.dump_format.manifest import CompiledCode, StepError
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.run.dump_folders import DumpFolder
 from pytest_msprobe.run.settings import Settings, known_keys, near_key, path_of
@@ -29,20 +31,46 @@ class Unjudged:
     @cached_property
     def gaps(self) -> list[str]:
         """What is missing of the dumps, one line each: a run with one is no success."""
+        ended = (f"{path}: the step ended in {error}: what would follow it is missing" for path, error in self.ended)
+        return [*self.damage, *ended]
+
+    @cached_property
+    def damage(self) -> list[str]:
+        """What of the dumps is not whole, one line each."""
         found = [
             f"{path}: holds no dump.json, and folders beside it do; dump it again, or name only those that have one"
             for folder in self._folders
             for path in folder.without_dump
+        ]
+        found += [
+            f"{folder.path}: {folder.empty_run}; what lies there is of an earlier run"
+            for folder in self._folders
+            if folder.empty_run is not None
         ]
         for dump in self._suite.dumps():
             found += dump.damage()
         return list(dict.fromkeys(found))
 
     @cached_property
+    def compiled(self) -> dict[Path, tuple[CompiledCode, ...]]:
+        """Functions and layers that ran as compiled code, by the dump.json of the step."""
+        return {dump.path: dump.compiled for dump in self._suite.dumps() if dump.compiled}
+
+    @cached_property
+    def ended(self) -> list[tuple[Path, StepError]]:
+        """The exceptions that ended steps, with the dump.json of each step."""
+        return [(dump.path, dump.ended_in) for dump in self._suite.dumps() if dump.ended_in is not None]
+
+    @cached_property
     def notes(self) -> list[str]:
         """What belongs to another run, or takes no part, one line each."""
         found = [line for folder in self._folders for line in folder.others()]
         found += [dump.lost for dump in self._suite.dumps() if dump.lost]
+        found += [
+            f"{path}: calls inside of compiled code are not in the dump: {', '.join(map(str, compiled))}; to judge "
+            "them, dump a run without torch.compile"
+            for path, compiled in self.compiled.items()
+        ]
         found += self._unasked()
         found += _variables()
         found += self._hooks()
@@ -55,7 +83,7 @@ class Unjudged:
 
     def fault(self) -> Iterator[str]:
         """Why the run is no success, as lines; none without a gap, and where nothing is run."""
-        gaps = [*self._lost(), *self.gaps]
+        gaps = [*self.lost(), *self.gaps]
         if gaps and not self._config.option.collectonly:
             yield "not everything that was given could be judged, so this run is not a success:"
             yield from (f"  {line}" for line in _first(gaps))
@@ -76,7 +104,7 @@ class Unjudged:
                     f"holds tests; to judge dumps there, name them with --msprobe-dump=PATH"
                 )
 
-    def _lost(self) -> Iterator[str]:
+    def lost(self) -> Iterator[str]:
         """Dumps that were given and that pytest was told not to collect."""
         left = dict.fromkeys(path_of(self._config, argument) for argument in self._config.args)
         for root in self._suite.roots:

@@ -379,6 +379,8 @@ def assert_told(run: Run) -> None:
         # With --lf the first origin of NaN may not be an item of this run.
         files = {node_id.partition("::")[0] for node_id in run.by_id}
         assert not finding["id"] or finding["id"].partition("::")[0] in files
+        if finding["id"] in run.by_id:
+            assert run.by_id[finding["id"]]["outcome"] == "failed", "the item of a cause fails"
     if skipped := [row for row in run.rows if row["status"] == "skip"]:
         assert answer["open"] or answer["suite"] == "overflow", skipped
     is_accepted = answer["outcome"] == "nothing judged" and run.exit_code == 0  # by --msprobe-allow-empty

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from optimizer_wrapper import WrappingOptimizer
+from optimizer_wrapper import RenamedWrapper, WrappingOptimizer
 from torch import nn
 
 from msprobe_collector.dump_format.manifest import Manifest, read_manifest
@@ -122,13 +122,14 @@ def test_the_state_is_that_at_the_beginning_of_the_step(make_debugger: Any, mani
 
 
 @pytest.mark.parametrize("sees_wrapper", [False, True], ids=["inner", "wrapper"])
+@pytest.mark.parametrize("kind", [WrappingOptimizer, RenamedWrapper])
 def test_of_a_wrapper_that_ran_no_constructor_it_is_the_optimizer_inside(
-    make_debugger: Any, manifest: Any, sees_wrapper: bool
+    make_debugger: Any, manifest: Any, sees_wrapper: bool, kind: type[WrappingOptimizer]
 ) -> None:
     """As with accelerate and the trainers that use it; a scheduler may have been made with either of them."""
     model = network()
     inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    wrapper = WrappingOptimizer(inner)
+    wrapper = kind(inner)
     scheduler = torch.optim.lr_scheduler.StepLR(inner, 1)
     scheduler.optimizer = wrapper if sees_wrapper else inner
     debugger = make_debugger(level="mix")
@@ -141,6 +142,61 @@ def test_of_a_wrapper_that_ran_no_constructor_it_is_the_optimizer_inside(
     assert (first.kind, first.state) == ("torch.optim.adamw.AdamW", {})
     assert [one.kind for one in second.schedulers] == ["torch.optim.lr_scheduler.StepLR"]
     assert sorted(second.state) == ["exp_avg", "exp_avg_sq", "step"]
+
+
+class Halved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return half(self.inner(value))
+
+
+def half(value: torch.Tensor) -> torch.Tensor:
+    return value * 0.5
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", ["model", "in place", "layer", "function"])
+def test_compiled_code_is_named(make_debugger: Any, manifest: Any, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    torch.compiler.reset()
+    model: Any = nn.Sequential(nn.Linear(4, 4), Halved())
+    if what == "model":
+        model = torch.compile(model, backend="aot_eager")
+    elif what == "in place":
+        model[1].compile(backend="aot_eager")
+    elif what == "layer":
+        model[1] = torch.compile(model[1], backend="aot_eager")
+    else:
+        monkeypatch.setattr(sys.modules[__name__], "half", torch.compile(half, backend="aot_eager"))
+    with make_debugger(level="mix").collect(model):
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+    found = manifest(0)
+    (code,) = found.compiled
+    name, path = {"model": ("Sequential", ""), "function": ("half", None)}.get(what, ("Halved", "1"))
+    assert (code.name, code.path) == (name, path)
+    function = {"model": nn.Sequential.forward, "function": half}.get(what, Halved.forward)
+    code_of = getattr(function, "__wrapped__", function).__code__
+    assert (code.file, code.line) == (code_of.co_filename, code_of.co_firstlineno)
+    names = ["0.weight", "0.bias", "1.inner.weight", "1.inner.bias"]
+    assert list(found.parameters) == names, "a compiled layer has the names of the one that is compiled"
+
+
+def test_whether_layers_ask_for_the_mode_is_told(make_debugger: Any, manifest: Any) -> None:
+    class Indirect(nn.Module):
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            return self.helped(value)
+
+        def helped(self, value: torch.Tensor) -> torch.Tensor:
+            return value * 2 if self.training else value
+
+    layers = nn.ModuleList([nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), Indirect(), nn.GELU()])
+    with make_debugger(level="mix").collect(nn.Sequential(*layers)):
+        layers[0](torch.ones(2, 4))
+    (model,) = manifest(0).models
+    assert [layer.reads_mode for layer in model.layers] == [False, False, True, True, True, False]
 
 
 def test_tied_frozen_and_lazy_parameters_are_told(make_debugger: Any, manifest: Any) -> None:

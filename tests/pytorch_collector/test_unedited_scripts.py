@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from msprobe_collector.__main__ import main
+from msprobe_collector.dump_format.manifest import empty_run_of, read_manifest
 from msprobe_collector.pytorch.unedited_scripts import MOST_STEPS_OF_ONE, StepFinder
 
 
@@ -175,10 +177,82 @@ def test_a_module_is_ended_behind_the_last_step(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_collected_is_said(tmp_path: Path) -> None:
-    (tmp_path / "no_training.py").write_text("import torch\ntorch.nn.Linear(2, 2)(torch.ones(2))\n")
-    done = collect(tmp_path, "no_training.py")
+    (tmp_path / "no_module.py").write_text("import torch\ntorch.tanh(torch.ones(2))\n")
+    done = collect(tmp_path, "no_module.py")
     assert done.returncode == 1
-    assert "nothing was collected: no_training.py called no Module" in done.stderr
+    assert "nothing was collected: no_module.py called no Module" in done.stderr
+
+
+def test_the_dump_of_an_earlier_run_is_not_that_of_a_run_that_collects_nothing(tmp_path: Path) -> None:
+    assert collect(tmp_path, "train.py", "1").returncode == 3
+    root = tmp_path / "msprobe_dump"
+    assert empty_run_of(root) is None
+    (tmp_path / "broken.py").write_text("import torch\nimport not_there\n")
+    done = collect(tmp_path, "broken.py")
+    assert done.returncode == 1
+    line = done.stderr.splitlines()[-1]
+    assert "ModuleNotFoundError" in line
+    year = str(datetime.now(timezone.utc).year)
+    assert f"step0/proc0 holds the dump of an earlier run, of {year}" in line
+    empty = empty_run_of(root)
+    assert empty is not None
+    assert (empty.command, empty.earlier) == ("broken.py", root / "step0" / "proc0" / "dump.json")
+    assert empty.ended_in is not None
+    assert (empty.ended_in.kind, empty.ended_in.place) == ("ModuleNotFoundError", "broken.py:2")
+    assert collect(tmp_path, "train.py", "1").returncode == 3
+    assert empty_run_of(root) is None, "the run after it has collected a step"
+
+
+class Coder(nn.Module):
+    """An encoder and a decoder, of which the second alone is called by the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, code: torch.Tensor) -> torch.Tensor:
+        return functional.gelu(self.decoder(code))
+
+    @torch.no_grad()
+    def generate(self, inputs: torch.Tensor) -> torch.Tensor:
+        code = self.encoder(inputs)
+        for _ in range(3):
+            code = self.encoder(self(code))
+        return code
+
+
+def test_a_script_that_trains_nothing_has_its_first_forward_collected(
+    make_debugger: Any, records: Any, tmp_path: Path
+) -> None:
+    gc.collect()
+    torch.manual_seed(0)
+    model, inputs = Coder(), torch.randn(2, 3)
+    alone = model.generate(inputs)
+    finder = StepFinder(make_debugger(level="mix", common={"step": [0]}))
+    finder.install()
+    assert torch.equal(model.generate(inputs), alone)
+    finder.uninstall()
+    names = [name for name in records(0) if name.startswith("Functional")]
+    assert names == ["Functional.linear.0.forward", "Functional.linear.1.forward", "Functional.gelu.0.forward"]
+    assert nn.Module.__call__.__qualname__ == "Module._wrapped_call_impl", "a wrapper was left behind"
+
+
+def test_a_training_behind_an_evaluation_takes_its_place(make_debugger: Any, records: Any, tmp_path: Path) -> None:
+    gc.collect()
+    model, inputs = Coder(), torch.randn(2, 3)
+    finder = StepFinder(make_debugger(level="mix", common={"step": [0]}))
+    finder.install()
+    model.generate(inputs)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.no_grad():
+        model(torch.randn(2, 4))
+    model(torch.randn(5, 4)).square().mean().backward()
+    optimizer.step()
+    finder.uninstall()
+    assert "Optimizer.SGD.0.forward" in records(0)
+    assert not any(name.startswith("Module.encoder") for name in records(0))
+    manifest = read_manifest(tmp_path / "dump" / "step0" / "proc0" / "run.json")
+    assert [one.shape for one in (manifest.batches or ((),))[0]] == [(5, 4)], "the call that began the step has a batch"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from msprobe_collector.dump_format.manifest import CompiledCode, StepError, gaps_beside
 from msprobe_collector.dump_format.records import (
     BackwardRecord,
     Direction,
@@ -204,6 +205,12 @@ def own_frames(frames: Sequence[Frame]) -> list[Frame]:
     return [frame for frame in frames if frame.file and not _FRAMEWORK.search(frame.file)]
 
 
+def script_frame(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost of `frames`, the innermost first, that is the script's, and no framework's or package's."""
+    site = _call_site(own_frames(frames))
+    return site.script if isinstance(site, CallSite) else site
+
+
 def frame_text(frame: Frame) -> str:
     """A frame as stack.json writes it; one that was read without a file, as it stood there."""
     if not frame.file:
@@ -312,6 +319,7 @@ TASKS = frozenset(
 FRAMEWORKS = frozenset({"mindspore", "mindtorch", "pytorch"})
 _SHAPE = re.compile(rb'"shape"\s*:\s*\[([^\]]*)\]')
 _NUMBER = re.compile(rb"\d{1,15}")
+_TENSOR_TYPE = re.compile(rb'"type"\s*:\s*"(torch|mindspore)\.')
 _HALF = re.compile(rb'"dtype"\s*:\s*"(?:torch\.)?b?float16"', re.IGNORECASE)
 _SKETCHED = re.compile(rb'"%s"\s*:\s*(?:\{\s*"row"\s*:\s*)?(\d{1,15})' % SKETCH.encode())
 _RECOMPUTED = re.compile(rb'"%s"\s*:\s*\{[^{}]*"%s"' % (RECOMPUTED.encode(), DIFFERS.encode()))
@@ -334,7 +342,7 @@ class Dump:
     Attributes:
         path: the file.
         task: `statistics`, `tensor`, ... as recorded.
-        framework: `mindspore`, `mindtorch` or `pytorch`; `mindspore` when the dump does not say.
+        framework: `mindspore`, `mindtorch` or `pytorch`; where the header does not say, that of the first tensor.
         level: `L0`, `L1`, `mix`, ..., or None when the dump does not say.
         problem: one line on what the file lacks, as after a killed training; "" when it is whole.
         lost: one line where the file names tensor files and there is not one of them; "" otherwise. Such a dump is read
@@ -355,7 +363,7 @@ class Dump:
         text = _read(path)
         content, self.problem = _parse(text, path)
         self.task = _one_of(content.task, TASKS, "task", path)
-        self.framework = _one_of(content.framework or "mindspore", FRAMEWORKS, "framework", path)
+        self.framework = _one_of(content.framework or _framework_of_values(text), FRAMEWORKS, "framework", path)
         self.level = content.level
         self.ranks = content.ranks
         self._dump_data_dir = content.dump_data_dir
@@ -444,6 +452,20 @@ class Dump:
         found = (self.problem, self._parents_and_problem[1], stacks, self._sketch_damage())
         return [printable(problem) for problem in found if problem]
 
+    @property
+    def ended_in(self) -> StepError | None:
+        """The exception that ended the step, as run.json says; None where it says of none."""
+        return self._gaps[1]
+
+    @property
+    def compiled(self) -> tuple[CompiledCode, ...]:
+        """What ran as compiled code, as run.json says, so that calls inside it are not in the dump."""
+        return self._gaps[0]
+
+    @cached_property
+    def _gaps(self) -> tuple[tuple[CompiledCode, ...], StepError | None]:
+        return gaps_beside(self.path)
+
     @cached_property
     def sketches(self) -> SketchFile:
         """The side file with the sketches of the dump.
@@ -516,6 +538,12 @@ def _without_files(encoded: Any) -> Any:
     if isinstance(encoded, dict):
         return {key: _without_files(item) for key, item in encoded.items() if key != DATA_NAME}
     return encoded
+
+
+def _framework_of_values(text: bytes) -> str:
+    """Return the framework whose type the first tensor of a dump has; MindSpore without one, as older dumps were."""
+    found = _TENSOR_TYPE.search(text)
+    return "pytorch" if found is not None and found[1] == b"torch" else "mindspore"
 
 
 def _read(path: Path) -> bytes:

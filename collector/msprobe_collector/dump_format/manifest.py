@@ -6,17 +6,20 @@ Sections that are missing, or are not what they should be, are empty; what is no
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from msprobe_collector.dump_format.values import DumpError, quote_nonfinite
+from msprobe_collector.dump_format.values import DumpError, printable, quote_nonfinite
 from msprobe_collector.dump_format.yaml_files import read_plain
 
 MANIFEST_FILE = "run.json"
+#: In the root of dumps: of the last run, where it has collected nothing.
+EMPTY_RUN_FILE = "nothing_collected.json"
 #: A model of 10,000 layers with Adam has 10 MB.
 _MOST_BYTES = 1 << 27
 
@@ -62,12 +65,21 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
-    """A Module or Cell: path in its model, class, whether it trains, and its settings (`p`, `eps`, `num_heads`)."""
+    """A Module or Cell.
+
+    Attributes:
+        path: in its model.
+        kind: its class.
+        is_training: whether it is in training mode.
+        settings: `p`, `eps`, `num_heads`.
+        reads_mode: whether its code asks for that mode; None where that is not known.
+    """
 
     path: str
     kind: str
     is_training: bool | None
     settings: Mapping[str, object]
+    reads_mode: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +119,82 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class StepError:
+    """An exception that ended a step: its class, what it says, and the line of the script; 0 and "" where unknown."""
+
+    kind: str
+    message: str
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        """Name of the file and line, such as `train.py:14`; "" where it is not known."""
+        return f"{os.path.basename(self.file)}:{self.line}" if self.file else ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}{', ' if self.file else ''}{self.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCode:
+    """A function or layer that ran as compiled code: calls inside it are not in the dump.
+
+    Attributes:
+        name: of the function, or of the class of the layer.
+        path: of the layer in its model, "" of the model; None of a function.
+        file, line: where its code begins; "" and 0 of a function that is not written in Python.
+    """
+
+    name: str
+    path: str | None
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        name = f"{self.path} ({self.name})" if self.path else self.name
+        return f"{name}, {os.path.basename(self.file)}:{self.line}" if self.file else name
+
+    def holds(self, api: str, functions: Collection[str], layers: Collection[str]) -> bool:
+        """Return whether a call of another run stands in it: scripts and lines may differ, names do not.
+
+        Args:
+            api: what is called.
+            functions: names of the functions of the script that led to the call.
+            layers: paths of the layers that the call ran in.
+        """
+        if self.path is None:
+            return self.name in functions if self.file else self.name == api
+        if not self.path:
+            return bool(layers) or "forward" in functions
+        return any(f"{layer}.".startswith(f"{self.path}.") for layer in layers)
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyRun:
+    """A run that has collected nothing: when it began, its command line, and the exception that it ended in.
+
+    Attributes:
+        earlier: the first dump of an earlier run in the same folder; None without one.
+    """
+
+    time: str
+    command: str
+    ended_in: StepError | None
+    earlier: Path | None
+
+    def __str__(self) -> str:
+        ended = f" and ended in {self.ended_in}" if self.ended_in is not None else ""
+        return f"the last run collected nothing{ended} ({self.command}, {self.time})"
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What a run is made of.
 
     Attributes:
         framework: as in dump.json.
+        time: when the step began, as ISO 8601 writes it; "" where it is not known.
         versions: of the framework and packages, by name.
         device: what computes.
         environment: variables that change numbers and were set.
@@ -122,9 +205,12 @@ class Manifest:
         optimizers: those of the process.
         step: number, `forwards` of the model, `random`, `loss_scale`, `autocast`.
         batches: tensors of each forward of the model; None where no model was seen to run.
+        compiled: what ran as compiled code in the step.
+        ended_in: the exception that ended the step before its end; None where none is known.
     """
 
     framework: str = ""
+    time: str = ""
     versions: Mapping[str, object] = field(default_factory=dict)
     device: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, object] = field(default_factory=dict)
@@ -135,12 +221,19 @@ class Manifest:
     optimizers: tuple[OptimizerFacts, ...] = ()
     step: Mapping[str, object] = field(default_factory=dict)
     batches: tuple[tuple[TensorFacts, ...], ...] | None = None
+    compiled: tuple[CompiledCode, ...] = ()
+    ended_in: StepError | None = None
 
     @property
     def number(self) -> int | None:
         """Number of the step."""
         number = self.step.get("number")
         return number if type(number) is int else None
+
+    @property
+    def command(self) -> str:
+        """The command line of the script; "" where it is not known."""
+        return _command(self.script)
 
     @property
     def parameters(self) -> dict[str, TensorFacts]:
@@ -157,6 +250,20 @@ def manifest_beside(dump_path: Path) -> tuple[Manifest | None, str]:
         return read_manifest(path), ""
     except DumpError as error:
         return None, str(error)
+
+
+def gaps_beside(dump_path: Path) -> tuple[tuple[CompiledCode, ...], StepError | None]:
+    """Return what is not in a dump.json: code that ran compiled, and what followed the exception that ended the step.
+
+    A manifest that says of neither is not decoded: a run of 1,000 ranks has as many.
+    """
+    try:
+        text = read_plain(dump_path.parent / MANIFEST_FILE, most_bytes=_MOST_BYTES)
+    except OSError:
+        return (), None
+    has_gaps = b'"ended_in"' in text or b'"compiled"' in text
+    manifest = manifest_beside(dump_path)[0] if has_gaps else None
+    return (manifest.compiled, manifest.ended_in) if manifest is not None else ((), None)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -181,12 +288,60 @@ def read_manifest(path: Path) -> Manifest:
     }
     return Manifest(
         framework=_text(decoded.get("framework")),
+        time=printable(_text(decoded.get("time"))),
         **sections,
         models=tuple(_model(one) for one in _sequence(decoded.get("models"))),
         optimizers=tuple(_optimizer(one) for one in _sequence(decoded.get("optimizers"))),
         step={key: value for key, value in step.items() if key != "batches"},
         batches=tuple(_tensors(one) for one in batches) if isinstance(batches, list) and batches else None,
+        compiled=tuple(_compiled(entry) for entry in map(_mapping, _sequence(decoded.get("compiled")))),
+        ended_in=_error(decoded.get("ended_in")),
     )
+
+
+def _compiled(entry: Mapping[str, object]) -> CompiledCode:
+    name, file = (printable(_text(entry.get(key))) for key in ("name", "file"))
+    path = entry.get("path")
+    return CompiledCode(
+        name or "a function",
+        printable(path) if isinstance(path, str) else None,
+        file,
+        _whole(entry.get("line")),
+    )
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int else 0
+
+
+def _error(encoded: object) -> StepError | None:
+    entry = _mapping(encoded)
+    kind = printable(_text(entry.get("type")))
+    if not kind:
+        return None
+    message, file = printable(_text(entry.get("message"))), printable(_text(entry.get("file")))
+    return StepError(kind, message, file, _whole(entry.get("line")))
+
+
+def empty_run_of(root: Path) -> EmptyRun | None:
+    """Return the last run that was to collect in `root`, where it has collected nothing: all dumps there are older."""
+    try:
+        decoded = _mapping(msgspec.json.decode(read_plain(root / EMPTY_RUN_FILE, most_bytes=_MOST_BYTES)))
+        began = datetime.fromisoformat(_text(decoded.get("time"))).timestamp()
+        dumps = sorted(root.glob("step*/*/dump.json"))
+        is_empty = all(dump.stat().st_mtime < began for dump in dumps)
+    except (OSError, msgspec.DecodeError, RecursionError, ValueError, OverflowError):
+        return None
+    if not is_empty:
+        return None
+    command = _command(_mapping(decoded.get("script")))
+    time = printable(_text(decoded.get("time")))
+    return EmptyRun(time, command, _error(decoded.get("ended_in")), next(iter(dumps), None))
+
+
+def _command(script: Mapping[str, object]) -> str:
+    words = (word for word in _sequence(script.get("command")) if isinstance(word, str))
+    return printable(" ".join(words))
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -210,13 +365,14 @@ def _model(encoded: object) -> ModelFacts:
     entry = _mapping(encoded)
     layers = []
     for one in map(_mapping, _sequence(entry.get("modules"))):
-        training = one.get("training")
+        training, mode = one.get("training"), one.get("reads_mode")
         layers.append(
             LayerFacts(
                 _text(one.get("path")),
                 _text(one.get("class")),
                 training if isinstance(training, bool) else None,
                 _mapping(one.get("settings")),
+                mode if isinstance(mode, bool) else None,
             )
         )
     parameters, buffers = _tensors(entry.get("parameters")), _tensors(entry.get("buffers"))

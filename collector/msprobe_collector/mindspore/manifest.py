@@ -17,7 +17,14 @@ from mindspore.experimental.optim.lr_scheduler import LRScheduler
 from msprobe_collector.dump_format.writing.encoding import fingerprint_of
 from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings, number_of
 from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
-from msprobe_collector.recording.manifest import ProcessObjects, RunFacts, class_of, layer_settings, python_state
+from msprobe_collector.recording.manifest import (
+    ProcessObjects,
+    RunFacts,
+    class_of,
+    layer_settings,
+    python_state,
+    reads_mode,
+)
 from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, plain
 
 #: Of the context what changes numbers, by MindSpore's name. One that a version does not have is left out.
@@ -86,6 +93,7 @@ class MindSporeFacts(RunFacts):
                         "path": path,
                         "class": type(cell).__name__,
                         "training": bool(cell.training),
+                        "reads_mode": reads_mode(cell, nn.Cell, "construct"),
                         "settings": _settings_of(cell),
                     }
                     for path, cell in model.cells_and_names()

@@ -13,6 +13,7 @@ from msprobe_collector.pytorch.communication import CommunicationWaits, PeerOper
 from msprobe_collector.pytorch.gradients import GradientTap
 from msprobe_collector.pytorch.installation import ApiInstallation
 from msprobe_collector.pytorch.optimizers import OptimizerSteps
+from msprobe_collector.pytorch.parameter_names import inside_compiled
 from msprobe_collector.pytorch.pipelines import PipelineStages
 from msprobe_collector.pytorch.provenance import TensorProvenances
 from msprobe_collector.pytorch.reduced_gradients import ReducedGradients
@@ -29,6 +30,10 @@ class ModuleObserver(LayerObserver):
     sees_inside_calls = False
     layers_of = staticmethod(named_modules)
     parameters_of = staticmethod(own_parameters)
+
+    def class_name(self, layer: Any) -> str:
+        """See `LayerObserver`; a compiled Module has the name of the one that is compiled."""
+        return type(inside_compiled(layer)).__name__
 
 
 class TorchCallWatch:
@@ -63,7 +68,7 @@ class TorchCallWatch:
         self._apis = ApiInstallation(calls, session.configuration.api_list)
         self._modules = ModuleObserver(session, tap, nn.Module, number=recomputation.number)
         self._optimizers = OptimizerSteps(session)
-        self._compiled = CompiledRegions(guard, self._suspend)
+        self._compiled = CompiledRegions(guard, self._suspend, self._note_compiled)
 
     def prepare(self, models: Sequence[Any]) -> None:
         """Nothing needs to be done before a step that is collected."""
@@ -74,6 +79,7 @@ class TorchCallWatch:
         if models:
             self._modules.watch(models, records=collects)
             self._guard.enter("names of parameters", self._optimizers.names.watch, named_modules(models))
+            self._compiled.watch(named_modules(models))
             if self._session.recorder.provenances is not None:
                 self._guard.enter("names of parameters", self._provenances.watch, named_modules(models))
         if collects and self._session.recorder.wants("backward"):
@@ -133,6 +139,10 @@ class TorchCallWatch:
 
     def _seen_in_thread(self) -> AbstractContextManager[None]:
         return self._apis.in_this_thread() if self._session.configuration.collects_apis else nullcontext()
+
+    def _note_compiled(self, facts: dict[str, object]) -> None:
+        if self._session.manifest is not None:
+            self._session.manifest.note_compiled(facts)
 
     def _suspend(self) -> Callable[[], None]:
         """Take out what a compiler would trace; returns what puts it back."""

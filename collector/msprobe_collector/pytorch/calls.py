@@ -22,6 +22,7 @@ from msprobe_collector.pytorch.api_names import (
 )
 from msprobe_collector.pytorch.communication import PeerOperations, described, is_functional
 from msprobe_collector.pytorch.gradients import autocast_of
+from msprobe_collector.pytorch.parameter_names import without_compiler
 from msprobe_collector.pytorch.provenance import RecordOrigins
 from msprobe_collector.recording.observing import CallObserver, ObservedCall, Waits, named_layers
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 def named_modules(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """(path, Module) of every Module below the `models`, each once under its first path; the models have ""."""
-    return named_layers(models, lambda model: model.named_modules())
+    found = named_layers(models, lambda model: model.named_modules())
+    return ((without_compiler(path), module) for path, module in found)
 
 
 def own_parameters(module: Any) -> dict[str, Any]:

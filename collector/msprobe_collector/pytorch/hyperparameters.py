@@ -12,12 +12,22 @@ from msprobe_collector.recording.plain_values import OMITTED, plain, shortest
 def held_by(optimizer: Any) -> Any:
     """Return the optimizer inside a wrapper, or the optimizer itself.
 
-    A wrapper such as accelerate's shows the groups and the state of the one that it holds as its `optimizer`. It has no
-    hooks, since it never ran `Optimizer.__init__`.
+    A wrapper such as accelerate's shows the groups and the state of the one that it holds, as its `optimizer`. One that
+    never ran `Optimizer.__init__`, and so has no hooks, may hold it under any name.
     """
-    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer) and inner is not optimizer:
-        optimizer = inner
-    return optimizer
+    while True:
+        held = [getattr(optimizer, "optimizer", None)]
+        if isinstance(optimizer, torch.optim.Optimizer) and not has_hooks(optimizer):
+            held += vars(optimizer).values()
+        inner = [value for value in held if isinstance(value, torch.optim.Optimizer) and value is not optimizer]
+        if not inner:
+            return optimizer
+        optimizer = inner[0]
+
+
+def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer has run `Optimizer.__init__`: a wrapper may not have, and is none by itself."""
+    return "_optimizer_step_pre_hooks" in vars(optimizer)
 
 
 def group_settings(optimizer: Any) -> list[dict[str, object]]:

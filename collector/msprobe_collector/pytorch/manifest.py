@@ -12,7 +12,8 @@ import xxhash
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from msprobe_collector.pytorch.hyperparameters import group_settings, held_by, number_of
+from msprobe_collector.pytorch.hyperparameters import group_settings, has_hooks, held_by, number_of
+from msprobe_collector.pytorch.parameter_names import inside_compiled, without_compiler
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
 from msprobe_collector.recording.manifest import (
     Fingerprints,
@@ -21,6 +22,7 @@ from msprobe_collector.recording.manifest import (
     class_of,
     layer_settings,
     python_state,
+    reads_mode,
 )
 from msprobe_collector.recording.plain_values import OMITTED, WhatIsTold, plain
 
@@ -120,7 +122,7 @@ class TorchFacts(RunFacts):
     def models(self, layers: Sequence[Any]) -> list[Any]:
         """See `RunFacts`; parameters and buffers have the names of their models, after the model's number of many."""
         found = []
-        for index, model in enumerate(layers):
+        for index, model in enumerate(map(inside_compiled, layers)):
             front = f"{index}." if len(layers) > 1 else ""
             entry = {
                 "class": class_of(model),
@@ -128,12 +130,14 @@ class TorchFacts(RunFacts):
                 "buffers": self._tensors(_named(model.named_buffers(remove_duplicate=False), front)),
                 "modules": [
                     {
-                        "path": f"{front}{path}",
+                        "path": f"{front}{without_compiler(path)}",
                         "class": type(module).__name__,
                         "training": module.training,
+                        "reads_mode": reads_mode(module, nn.Module, "forward"),
                         "settings": layer_settings(module, number_of),
                     }
                     for path, module in model.named_modules()
+                    if inside_compiled(module) is module
                 ],
             }
             found.append(entry)
@@ -244,7 +248,7 @@ class TorchFacts(RunFacts):
     def _look(self) -> None:
         """Take what the process holds, optimizers without their wrappers."""
         self._objects = self._process.now()
-        inner = {id(one): one for one in map(held_by, self._objects["optimizers"])}
+        inner = {id(one): one for one in map(held_by, self._objects["optimizers"]) if has_hooks(one)}
         self._objects["optimizers"] = list(inner.values())
 
     def _chosen(self, names: Mapping[int, str]) -> list[Any]:
@@ -275,7 +279,7 @@ _OF_A_SCALER = ("growth_factor", "backoff_factor", "growth_interval")
 
 
 def _named(values: Iterator[tuple[str, Any]], front: str) -> Iterator[tuple[str, Any]]:
-    return ((f"{front}{name}", value) for name, value in values)
+    return ((f"{front}{without_compiler(name)}", value) for name, value in values)
 
 
 def _names_of(layers: Sequence[Any]) -> dict[int, str]:

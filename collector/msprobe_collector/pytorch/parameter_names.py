@@ -41,8 +41,20 @@ class ParameterNames:
         self._known.clear()
 
 
-#: What begins the names of all parameters in a model that is wrapped (DistributedDataParallel, torch.compile).
-_WRAPPERS = ("module.", "_orig_mod.")
+#: What begins the names of all parameters in a model that is wrapped (DistributedDataParallel).
+_WRAPPERS = ("module.",)
+#: Attribute in which the Module that torch.compile puts around another one holds that.
+_COMPILED = "_orig_mod"
+
+
+def without_compiler(path: str) -> str:
+    """Return the path of a Module or parameter as it is where nothing is compiled."""
+    return ".".join(part for part in path.split(".") if part != _COMPILED)
+
+
+def inside_compiled(module: Any) -> Any:
+    """Return the Module that torch.compile has put `module` around, or `module` itself."""
+    return getattr(module, _COMPILED, module)
 
 
 def outermost_modules() -> list[Any]:
@@ -58,7 +70,8 @@ def names_in_models(wanted: set[int]) -> dict[int, str]:
     """Name by id of each of the `wanted` parameters in the model that has most of them."""
     found = []
     for model in outermost_modules():
-        names = {id(parameter): name for name, parameter in model.named_parameters() if id(parameter) in wanted}
+        named = ((without_compiler(name), parameter) for name, parameter in model.named_parameters())
+        names = {id(parameter): name for name, parameter in named if id(parameter) in wanted}
         while any(all(name.startswith(front) for name in names.values()) for front in _WRAPPERS if names):
             names = {key: name.partition(".")[2] for key, name in names.items()}
         found.append(names)

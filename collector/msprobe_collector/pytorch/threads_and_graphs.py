@@ -5,18 +5,23 @@ The threads of PyTorch's own engine have the modes of the thread that called `ba
 Functions that torch.compile has compiled: nothing of the collector is in place while they run.
 
 The compiler would trace into the mode, guard on it, and compile anew whenever collecting begins or ends. So compiled
-code runs, and is compiled, as without the collector; what it computes inside leaves no records of calls.
+code runs, and is compiled, as without the collector; what it computes inside leaves no records of calls. Which code
+that was is noted.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
 from typing import Any
+
+from torch import nn
 
 from msprobe_collector.log import logger
 from msprobe_collector.recording.guard import Guard
@@ -119,17 +124,29 @@ _HOOKS = "enter_exit_hooks"
 #: What runs the backward of compiled code, inside a node of PyTorch's graph, where no hook is called.
 _RUNTIME = "torch._functorch._aot_autograd.runtime_wrappers"
 _RUN = "call_func_at_runtime_with_args"
+#: In frames of the compiler, the name of what it has compiled.
+_COMPILED = "fn"
+#: Frames between a hook and that of the compiler: those of comprehensions and of ours.
+_MOST_FRAMES = 8
 _Enter = Callable[[], Callable[[], None]]
 
 
 class CompiledRegions:
     """Has `suspend` called before compiled code runs, forward or backward, and what it returns afterwards."""
 
-    def __init__(self, guard: Guard, suspend: _Enter) -> None:
+    def __init__(self, guard: Guard, suspend: _Enter, note: Callable[[dict[str, object]], None]) -> None:
+        """Watch nothing yet; `note` is called with what is known of a compiled function each time that it is called."""
         self._guard = guard
         self._suspend = suspend
+        self._note = note
         self._swaps = MethodSwaps()
         self._has_warned = False
+        #: Path of each Module in the models, by its id.
+        self._paths: dict[int, str] = {}
+
+    def watch(self, layers: Iterable[tuple[str, Any]]) -> None:
+        """Learn the names of the `layers` of a model, given as (path, Module)."""
+        self._paths = {id(module): path for path, module in layers}
 
     def install(self) -> None:
         """Watch from now on."""
@@ -187,7 +204,29 @@ class CompiledRegions:
         if not self._has_warned:
             self._has_warned = True
             logger.warning("torch.compile: calls inside compiled code are not collected, only those around it")
+        frame: FrameType | None = sys._getframe(1)
+        for _ in range(_MOST_FRAMES):
+            if frame is not None and frame.f_globals.get("__name__") == _COMPILER and _COMPILED in frame.f_locals:
+                self._note(self._facts_of(frame.f_locals[_COMPILED]))
+                break
+            frame = frame.f_back if frame is not None else None
         return self._suspend()
+
+    def _facts_of(self, compiled: Any) -> dict[str, object]:
+        """Name of a compiled function or Module, and the lines of its code."""
+        # A method of a Module may be wrapped, as by us, and is no method without its wrapper.
+        function = inspect.unwrap(compiled, stop=lambda wrapper: hasattr(wrapper, "__self__"))
+        owner = getattr(function, "__self__", function)
+        facts: dict[str, object] = {"name": getattr(function, "__name__", type(function).__name__)}
+        if isinstance(owner, nn.Module):
+            facts, function = (
+                {"name": type(owner).__name__, "path": self._paths.get(id(owner), "")},
+                type(owner).forward,
+            )
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        if code is not None:  # it is written in Python
+            facts |= {"file": code.co_filename, "line": code.co_firstlineno}
+        return facts
 
 
 def _hooks_with(enter: _Enter) -> property:

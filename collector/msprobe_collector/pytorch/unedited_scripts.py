@@ -4,12 +4,15 @@ A step begins with the first call of a Module that has parameters, while gradien
 ends when every optimizer has stepped. Nothing is put in the place of what computes: a wrapper around
 `Module.__call__` waits for the first call and is taken away then, and another one around each optimizer's own `step`
 waits for its end. What runs between two steps (evaluation, checkpoints) is not collected.
+
+As long as no optimizer is there, the script is one of inference: each forward of the outermost Module is a step. It
+begins with the first call of a Module inside the outermost one, such as an encoder. Where a training begins later, its
+steps take the place of those.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,6 +25,7 @@ from msprobe_collector import main_script
 from msprobe_collector.log import logger
 from msprobe_collector.pytorch.framework import PrecisionDebugger
 from msprobe_collector.pytorch.parameter_names import outermost_modules
+from msprobe_collector.recording.manifest import ProcessObjects
 from msprobe_collector.recording.swaps import MethodSwaps
 
 #: Steps of one optimizer while another has not stepped yet, as a generator's, before it is no longer waited for.
@@ -54,9 +58,10 @@ def run_script(
         steps.uninstall()
     if steps.has_begun:
         return 0
+    steps._debugger.note_empty_run()
     logger.warning(
-        "nothing was collected: %s called no Module with parameters while gradients were on and an optimizer of "
-        "torch.optim was there; put the lines of the debugger into the script instead",
+        "nothing was collected: %s called no Module with parameters, or only while gradients were off and an optimizer "
+        "of torch.optim was there; put the lines of the debugger into the script instead",
         script,
     )
     return 1
@@ -74,13 +79,19 @@ class StepFinder:
         self._debugger, self._ends_after_steps = debugger, ends_after_steps
         self._guard = debugger._guard
         self._calls, self._optimizer_steps = MethodSwaps(), MethodSwaps()
+        self._objects = ProcessObjects({"optimizers": torch.optim.Optimizer})
         self._number = 0
+        #: A call that no other Module has made is running.
+        self._is_inside = False
+        #: The first Module that was called in the forward that is collected, and the outermost one, which ends it.
+        self._forward: tuple[nn.Module, nn.Module] | None = None
         #: All optimizers, while a step runs.
         self._optimizers: list[torch.optim.Optimizer] = []
         #: Steps of each optimizer that is waited for in this training step, by its id.
         self._stepped: dict[int, int] = {}
         #: Optimizers that did not step in a whole training step, such as those that the script uses no more.
         self._idle: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._trains = False
         self.has_begun = False
 
     def install(self) -> None:
@@ -90,25 +101,70 @@ class StepFinder:
 
     def uninstall(self) -> None:
         """Wait no more. What a step has collected so far is kept."""
+        self._end_forward()
         self._calls.uninstall()
         self._optimizer_steps.uninstall()
 
     def _awaiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                self._guard.enter("looking for a step", self._look, module)
-            return original(module, *args, **kwargs)
+            if torch.compiler.is_compiling() or self._is_inside:
+                return original(module, *args, **kwargs)
+            has_begun = self._guard.enter("looking for a step", self._look, module)
+            # What sees the calls of the step is in place by now.
+            call = nn.Module.__call__ if has_begun else original
+            self._is_inside = True
+            try:
+                return call(module, *args, **kwargs)
+            finally:
+                self._is_inside = False
+                if self._forward is not None and module is self._forward[1]:
+                    self._guard.enter("looking for the end of a step", self._end_forward)
 
         return called
 
-    def _look(self, module: nn.Module) -> None:
-        """Begin a step if this is the call of a model that is being trained."""
+    def _look(self, module: nn.Module) -> bool:
+        """Begin a step if this is the call of a model that is being trained, or of one where nothing is trained."""
         if self._optimizer_steps.are_in or next(module.parameters(), None) is None:
-            return
-        optimizers = [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)]
-        if not optimizers:
-            return
+            return False
+        optimizers = self._objects.now()["optimizers"]
+        if optimizers and torch.is_grad_enabled():
+            self._begin_training(module, optimizers)
+            return True
+        return not optimizers and self._begin_forward(module)
+
+    def _begin_forward(self, module: nn.Module) -> bool:
+        """Begin a step of inference, unless one runs to which the call belongs; whether it has begun."""
+        configuration = self._debugger.configuration
+        if self._forward is not None and module is self._forward[0]:
+            self._end_forward()
+        last = configuration.steps.last
+        is_over = last is not None and self._number > last
+        if self._forward is not None or is_over or configuration.task == "grad_probe":
+            return False
+        outermost = _models(module, ())[0]
+        if not self.has_begun:
+            kind = type(outermost).__name__
+            logger.info("no optimizer of torch.optim is there: forwards of %s are collected, no backward", kind)
+        self.has_begun = True
+        self._forward = (module, outermost)
+        self._debugger.start(outermost)
+        return True
+
+    def _end_forward(self) -> None:
+        """End the step of inference that runs."""
+        if self._forward is not None:
+            self._forward = None
+            self._number += 1
+            self._debugger.stop()
+            self._debugger.step()
+
+    def _begin_training(self, module: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+        if self._number and not self._trains:
+            self._end_forward()
+            self._number = 0
+            self._debugger.set_init_step(0)
+        self._trains = True
         self._calls.uninstall()
         self.has_begun = True
         if self._debugger.configuration.task == "grad_probe":  # it counts the steps of an optimizer by itself

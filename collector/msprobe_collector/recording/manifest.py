@@ -7,14 +7,17 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import platform
 import sys
+import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
+from types import CodeType
 from typing import Any, Protocol
 
 import msgspec
@@ -25,7 +28,7 @@ from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.recording.environment import environment
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.plain_values import as_json, plain
-from msprobe_collector.recording.script import has_secret_name, script_facts
+from msprobe_collector.recording.script import error_facts, has_secret_name, script_facts, time_text
 
 #: Packages whose version may matter, where they are imported.
 _PACKAGES = (
@@ -155,7 +158,12 @@ class ManifestRecorder:
         self.is_open = True
         self._layers, self._forwards, self._count, self._written = list(layers), [], 0, b""
         self.roots = frozenset(map(id, layers))
-        self._sections = {"schema": 1, "framework": facts.name, "step": {"number": step}}
+        self._sections = {
+            "schema": 1,
+            "framework": facts.name,
+            "time": time_text(time.time()),
+            "step": {"number": step},
+        }
         take = self._take
         take("versions", lambda: {**_versions(), **facts.versions()})
         take("device", lambda: {"machine": platform.machine(), **facts.device()})
@@ -201,6 +209,18 @@ class ManifestRecorder:
         self._forwards = self._guard.faults.guarded("the batch", facts.settled, self._forwards, otherwise=[])
         self._sections["step"].update(forwards=self._count, batches=self._forwards)
         self._write()
+
+    def note_compiled(self, facts: dict[str, object]) -> None:
+        """Note a function or layer that runs as compiled code, so that its calls leave no records."""
+        if self.is_open:
+            compiled = self._sections.setdefault("compiled", [])
+            if facts not in compiled:
+                compiled.append(facts)
+
+    def note_error(self, error: BaseException) -> None:
+        """Write, with the rest of the step, that `error` ends it; the first one counts."""
+        if self.is_open and "ended_in" not in self._sections:
+            self._take("ended_in", lambda: error_facts(error))
 
     def end(self) -> None:
         """The step is over."""
@@ -422,6 +442,40 @@ def layer_settings(layer: Any, number_of: Callable[[Any], Any]) -> dict[str, obj
 
 
 _MOST_LETTERS = 32
+#: Attribute of a layer that says whether it trains; one with which it chooses only how it computes the same.
+_MODE, _NOT_OF_VALUES = "training", "gradient_checkpointing"
+
+
+def reads_mode(layer: Any, base: type, forward: str) -> bool:
+    """Return whether the method `forward` of a layer, or one that it calls, asks whether it trains.
+
+    Methods of `base`, the class of all layers, are not looked at.
+    """
+    kind: type = type(layer)
+    return _reads_mode(kind, base, forward)
+
+
+@lru_cache(1024)
+def _reads_mode(kind: type, base: type, forward: str) -> bool:
+    waiting, names = [forward], {forward}
+    while waiting:
+        function = inspect.unwrap(getattr(kind, waiting.pop(), None) or base)
+        used = set(_names_in(getattr(function, "__code__", None)))
+        if _MODE in used and _NOT_OF_VALUES not in used:
+            return True
+        methods = {name for name in used - names if callable(getattr(kind, name, None)) and name not in vars(base)}
+        names |= methods
+        waiting += sorted(methods)
+    return False
+
+
+def _names_in(code: CodeType | None) -> Iterator[str]:
+    """Return the names of attributes and globals in a function and in those that it defines."""
+    if code is not None:
+        yield from code.co_names
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from _names_in(constant)
 
 
 def class_of(value: Any) -> str:

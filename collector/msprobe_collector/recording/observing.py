@@ -437,12 +437,18 @@ class LayerObserver(Observer):
         self._swaps = MethodSwaps()
         self.on_root_forward: Callable[[], object] | None = None
 
+    def class_name(self, layer: Any) -> str:
+        """Return the name of its class, which stands in the names of its records."""
+        return type(layer).__name__
+
     def watch(self, models: Sequence[Any], *, records: bool) -> None:
         """Watch `models`; with `records` the layers inside them are recorded."""
         self._root = models[0]
         if records:
             self.layers = [
-                (f"{self.kind}.{path}.{type(layer).__name__}", layer) for path, layer in self.layers_of(models) if path
+                (f"{self.kind}.{path}.{self.class_name(layer)}", layer)
+                for path, layer in self.layers_of(models)
+                if path
             ]
             self._labels = {id(layer): label for label, layer in self.layers}
             if not self.layers:

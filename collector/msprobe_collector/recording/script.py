@@ -1,11 +1,19 @@
-"""Which script runs: its command line without secrets, and the git revision of its repository, read from files."""
+"""Which script runs, and what it ended in.
+
+- Its command line without secrets, and the git revision of its repository, read from files.
+- The exception that ended a step: class, message, and the line of the script.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
+from traceback import walk_tb
+
+from msprobe_collector.dump_format.dump import Frame, script_frame
 
 #: Names of options whose values are not written.
 _SECRET = re.compile(r"(token|secret|passw|credential|auth|private|api[-_]?key|access[-_]?key)", re.IGNORECASE)
@@ -13,6 +21,8 @@ _SECRET = re.compile(r"(token|secret|passw|credential|auth|private|api[-_]?key|a
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _HIDDEN, _DUMP = "***", "DUMP"
 _MOST_ARGUMENTS, _MOST_CHARACTERS = 200, 500
+#: Exceptions that end a block of code as it is meant to end.
+_REGULAR = (GeneratorExit, StopIteration, StopAsyncIteration)
 _REVISION = re.compile(r"[0-9a-f]{40,64}")
 #: A file of git that names something is no larger; packed references of a large repository are.
 _MOST_BYTES, _MOST_PACKED = 4096, 1 << 24
@@ -30,6 +40,31 @@ def script_facts(dump_path: Path) -> dict[str, object]:
     if isinstance(main, str) and (revision := git_revision(Path(main).absolute().parent)):
         found["git"] = revision
     return found
+
+
+def time_text(seconds: float) -> str:
+    """Return a time, in seconds since the epoch, in the time zone of this machine as ISO 8601 writes it."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds")
+
+
+def is_failure(error: BaseException) -> bool:
+    """Return whether `error` is no regular end of an iteration or of the script."""
+    is_regular_exit = isinstance(error, SystemExit) and error.code in (None, 0)
+    return not isinstance(error, _REGULAR) and not is_regular_exit
+
+
+def error_facts(error: BaseException) -> dict[str, object]:
+    """Return class and message of an exception, and the line of the script that raised it or called what did."""
+    try:
+        message = " ".join(str(error)[:_MOST_CHARACTERS].split())
+    except Exception:  # its text cannot be made
+        message = ""
+    stack = [
+        Frame(frame.f_code.co_filename, line, frame.f_code.co_name, "") for frame, line in walk_tb(error.__traceback__)
+    ]
+    place = script_frame(stack[::-1])
+    facts: dict[str, object] = {"type": type(error).__name__, "message": _LOGIN.sub(_HIDDEN, message)}
+    return facts if place is None else {**facts, "file": place.file, "line": place.line}
 
 
 def command_line(arguments: Sequence[str], dump_path: Path) -> list[str]:

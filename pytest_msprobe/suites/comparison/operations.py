@@ -14,6 +14,7 @@ from typing import Literal
 
 from msprobe_collector.dump_format import Dump, DumpError, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format.manifest import CompiledCode
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.apis.topics import UnwrittenMemory, unwritten_memory
@@ -59,6 +60,7 @@ class OperationComparison:
         values: verdicts on its values: inputs, parameters, outputs.
         fault: why the whole operation could not be read or was not judged, or "".
         is_skipped: whether that is deliberate.
+        compiled: of one without a partner, the compiled code of either run that it is a part of; None without.
     """
 
     operation: Operation
@@ -68,6 +70,7 @@ class OperationComparison:
     values: tuple[ValueComparison, ...] = ()
     fault: str = ""
     is_skipped: bool = False
+    compiled: CompiledCode | None = None
 
     @cached_property
     def status(self) -> Literal["pass", "error", "skip"]:
@@ -133,6 +136,8 @@ class OperationComparison:
         """One line on a skip or an error; the notes of a pass."""
         if self.fault:
             return self.fault
+        if self.compiled is not None:
+            return f"one run computes it in compiled code: {self.compiled}"
         if self.held_by == "target":
             return "unmatched: the golden dump has no such operation"
         if self.held_by == "golden":
@@ -255,7 +260,8 @@ class DumpComparison:
             return OperationComparison(operation, partner, held, operation.index, fault=str(error))  # type: ignore[arg-type]
         if partner is None:
             lone = tuple(self._lone(leaf, None) for leaf in target)
-            return OperationComparison(operation, None, "target", operation.index, lone)
+            compiled = self.target.compiled_in(self.golden, operation)
+            return OperationComparison(operation, None, "target", operation.index, lone, compiled=compiled)
         unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
         noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
         values = []
@@ -287,7 +293,8 @@ class DumpComparison:
             values = tuple(self._lone(None, leaf) for leaf in self.golden.leaves(operation.record))
         except DumpError as error:
             return OperationComparison(operation, None, "golden", order, fault=str(error))
-        return OperationComparison(operation, None, "golden", order, values)
+        compiled = self.golden.compiled_in(self.target, operation)
+        return OperationComparison(operation, None, "golden", order, values, compiled=compiled)
 
     def cells_in_target(self, cells: tuple[str, ...]) -> tuple[str, ...]:
         """The path of a golden Cell in the target's tree: of its innermost Cell that matches, from there its own."""

@@ -54,7 +54,7 @@ class RecordSummary(FigureWire):
     Attributes:
         record: name in the dump that holds it.
         order: place in the order of execution.
-        held_by: `both`, `target` or `golden`.
+        held_by: `both`, `target` or `golden`, or `compiled` where one run computes it in compiled code.
         status: verdict on the operation.
         values: number of its values by state.
         first: name of the first value that differs, "" when none does.
@@ -92,6 +92,8 @@ class RecordSummary(FigureWire):
         values: Counter[str] = Counter(
             value.status for value in verdict.values if value.status != "unmatched" or value.is_tensor
         )
+        if verdict.compiled is not None:
+            values = Counter({"skip": len(verdict.values)})
         if verdict.fault:
             values["skip" if verdict.is_skipped else "unreadable"] += 1
         distance, growth = verdict.growth
@@ -102,7 +104,7 @@ class RecordSummary(FigureWire):
         return cls(
             record=verdict.operation.record,
             order=verdict.order,
-            held_by=verdict.held_by,
+            held_by=verdict.held_by if verdict.compiled is None else "compiled",
             status=verdict.status,
             values=dict(values),
             first=first.name if first is not None else "",

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import Dump, DumpError, TensorFolder, TensorValue
-from msprobe_collector.dump_format.dump import RANK, STEP, Slot, natural, number_in
+from msprobe_collector.dump_format.dump import RANK, STEP, Slot, natural, number_in, own_frames
 from msprobe_collector.dump_format.leaves import Leaf, flatten
-from msprobe_collector.dump_format.records import Operation
+from msprobe_collector.dump_format.manifest import CompiledCode
+from msprobe_collector.dump_format.records import Operation, is_cell_record
 from msprobe_collector.dump_format.values import FieldPath
 
 if TYPE_CHECKING:
@@ -114,6 +115,21 @@ class ComparedDump(Dump):
                 found.add(parent)
                 parent = self.parents.get(parent) if parent is not None else None
         return frozenset(Operation.of(record, 0).call for record in found if record is not None)
+
+    def compiled_in(self, other: ComparedDump, operation: Operation) -> CompiledCode | None:
+        """Return the compiled code of this run or the `other` one that a call of this one is a part of; None without.
+
+        Its gradients are recorded in both, and may come in another order.
+        """
+        compiled = (*other.compiled, *self.compiled)
+        if not compiled:
+            return None
+        frames = self.stacks.frames(f"{operation.call}.forward") or self.stacks.frames(operation.record)
+        functions = {frame.function for frame in own_frames(frames)}
+        cells = filter(is_cell_record, (*self.ancestors(operation.record), operation.record))
+        layers = {Operation.of(cell, 0).name.partition(".")[2].rpartition(".")[0] for cell in cells}
+        api = operation.name.rpartition(".")[2]
+        return next((code for code in compiled if code.holds(api, functions, layers)), None)
 
     def leaves(self, record: str) -> list[Leaf]:
         """The values of `record`.

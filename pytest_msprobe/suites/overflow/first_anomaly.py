@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from msprobe_collector.dump_format import DumpError, OpaqueValue, PlainValue, Value, is_communication
 from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.leaves import flatten
+from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import ARGUMENTS, KEYWORDS
 from pytest_msprobe.apis import facts
 from pytest_msprobe.suites.overflow.survey import Survey, SurveyedRecord
@@ -174,6 +176,7 @@ class RankAnomaly:
         stack: call stack, innermost frame first.
         called_from: the line that made the call, "" where it is not known.
         communications: how many communications are known to come before it.
+        parameters: those that are not finite and go into it, and what each of them holds.
     """
 
     rank: int
@@ -185,8 +188,12 @@ class RankAnomaly:
     stack: list[str]
     called_from: str
     communications: int
+    parameters: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
+        if self.parameters:
+            held = (f"parameter {name} holds {what}" for name, what in self.parameters.items())
+            return f"rank {self.rank}, {', '.join(held)}, in {self.record}"
         what = "" if self.level == "origin" else ", which passes on what no record made: collect its producer"
         return f"rank {self.rank}, {self.record}{what}"
 
@@ -265,7 +272,7 @@ def first_anomalies(ranks: Sequence[tuple[int, Survey]]) -> list[RankAnomaly]:
     for rank, survey in ranks:
         if survey.first is not None:
             layer, gap = _place(rank, survey, survey.first, layer_of)
-            found.append((gap, _anomaly(rank, survey.dump, survey.first, layer)))
+            found.append((gap, _anomaly(rank, survey, survey.first, layer)))
     found.sort(key=lambda entry: (entry[1].level != "origin", entry[1].communications, entry[0], entry[1].rank))
     return [anomaly for _, anomaly in found]
 
@@ -284,8 +291,33 @@ def _place(
     return layer, gap
 
 
-def _anomaly(rank: int, dump: OverflowDump, record: SurveyedRecord, layer: int) -> RankAnomaly:
+def bad_parameters(survey: Survey, record: SurveyedRecord) -> dict[str, str]:
+    """Return the parameters that go into a record and are not finite, and what they hold: NaN, Inf or both.
+
+    Their names are those that the collector noted, else those of the innermost layer that has such ones.
+    """
     name = record.operation.record
+    bad = {value.path: value.finiteness.kinds for value in record.bad if value.is_input}
+    leaves = flatten(survey.dump.record(name)) if bad else []
+    noted = {leaf.provenance.leaf: bad[leaf.path] for leaf in leaves if leaf.path in bad and leaf.provenance.leaf}
+    if noted or not bad:
+        return {str(parameter): what for parameter, what in noted.items()}
+    for cell in (name, *reversed(survey.dump.ancestors(name))):
+        layer = Operation.of(cell, 0).name.partition(".")[2].rpartition(".")[0]
+        values = survey.records[cell].bad if cell in survey.records else ()
+        of_layer = (value for value in values if value.path.startswith(_PARAMETERS))
+        held = {f"{layer}.{value.path.removeprefix(_PARAMETERS)}": value.finiteness.kinds for value in of_layer}
+        if held:
+            return held
+    return {}
+
+
+#: Front of the paths of the parameters in the record of a layer.
+_PARAMETERS = "parameters."
+
+
+def _anomaly(rank: int, survey: Survey, record: SurveyedRecord, layer: int) -> RankAnomaly:
+    name, dump = record.operation.record, survey.dump
     return RankAnomaly(
         rank,
         str(dump.path),
@@ -296,4 +328,5 @@ def _anomaly(rank: int, dump: OverflowDump, record: SurveyedRecord, layer: int) 
         stack=[str(frame) for frame in dump.frames(record.operation)],
         called_from=dump.called_from(record.operation),
         communications=layer,
+        parameters=bad_parameters(survey, record) if record.level != "origin" else {},
     )

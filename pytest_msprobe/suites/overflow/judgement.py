@@ -9,7 +9,7 @@ from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.suites.overflow.first_anomaly import step_folder
+from pytest_msprobe.suites.overflow.first_anomaly import bad_parameters, step_folder
 from pytest_msprobe.suites.overflow.options import OverflowSettings
 from pytest_msprobe.suites.overflow.session import OverflowSession
 from pytest_msprobe.suites.overflow.survey import Conduct, SurveyedRecord
@@ -38,7 +38,7 @@ class OverflowRecord(Wire):
         status: verdict of the item.
         level: what the record does with NaN and Inf.
         verdict: of an origin `abnormal`, `normal-range`, `normal-math` or `undecided`; of others `intended`,
-            `uncollected`, `uninitialised`, `unreadable`, `unknown`; "" where the level says it all.
+            `parameter`, `uncollected`, `uninitialised`, `unreadable`, `unknown`; "" where the level says it all.
         in_nan, in_inf, out_nan, out_inf: elements; "some" where only statistics are known.
         dtype, shape, first_bad_index: of the first output that is not finite, else of the first such input.
         cpu_same, cpu_high: what the CPU got in the dump's dtype and in float64.
@@ -96,6 +96,9 @@ def judge_record(session: OverflowSession, path: Path, operation: Operation) -> 
 def _finding(session: OverflowSession, path: Path, found: SurveyedRecord) -> OverflowRecord:
     """What the survey says of a record, with the ruling on all but origins."""
     status, verdict, message = _rule_on(found)
+    if found.is_uncollected and (parameters := bad_parameters(session.survey(path), found)):
+        held = (f"parameter {name} holds {what}" for name, what in parameters.items())
+        verdict, message = "parameter", f"{', '.join(held)} before any call"
     in_nan, in_inf, out_nan, out_inf = (
         "some" if count is None else count for count in (*found.inputs.counts, *found.outputs.counts)
     )

@@ -147,10 +147,14 @@ class OverflowSummary(RowSummary):
         origin = self.ranks[first.dump].first_origin if first.dump in self.ranks else None
         if origin is not None and origin.record != first.record:
             origin = None
-        kind = origin.verdict if origin is not None and origin.verdict else first.level
+        kind = "parameter" if first.parameters else first.level
+        kind = origin.verdict if origin is not None and origin.verdict else kind
         told = f"; {origin.message}" if origin is not None and origin.message else ""
         same = [other for other in step.anomalies if other.record == first.record]
         part = operation.phase if operation.phase in DIRECTIONS else "record"
+        figures: dict[str, float | int | str] = {} if origin is None else _figures(origin)
+        if first.parameters:
+            figures |= {"names": len(first.parameters), "holds": next(iter(first.parameters.values()))}
         return Finding(
             id=f"{rows.file_id(first.dump)}::{escape(operation.call)}::{part}",
             kind=kind,
@@ -158,13 +162,14 @@ class OverflowSummary(RowSummary):
             place=Place(
                 record=first.record,
                 operation=first.record,
+                names=tuple(first.parameters),
                 value=first.values[0].partition(" ")[0] if first.values else "",
                 source=short_source(first.called_from),
                 cell=first.cells[-1] if first.cells else "",
                 ranks=tuple(sorted(other.rank for other in same)),
                 steps=() if step.step is None else (step.step,),
             ),
-            figures={} if origin is None else _figures(origin),
+            figures=figures,
             count=len(same),
             detail=f"{'; '.join(first.values[:3])}{told}",
         )
@@ -184,6 +189,7 @@ class OverflowSummary(RowSummary):
 #: How sure it is that a record is where NaN or Inf begin, by its verdict.
 _SURE: dict[str, Confidence] = {
     "abnormal": "proved",
+    "parameter": "proved",
     "uncollected": "first difference only",
     "propagated": "first difference only",
 }

@@ -154,6 +154,11 @@ class Survey:
             if record.conduct in _MAKERS:
                 for cell in dump.ancestors(record.operation.record):
                     self._inner.setdefault(cell, record.operation.record)  # the first one inside it
+        self._entered: dict[str, str] = {}
+        for record in seen:
+            if record.conduct is Conduct.PASSES_ON and not record.operation.is_cell:
+                for cell in dump.ancestors(record.operation.record):
+                    self._entered.setdefault(cell, record.operation.record)
         self.records = {record.operation.record: record for record in seen}
         # What a Cell does is explained by the calls inside it, and dumps list these before or after it.
         for record in sorted(seen, key=lambda record: record.operation.is_cell):
@@ -190,6 +195,8 @@ class Survey:
             return ""
         if record in self._inner:
             return self._inner[record]
+        if conduct in _MAKERS and record in self._entered:  # a parameter of a layer inside, or what no record made
+            return self._entered[record]
         earlier = self._origin or self._entry
         if conduct is Conduct.FROM_A_CONSTANT:
             self._constant = self._constant or record

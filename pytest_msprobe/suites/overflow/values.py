@@ -55,6 +55,11 @@ class Finiteness:
         inf = None if self.has_inf and self.inf_count is None else self.inf_count or 0
         return nan, inf
 
+    @property
+    def kinds(self) -> str:
+        """What is not finite, without counts: NaN, Inf or both."""
+        return " and ".join(word for has, word in ((self.has_nan, "NaN"), (self.has_inf, "Inf")) if has)
+
     def __str__(self) -> str:
         kinds = ((self.has_nan, self.nan_count, "NaN"), (self.has_inf, self.inf_count, "Inf"))
         return ", ".join(f"{count} {word}" if count else word for has, count, word in kinds if has)

@@ -65,6 +65,15 @@ def test_the_header_is_read(tmp_path: Path, header: dict[str, Any], framework: s
     assert (dump.task, dump.framework, dump.level) == ("statistics", framework, level)
 
 
+@pytest.mark.parametrize(
+    ("kind", "framework"), [("torch.Tensor", "pytorch"), ("mindspore.Tensor", "mindspore"), ("int", "mindspore")]
+)
+def test_a_dump_without_framework_is_of_that_of_its_values(tmp_path: Path, kind: str, framework: str) -> None:
+    record = {"input_args": [{"type": "slice", "value": [0, 1, None]}, {"type": kind, "dtype": "x", "shape": [2]}]}
+    dump = Dump(write(tmp_path, {"task": "statistics", "data": {"Torch.cat.0.forward": record}}))
+    assert dump.framework == framework
+
+
 def test_level_and_framework_may_be_missing(tmp_path: Path) -> None:
     dump = Dump(write(tmp_path, {"task": "tensor", "data": {}}))
     assert (dump.framework, dump.level) == ("mindspore", None)

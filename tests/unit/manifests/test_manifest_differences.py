@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from msprobe_collector.dump_format.manifest import Manifest, read_manifest
+from msprobe_collector.dump_format.manifest import CompiledCode, Manifest, read_manifest
 from pytest_msprobe.manifests import differences
 from pytest_msprobe.manifests.alone import facts, suspicions
 from pytest_msprobe.manifests.text import told_of_one, told_of_two
@@ -335,6 +335,58 @@ def test_exit_codes(tmp_path: Path) -> None:
     assert told_of_two(same[0], tmp_path / "empty")[1] == 2
     assert told_of_two(tmp_path / "nowhere", same[0])[1] == 2
     assert told_of_one(same[0])[1] == 0
+
+
+def test_eval_mode_is_a_finding_where_a_layer_computes_otherwise(tmp_path: Path) -> None:
+    def eval_of(*layers: dict[str, Any]) -> list[str]:
+        run = a_run()
+        run["models"][0]["modules"] += layers
+        for layer in run["models"][0]["modules"]:
+            layer["training"] = False
+        return suspicions(read_manifest(written(run, tmp_path / "run.json")))
+
+    found = ["model Net is in eval while an optimizer trains it"]
+    attention = {"path": "attention", "class": "Attention", "settings": {}, "reads_mode": True}
+    inside = {"path": "attention.drop", "class": "Dropout", "settings": {"p": 0.0}, "reads_mode": True}
+    norm = {"path": "batch", "class": "BatchNorm1d", "settings": {"track_running_stats": True}}
+    assert eval_of() == []
+    assert eval_of(attention) == found
+    assert eval_of(attention, inside) == [], "what it asks the mode for drops nothing"
+    assert eval_of(attention, {**inside, "settings": {"p": 0.1}}) == found
+    assert eval_of(norm) == found
+    assert eval_of({**norm, "reads_mode": False}) == []
+    assert eval_of({**norm, "reads_mode": True, "settings": {"track_running_stats": False}}) == []
+
+
+def test_what_a_step_ended_in_and_what_was_compiled(tmp_path: Path) -> None:
+    run = a_run()
+    run["ended_in"] = {"type": "ZeroDivisionError", "message": "by\n\x1b zero", "file": "/home/me/train.py", "line": 14}
+    run["compiled"] = [{"name": "inner", "file": "/home/me/model.py", "line": 7}, {"name": "Block", "path": "blocks.1"}]
+    found = read_manifest(written(run, tmp_path / "run.json"))
+    assert suspicions(found) == []
+    assert str(found.ended_in) == "ZeroDivisionError, train.py:14"
+    assert found.ended_in is not None
+    assert found.ended_in.message == "by\\n\\x1b zero"
+    assert list(map(str, found.compiled)) == ["inner, model.py:7", "blocks.1 (Block)"]
+    for broken in ([], "x", {"type": 3}, {"line": "x"}, None):
+        run |= {"ended_in": broken, "compiled": broken}
+        found = read_manifest(written(run, tmp_path / "run.json"))
+        assert found.ended_in is None
+        assert found.compiled == ()
+
+
+def test_which_calls_stand_in_compiled_code() -> None:
+    function = CompiledCode("inner", None, "/home/me/model.py", 7)
+    assert function.holds("tanh", {"inner", "forward"}, set())
+    assert not function.holds("tanh", {"forward"}, {"blocks.0"})
+    assert CompiledCode("gelu", None, "", 0).holds("gelu", {"forward"}, set())
+    assert not CompiledCode("gelu", None, "", 0).holds("tanh", {"forward"}, set())
+    layer = CompiledCode("Block", "blocks.1", "/home/me/model.py", 9)
+    assert layer.holds("linear", {"forward"}, {"blocks.1.up"})
+    assert not layer.holds("linear", {"forward"}, {"blocks.10.up"})
+    model = CompiledCode("Net", "", "/home/me/model.py", 20)
+    assert model.holds("linear", {"forward"}, {"head"})
+    assert not model.holds("mse_loss", {"train_step"}, set())
 
 
 WRONG = [

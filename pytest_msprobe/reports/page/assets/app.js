@@ -157,7 +157,7 @@ function Top({ section, filter, change, onSelect }) {
     <p class="suite">${section.title}</p>
     <h1>${diagnosis.headline}</h1>
     ${diagnosis.about.length > 0 && html`<ul class="about">${diagnosis.about.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`}
-    <div class="verdicts" role="group" aria-label="Verdicts">${verdicts.map(({ verdict, title, count }) => html`<button key=${verdict} class=${`count count-${verdict}`} aria-pressed=${filter.verdict === verdict} onClick=${() => change({ verdict: filter.verdict === verdict ? "" : verdict })}><b>${number(count)}</b> ${title}</button>`)}</div>
+    <div class="verdicts" role="group" aria-label="Verdicts">${verdicts.map(({ verdict, title, count }) => html`<button key=${verdict} class=${`count ${count ? `count-${verdict}` : "count-zero"}`} aria-pressed=${filter.verdict === verdict} onClick=${() => change({ verdict: filter.verdict === verdict ? "" : verdict })}><b>${number(count)}</b> ${title}</button>`)}</div>
     ${section.baseline && html`<p>Held to the baseline: ${section.baseline}</p>`}
     <div class="answer-columns">
       <div><${Causes} section=${section} onSelect=${onSelect} /><${Effect} diagnosis=${diagnosis} />

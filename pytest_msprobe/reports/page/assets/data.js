@@ -74,9 +74,16 @@ class Section {
 
   // What there is to look at first: 0 at fault, 1 a failure that rounding explains, 2 an expected one, 3 not judged, 4 passed.
   urgency(row) {
+    if (this.isCause(row)) return 0;
     if (this.suite === "overflow" && this.text("level", row) === "origin") return 0;
     const status = this.status[row];
     return status === ERROR ? this.explained[row] : status === EXPECTED ? 2 : status === SKIP ? 3 : 4;
+  }
+
+  // Whether the answer names the row's item.
+  isCause(row) {
+    if (!this.causes) this.causes = new Set(this.diagnosis.findings.map((finding) => this.item(finding.id)));
+    return this.causes.has(row);
   }
 
   // The row of a pytest item; undefined where the page has none.

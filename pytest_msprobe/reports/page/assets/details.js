@@ -51,7 +51,7 @@ function rowsAtFault(section) {
 }
 
 function Command({ title, text }) {
-  return html`<div class="command"><span class="command-title">${title}</span><code>${text}</code><${Copy} text=${() => text} what=${title} /></div>`;
+  return html`<div class="command"><span class="command-title">${title}</span><code>${text.match(/'[^']*'|\S+/g).map((word, at) => html`${at ? " " : ""}<span key=${at} class="argument">${word}</span>`)}</code><${Copy} text=${() => text} what=${title} /></div>`;
 }
 
 function Copy({ text, what, label = "Copy" }) {

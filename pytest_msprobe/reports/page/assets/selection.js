@@ -135,8 +135,8 @@ function cellsBelow(section, cell) {
 // Without a column: what is at fault first, what passed last, each in the order of execution.
 function sortRows(section, rows, column, isDescending) {
   if (!column) {
-    const kinds = [[], [], [], [], []];
-    for (const row of rows) kinds[section.urgency(row)].push(row);
+    const kinds = [[], [], [], [], [], []];
+    for (const row of rows) kinds[section.isCause(row) ? 0 : 1 + section.urgency(row)].push(row);
     return Int32Array.from(kinds.flat());
   }
   const keys = Array.from(rows, column.key);

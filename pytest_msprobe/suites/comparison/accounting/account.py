@@ -128,6 +128,7 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
             backward also one of its forward, as it was recorded or computed again.
         recomputed: of a backward, whether its forward got or gave other values when a checkpoint computed it again, in
             the target and in the golden run.
+        is_compiled: without a partner, whether one run computes it in compiled code.
     """
 
     kind: Kind
@@ -144,6 +145,7 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
     is_noise: bool = False
     is_given: bool = False
     recomputed: tuple[bool, bool] = (False, False)
+    is_compiled: bool = False
 
     @property
     def blamed(self) -> list[tuple[OutputAccount, str, str]]:
@@ -305,7 +307,8 @@ def account_of(found: OperationComparison, kind: Kind, keys: Sequence[ValueKey],
     if partner is None:
         kind = "unmatched"
     name = partner.record if partner is not None else ""
-    return Account(kind, keys=tuple(keys), partner=name, place=place, partner_place=partner_place, **fields)
+    fields = {**fields, "place": place, "partner_place": partner_place, "is_compiled": found.compiled is not None}
+    return Account(kind, keys=tuple(keys), partner=name, **fields)
 
 
 def dtype_change(values: Sequence[ValueComparison]) -> tuple[str, bool]:

@@ -482,6 +482,8 @@ class FaultFinder:
         # Integers that are only brought into another form are data, whatever brings them there.
         if key.is_integer and not (anchors or self._is_one_framework):
             return self._note_unknown(step, key)
+        if lone.step.account.is_compiled:
+            return self._note_unknown(step, key, compiled=True)
         if instead and not self._is_one_place(step):
             sentence = f"{key.path} differs, {_OTHER_PLACE}"
             self.unknown.append(Fault(step, "unknown", "both", key.path, sentence, records=[step.record]))
@@ -495,17 +497,17 @@ class FaultFinder:
         shared = (shared_makers(*self._flow.sources(*user)) for user in users)
         return not users or any(maker.step is step for makers in shared for maker in makers)
 
-    def _blame_lone(self, step: Step, lone: Step, side: int, node: str, instead: str = "") -> None:
+    def _blame_lone(self, step: Step, lone: Step, side: int, node: str, instead: str = "", *, effect: str = "") -> None:
         """Blame a call of one run for what reaches `step`, and say what the other run calls `instead`."""
         has, lacks = ("golden run", "target") if side else ("target", "golden run")
-        words = f"which calls {instead} there" if instead else ""
+        words = f"which calls {instead} there" if instead else f"and {effect} differs" if effect else ""
         sentence = ", ".join(filter(None, [f"only the {has} calls it, not the {lacks}", words]))
         fault = Fault(lone, "only_one_side", "golden" if side else "target", "output.0", sentence)
         self._causes.add(node, fault, lone.record)
         self._causes.link(step, node)
 
-    def _blame_silent(self, step: Step, moved: Sequence[Maker] = ()) -> bool:
-        """Blame a call of one run whose effect no record shows, for the first value that differs.
+    def _blame_silent(self, step: Step, moved: Sequence[Maker] = (), *, effect: str = "") -> bool:
+        """Blame a call of one run whose effect no record shows, for the first value that differs, called `effect`.
 
         Of the values `moved`, which enter on one side only, it gets one; without them it is the only such call.
         """
@@ -524,7 +526,7 @@ class FaultFinder:
             return False
         (lone, side) = silent[0]
         node = self._lone_node(step, lone)
-        self._blame_lone(step, lone, side, node)
+        self._blame_lone(step, lone, side, node, effect=effect)
         self._link_gradients(moved, node)
         return True
 
@@ -608,9 +610,7 @@ class FaultFinder:
         # What goes into an outermost layer may also be what unrecorded code made of what differs before.
         is_first = step.account.place <= self._first_place or self._causes.get(node_of_value(key)) is not None
         is_of_layers = is_first and (key.target, key.golden) in self._flow.batch
-        # No operation that the collectors see makes these integers.
-        is_given = is_first and key.is_integer and all(side.says_makers for side in self._flow.sides)
-        is_batch = step.operation.phase == "forward" and (is_of_layers or is_given or self._is_batch(step, key))
+        is_batch = step.operation.phase == "forward" and (is_of_layers or self._is_batch(step, key))
         if is_batch and self._is_whole:
             return self._blame_value(step, key, "batch", "")
         return self._note_unknown(step, key)
@@ -623,7 +623,7 @@ class FaultFinder:
             return False
         return any(self._is_batch(*user) for out in step.outputs for user in self._flow.users(step, out.path))
 
-    def _note_unknown(self, step: Step, key: ValueKey, maker: Maker | None = None) -> bool:
+    def _note_unknown(self, step: Step, key: ValueKey, maker: Maker | None = None, *, compiled: bool = False) -> bool:
         """A difference whose origin is not known; at fault only where nothing before it differs."""
         if not self._is_beyond(step, key):
             return True
@@ -632,17 +632,23 @@ class FaultFinder:
             origin = less if maker.key.differs else f"{maker.name}, which made it in one run, agrees"
             sentence = f"{key.path} differs: {origin}, and something that the dump does not hold changed it"
             kind: FaultKind = "unrecorded"
+        elif compiled:
+            sentence, kind = f"{key.path} differs: compiled code made it in one run", "unknown"
         elif made_by := self._flow.unheld(key):
             sentence, kind = f"{key.path} differs: {made_by} made it, which the dumps do not hold", "unknown"
         else:
-            far = by_how_much(key)
-            sentence, kind = f"{key.path} differs {far}before any operation, and nothing says what it is", "unknown"
+            far, gradient = by_how_much(key), _gradient_of(key)
+            is_earlier = all(side.says_makers for side in self._flow.sides)
+            origin = "no call of the step made it" if is_earlier else "nothing says what it is"
+            origin = "the dumps do not hold what made it" if gradient else origin
+            what = f"{key.path}, {gradient}," if gradient else key.path
+            sentence, kind = f"{what} differs {far}before any operation, and {origin}", "unknown"
         fault = Fault(step, kind, "both", key.path, sentence, "", key.distance)
         # What a call overwrites has no meaning of its own.
         is_first = step.operation.phase == "forward" and step.account.place <= self._first_place
         is_first &= all(fault.kind == "unknown" for fault in self._causes) and not self._flow.unheld(key)
         if self._is_whole and is_first and not overwrites(step, key):
-            if self._blame_silent(step):
+            if self._blame_silent(step, effect=_gradient_of(key)):
                 return True
             self._causes.blame(step, fault, node_of_value(key))
             return True
@@ -664,3 +670,9 @@ class FaultFinder:
             self._causes.add(node, Fault(step, kind, "both", key.path, sentence, name, key.distance), step.record)
         self._causes.link(step, node)
         return True
+
+
+def _gradient_of(key: ValueKey) -> str:
+    """Which gradient a value is on both sides, in words; "" for another value."""
+    names = {origin.grad_of for origin in key.origins}
+    return f"the gradient of parameter {names.pop()}" if len(names) == 1 and "" not in names else ""

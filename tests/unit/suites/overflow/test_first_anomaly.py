@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,27 @@ class Ranks:
     def anomalies(self):
         found = first_anomalies([(rank, Survey(dump, read_rules(None))) for rank, dump in enumerate(self.dumps())])
         return [(anomaly.rank, anomaly.record) for anomaly in found]
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_parameter_that_is_not_finite_is_named(tmp_path, is_noted):
+    """By the name that the collector noted, else by that in the record of the layer; the block around made nothing."""
+    builder = DumpBuilder(tmp_path / "rank0", real=False, framework="pytorch")
+    builder.call("Functional.linear.0", [X, BAD], [BAD])
+    records = builder.records
+    if is_noted:
+        records["Functional.linear.0.forward"]["input_args"][1]["leaf"] = "blocks.1.up.weight"
+    layer = {"input_args": [builder.tensor(X, "")], "input_kwargs": {}, "output": [builder.tensor(BAD, "")]}
+    up, block = "Module.blocks.1.up.Linear.forward.0", "Module.blocks.1.Block.forward.0"
+    records[up] = {**layer, "parameters": {"weight": builder.tensor(BAD, "")}}
+    records[block] = layer
+    parents = {"Functional.linear.0.forward": up, up: block, block: None}
+    (builder.folder / "construct.json").write_text(json.dumps(parents))
+    survey = Survey(OverflowDump(builder.write()), read_rules(None))
+    (anomaly,) = first_anomalies([(0, survey)])
+    assert (anomaly.record, anomaly.parameters) == ("Functional.linear.0.forward", {"blocks.1.up.weight": "NaN"})
+    assert [record.level for record in survey.records.values()] == ["propagated"] * 3
+    assert survey.records[block].source == "Functional.linear.0.forward"
 
 
 @pytest.fixture

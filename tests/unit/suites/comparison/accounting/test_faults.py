@@ -588,7 +588,7 @@ def test_what_reads_unwritten_memory_is_not_the_first_that_differs() -> None:
     run = Run().call("Torch.linear.0.forward", ["a"], "s", kind="equal").call("Tensor.get.0.forward", [nothing], "v|V")
     index = value("input.1", "i|I", is_integer=True)
     run.call("Tensor.index_put_.0.forward", [value("input.0", "v|V"), index, said], "w|W")
-    assert [(fault.kind, fault.value) for fault in run.faults()] == [("batch", "input.1")]
+    assert [(fault.kind, fault.value) for fault in run.faults()] == [("unknown", "input.1")]
 
 
 def test_a_cast_there_and_back_is_one_cause_named_by_the_first() -> None:
@@ -635,3 +635,21 @@ def test_what_a_call_made_that_the_dumps_do_not_hold_is_not_before_any_operation
     assert run.blamed == []
     (unknown,) = finder.unknown
     assert "which the dumps do not hold" in unknown.sentence
+
+
+def test_a_call_of_one_run_that_writes_in_place_is_blamed_for_a_gradient_that_no_record_made() -> None:
+    """Compiled code made it, of a buffer that was filled again before its backward."""
+    gradient = value("input.1", "g|G", origins=both(grad_of="w"))
+    run = Run().call("Torch.mean.0.forward", ["a"], "b", kind="equal")
+    run.call("Torch.mean.0.backward", ["one"], "share", kind="equal")
+    run.call("Tensor.get.0.forward", ["all"], "next", side="target", kind="unmatched")
+    run.call("Tensor.copy_.0.forward", ["a", "next"], "next", side="target", kind="unmatched")
+    (fault,) = run.call("Tensor.add_.0.forward", [value("input.0", "w"), gradient], "v|V").faults()
+    assert (fault.step.record, fault.kind) == ("Tensor.copy_.0.forward", "only_one_side")
+    assert fault.sentence == ("only the target calls it, not the golden run, and the gradient of parameter w differs")
+
+
+def test_a_call_that_the_other_run_compiles_is_not_blamed() -> None:
+    run = Run().call("Torch.tanh.0.forward", ["a"], "b", side="target", kind="unmatched", is_compiled=True)
+    (fault,) = run.call("Torch.sum.0.forward", ["b|B"], "c|C").faults()
+    assert (fault.kind, fault.sentence) == ("unknown", "input.0 differs: compiled code made it in one run")
