@@ -116,10 +116,14 @@ def test_next_writes_both_configurations(pytester: pytest.Pytester, capsys: pyte
         ("{}", "is not what --msprobe-diagnosis writes"),
         ("[" * 5000, "is not what --msprobe-diagnosis writes"),
         (
-            '{"next_collection": {"calls": [], "target": {"task": "statistics"}}}',
+            '{"schema": 2, "next_collection": {"calls": [], "target": {"task": "statistics"}}}',
             "is not what --msprobe-diagnosis writes",
         ),
-        ('{"next_collection": null}', "suspects no call whose tensors would tell more"),
+        ('{"schema": 2, "next_collection": null}', "suspects no call whose tensors would tell more"),
+        (
+            '{"schema": 1, "outcome": "unaccounted", "next_collection": null}',
+            "version 1 of the answer, and this command reads version 2; compare the dumps again with --msprobe-diagnosis",
+        ),
         (None, "No such file"),
     ],
 )
