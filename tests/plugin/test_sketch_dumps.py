@@ -122,7 +122,7 @@ def test_next_writes_both_configurations(pytester: pytest.Pytester, capsys: pyte
         ('{"schema": 2, "next_collection": null}', "suspects no call whose tensors would tell more"),
         (
             '{"schema": 1, "outcome": "unaccounted", "next_collection": null}',
-            "version 1 of the answer, and this command reads version 2; compare the dumps again with --msprobe-diagnosis",
+            "is version 1 of an answer, and only version 2 is read; compare the dumps again with --msprobe-diagnosis",
         ),
         (None, "No such file"),
     ],

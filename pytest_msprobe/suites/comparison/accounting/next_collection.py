@@ -80,8 +80,8 @@ def read_next_collection(path: Path) -> NextCollection | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: is not what --msprobe-diagnosis writes ({error}); compare the dumps again") from None
     raise ValueError(
-        f"{path}: has version {version} of the answer, and this command reads version {SCHEMA}; compare the dumps again "
-        "with --msprobe-diagnosis"
+        f"{path}: is version {version} of an answer, and only version {SCHEMA} is read; compare the dumps again with "
+        "--msprobe-diagnosis"
     )
 
 
