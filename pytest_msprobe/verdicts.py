@@ -17,6 +17,9 @@ import msgspec
 from msprobe_collector.dump_format import DIRECTIONS, Direction
 
 Status = Literal["pass", "error", "skip"]
+#: Of a value that fails: its numbers; NaN or Inf on one side only; dtype, shape or whether it has a gradient; bits of
+#: which it is not known how far they are apart; an argument that is no tensor.
+Difference = Literal["", "size", "nonfinite", "form", "bits", "argument"]
 _Sent = TypeVar("_Sent", bound="Wire")
 #: The word of `OutputRow.rounding` for a failure that is none of the operation's.
 EXPLAINED = "explained by rounding"
@@ -88,6 +91,7 @@ class OutputRow:
         rounding: of a failed output, `explained by rounding` or not, and how far; "" otherwise.
         pattern: of a failed output, what its wrong elements have in common, in a short phrase; "" otherwise.
         picture: of a failed output, where and how much it is off, see `evidence.pictures`; None without one.
+        difference: of a failed output, which kind of difference it is; "" where that was not looked at.
     """
 
     label: str
@@ -101,6 +105,7 @@ class OutputRow:
     rounding: str = ""
     pattern: str = ""
     picture: Mapping[str, Any] | None = None
+    difference: Difference = ""
 
     @property
     def cosine(self) -> float | None:

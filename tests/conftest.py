@@ -34,6 +34,7 @@ sys.path.append(str(TESTS.parent))
 #: that import one while they run are marked `needs`.
 NEEDS = {
     "collector": "mindspore",
+    "everyday": "torch",
     "plugin/test_engines.py": "torch",
     "pytorch_collector": "torch",
     "plugin/test_sharded_example.py": "torch",

@@ -379,7 +379,7 @@ def figures_of(output: OutputRow | None) -> dict[str, float | int | str]:
     if output is None:
         return {}
     found: dict[str, float | int | str] = {name: value for name, value in output.figures.items() if value is not None}
-    texts = {"dtype": output.tested_dtype, "rounding": output.rounding}
+    texts = {"dtype": output.tested_dtype, "rounding": output.rounding, "difference": output.difference}
     return found | {name: text for name, text in texts.items() if text}
 
 

@@ -184,7 +184,8 @@ _RIGHT: Mapping[str, Callable[[Measure], str]] = {
 
 #: Findings that are about the whole run and not about an operation.
 _OF_RUN = (
-    "setup",
+    "setting",
+    "model",
     "manifest",
     "ended",
     "damaged",
@@ -218,7 +219,8 @@ _KIND_WORDS = {
     "recomputed": "recomputed otherwise",
     "unrecorded": "its maker is not recorded",
     "unknown": "origin unknown",
-    "setup": "set up differently",
+    "setting": "set up differently",
+    "model": "two models",
     "error": "an error",
     "limits": "rounding",
 }
@@ -277,12 +279,19 @@ def _settings(finding: Finding) -> str:
     return told[0] if told else finding.detail
 
 
+def _models(finding: Finding) -> str:
+    """`two different models: embedding [64, 32] against [32, 16]`."""
+    shapes = [f"{one.name} {one.target} against {one.golden}" for one in finding.arguments[:1] if one.target]
+    return f"two different models: {shapes[0] if shapes else finding.detail}"
+
+
 def _detail(finding: Finding) -> str:
     return finding.detail or finding.place.operation
 
 
 _NAMES: Mapping[str, Callable[[Finding], str]] = {
-    "setup": _settings,
+    "setting": _settings,
+    "model": _models,
     "manifest": _detail,
     "ended": lambda finding: f"the step ended in {finding.place.operation}",
     "damaged": _detail,
@@ -306,24 +315,30 @@ _HOW = (
 
 def how_wrong(finding: Finding) -> str:
     """How wrong it is, in a few words: what the wrong elements have in common, else one figure; "" without any."""
+    if finding.kind == "setting" and "differing" in finding.figures:
+        differing, noun = finding.figures["differing"], str(finding.figures.get("of"))
+        return counted(differing, noun, "differ") if isinstance(differing, int) else f"{differing} {noun} differ"
     if finding.kind in _OF_RUN or "holds" in finding.figures:
         return ""
     if finding.pattern:
         return finding.pattern
-    if finding.arguments and finding.kind != "setup":
+    if finding.arguments:
         return "; ".join(_argument(one.name, one.target, one.golden) for one in finding.arguments[:2])
     size = finding.size
     if size is not None and math.isinf(size):
         return "not finite on one side"
     if size:
         return f"{figure(100 * size)} % off" if size >= 1e-4 else f"{figure(size)} of its size off"
-    if (text := how_far(finding.figures)) or finding.kind not in _HOW_OF_KIND:
-        return text
-    return _HOW_OF_KIND[finding.kind](finding)
+    text = how_far(finding.figures, str(finding.figures.get("difference", "")))
+    return text if text or finding.kind not in _HOW_OF_KIND else _HOW_OF_KIND[finding.kind](finding)
 
 
-def how_far(figures: Mapping[str, float | int | str | None]) -> str:
-    """How far off a value is by its figures, in a few words; "" where none says it."""
+#: Differences of a value that have no size.
+_DIFFERENCES = {"nonfinite": "not finite on one side", "form": "of another form", "argument": "another argument"}
+
+
+def how_far(figures: Mapping[str, float | int | str | None], difference: str = "nonfinite") -> str:
+    """How far off a value is by its figures, or what its `difference` is where it has no size, in a few words."""
     distance, tolerance = figures.get("distance"), figures.get("tolerance")
     if isinstance(distance, (int, float)) and isinstance(tolerance, (int, float)) and 0 < distance <= tolerance:
         return ""  # it is wrong in another way than by its size
@@ -332,7 +347,7 @@ def how_far(figures: Mapping[str, float | int | str | None]) -> str:
         # Of a value that must be equal the distance says how wrong it is, not how many times no tolerance.
         is_exact = name == "ratio" and tolerance == 0 and distance is not None
         if isinstance(value, (int, float)) and value and not is_exact:
-            return words.format(figure(value)) if math.isfinite(value) else "not finite on one side"
+            return words.format(figure(value)) if math.isfinite(value) else _DIFFERENCES.get(difference, "")
     return ""
 
 
@@ -413,6 +428,8 @@ _NEXT_WORDS: Mapping[str, str] = {
     "both runs": "what both runs say, the first held to the other",
     "alone": "what the first one says alone",
     "set-ups": "how both runs are set up",
+    "one model": "name two dumps of one model, one batch and one step",
+    "same setting": "make both runs with the same {subject}, and compare again",
     "collect": "collect a step with PrecisionDebugger (docs/collecting.md), and name its dump.json",
     "path": "check the path {subject}",
     "gradients": "dump {subject} (level mix) in both runs, and compare: look first between it and the loss",

@@ -119,7 +119,11 @@ def plain_name(name: str) -> str:
 
 def writes_in_place(api: ApiName) -> bool:
     """Whether `api` changes its first argument: `add_`, `__iadd__`, `__setitem__`."""
-    name = api.short
+    return is_name_in_place(api.short)
+
+
+def is_name_in_place(name: str) -> bool:
+    """Whether an API of this short name does."""
     if name.startswith("__"):
         return name == "__setitem__" or _IN_PLACE_METHOD.fullmatch(name) is not None
     return name.endswith("_")

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal
 
-from msprobe_collector.dump_format import ApiName, Direction, is_communication
-from pytest_msprobe.apis.fact_table import Fact, Term, facts, read_signature, read_terms
+from msprobe_collector.dump_format import ApiName, Direction, PlainValue, TensorValue, is_communication
+from pytest_msprobe.apis.fact_table import Fact, Term, facts, plain_name, read_signature, read_terms
 
 _UNINITIALISED = Term("uninitialised", (), {})
 
@@ -207,8 +207,7 @@ def unwritten_memory(name: str, framework: str, partly: Literal["mixed", "overwr
 
     Arguments that are such memory only in part are `inputs` when they are so in the way `partly`: see unwritten.txt.
     """
-    api_type, _, api = name.partition(".")
-    found = facts("unwritten").find(api_type, api.rpartition(".")[2] if api_type == "Primitive" else api, framework)
+    found = fact_of("unwritten", name, framework)
     terms = [] if found is None else [term for term in read_terms(found.text) if term.name in _PLACES]
     places = {term.name: {str(ast.literal_eval(item)) for item in term.arguments} for term in terms}
     inputs = places.get("inputs", set()) | places.get(partly, set())
@@ -217,15 +216,58 @@ def unwritten_memory(name: str, framework: str, partly: Literal["mixed", "overwr
 
 
 @lru_cache(_REMEMBERED)
+def fact_of(topic: str, name: str, framework: str = "pytorch") -> Fact | None:
+    """The fact on the operation called `name` (`Mint.exp`, `Primitive.held.Exp`, `Cell.net.norm.LayerNorm`)."""
+    api_type, _, api = name.partition(".")
+    return facts(topic).find(api_type, api.rpartition(".")[2] if api_type == "Primitive" else api, framework)
+
+
+def text_of(topic: str, name: str) -> str:
+    """The text of that fact; "" without one."""
+    fact = fact_of(topic, name)
+    return "" if fact is None else fact.text
+
+
+def is_a(word: str, name: str) -> bool:
+    """Whether the operation called `name` is the one that PyTorch calls `word`: `Mint.true_divide` is a `div`."""
+    plain = plain_name(name.rpartition(".")[2])
+    return word == (text_of("operation_names", name) or plain)
+
+
+@lru_cache(_REMEMBERED)
 def is_batch_argument(name: str, path: str) -> bool:
     """Whether the value at `path` (`input.1`) of the operation called `name` is data, such as labels are."""
-    api_type, _, api = name.partition(".")
-    word = api.rpartition(".")[2] if api_type == "Primitive" else api
-    found = facts("batch_arguments").find(api_type, word, "pytorch")
+    found = fact_of("batch_arguments", name)
     if found is None:
         return False
     places = [ast.literal_eval(item) for item in read_terms(found.text)[0].arguments]
     return path.partition(".")[2] in map(str, places)
+
+
+def says_where(operation: str, path: str, value: Any) -> bool:
+    """Whether an argument says where or how a call of `operation` runs, not what it computes.
+
+    Args:
+        operation: its name, `Tensor.to`.
+        path: of the argument, `input.device`.
+        value: what the dump holds there.
+    """
+    table = facts("where_and_how")
+
+    def is_known(word: str, kind: str) -> bool:
+        fact = table.word(word)
+        return fact is not None and fact.text == kind
+
+    if isinstance(value, TensorValue) or hasattr(value, "__array_interface__"):
+        return False
+    if is_known(path.rpartition(".")[2], "name") or is_known(getattr(value, "type_name", ""), "type"):
+        return True
+    text = value.value if isinstance(value, PlainValue) else value
+    if not isinstance(text, str):
+        return False
+    device, _, number = text.partition(":")
+    is_device = is_known(device, "device") and (number.isdecimal() or device == text)
+    return is_device or (is_communication(operation) and not is_known(text.rpartition(".")[2], "reduction"))
 
 
 #: `SigmoidGrad`, `GmmBackward`, but not `ApplyGradientDescent`.

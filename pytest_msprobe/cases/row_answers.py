@@ -251,6 +251,8 @@ _FORMULAS: dict[str, tuple[_Formula, _Formula]] = {
     "rms_norm": (_rms_norm, _rms_norm_gradient),
 }
 ROW_FUNCTIONS = frozenset(_FORMULAS)
+#: Those that add a number to a mean of squares.
+WITH_EPSILON = frozenset({"layer_norm", "rms_norm"})
 
 
 def row_call(

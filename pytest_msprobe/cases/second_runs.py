@@ -28,7 +28,7 @@ from pytest_msprobe.cases.perturbation import (
 )
 from pytest_msprobe.cases.products import Product, gradient_as_product, product_of_tensors
 from pytest_msprobe.cases.restricted_call import Restriction
-from pytest_msprobe.cases.row_answers import ROW_FUNCTIONS, row_call, row_deviations
+from pytest_msprobe.cases.row_answers import ROW_FUNCTIONS, WITH_EPSILON, row_call, row_deviations
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -47,19 +47,14 @@ from pytest_msprobe.numerics.judgement import MOST_PROBED, Deviations
 #: Explicit bits of a significand, by the name of the mode of the device.
 FORMATS = {"HF32": 11, "TF32": 10}
 
-_PRODUCTS = frozenset(
-    """
-    addbmm addmm addmv baddbmm batch_mat_mul batchmatmul bmm chain_matmul dense dot einsum flash_attention_score inner
-    linear mat_mul matmul mm multi_dot mv outer tensordot vdot
-    """.split()
-)
+#: What is multiplied under each mode, by the kinds of products.txt.
+_FAMILIES = {"conv": ("conv", "transposed"), "matmul": ("matmul",), "all": ("conv", "transposed", "matmul")}
 
 
 def has_rounded_operands(api: str, mode: str) -> bool:
     """Whether the API of this short name multiplies with rounded operands under a mode of --msprobe-hf32."""
-    name = api.strip("_").lower()
-    families = {"conv": "conv" in name, "matmul": name in _PRODUCTS}
-    return any(families.values()) if mode == "all" else families.get(mode, False)
+    product = facts("products").word(api)
+    return product is not None and product.text in _FAMILIES.get(mode, ())
 
 
 def operand_roundoff(format_name: str) -> float:
@@ -189,7 +184,9 @@ class ExtraRuns:
             partial(self._deviations, position, reference),
             partial(self._restricted, position, reference, accumulated),
             partial(self._partial_sums, position),
-            has_kinks=bool(self._incoming) and is_elementwise,
+            # What returns fewer elements than it gets, such as the largest of all, is not elementwise in this call.
+            has_kinks=is_elementwise
+            and reference.size <= max((np.size(array) for array in self._incoming if array is not None), default=0),
             sums_of_magnitudes=lambda: self._fitting(self._magnitudes, position, reference),
         )
 
@@ -259,7 +256,7 @@ class ExtraRuns:
             return None
         moving = Perturbation(1, operands=self._bench.operand_roundoff)
         floats = [value for _, value in leaves(self._call) if isinstance(value, float)]
-        for epsilon in (*floats, 1e-5, 1e-6) if name.endswith("norm") else (0.0,):
+        for epsilon in (*floats, 1e-5, 1e-6) if name in WITH_EPSILON else (0.0,):
             call = row_call(tensors, incoming[0] if incoming else None, moving.size, epsilon=epsilon)
             found = None if call is None else row_deviations(name, call, reference)
             if found is not None:
@@ -423,12 +420,12 @@ class ExtraRuns:
     @cached_property
     def _convolved(self) -> int:
         """How many products a convolution or its gradients add up in all elements together; 0 of any other call."""
-        name = self._call.api.short.strip("_").lower()
+        product = facts("products").word(self._call.api.short)
         images, kernels = [*self._given.values(), None, None][:2]
-        if not name.startswith("conv") or images is None or kernels is None or not kernels.size:
+        if product is None or product.text not in _FAMILIES["conv"] or images is None or kernels is None:
             return 0
-        swept = images.size if "transpose" in name else max(self._recorded_sizes, default=0)
-        return swept * (kernels.size // len(kernels))
+        swept = images.size if product.text == "transposed" else max(self._recorded_sizes, default=0)
+        return swept * (kernels.size // len(kernels)) if kernels.size else 0
 
     @cached_property
     def _recorded_sizes(self) -> list[int]:

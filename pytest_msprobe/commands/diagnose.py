@@ -13,7 +13,7 @@ from typing import TextIO
 from msgspec import structs
 
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.answers import About, Answer, Finding, Gap, NextStep, Place, with_findings
+from pytest_msprobe.answers import About, Answer, ArgumentDifference, Finding, Gap, NextStep, Place, with_findings
 from pytest_msprobe.answers.about import about_of
 from pytest_msprobe.answers.file import check_replaceable, to_json, write_answer
 from pytest_msprobe.answers.words import lines as lines_of
@@ -23,6 +23,7 @@ from pytest_msprobe.diagnose.planning import Step, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
 from pytest_msprobe.diagnose.setup import (
     looks_wrong,
+    of_another_model,
     set_up_differently,
     with_derivatives,
     with_suspicions,
@@ -92,6 +93,9 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Answer, int]
             why = "holds a manifest and no dump.json, so that only the set-ups could be compared"
         return _nothing(target, why, target, golden)
     if golden is not None and (why := _why_unlike(target, golden)):
+        difference = of_another_model(target, golden) if target.is_dump and golden.is_dump else None
+        if difference is not None:
+            return _two_models(difference, target, golden)
         return _nothing(golden, why, target, golden)
     for side in sides:
         talk.write(f"{printable(str(side.path))}: {side}\n")
@@ -136,11 +140,13 @@ def _run(runner: StepRunner, steps: list[Step], talk: TextIO) -> list[Ran]:
     ran: list[Ran] = []
     for step in steps:
         wrong = [each for each in ran if each.answer.outcome == "wrong"]
+        if step.beside_overflow:
+            wrong = [each for each in wrong if each.step.suite != "overflow"]
         if step.if_clean and wrong:
             continue
         # Nothing that another suite finds could explain more.
         if any(finding.confidence == "proved" for each in wrong for finding in each.answer.findings):
-            break
+            continue
         talk.write(f"{step.suite}: {step.why}, about {max(1, round(step.seconds))} s: {printable(command_of(step))}\n")
         talk.flush()
         ran.append(runner.run(step))
@@ -159,6 +165,20 @@ def _why_unlike(target: Holding, golden: Holding) -> str:
     if share < _LEAST_SHARE:
         return f"is of another model or batch than {target.path}: {100 * share:.0f} % of the shapes are the same"
     return ""
+
+
+def _two_models(difference: ArgumentDifference, target: Holding, golden: Holding) -> tuple[Answer, int]:
+    place = Place(record="", operation=difference.name)
+    finding = Finding(kind="model", confidence="proved", place=place, arguments=(difference,))
+    answer = Answer(
+        suite="diagnose",
+        outcome="wrong",
+        findings=(finding,),
+        about=_about(target, golden),
+        next=(NextStep("one model"),),
+        setup=set_up_differently(target, golden),
+    )
+    return answer, answer.exit_code
 
 
 def _nothing(bad: Holding, why: str, target: Holding, golden: Holding | None) -> tuple[Answer, int]:

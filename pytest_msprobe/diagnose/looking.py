@@ -11,7 +11,10 @@ from pathlib import Path
 from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import counted
+from pytest_msprobe.engines.protocol import parse_device
+from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.run.dump_folders import look_through, why_no_dump
+from pytest_msprobe.suites.grouping import estimate_cost
 from pytest_msprobe.suites.registry import FILES, SUITES
 
 #: Statistics that are NaN or infinite, in a dump.json.
@@ -96,6 +99,18 @@ class Holding:
             if slot.rank is not None:
                 found.setdefault((dump.path.parents[1], slot.step), []).append(dump)
         return found
+
+    @property
+    def cost(self) -> float:
+        """What it costs to run all calls, in elements."""
+        calls = ((dump, name.rpartition(".")[0]) for dump in self.dumps for name in dump.record_names)
+        return sum(estimate_cost(dump, call) for dump, call in dict.fromkeys(calls) if f"{call}.forward" in dump)
+
+    @property
+    def tests_no_device(self) -> bool:
+        """Whether a pre-check would compare the CPU of PyTorch with itself in every dump."""
+        engines = Engines(EngineChoice(parse_device("auto"), "auto", None))
+        return all(map(engines.tests_no_device, self.dumps))
 
     @property
     def bytes(self) -> int:

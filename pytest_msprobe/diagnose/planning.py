@@ -15,6 +15,8 @@ _RECORDS = {"comparison": 60, "precheck": 120, "overflow": 900, "sharded": 80, "
 _OF_OTHERS = 300
 _WITHOUT_TENSORS = 3000
 _BYTES = 80e6
+#: Elements, as `estimate_cost` counts them, that are computed again in a second.
+_ELEMENTS = 2e8
 #: Share of the shapes that agree of two dumps of one rank each, apart from a call or two.
 _SAME = 0.9
 #: Files that are named beside a dump.
@@ -36,6 +38,7 @@ class Step:
         compares_steps: as `SuiteEntry` has it.
         computes: whether a framework may run, which writes where Python does not see it.
         if_clean: whether it is only made when the steps before it have found nothing wrong.
+        beside_overflow: whether it is made where NaN or Inf were found as well: a call may lose what it is given.
     """
 
     suite: str
@@ -45,6 +48,7 @@ class Step:
     is_main: bool = True
     in_process: bool = True
     if_clean: bool = False
+    beside_overflow: bool = False
     compares_steps: bool = False
     computes: bool = True
 
@@ -78,7 +82,8 @@ def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
     yield from _others(target)
     if not is_pair or target.holds_tensors:
         why = "each call against a float64 benchmark"
-        yield _step("precheck", (dump, _STANDARD), why, target, is_main=not is_pair, if_clean=True)
+        step = _step("precheck", (dump, _STANDARD), why, target, is_main=not is_pair, if_clean=True)
+        yield replace(step, beside_overflow=target.holds_tensors)
 
 
 def _is_sharded(target: Holding, golden: Holding) -> bool:
@@ -125,9 +130,15 @@ def _step(
 ) -> Step:
     has_tensors = all(holding.holds_tensors for holding in holdings)
     records = max(holding.records for holding in holdings)
+    # What would compare a CPU with itself is refused record by record, before anything runs.
+    is_refused = suite == "precheck" and all(holding.tests_no_device for holding in holdings)
+    if is_refused:
+        return Step(suite, arguments, why, _START, is_main, if_clean=if_clean)
     computes = suite == "precheck" or (suite == "comparison" and has_tensors)
     rate = _RECORDS.get(suite, _OF_OTHERS) if has_tensors or suite == "precheck" else _WITHOUT_TENSORS
-    seconds = (_WITH_FRAMEWORK if computes else _START) + records / rate + sum(each.bytes for each in holdings) / _BYTES
+    seconds = (_WITH_FRAMEWORK if computes else _START) + records / rate
+    seconds += sum(holding.cost for holding in holdings) / _ELEMENTS if computes else 0
+    seconds += sum(holding.bytes for holding in holdings) / _BYTES
     in_process = suite != "precheck" or has_tensors
     computes = computes or suite == "overflow"
     return Step(suite, arguments, why, seconds, is_main, in_process, if_clean, computes=computes)

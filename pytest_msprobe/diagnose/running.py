@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import structs
 
-from pytest_msprobe.answers import CONFIDENCES, Answer, Gap, TakenStep
+from pytest_msprobe.answers import CONFIDENCES, Answer, Gap, TakenStep, with_findings
 from pytest_msprobe.diagnose.planning import Step
 
 if TYPE_CHECKING:
@@ -160,9 +160,9 @@ def chosen(ran: Sequence[Ran]) -> Ran:
     return min(main, key=lambda each: each.answer.outcome == "nothing judged")
 
 
-def _rank(ran: Ran) -> tuple[int, bool]:
+def _rank(ran: Ran) -> tuple[int, bool, bool]:
     sure = [CONFIDENCES.index(finding.confidence) for finding in ran.answer.findings]
-    return min(sure, default=len(CONFIDENCES)), not ran.step.is_main
+    return min(sure, default=len(CONFIDENCES)), ran.step.beside_overflow, not ran.step.is_main
 
 
 def summed_up(ran: Sequence[Ran], *, setup: Sequence[str], has_following_steps: bool = False) -> Answer:
@@ -171,7 +171,7 @@ def summed_up(ran: Sequence[Ran], *, setup: Sequence[str], has_following_steps: 
     # What holds from step to step cannot be judged, and need not be named, where no step follows on another.
     beside = [each for each in ran if each is not best and (has_following_steps or not each.step.compares_steps)]
     gaps = [gap for each in beside if each.answer.outcome != "wrong" for gap in each.answer.open[:1]]
-    answer = best.answer
+    answer = _with_others(best, ran)
     steps = [TakenStep(("pytest", *each.step.arguments), each.answer.outcome, each.answer.headline) for each in ran]
     return structs.replace(
         answer,
@@ -179,6 +179,16 @@ def summed_up(ran: Sequence[Ran], *, setup: Sequence[str], has_following_steps: 
         open=(*answer.open, *gaps),
         steps=tuple(steps),
     )
+
+
+def _with_others(best: Ran, ran: Sequence[Ran]) -> Answer:
+    """The answer of `best`, with what other suites find in other records."""
+    answer = best.answer
+    for other in ran:
+        if other is not best and other.answer.outcome == "wrong":
+            records = {finding.place.record for finding in answer.findings}
+            answer = with_findings(answer, [one for one in other.answer.findings if one.place.record not in records])
+    return answer
 
 
 def command_of(step: Step) -> str:

@@ -8,10 +8,11 @@ from msgspec import structs
 
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.manifest import read_manifest
-from pytest_msprobe.answers import Answer, Finding, Gap, Place, with_open
+from pytest_msprobe.answers import Answer, ArgumentDifference, Finding, Gap, Place, with_open
 from pytest_msprobe.diagnose.looking import Holding
 from pytest_msprobe.manifests.alone import suspicions
-from pytest_msprobe.manifests.folders import manifests_in, paired
+from pytest_msprobe.manifests.explanation import is_of_another_model
+from pytest_msprobe.manifests.folders import differences_of, manifests_in, paired
 from pytest_msprobe.manifests.text import sentences_of
 
 
@@ -57,6 +58,21 @@ def with_derivatives(answer: Answer, holding: Holding) -> Answer:
         return answer
     first = f"the backward that the script defines itself, at {Path(frames[0].file).name}:{frames[0].line}"
     return with_open(answer, [Gap(kind="derivative", what=first)])
+
+
+def of_another_model(target: Holding, golden: Holding) -> ArgumentDifference | None:
+    """The first parameter, or else the first value of a record, that has another shape in the other run."""
+    pairs, _, _ = paired(manifests_in(target.path), manifests_in(golden.path))
+    for _, difference in differences_of(pairs)[0]:
+        if is_of_another_model(difference) and difference.names:
+            return difference.argument
+    for one, other in zip(target.dumps, golden.dumps):
+        for name in filter(other.__contains__, one.record_names):
+            shapes = zip(one.shapes(name), other.shapes(name))
+            unlike = next(((left, right) for left, right in shapes if left != right), None)
+            if unlike is not None:
+                return ArgumentDifference(name, *(str(list(shape)) for shape in unlike))
+    return None
 
 
 def set_up_differently(target: Holding, golden: Holding | None) -> tuple[str, ...]:

@@ -447,7 +447,7 @@ def _multiply(tensor: Tensor, factors: Tensor) -> None:
 def _terms(func: Any, args: Any, operand: Tensor) -> int:
     """How many terms one element of a sum has."""
     kind = func._schema.name.partition("::")[2]
-    if kind.startswith("convolution"):
+    if kind in ("convolution", "convolution_backward"):
         # A gradient of the weight adds up positions, one of the input what the weight connects it to.
         shape = args[1].shape if kind == "convolution" else operand.shape
         return math.prod(shape) // max(1, shape[0 if kind == "convolution" else 1])

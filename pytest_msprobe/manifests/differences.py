@@ -14,7 +14,7 @@ from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, TensorF
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.manifests.optimizers import optimizer_differences
 from pytest_msprobe.manifests.pairing import common_names, is_dropout, layer_pairs, plural_of, tensor_pairs, unwrapped
-from pytest_msprobe.manifests.value import Make, ManifestDifference
+from pytest_msprobe.manifests.value import Make, ManifestDifference, of_other_step
 from pytest_msprobe.manifests.wording import cut, last_name, names, numbers, shown, switched
 
 __all__ = ["ManifestDifference", "differences"]
@@ -43,8 +43,7 @@ def differences(target: Manifest, golden: Manifest) -> list[ManifestDifference]:
 def _step(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     left, right = target.number, golden.number
     if left is not None and right is not None and left != right:
-        sentence = f"step {left}, golden step {right}: these are not the same step"
-        yield ManifestDifference("step", "number", str(left), str(right), sentence, 1.0)
+        yield of_other_step(str(left), str(right))
 
 
 def _ranks(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
@@ -119,7 +118,7 @@ def _structure(
             is_all = len(found) == len(both) > 1
             which = f"all {len(both)} {nouns}" if is_all else f"{counted(len(found), nouns)} of {len(both)}"
             named = "" if is_all else f" ({names(found)})"
-            yield make(f"{what} of {which}{named}:", shown(left), shown(right), likelihood, what=what)
+            yield make(f"{what} of {which}{named}:", shown(left), shown(right), likelihood, what=what, names=found)
     for needs in (False, True):
         found = [name for name, one, other in both if one.requires_grad is needs and other.requires_grad is (not needs)]
         if found:
@@ -242,7 +241,7 @@ def _seeds(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     for name in left:
         if name in right and left[name] != right[name]:
             ours, theirs = ("not set" if side[name] is None else shown(side[name]) for side in (left, right))
-            yield Make("random")(f"seed of {cut(name)}", ours, theirs, 0.87)
+            yield Make("random")(f"seed of {cut(name)}", ours, theirs, 0.87, what="seed", names=(name,))
 
 
 def _random(manifest: Manifest, part: str) -> Mapping[str, object]:
@@ -331,7 +330,8 @@ def _state(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
             which = f"all {len(found)} {part}" if is_all else f"{counted(len(found), part)} of {len(alike)}"
             verb = "differs" if len(found) == 1 else "differ"
             sentence = f"another {words}: {which} {verb}: {names(found)}"
-            yield ManifestDifference("initial state", part[:-1], "", "", sentence, likelihood)
+            share = f"{len(found)} of {len(alike)}"
+            yield ManifestDifference("initial state", part, share, "", sentence, likelihood, tuple(found))
 
 
 def _batches(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
@@ -356,7 +356,21 @@ def _batches(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]
     which = f"batch of step {number} differs"
     if len(left) > 1:
         which += f" in forward {at}" if len(found) == 1 else f" in {len(found)} of {forwards} forwards"
-    yield ManifestDifference("batch", "content", "", "", f"{which}: {_batch_words(left[at], right[at])}", 0.64)
+    sentence = f"{which}: {_batch_words(left[at], right[at])}"
+    forms = [(one, other) for one, other in zip(left[at], right[at]) if one.shape != other.shape]
+    if forms:
+        one, other = forms[0]
+        shapes = shown(list(one.shape)), shown(list(other.shape))
+        yield ManifestDifference("batch", "shape of the batch", *shapes, sentence, 0.905, (one.name,))
+    else:
+        yield ManifestDifference("batch", "content", "", "", sentence, 0.64)
+
+
+def differing_batch_shapes(target: Manifest, golden: Manifest) -> frozenset[tuple[int, ...]]:
+    """Return the shapes of the tensors that the model was given and of which the fingerprints differ."""
+    batches = zip(target.batches or (), golden.batches or ())
+    pairs = [pair for left, right in batches for pair in zip(left, right) if _are_comparable(*pair)]
+    return frozenset(one.shape for one, other in pairs if one.fingerprint != other.fingerprint)
 
 
 def _batch_differs(left: Sequence[TensorFacts], right: Sequence[TensorFacts]) -> bool:

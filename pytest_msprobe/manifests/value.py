@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pytest_msprobe.answers.finding import ArgumentDifference
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,7 @@ class ManifestDifference:
         target, golden: the two values as text; "" where they say nothing.
         sentence: the difference in one line.
         likelihood: how likely it explains other numbers, from 0 to 1, for the order.
+        names: of the parameters, layers or generators that are meant; () where it is one thing.
     """
 
     section: str
@@ -24,6 +28,19 @@ class ManifestDifference:
     golden: str
     sentence: str
     likelihood: float
+    names: tuple[str, ...] = ()
+
+    @property
+    def argument(self) -> ArgumentDifference:
+        """The difference as findings hold it: of several parameters by the first of them."""
+        is_of_one = self.section == "model" and self.what in ("shape", "dtype") and self.names
+        return ArgumentDifference(self.names[0] if is_of_one else self.what, self.target, self.golden)
+
+
+def of_other_step(target: str, golden: str) -> ManifestDifference:
+    """The difference of two dumps that are of the steps of these numbers."""
+    sentence = f"step {target}, golden step {golden}: these are not the same step"
+    return ManifestDifference("step", "step", target, golden, sentence, 1.0)
 
 
 class Make:
@@ -33,9 +50,17 @@ class Make:
         self._section = section
 
     def __call__(
-        self, words: str, target: object, golden: object, likelihood: float, *, what: str = ""
+        self,
+        words: str,
+        target: object,
+        golden: object,
+        likelihood: float,
+        *,
+        what: str = "",
+        names: Sequence[str] = (),
     ) -> ManifestDifference:
         """The difference; all texts are printable."""
         left, right = str(target), str(golden)
         sentence = f"{words} {left}, golden {right}"
-        return ManifestDifference(self._section, what or words.removesuffix(":"), left, right, sentence, likelihood)
+        what = what or words.removesuffix(":")
+        return ManifestDifference(self._section, what, left, right, sentence, likelihood, tuple(names))

@@ -21,7 +21,7 @@ _BEFORE = ("xfailed", "passed", "skipped")
 def causes_of(answer: Answer) -> list[Finding]:
     """The findings whose items fail: what a set-up explains is its consequence, and has no failure of its own."""
     findings = [finding for finding in answer.findings if finding.id]
-    return findings[:1] if findings and findings[0].kind == "setup" else findings
+    return findings[:1] if findings and findings[0].kind in ("setting", "model") else findings
 
 
 def fail(session: pytest.Session, texts: dict[str, str]) -> dict[str, str]:

@@ -88,7 +88,7 @@ def in_short(row: VerdictRow) -> str:
     worst = row.worst
     if worst is None or worst.status != "error":
         return abridged(row.message.partition("\n")[0], _SHORT)
-    return worst.pattern or how_far(worst.figures) or abridged(worst.message, _SHORT)
+    return worst.pattern or how_far(worst.figures, worst.difference) or abridged(worst.message, _SHORT)
 
 
 class Progress:

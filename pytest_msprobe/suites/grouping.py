@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from msprobe_collector.dump_format import DIRECTIONS, ApiName, Dump
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.suites.contract import Group, Record, escape
 
 
@@ -52,8 +53,6 @@ def api_of(operation: Operation) -> ApiName:
     return ApiName(kind, rest or operation.name, int(operation.number) if operation.number.isdecimal() else 0)
 
 
-#: Calls that do much more than touch each element: every output element costs a row of the first input.
-_PRODUCTS = ("mm", "matmul", "linear", "dense", "conv", "einsum", "attention", "inner", "outer", "dot")
 #: A multiply-add in a product costs a core about this share of reading and writing an element.
 _PRODUCT_SHARE = 1 / 16
 #: What a call costs before it touches anything, in elements.
@@ -66,7 +65,16 @@ def estimate_cost(dump: Dump, call: str) -> float:
     shapes = dump.shapes(f"{call}.forward")
     cost += sum(map(prod, shapes))
     cost += sum(map(prod, dump.shapes(f"{call}.backward")))
-    if len(shapes) > 1 and shapes[0] and any(word in call.lower() for word in _PRODUCTS):
+    kind = text_of("products", call.rpartition(".")[0])
+    if len(shapes) > 1 and shapes[0] and kind:
         passes = 3 if f"{call}.backward" in dump else 1
-        cost += passes * _PRODUCT_SHARE * prod(shapes[-1]) * shapes[0][-1]
+        cost += passes * _PRODUCT_SHARE * prod(shapes[-1]) * _products_of_an_element(kind, shapes)
     return cost
+
+
+def _products_of_an_element(kind: str, shapes: Sequence[tuple[int, ...]]) -> int:
+    """How many products an element of the output adds up: of a convolution those of the kernel of a channel."""
+    kernel = shapes[1]
+    if kind in ("conv", "transposed") and len(shapes) > 2 and len(kernel) == len(shapes[0]):
+        return prod(kernel[1:])
+    return shapes[0][-1]

@@ -73,6 +73,8 @@ _REFUSED_MODES = {
 _MOST_STARTS = 4
 #: xdist gives up after four deaths per worker; a dump may well crash more often, and each death costs one item only.
 _MOST_RESTARTS = "1000"
+#: More workers than this for a core of the CPU are a mistake.
+_MOST_PER_CORE = 8
 #: The word that a check has begun may come late from another host.
 _NEARLY = 0.8
 
@@ -146,9 +148,17 @@ class WorkersPlugin:
                 f"--msprobe-device: one device, {number}, for all workers; "
                 f"leave its number out, and give each worker its own with --msprobe-device-ids={number}"
             )
+        if placement.devices and placement.target == "cpu" and not placement.open_engine:
+            raise pytest.UsageError(
+                f"--msprobe-device-ids={','.join(placement.devices)}: what is tested is the CPU, and there is one; "
+                "leave the option out, or name another device in --msprobe-device"
+            )
         specs = [execnet.XSpec(text) for text in parse_tx_spec_config(config)]
         proxies: dict[str, Any] = {str(spec.id): spec for spec in map(execnet.XSpec, config.getoption("px") or ())}
         hosts = [host_of(spec, proxies) for spec in specs]
+        here, cores = hosts.count(""), len(os.sched_getaffinity(0))
+        if here > _MOST_PER_CORE * cores and placement.target == "cpu":
+            raise pytest.UsageError(f"-n {here}: this machine has {counted(cores, 'cores')}; use -n {cores}")
         if any(hosts):
             if placement.remote_root is None:
                 raise pytest.UsageError("--tx: this suite has workers on this machine only; use -n")

@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 ASCEND_FILES = "/dev/davinci[0-9]*"
+CUDA_FILES = "/dev/nvidia[0-9]*"
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
@@ -79,6 +80,8 @@ def visible_devices(target: str, variable: str, environment: Mapping[str, str] =
     if target in ("ascend", "npu"):
         numbers = sorted(int(re.sub(r"\D", "", path)) for path in glob(ASCEND_FILES))
         return tuple(map(str, numbers)) or None
+    if target == "cuda":  # the driver counts from 0 those that it shows
+        return tuple(map(str, range(len(glob(CUDA_FILES))))) or None
     return None
 
 

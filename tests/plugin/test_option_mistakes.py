@@ -36,6 +36,9 @@ MISTAKES = {
     "--msprobe-error-data-limit=1MB": "--msprobe-error-data-limit: has no effect without --msprobe-error-data or",
     "--msprobe-golden=dump.json --msprobe-accounting=off --msprobe-inherited=fail": "--msprobe-inherited: has no",
     "--msprobe-golden=dump.json --msprobe-accounting=off --msprobe-bench=torch": "--msprobe-bench: has no effect with",
+    "--msprobe-device=torch:cpu --msprobe-device-ids=0,1 -n 2": "what is tested is the CPU, and there is one",
+    "-n 5000": "-n 5000: this machine has ",
+    f"{ASCEND} -n 3": "-n 3: 2 devices (0, 1) with 1 worker each; use at most -n 2",
     f"{ASCEND}:1 -n 1": "give each worker its own with --msprobe-device-ids=1",
 }
 

@@ -49,7 +49,7 @@ ALLOWED = {
     "pytest_msprobe.support": (),
     "pytest_msprobe.answers": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts"),
     "pytest_msprobe.apis": ("msprobe_collector.dump_format",),
-    "pytest_msprobe.manifests": ("msprobe_collector.dump_format",),
+    "pytest_msprobe.manifests": ("msprobe_collector.dump_format", "pytest_msprobe.answers"),
     "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
     "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,
@@ -67,7 +67,9 @@ ALLOWED = {
         )
         for suite in _SUITES
     },
-    **dict.fromkeys(_SHARED_BY_SUITES, (*_LOW, *_SHARED_BY_SUITES, "pytest_msprobe.engines.protocol")),
+    **dict.fromkeys(
+        _SHARED_BY_SUITES, (*_LOW, *_SHARED_BY_SUITES, "pytest_msprobe.apis", "pytest_msprobe.engines.protocol")
+    ),
     **dict.fromkeys(_BASES_OF_SUITES, (*_LOW, *_SHARED_BY_SUITES, "pytest_msprobe.engines", "pytest_msprobe.reports")),
     "pytest_msprobe.suites.registry": (*_SHARED_BY_SUITES, "pytest_msprobe.support"),
     "pytest_msprobe.run": (
@@ -79,6 +81,9 @@ ALLOWED = {
     ),
     "pytest_msprobe.diagnose": (
         *_LOW,
+        "pytest_msprobe.engines.protocol",
+        "pytest_msprobe.engines.selection",
+        "pytest_msprobe.suites.grouping",
         "pytest_msprobe.manifests",
         "pytest_msprobe.run.dump_folders",
         "pytest_msprobe.suites.registry",

@@ -273,7 +273,7 @@ class Binding:
         """
         if not self.forms:
             return partial(cast("Callable[..., object]", attribute_at(self.target, roots)), *args, **kwargs)
-        if self.api.startswith("Primitive.") and all(form.missing(attributes) for form in self.forms):
+        if self.api.partition(".")[0] == "Primitive" and all(form.missing(attributes) for form in self.forms):
             raise MissingAttributes(self.forms[0].missing(attributes))
         problems = []
         for form in self.forms:

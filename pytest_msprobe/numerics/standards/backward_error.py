@@ -80,6 +80,12 @@ _HOPELESS = 32.0
 #: More runs forgive more, never less: what passes after four needs no others.
 _PROBES = (4, 16)
 _TINY = 2.0**-1022
+#: A tolerance of this share of an element tells nothing of it.
+_SIGNAL = 0.2
+_BY_JUMPS = (
+    "Not judged: the result jumps when its inputs or intermediate results are rounded, by as much as it is large. Its "
+    "elements cannot be told right from wrong; judge it on other inputs, or by another standard."
+)
 _FLUSHED_BELOW = 2.0**-126
 #: In smallest normal values: what an operation flushes inside it multiplies by incoming gradients of a few deviations.
 _FLUSHED = 32
@@ -152,7 +158,10 @@ class BackwardError:
             if found is not None:
                 return found
         search, found = self._searched(pair, known)
-        return found if found.is_pass else search.closer(found)
+        found = found if found.is_pass else search.closer(found)
+        if found.is_pass and search.forgives_by_jumps():
+            return Judgement("skip", (_BY_JUMPS,))
+        return found
 
     def tolerances(self, pair: OutputPair) -> Floats:
         """Tolerance of each element of an output of floats, in its shape and unit, float64.
@@ -511,6 +520,28 @@ class _Search:
         sides = (side for side in results if abs(side - reference) > _KINK * max(abs(side), abs(reference)))
         is_met = any(abs(tested - side) <= share * abs(side) for side in sides)
         return float(abs(tested - reference)) if is_met else 0.0
+
+    def forgives_by_jumps(self) -> bool:
+        """Whether most elements may be as far off as they are large, and would not where the result does not jump.
+
+        Sums that cancel are not meant: what moves them moves them less where it is less itself.
+        """
+        if not any(response.is_known for response in self._responses):
+            return False
+        present = by_jumps = 0
+        for start, _, reference in self._chunks():
+            magnitude = magnitude_of(reference)
+            present += int(np.count_nonzero(magnitude))
+            is_large = self._bounds(start, reference)[2] >= _SIGNAL * magnitude
+            if not is_large.any():
+                continue
+            smooth = self._rounding(magnitude) + (self._kernel + self._summation) * magnitude
+            for response in self._responses:
+                terms = response.smooth(start, reference)
+                smooth += max(self._factors) * terms
+                smooth += (self._kernel + self._summation) * terms / self._input_roundoff
+            by_jumps += int(np.count_nonzero(is_large & (smooth < _SIGNAL * magnitude)))
+        return 2 * by_jumps > present
 
     def tolerances(self) -> Floats:
         """Tolerance of each element, float64, in the shape and unit of the output."""

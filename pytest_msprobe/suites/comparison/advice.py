@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.apis.topics import fact_of, is_a
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.report import Divergence
-
-#: APIs whose kernels may sum in any order unless determinism is asked for.
-_UNORDERED = ("conv2d", "conv3d", "matmul", "nll_loss", "layer_norm", "lstm")
 
 _ADVICE = {
     "plain": "The two runs call this operation with other arguments. Compare both lines that make the call, and the "
@@ -42,9 +40,8 @@ def advice(divergence: Divergence, line: int) -> str:
     operation = Operation.of(first.record, first.order)
     phase = "backward" if operation.phase != "forward" else "forward"
     text = _ADVICE["plain" if first.is_plain else f"{phase} {'input' if first.is_input else 'output'}"]
-    name = operation.name.lower()
-    if "batch_norm" in name and first.is_input:
+    if is_a("batchnorm", operation.name) and first.is_input:
         text += _BATCH_NORM
-    if not first.is_input and any(api in name for api in _UNORDERED):
+    if not first.is_input and fact_of("nondeterministic", operation.name):
         text += _DETERMINISM
     return f"Line: {line}\nSuspect Nodes: {printable(first.first)}\nExpert Advice: {text}\n"

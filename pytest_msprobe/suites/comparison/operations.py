@@ -17,7 +17,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.manifest import CompiledCode
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import abbreviated
-from pytest_msprobe.apis.topics import UnwrittenMemory, unwritten_memory
+from pytest_msprobe.apis.topics import UnwrittenMemory, says_where, unwritten_memory
 from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.mapping import (
     ValuePairing,
@@ -39,6 +39,7 @@ from pytest_msprobe.suites.comparison.values import (
     DistanceLimits,
     TensorComparison,
     ValueComparison,
+    judge_place,
     judge_plain,
 )
 from pytest_msprobe.suites.contract import cells_of
@@ -266,7 +267,9 @@ class DumpComparison:
         noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
         values = []
         for left, right in self._values.pairs(operation, partner, target, golden):
-            if left is None or right is None:
+            if any(leaf and says_where(operation.name, leaf.path, leaf.value) for leaf in (left, right)):
+                found = judge_place(left, right)
+            elif left is None or right is None:
                 found = self._lone(left, right)
             elif (unwritten[0] and unwritten[0].covers(left.path)) or (
                 unwritten[1] and unwritten[1].covers(right.path)

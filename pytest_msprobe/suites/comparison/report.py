@@ -22,7 +22,6 @@ from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated, counted, printable_lines
 from pytest_msprobe.answers import Answer as RunAnswer, RunRows
-from pytest_msprobe.answers.setup import with_setup
 from pytest_msprobe.suites.comparison.advice import advice
 from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
@@ -37,6 +36,7 @@ from pytest_msprobe.suites.contract import ANSWERS, RowSummary, SuiteError, Suit
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
+    from pytest_msprobe.manifests.value import ManifestDifference
     from pytest_msprobe.suites.comparison.accounting.account import Step
     from pytest_msprobe.suites.comparison.accounting.answer import Answer, First, PairDiagnosis
     from pytest_msprobe.suites.comparison.accounting.diagnosis import Outcome, RunDiagnosis
@@ -431,13 +431,13 @@ class ComparisonSummary(RowSummary):
             for item, sentence in answer.sentences.items()
         }
 
-    def answer(self, rows: RunRows) -> RunAnswer:
+    def answer(self, rows: RunRows, setup: Sequence[ManifestDifference] = ()) -> RunAnswer:
         """What is at fault, or differs first, in all dumps together; asked after `diagnose`."""
         known = {dump: found.diagnosis for dump, found in self._found.items() if found.diagnosis is not None}
         if known:
             from pytest_msprobe.suites.comparison.accounting.run_answer import run_answer
 
-            return run_answer(rows, known)
+            return run_answer(rows, known, setup)
         return self._by_distances(rows)
 
     def _by_distances(self, rows: RunRows) -> RunAnswer:
@@ -634,7 +634,8 @@ class ComparisonReport(SuiteReport):
 
     def answer(self, rows: RunRows) -> RunAnswer:
         """What is at fault in all pairs together."""
-        return with_setup(self._summary.answer(rows), tuple(self._suite.setup))
+        answer = self._summary.answer(rows, self._suite.setup_differences)
+        return structs.replace(answer, setup=tuple(self._suite.setup))
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""

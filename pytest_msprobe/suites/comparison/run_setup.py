@@ -14,8 +14,9 @@ from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE, manifest_beside
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.manifests.folders import Found
+from pytest_msprobe.manifests.folders import Found, differences_of
 from pytest_msprobe.manifests.text import sentences_of
+from pytest_msprobe.manifests.value import ManifestDifference, of_other_step
 
 #: An earlier dump that is larger is not looked into.
 _MOST_BYTES = 1 << 28
@@ -27,18 +28,26 @@ def told_before(golden_of: Mapping[Path, Path | None]) -> list[str]:
     """Sentences on the pairs of dumps of a run, the most important first; empty where nothing is to be said."""
     pairs = [(target, golden) for target, golden in golden_of.items() if golden is not None]
     return [
-        *dict.fromkeys(line for pair in pairs for line in _other_steps(*pair)),
+        *dict.fromkeys(difference.sentence for pair in pairs for difference in _other_steps(*pair)),
         *_earlier_steps(pairs),
-        *_manifests(pairs),
+        *sentences_of(_manifests(pairs)),
     ]
 
 
-def _other_steps(target: Path, golden: Path) -> Iterator[str]:
+def differences_before(golden_of: Mapping[Path, Path | None]) -> list[ManifestDifference]:
+    """What differs in the manifests of the pairs of a run, the most likely explanation of other numbers first."""
+    pairs = [(target, golden) for target, golden in golden_of.items() if golden is not None]
+    found = dict.fromkeys(difference for pair in pairs for difference in _other_steps(*pair))
+    found |= dict.fromkeys(difference for _, difference in differences_of(_manifests(pairs))[0])
+    return sorted(found, key=lambda difference: -difference.likelihood)
+
+
+def _other_steps(target: Path, golden: Path) -> Iterator[ManifestDifference]:
     """Two dumps of different steps, as their folders say; where manifests say it they do."""
     left, right = Slot.of(target.absolute()), Slot.of(golden.absolute())
     is_other = left.step is not None and right.step is not None and left.step != right.step
     if is_other and not all(manifest_beside(path)[0] for path in (target, golden)):
-        yield f"step {left.step}, golden step {right.step}: these are not the same step"
+        yield of_other_step(str(left.step), str(right.step))
 
 
 def _earlier_steps(pairs: list[tuple[Path, Path]]) -> Iterator[str]:
@@ -101,8 +110,7 @@ def first_difference(target: Path, golden: Path) -> str | None:
     return None
 
 
-def _manifests(pairs: list[tuple[Path, Path]]) -> list[str]:
-    """Differences of the manifests of all pairs that have both, and a line for each that cannot be used."""
+def _manifests(pairs: list[tuple[Path, Path]]) -> list[tuple[Found, Found]]:
+    """The manifests of all pairs that have both."""
     files = [[path.with_name(MANIFEST_FILE) for path in pair] for pair in pairs]
-    both = [(Found.at(one), Found.at(other)) for one, other in files if os.path.lexists(one) and os.path.lexists(other)]
-    return sentences_of(both)
+    return [(Found.at(one), Found.at(other)) for one, other in files if os.path.lexists(one) and os.path.lexists(other)]

@@ -34,7 +34,7 @@ from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
-from pytest_msprobe.suites.comparison.run_setup import told_before
+from pytest_msprobe.suites.comparison.run_setup import differences_before, told_before
 from pytest_msprobe.suites.comparison.shards import why_sharded
 from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps
 from pytest_msprobe.suites.comparison.table import rows
@@ -57,6 +57,7 @@ from pytest_msprobe.verdicts import UNREADABLE, Figure, HeldBy, OutputRow, Statu
 
 if TYPE_CHECKING:
     from pytest_msprobe.evidence.pictures import ErrorPictures
+    from pytest_msprobe.manifests.value import ManifestDifference
     from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
 #: Figures of accounts: shares of the difference that is born on either side, inherited, and defined differently.
@@ -176,6 +177,7 @@ def _output(value: ValueComparison, split: OutputAccount | None) -> OutputRow:
             "ratio": _ratio(value),
             **(_shares(split) if split is not None else dict.fromkeys(SHARES)),
         },
+        difference=value.difference,
     )
 
 
@@ -331,6 +333,11 @@ class ComparisonSuite(Suite):
     def setup(self) -> list[str]:
         """What is said of the two runs before their numbers: other steps, an earlier difference, other settings."""
         return told_before(self.pairs.golden)
+
+    @cached_property
+    def setup_differences(self) -> list[ManifestDifference]:
+        """What differs between the manifests, as data."""
+        return differences_before(self.pairs.golden)
 
     def comparison(self, target: Path) -> DumpComparison:
         """The comparison of the dump at `target`, read once.

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msprobe_collector.dump_format import DumpError, TensorFolder, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
-from msprobe_collector.dump_format.values import STATISTICS, printable
+from msprobe_collector.dump_format.values import STATISTICS, OpaqueValue, printable
+from pytest_msprobe.verdicts import Difference
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.estimates import Estimate, Sketches
@@ -220,6 +221,24 @@ class ValueComparison:
             object.__setattr__(self, name, value)  # the class is frozen
 
     @property
+    def difference(self) -> Difference:
+        """Which kind of difference a failure is."""
+        if self.status != "error":
+            return ""
+        if not self.is_tensor:
+            return "argument"
+        if self.target is None or self.golden is None:
+            return "form"
+        metrics = self.figures.metrics if self.figures is not None else None
+        pairs = zip(self.target.statistics, self.golden.statistics)
+        if (metrics is not None and metrics.nonfinite_mismatches) or any(map(_is_finite_on_one_side, pairs)):
+            return "nonfinite"
+        if self.distance is not None and math.isfinite(self.distance):
+            return "size"
+        forms = ((leaf.shape, canonical_dtype(leaf.dtype), leaf.requires_grad) for leaf in (self.target, self.golden))
+        return "form" if len(set(forms)) > 1 else "bits"
+
+    @property
     def differs_in_bits(self) -> bool:
         """Whether checksums or fingerprints of both sides show that it does."""
         target, golden = self.target, self.golden
@@ -238,13 +257,18 @@ class ValueComparison:
         return " ".join(self.reasons)
 
 
+def _is_finite_on_one_side(pair: tuple[object, object]) -> bool:
+    finite = [math.isfinite(value) for value in pair if isinstance(value, (int, float))]
+    return len(set(finite)) > 1
+
+
 def judge_plain(target: Leaf, golden: Leaf, agreement: DistanceLimits) -> ValueComparison:
     """The verdict on two values that are not tensors: equal as text or as numbers.
 
-    Floats may be results, so they have float32's distance; the number of a process or a group says nothing.
+    Floats may be results, so they have float32's distance; the number of a process says nothing.
     """
     left, right = target.statistics[0], golden.statistics[0]
-    if target.is_peer or "Group" in target.dtype:
+    if target.is_peer:
         return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
     numbers = _number(left), _number(right)
     if left == right or (numbers[0] is not None and numbers[0] == numbers[1]):
@@ -255,8 +279,23 @@ def judge_plain(target: Leaf, golden: Leaf, agreement: DistanceLimits) -> ValueC
         distance = abs(numbers[0] - numbers[1]) / abs(numbers[1]) if numbers[1] else math.inf
         if distance <= agreement.limit("Float32"):
             return ValueComparison(target, golden, "pass", distance=distance, limit=0.0)
+    return _other_argument(target, golden, left, right)
+
+
+def _other_argument(target: Leaf, golden: Leaf, left: object, right: object) -> ValueComparison:
     reason = f"The value is {_shown(left)} in the target and {_shown(right)} in the golden dump."
     return ValueComparison(target, golden, "error", (reason,), distance=math.inf, limit=0.0)
+
+
+def judge_place(target: Leaf | None, golden: Leaf | None) -> ValueComparison:
+    """The verdict on an argument that says where or how, which one side may lack: no difference.
+
+    Of two groups of processes whose ranks are known, other ranks are one.
+    """
+    ranks = [leaf.value.content for leaf in (target, golden) if leaf and isinstance(leaf.value, OpaqueValue)]
+    if target and golden and len(ranks) == 2 and all(isinstance(one, list) for one in ranks) and ranks[0] != ranks[1]:
+        return _other_argument(target, golden, *ranks)
+    return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
 
 
 def _number(text: str) -> float | None:

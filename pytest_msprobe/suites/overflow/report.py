@@ -37,9 +37,9 @@ VERDICT_WORDS = {
     "normal-math": "float64 gives NaN or Inf, too",
     "undecided": "it could not be told why",
 }
-_LEVELS = ("origin", "propagated", "absorbed", "ignored", "unknown", "clean")
+_LEVELS = ("origin", "propagated", "absorbed", "discarded", "ignored", "unknown", "clean")
 #: Levels of records that have a verdict.
-_JUDGED = ("origin", "absorbed", "clean")
+_JUDGED = ("origin", "absorbed", "discarded", "clean")
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ from pytest_msprobe.suites.precheck.hooks import Hooks, reference_fault
 from pytest_msprobe.suites.precheck.options import NumericSettings
 from pytest_msprobe.suites.precheck.random_calls import random_call
 from pytest_msprobe.suites.precheck.standards import ByDtype, Standards
-from pytest_msprobe.verdicts import OutputRow, Verdict
+from pytest_msprobe.verdicts import Difference, OutputRow, Verdict
 
 _Result = TypeVar("_Result")
 _ARRAY = "__array_interface__"
@@ -220,12 +220,20 @@ class Comparison:
                 figures={**{name: getattr(metrics, name) for name in _FIGURES}, "ratio": judgement.ratio},
                 rounding=diagnosis.rounding,
                 pattern=diagnosis.pattern,
+                difference="" if is_pass else _difference(metrics),
             )
         )
         if not is_pass:
             self._explanations.append(
                 explain(metrics, judgement, label=label, dtype=dtypes[1], shape=shape, diagnosis=diagnosis)
             )
+
+
+def _difference(metrics: Metrics) -> Difference:
+    """Which kind of difference a failure is."""
+    if metrics.nonfinite_mismatches:
+        return "nonfinite"
+    return "form" if metrics.structural else "size"
 
 
 def lost_gradients(case: Case, tested: Incoming, reference: Incoming) -> str:

@@ -338,6 +338,12 @@ class PrecheckSuite(ApiCallSuite):
             calls = [group.call for group in found if group.parts != (RECORD,)]
             yield from edge_case_groups(self.dump(file), calls)
 
+    def judge(self, record: Record) -> Verdict:
+        """Run one direction of the call, unless it is known before that this would test no device."""
+        if record.part != RECORD and self.engines.tests_no_device(self.dump(record.file)):
+            return Verdict("skip", NO_DEVICE)
+        return super().judge(record)
+
     def make_check(self, record: Record) -> CallCheck:
         """The check of an API call, or of an edge case made from one."""
         from pytest_msprobe.suites.precheck.check import CallCheck

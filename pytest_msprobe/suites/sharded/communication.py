@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.suites.sharded.inference import MESSAGES, Call, Spread, alike, plain, tensors
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of
 from pytest_msprobe.suites.sharded.ranks import RankDump
@@ -234,7 +235,7 @@ class Messages:
             for operation in dump.operations:
                 if _is_message(operation):
                     for what, peer, path in _messages(dump, operation):
-                        if what.endswith("send"):
+                        if text_of("communication", f"Distributed.{what}") == "send":
                             leaf = tensors(dump, operation.record)[path]
                             found.setdefault((dump.number, peer), []).append((dump, leaf))
         return found
@@ -247,7 +248,7 @@ class Messages:
             counts: dict[int, int] = {}
             for operation in dump.operations:
                 for what, peer, path in _messages(dump, operation) if _is_message(operation) else ():
-                    if what.endswith("recv"):
+                    if text_of("communication", f"Distributed.{what}") == "receive":
                         found[operation.record, path, dump.number] = peer, counts.get(peer, 0)
                         counts[peer] = counts.get(peer, 0) + 1
         return found

@@ -13,7 +13,7 @@ from msprobe_collector.dump_format import DumpError, is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.sharded.judgement import Form, State, ValueFinding, form_of, loaded, roundoff_of, widened
-from pytest_msprobe.suites.sharded.matching import Key, RecordIndex
+from pytest_msprobe.suites.sharded.matching import CLIP, Key, RecordIndex
 from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ _GROUP = re.compile(rb'"group_ranks"\s*:\s*\[([0-9,\s]{1,100000})\]')
 STAGES = ("pp", "pipe", "pipeline", "stage")
 _PARAMETER = re.compile(r"(input|output)\.(?:\d+\.)?(parameters|gradients|state)\.(.*)", re.DOTALL)
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-CLIP = "Optimizer.clip"
 
 
 @dataclass(frozen=True, slots=True)

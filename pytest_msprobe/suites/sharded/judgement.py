@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import array_dtype, find_dtype
+from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.suites.sharded.ranks import RankDump
 from pytest_msprobe.verdicts import FigureWire
 
@@ -31,8 +32,6 @@ _FARTHEST_ESTIMATE = 1.25
 Phase = Literal["forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 WRONG: tuple[State, ...] = ("illegal", "unexplained")
-#: Parts of names of operations that are not linear: terms of a sum may not go into them.
-NONLINEAR = "norm gelu silu relu swiglu softmax sigmoid tanh exp log sqrt square pow cross_entropy loss mul_".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +115,7 @@ def may_be_partial(operation: Operation, leaf: Leaf) -> bool:
     if operation.record.startswith("Optimizer.") or leaf.path.startswith("parameters."):
         return False
     if operation.phase == "forward" and not leaf.is_output:
-        name = operation.bare.lower()
-        return not any(word in name for word in NONLINEAR)
+        return text_of("linearity", operation.name) != "nonlinear"
     return True
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.apis.topics import fact_of, is_a
 from pytest_msprobe.suites.sharded.communication import Collectives, Messages, listed, reduction_of
 from pytest_msprobe.suites.sharded.inference import (
-    CLIP,
     Alike,
     Call,
     Law,
@@ -30,9 +31,11 @@ from pytest_msprobe.suites.sharded.inference import (
     tensors,
 )
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of
+from pytest_msprobe.suites.sharded.matching import CLIP
 from pytest_msprobe.suites.sharded.ranks import RankDump
 
-_RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial")
+#: A number that is written in decimals, relative.
+_SAME_NUMBER = 1e-6
 _PRODUCTS = {"linear": 2, "dense": 2, "addmm": 0, "baddbmm": 0}
 #: Calls between a product and the communication that adds its terms up.
 _NEAR = 8
@@ -43,7 +46,7 @@ class SumsOfCopies:
 
     def findings(self, call: Call) -> Iterator[ValueFinding]:
         """Findings on what goes into a sum; numbers such as counts of tokens may be equal by chance."""
-        if not is_communication(call.operation.record) or "reduce" not in call.operation.bare:
+        if not (is_communication(call.operation.record) and fact_of("reductions", call.operation.name)):
             return
         group = call.spread.group_of(call.dump, call.operation.record)
         rows = [row for row in call.spread.rows_of(call.dump.number, "model") if set(row.ranks) == set(group)]
@@ -54,7 +57,7 @@ class SumsOfCopies:
             if not path.startswith("input.") or math.prod(leaf.shape) < 2 or leaf.provenance.is_uninitialized:
                 continue
             held = call.values(path)
-            if len(held) < len(group) or _is_divided(dump, call.operation, len(group)):
+            if len(held) < len(group) or _is_mean(dump, call.operation, leaf, len(group)):
                 continue
             if alike([(call.spread.step.ranks[rank], held[rank]) for rank in group]) == "equal" and _is_float(leaf):
                 words = f"every rank of {rows[0]} has it whole, and it is summed over them: {len(group)} x what it is"
@@ -65,13 +68,24 @@ def _is_float(leaf: Leaf) -> bool:
     return "loat" in leaf.dtype
 
 
-def _is_divided(dump: RankDump, operation: Operation, count: int) -> bool:
-    """Whether the sum is divided by the number of ranks soon after, which makes it a mean."""
-    for name in dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR]:
-        if "div" in name:
-            numbers = [plain(leaf) for leaf in dump.leaves(name)]
-            return any(number in (count, float(count)) for number in numbers if number is not None)
-    return False
+def _is_mean(dump: RankDump, operation: Operation, leaf: Leaf, count: int) -> bool:
+    """Whether what goes into a sum over ranks, or what comes out, is divided by their number, which makes it a mean."""
+    before = reversed(dump.record_names[max(0, operation.index - _NEAR) : operation.index])
+    made = (name for name in before if any(_is_same(one, leaf) for one in dump.leaves(name) if one.is_output))
+    after = dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR]
+    scaled = (factor for name in (*islice(made, 1), *after) if (factor := _factor(dump, name)) is not None)
+    return any(abs(count * factor - 1) < _SAME_NUMBER for factor in scaled)
+
+
+def _factor(dump: RankDump, name: str) -> float | None:
+    """By which number a call multiplies its tensor; None of all other calls."""
+    operation = Operation.of(name, 0)
+    is_quotient = is_a("div", operation.name)
+    if operation.phase != "forward" or not (is_quotient or is_a("mul", operation.name)):
+        return None
+    numbers = (plain(leaf) for leaf in dump.leaves(name) if leaf.path.startswith("input."))
+    number = next((float(one) for one in numbers if isinstance(one, (int, float)) and one), None)
+    return 1 / number if number is not None and is_quotient else number
 
 
 class TermsOfSums:
@@ -121,7 +135,8 @@ class TermsOfSums:
         dump, operation = call.dump, call.operation
         made = call.leaves[dump.number].get("output.0")
         for name in dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR] if made is not None else ():
-            if is_communication(name) and "reduce" in name and reduction_of(dump.leaves(name)) == "SUM":
+            is_sum = is_communication(name) and fact_of("reductions", Operation.of(name, 0).name)
+            if is_sum and reduction_of(dump.leaves(name)) == "SUM":
                 gets = [leaf for path, leaf in tensors(dump, name).items() if path.startswith("input.")]
                 group = call.spread.group_of(dump, name)
                 if made is not None and any(_is_same(leaf, made) for leaf in gets):
@@ -140,8 +155,7 @@ class RandomNumbers:
 
     def findings(self, call: Call) -> Iterator[ValueFinding]:
         """Findings on results of random calls with equal inputs."""
-        name = call.operation.bare.lower()
-        if call.operation.phase != "forward" or not any(word in name for word in _RANDOM):
+        if call.operation.phase != "forward" or not fact_of("random", call.operation.name):
             return
         for row in call.spread.rows_of(call.dump.number, "model"):
             paths = call.leaves[call.dump.number]

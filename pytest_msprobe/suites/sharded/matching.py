@@ -18,6 +18,8 @@ from pytest_msprobe.suites.sharded.layer_names import Offsets, layer_path, renam
 from pytest_msprobe.suites.sharded.ranks import RankDump
 
 _OPTIMIZER = "Optimizer."
+#: Records of what clips gradients.
+CLIP = "Optimizer.clip"
 _STEP = ("optimizer", "step")
 
 #: What a record is, apart from which call of it: kind, layer or path, name, direction.
@@ -75,7 +77,7 @@ class RecordIndex:
         if operation.is_cell:
             return "layer", renamed(layer_path(operation.name), self._layers), operation.phase
         if operation.record.startswith(_OPTIMIZER):
-            return ("optimizer", "clip") if "clip" in operation.name else _STEP
+            return ("optimizer", "clip") if operation.record.startswith(CLIP) else _STEP
         parent = self.dump.parents.get(operation.record)
         if parent is None and operation.phase == "backward":
             parent = self.dump.parents.get(f"{operation.call}.forward")

@@ -16,8 +16,9 @@ from itertools import accumulate
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.suites.sharded.copies import parameter_of
-from pytest_msprobe.suites.sharded.judgement import NONLINEAR, Phase, ValueFinding, form_of, loaded, roundoff_of
+from pytest_msprobe.suites.sharded.judgement import Phase, ValueFinding, form_of, loaded, roundoff_of
 from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.ranks import RankDump
 
@@ -34,8 +35,6 @@ _GROWTH = 16
 _SIGNS = 4
 #: How many times its distance from the logical run a second one tells; see the noise run of comparisons.
 _NOISE_FACTOR = 10
-#: Operations that may change relative errors by any factor, besides those that are not linear.
-_AMPLIFYING = (*NONLINEAR, "attention", "topk", "sub", "mean", "std", "var", "div", "pow", "rsqrt", "max", "min")
 
 
 class Tolerances:
@@ -99,7 +98,9 @@ class Tolerances:
         """Whether what the operation itself explains is all that it may be off."""
         if operation.record.startswith("Optimizer."):
             return True
-        return not _amplifies(operation) and _forward(operation) not in self._amplifying
+        if operation.is_cell and self._inside.get(forward := _forward(operation)):
+            return forward not in self._amplifying
+        return not _amplifies(operation)
 
     def floor(self, operation: Operation, leaf: Leaf) -> float:
         """The norm of what a gradient of a bias or scale is a sum of, which may cancel: the incoming gradient."""
@@ -180,8 +181,8 @@ def _forward(operation: Operation) -> str:
 
 
 def _amplifies(operation: Operation) -> bool:
-    name = operation.bare.lower()
-    return any(word in name for word in _AMPLIFYING)
+    """Whether relative errors may change by any factor, as far as is known of the operation."""
+    return text_of("linearity", operation.name) != "linear"
 
 
 def _norm(leaf: Leaf) -> float:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
+from pytest_msprobe.workers import remote_start
 from pytest_msprobe.workers.hosts import check_index, choose_devices, place_workers
 from pytest_msprobe.workers.remote_start import visible_devices
 
@@ -11,7 +13,17 @@ from pytest_msprobe.workers.remote_start import visible_devices
 def test_the_callers_own_list_is_respected() -> None:
     assert visible_devices("ascend", "ASCEND_RT_VISIBLE_DEVICES", {"ASCEND_RT_VISIBLE_DEVICES": "6, 7"}) == ("6", "7")
     assert visible_devices("cuda", "CUDA_VISIBLE_DEVICES", {"CUDA_VISIBLE_DEVICES": ""}) == ()
+
+
+def test_devices_of_cuda_are_counted_by_their_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(remote_start, "CUDA_FILES", f"{tmp_path}/nvidia[0-9]*")
     assert visible_devices("cuda", "CUDA_VISIBLE_DEVICES", {}) is None
+    for name in ("nvidia5", "nvidiactl"):
+        (tmp_path / name).touch()
+    assert visible_devices("cuda", "CUDA_VISIBLE_DEVICES", {}) == ("0",)
+    with pytest.raises(pytest.UsageError, match=r"-n 3: 1 device .0. with 1 worker each; use at most -n 1"):
+        place_workers([""] * 3, target="cuda", wanted=(), per_device=1)
 
 
 @pytest.mark.parametrize("target", ["ascend", "npu"])
@@ -28,6 +40,7 @@ def test_devices_are_dealt_from_the_callers_list(monkeypatch: pytest.MonkeyPatch
 
 def test_without_a_list_devices_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(remote_start, "CUDA_FILES", "/nowhere/nvidia[0-9]*")
     assert choose_devices("cuda", (), workers=3) == ("0", "1", "2")
     assert choose_devices("cpu", (), workers=3) == ()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.leaves import Leaf, flatten
+from msprobe_collector.dump_format.records import is_optimizer_record
 from msprobe_collector.dump_format.values import PlainValue
 
 if TYPE_CHECKING:
@@ -262,4 +263,4 @@ def _plain(value: Any) -> Any:
 
 def names(dump: Dump) -> Iterator[str]:
     """Records of optimizers, in order."""
-    yield from (name for name in dump.record_names if name.startswith("Optimizer."))
+    yield from (name for name in dump.record_names if is_optimizer_record(name))

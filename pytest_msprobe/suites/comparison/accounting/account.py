@@ -18,6 +18,7 @@ from msprobe_collector.dump_format import find_dtype
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import UNKNOWN, Provenance
+from pytest_msprobe.suites.comparison.accounting.arguments import Differences, listed_differences
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
@@ -55,7 +56,9 @@ class ValueKey(msgspec.Struct, frozen=True, array_like=True):
         excess: how many times the larger of `limits` it is off; None where no figures are known.
         max_abs: largest difference of an element; None likewise.
         origins: where the collectors saw it come from.
+        golden_shape: the shape in the golden run, where it has the value.
         is_weak: whether its content is so plain, as that of a constant is, that equal content says nothing.
+        is_one_dtype: whether both sides have it in one dtype.
     """
 
     path: str
@@ -73,6 +76,8 @@ class ValueKey(msgspec.Struct, frozen=True, array_like=True):
     max_abs: float | None = None
     origins: tuple[Provenance, Provenance] = (UNKNOWN, UNKNOWN)
     is_weak: bool = False
+    is_one_dtype: bool = True
+    golden_shape: tuple[int, ...] | None = None
 
     @property
     def is_frozen_on_one_side(self) -> bool:
@@ -117,7 +122,7 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
         reason: of an `unaccounted` one, why.
         outputs: those that differ and could be split.
         keys: of all tensors.
-        definition: how the two sides call the operation differently, in more than float dtypes; "" when alike.
+        definition: how the two sides call the operation differently, in more than float dtypes; empty when alike.
         partner: golden record; "" for none.
         place, partner_place: in the order of execution of its own dump; -1 for none.
         dtype: how the dtypes of its outputs differ: `BFloat16 against Float32`.
@@ -135,7 +140,7 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
     reason: str = ""
     outputs: tuple[OutputAccount, ...] = ()
     keys: tuple[ValueKey, ...] = ()
-    definition: str = ""
+    definition: Differences = ()
     dtype: str = ""
     is_cast: bool = False
     partner: str = ""
@@ -241,6 +246,8 @@ def value_key(
         0.0 if is_equal else figures.metrics.max_abs if figures is not None else None,
         _origins(value),
         _is_weak(leaf),
+        target is None or golden is None or canonical_dtype(target.dtype) == canonical_dtype(golden.dtype),
+        golden.shape if golden is not None else None,
     )
 
 
@@ -369,7 +376,7 @@ def of_equal_inputs(output: OutputAccount) -> OutputAccount:
 
 
 def of_other_shapes(
-    definition: str, inputs: Sequence[ValueKey], outputs: Sequence[ValueComparison]
+    definition: Differences, inputs: Sequence[ValueKey], outputs: Sequence[ValueComparison]
 ) -> Iterator[OutputAccount]:
     """Outputs whose shapes differ though those of the inputs do not."""
     if not definition or any(key.distance is None and key.target and key.golden for key in inputs):
@@ -379,7 +386,7 @@ def of_other_shapes(
             continue
         if math.prod(value.target.shape) != math.prod(value.golden.shape):
             shapes = f"shape {list(value.target.shape)} against {list(value.golden.shape)}"
-            words = f"defined differently: {definition}, and so {shapes}"
+            words = f"defined differently: {listed_differences(definition)}, and so {shapes}"
             yield OutputAccount(value.path, math.inf, {}, {}, None, {DEFINED: words})
 
 

@@ -6,7 +6,6 @@ How two sides call one operation: other APIs, other arguments, other dtypes.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -26,6 +25,8 @@ from msprobe_collector.dump_format import (
     split_record_name,
 )
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from pytest_msprobe.answers.finding import ArgumentDifference
+from pytest_msprobe.apis.topics import says_where
 from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall, RecordedOutput, is_dropout
 from pytest_msprobe.engines.protocol import (
     Array,
@@ -57,6 +58,14 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     value_key,
     with_growth,
 )
+from pytest_msprobe.suites.comparison.accounting.arguments import (
+    OTHER_API,
+    OTHER_ELEMENTS,
+    Differences,
+    is_of_sizes,
+    listed_differences,
+    other_arguments,
+)
 from pytest_msprobe.suites.comparison.accounting.terms import Terms, content_of, load, split
 from pytest_msprobe.suites.comparison.figures import Figures, measure_pair
 from pytest_msprobe.suites.comparison.matching import tensor_order
@@ -66,11 +75,12 @@ from pytest_msprobe.suites.comparison.values import ValueComparison
 Tensors: TypeAlias = Mapping[LeafPath, Array]
 
 
-def describe_call_difference(target: Call, golden: Call, *, with_dtypes: bool = True) -> str:
-    """How two calls differ beside the values of their tensors, as one line; "" when they do not.
+def argument_differences(target: Call, golden: Call, *, with_dtypes: bool = True) -> Differences:
+    """How two calls differ beside the values of their tensors and where they run.
 
-    A limit of a call's own float dtype, such as the -3.4e38 that masks are made of, is the same in any dtype;
-    without `with_dtypes` so are the float dtypes that it asks for.
+    A tensor that one call gets and the other one does not is a difference; None is no argument. A limit of a call's
+    own float dtype, such as the -3.4e38 that masks are made of, is the same in any dtype; without `with_dtypes` so are
+    the float dtypes that it asks for.
     """
     is_one_api = (target.framework, target.api.type, target.api.api) == (
         golden.framework,
@@ -78,20 +88,16 @@ def describe_call_difference(target: Call, golden: Call, *, with_dtypes: bool = 
         golden.api.api,
     )
     if is_one_api and _plain(target) == _plain(golden):
-        return ""
+        return ()
     left, right = (_plain(call, _limits_of_dtypes(call), with_dtypes=with_dtypes) for call in (target, golden))
     if not is_one_api:
-        named = f"{target.api.type}.{target.api.api} ({target.framework}) against " + (
-            f"{golden.api.type}.{golden.api.api} ({golden.framework})"
-        )
+        apis = (f"{call.api.type}.{call.api.api} ({call.framework})" for call in (target, golden))
         mine, theirs = _only_in(left, right), _only_in(right, left)
-        return f"{named}, with {mine or 'defaults'} against {theirs or 'defaults'}" if mine or theirs else named
-    differing = [
-        f"{name} {left.get(name, 'absent')} against {right.get(name, 'absent')}"
-        for name in dict.fromkeys((*left, *right))
-        if left.get(name) != right.get(name)
-    ]
-    return ", ".join(differing)
+        others = (ArgumentDifference("arguments", mine, theirs),) if mine or theirs else ()
+        return (ArgumentDifference(OTHER_API, *apis), *others)
+    names = dict.fromkeys((*left, *right))
+    pairs = ((name, left.get(name, ""), right.get(name, "")) for name in names)
+    return tuple(ArgumentDifference(*pair) for pair in pairs if pair[1] != pair[2])
 
 
 def _only_in(one: Mapping[str, str], other: Mapping[str, str]) -> str:
@@ -104,12 +110,15 @@ def _plain(call: Call, limits: Mapping[float, str] | None = None, *, with_dtypes
     found: dict[str, str] = {}
 
     def note(path: LeafPath, value: object) -> None:
+        place = ".".join(map(str, path))
+        if value is None or says_where(f"{call.api.type}.{call.api.api}", place, value):
+            return
         text = "tensor" if hasattr(value, "__array_interface__") else repr(getattr(value, "name", value))
         if limits and isinstance(value, float):
             text = limits.get(value, text)
         elif not with_dtypes and isinstance(value, Dtype) and value.kind == "float":
             text = "float"
-        found[".".join(map(str, path))] = text
+        found[place] = text
 
     map_leaves(call, note)
     map_attributes(call, note)
@@ -132,8 +141,12 @@ def _limits_of_dtypes(call: Call) -> dict[float, str]:
 def placed(calls: tuple[Call, Call], target: Tensors, golden: Tensors) -> dict[LeafPath, Array] | None:
     """The golden tensors at the target's places: those of equal name, else in order; None when shapes do not fit.
 
-    Integers get the target's dtype: an API may take one width only.
+    A tensor that the target alone gets, or gets in another shape where both sides name it, stays. Integers get the
+    target's dtype: an API may take one width only.
     """
+    if len(target) != len(golden) and target.keys() & golden.keys():
+        shared = {path: _of_width(golden[path], array) for path, array in target.items() if path in golden}
+        return {**target, **shared} if all(target[path].shape == shared[path].shape for path in shared) else None
     orders = [tensor_order(f"{call.api.type}.{call.api.table_name}", call.framework) for call in calls]
     if any(orders) and len(target) == len(golden):
         at = [_in_order(list(tensors), order) for tensors, order in zip((target, golden), orders)]
@@ -188,14 +201,14 @@ class _Pair:
     """An API call on both sides, with what both benchmarks compute.
 
     Attributes:
-        definition: how the sides call it differently, "" when alike.
+        definition: how the sides call it differently; empty when alike.
         is_defined_otherwise: whether they do in more than float dtypes, which may saturate: a run in another precision.
     """
 
     name: str
     target: RecordedCall
     golden: RecordedCall
-    definition: str
+    definition: Differences
     is_defined_otherwise: bool
 
 
@@ -266,17 +279,16 @@ class Accountant:
         known = max((key.distance or 0.0 for key in given), default=0.0)
         return any(key.is_beyond for key in given) or (known > 0 and made <= _GROWTH * known)
 
-    def _other_arguments(self, found: OperationComparison, partner: Operation) -> str:
-        """How two calls that return the same differ in what is no tensor."""
-        plain = (value for value in found.values if not (value.is_tensor or value.is_output))
-        other = [value for value in plain if value.status == "error"]
+    def _other_arguments(self, found: OperationComparison, partner: Operation) -> Differences:
+        """How two calls that return the same differ in what is no value of a tensor."""
+        other = other_arguments(found)
         if not other or found.operation.is_cell or found.operation.phase != "forward":
-            return ""
+            return ()
         try:
             pair = self._pair_of(found.operation, partner)
         except (NotJudged, Unsupported, DumpError, MemoryError):
-            return "; ".join(f"{value.path}: {value.message.rstrip('.')}" for value in other)
-        return pair.definition if pair.is_defined_otherwise else ""
+            return other
+        return pair.definition if pair.is_defined_otherwise else ()
 
     def _split(self, found: OperationComparison, partner: Operation, known: Account, changed: set[str]) -> Account:
         """The account with the parts of each output at the places `changed`. Raises NotJudged."""
@@ -299,12 +311,12 @@ class Accountant:
             if not known.dtype and all(key.target and key.target == key.golden for key in given):
                 outputs = tuple(map(of_equal_inputs, outputs))
             outputs += tuple(of_other_shapes(pair.definition, given, pairs))
-        if known.is_given and _SIZES.fullmatch(pair.definition):
+        if known.is_given and pair.definition and all(map(is_of_sizes, pair.definition)):
             outputs = tuple(map(_as_computed, outputs))
         kind, left = kind_of_outputs(outputs), changed - {output.path for output in outputs}
         reason = f"the benchmark has no value for {', '.join(sorted(left))}" if left else ""
         kind = "unaccounted" if left and kind != "fault" else kind
-        definition = pair.definition if pair.is_defined_otherwise else ""
+        definition = pair.definition if pair.is_defined_otherwise else ()
         return structs.replace(known, kind=kind, reason=reason, outputs=outputs, definition=definition)
 
     def _distance_of_differing(self, value: ValueComparison) -> float:
@@ -378,10 +390,10 @@ class Accountant:
             for side, name in ((self._target, operation.call), (self._golden, partner.call))
         )
         calls = target.case.call, golden.case.call
-        differing = describe_call_difference(*calls)
-        in_more = differing and describe_call_difference(*calls, with_dtypes=False)
+        differing = argument_differences(*calls)
+        in_more = differing and argument_differences(*calls, with_dtypes=False)
         if isinstance(target, DropoutCall) and isinstance(golden, DropoutCall) and not differing:
-            differing = in_more = "" if target.drops_as(golden) else "other elements are dropped (compare seeds)"
+            differing = in_more = () if target.drops_as(golden) else OTHER_ELEMENTS
         return _Pair(operation.call, target, golden, differing, is_defined_otherwise=bool(in_more))
 
     def _outputs(
@@ -399,7 +411,7 @@ class Accountant:
                 continue
             if mine.recorded.size != theirs.recorded.size or mine.reference.size != theirs.reference.size:
                 continue
-            middle = theirs.reference if swapped is None else swapped.get(mine.path)
+            middle = theirs.reference if not pair.definition else swapped.get(mine.path)
             if middle is None or middle.size != theirs.reference.size or mine.recorded.size != middle.size:
                 continue
             terms = split(mine.recorded, mine.reference, middle, theirs.reference, theirs.recorded)
@@ -408,14 +420,14 @@ class Accountant:
             found.append(self._judged(pair, direction, mine, theirs, terms))
         return tuple(found)
 
-    def _swapped(self, pair: _Pair, direction: Direction) -> Mapping[str, Array] | None:
-        """f_t of the golden run's inputs; None where both sides define the operation alike."""
+    def _swapped(self, pair: _Pair, direction: Direction) -> Mapping[str, Array]:
+        """f_t of the golden run's inputs where both sides define it otherwise; empty where these do not fit."""
         if not pair.definition:
-            return None
+            return {}
         calls = pair.target.case.call, pair.golden.case.call
         tensors = placed(calls, pair.target.tensor_arguments(), pair.golden.tensor_arguments())
         if tensors is None:
-            return None
+            return {}
         call = pair.target.with_tensors(tensors)
         incoming = pair.golden.incoming(direction)
         return pair.target.references(direction, call, incoming, "golden inputs")
@@ -435,10 +447,8 @@ class Accountant:
         defined = terms.parts[DEFINED]
         is_blamed = pair.is_defined_otherwise and defined.weight >= SHARE
         if is_blamed and defined.size > max(_roundoff(mine.recorded), _roundoff(theirs.recorded)):
-            calls = (pair.target.case.call, pair.golden.case.call)
-            is_one_api = len({(call.framework, call.api.type, call.api.api) for call in calls}) == 1
-            words = "called otherwise" if is_one_api and pair.definition else "defined differently"
-            blamed[DEFINED] = f"{words}: {pair.definition}"
+            words = "defined differently" if pair.definition[0].name == OTHER_API else "called otherwise"
+            blamed[DEFINED] = f"{words}: {listed_differences(pair.definition)}"
         first = next(iter(blamed), None)
         return OutputAccount(
             mine.path,
@@ -450,10 +460,6 @@ class Accountant:
             terms.worst(first) if first is not None else None,
             ratio,
         )
-
-
-#: Sizes that one side calls with and the other does not.
-_SIZES = re.compile(r"[\w.]+ \d+ against \d+(, [\w.]+ \d+ against \d+)*")
 
 
 def _as_computed(output: OutputAccount) -> OutputAccount:

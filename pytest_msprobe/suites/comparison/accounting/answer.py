@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import math
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from pytest_msprobe.answers import NextStep, Place
 from pytest_msprobe.answers.from_rows import place_of_calls
 from pytest_msprobe.answers.words import in_words, listed_numbers, place_in_words, readable
 from pytest_msprobe.suites.comparison.accounting.account import Basis, Step
-from pytest_msprobe.suites.comparison.accounting.causes import Fault
+from pytest_msprobe.suites.comparison.accounting.causes import OPERATIONS, Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import (
     Outcome,
     RunDiagnosis,
@@ -199,29 +198,18 @@ def lead_of(basis: Basis) -> str:
     return "First that differs" if basis == "checksums" else "First that differs by more than it may"
 
 
-_NUMBER = re.compile(r"([A-Za-z_]\w*)\.(\d+)|(?<![\w.])(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)")
-_PLACES = ("input", "output")
-
-
-def _pieces(sentence: str) -> list[tuple[str, str]]:
-    """(kind, text) of the parts of a sentence: `figure`, `call exp` of `exp.0`, and words, whose kind is their text."""
-    found, end = [], 0
-    for match in _NUMBER.finditer(sentence):
-        found.append((sentence[end : match.start()],) * 2)
-        end = match.end()
-        kind = "figure" if match[3] else f"call {match[1]}" if match[1] not in _PLACES else match[0]
-        found.append((kind, match[0]))
-    return [*found, (sentence[end:],) * 2]
-
-
 def cause_of(fault: Fault) -> tuple[object, ...]:
-    """Equal for faults of one cause: the same API, kind and sentence but for its figures."""
+    """Equal for faults of one cause: one kind, operation, place and difference of arguments.
+
+    What an operation does wrong it does in every layer; a value that it gets is of its layer, whatever its number.
+    """
     if fault.kind == "parameter":
         return fault.kind, fault.name or (fault.step.record, fault.value)
-    kinds = tuple(kind for kind, _ in _pieces(fault.sentence))
     operation = fault.step.operation
     name = operation.bare if operation.is_cell else operation.name
-    return fault.kind, fault.side, name, fault.value, fault.step.account.definition, kinds
+    cell = fault.step.cells[-1] if fault.step.cells and fault.kind not in OPERATIONS else ""
+    layer = tuple(part for part in cell.split(".") if not part.isdecimal())
+    return fault.kind, fault.side, name, fault.value, fault.step.account.definition, layer
 
 
 def grouped(faults: Iterable[Fault]) -> list[list[Fault]]:
@@ -233,16 +221,8 @@ def grouped(faults: Iterable[Fault]) -> list[list[Fault]]:
 
 
 def sentence_of(group: Sequence[Fault]) -> str:
-    """What is wrong with all faults of one cause: figures that differ as a range."""
-    merged = []
-    for parts in zip(*(_pieces(readable(fault.sentence)) for fault in group)):
-        kind, text = parts[0]
-        texts = {text for _, text in parts}
-        if len(texts) > 1 and kind == "figure":
-            ordered = sorted(texts, key=float)
-            text = f"{ordered[0]} to {ordered[-1]}"
-        merged.append(f"{kind.removeprefix('call ')}.*" if len(texts) > 1 and kind.startswith("call ") else text)
-    return "".join(merged).rstrip(".")
+    """What is wrong with the first of the faults of one cause."""
+    return readable(group[0].sentence).rstrip(".")
 
 
 def _sentences(diagnosis: RunDiagnosis, before: Mapping[int, Outcome]) -> Iterator[str]:

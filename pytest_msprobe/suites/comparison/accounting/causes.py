@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_msprobe.answers.finding import ArgumentDifference
 from pytest_msprobe.suites.comparison.accounting.account import Step
+from pytest_msprobe.suites.comparison.accounting.arguments import Differences
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
 
@@ -18,7 +20,7 @@ FaultKind = Literal[
 #: Without tensors the first operation that differs may be right.
 OBSERVED = (FIRST, ARGUMENTS)
 #: Kinds of faults of operations, where others are of values.
-_OPERATIONS = ("born", "defined", "dtype", "only_one_side", "recomputed", "another_rank", *OBSERVED)
+OPERATIONS = ("born", "defined", "dtype", "only_one_side", "recomputed", "another_rank", *OBSERVED)
 #: Kinds that are known from the flow and not from a computation: none is claimed of what another fault reaches.
 _OF_FLOW = ("dtype", "only_one_side", "rewired", "recomputed", "gradient", "unrecorded", "unknown")
 
@@ -54,6 +56,15 @@ class Fault:
     records: list[str] = field(default_factory=list)
     reached: list[Step] = field(default_factory=list)
     after: str = ""
+
+    @property
+    def arguments(self) -> Differences:
+        """What the two runs have otherwise there: arguments of the call, or the shapes of a value."""
+        key = next((key for key in self.step.account.keys if key.path == self.value), None)
+        if key is not None and key.target and key.golden_shape not in (None, key.shape):
+            name = self.name or f"{self.step.operation.call}.{self.value}"
+            return (ArgumentDifference(name, str(list(key.shape)), str(list(key.golden_shape or ()))),)
+        return self.step.account.definition if self.kind in ("defined", "arguments") else ()
 
     @property
     def has_item(self) -> bool:
@@ -161,7 +172,7 @@ class Causes:
                         seen.add(record)
                         waiting.append(record)
             self._reached[node] = seen
-            own = {node, *fault.records} if fault.kind in _OPERATIONS else {node}
+            own = {node, *fault.records} if fault.kind in OPERATIONS else {node}
             found = (self._flow.steps[record] for record in seen - own if record in self._flow.steps)
             fault.reached = sorted((step for step in found if step.differs), key=lambda step: step.account.place)
             if fault.kind in OBSERVED and fault.step.account.basis != "tensors":

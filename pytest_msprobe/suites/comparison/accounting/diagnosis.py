@@ -13,6 +13,7 @@ from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, Val
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder, from_another_rank
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, SideFlow, is_held
+from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 from pytest_msprobe.suites.comparison.cells import Origin
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
@@ -95,7 +96,8 @@ class RunDiagnosis:
             return is_wrong_sum(sides, step, key, sources)
 
         searches = _searches(steps, sides) if sides is not None and basis == "tensors" else (None, None)
-        finder = FaultFinder(DataFlow(steps, searches), is_wrong, is_whole=missing == 0)
+        flow = DataFlow(steps, searches)
+        finder = FaultFinder(flow, is_wrong, is_whole=missing == 0, other_leaves=OtherLeaves(flow, sides))
         faults, passed_on = tuple(finder.find()), frozenset(finder.passed_on)
         return cls(
             tuple(steps),

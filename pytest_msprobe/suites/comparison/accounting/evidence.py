@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
+from pytest_msprobe.apis.fact_table import is_name_in_place
+from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.arguments import Differences, numbers_of
 from pytest_msprobe.suites.comparison.accounting.flow import Maker, Source
 
-_CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astype", "cast", "to_float")
 #: A view cannot enlarge the largest difference of an element; figures are rounded.
 _NO_VIEW = 1.01
 #: An argument that is a number, rounded to float32, changes results by less.
@@ -41,39 +42,19 @@ def is_enlarged(key: ValueKey, makers: Sequence[Maker]) -> bool:
 
 def overwrites(step: Step, key: ValueKey) -> bool:
     """Whether a call writes to this argument: its first, where the name says so."""
-    name = step.operation.bare.rpartition(".")[2]
-    is_in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__set", "__i"))
-    return is_in_place and key.path.startswith("input.0")
+    return is_name_in_place(step.operation.bare) and key.path.startswith("input.0")
 
 
 def is_passed_on(step: Step) -> bool:
     """Whether a call gives back the elements of its only tensor, in another dtype, shape or place."""
-    name = step.operation.bare.rpartition(".")[2].lower()
-    return is_cast(step) or name in (
-        "view",
-        "reshape",
-        "flatten",
-        "squeeze",
-        "unsqueeze",
-        "contiguous",
-        "clone",
-        "long",
-    )
+    return bool(text_of("passed_on", step.operation.name))
 
 
-_NUMBERS = re.compile(r" (-?\d[\d.e+-]*) against (-?\d[\d.e+-]*)(?=,|$)")
-
-
-def is_of_numbers(definition: str) -> bool:
-    """Whether all arguments that differ are numbers."""
-    return len(_NUMBERS.findall(definition)) == definition.count(" against ")
-
-
-def has_other_number(definition: str) -> bool:
+def has_other_number(definition: Differences) -> bool:
     """Whether an argument is another number; an axis may be counted from the end."""
-    for pair in _NUMBERS.findall(definition):
-        left, right = map(float, pair)
-        is_axis = all(text.lstrip("-").isdecimal() for text in pair) and (left < 0) != (right < 0)
+    for numbers in filter(None, map(numbers_of, definition)):
+        left, right = numbers
+        is_axis = left.is_integer() and right.is_integer() and (left < 0) != (right < 0)
         if not is_axis and abs(left - right) > ARGUMENT_ROUNDED * max(abs(left), abs(right)):
             return True
     return False
@@ -110,4 +91,4 @@ def is_inside(step: Step, cell: Step) -> bool:
 
 def is_cast(step: Step) -> bool:
     """Whether a call does nothing but change a dtype."""
-    return step.operation.bare.rpartition(".")[2].lower() in _CASTS
+    return text_of("passed_on", step.operation.name) == "cast"

@@ -9,6 +9,7 @@ from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import is_batch_argument
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.arguments import listed_differences, numbers_of
 from pytest_msprobe.suites.comparison.accounting.causes import OBSERVED, Causes, Fault, FaultKind
 from pytest_msprobe.suites.comparison.accounting.evidence import (
     ARGUMENT_EXACT,
@@ -18,7 +19,6 @@ from pytest_msprobe.suites.comparison.accounting.evidence import (
     is_cast,
     is_enlarged,
     is_inside,
-    is_of_numbers,
     is_passed_on,
     is_policy,
     node_of_value,
@@ -28,6 +28,7 @@ from pytest_msprobe.suites.comparison.accounting.evidence import (
 )
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Source
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
+from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 from pytest_msprobe.suites.comparison.accounting.recomputed import recomputed_otherwise
 from pytest_msprobe.suites.comparison.cells import Origin
 
@@ -65,13 +66,21 @@ class FaultFinder:
         passed_on: (record, place) of the outputs that differ and that another record uses.
     """
 
-    def __init__(self, flow: DataFlow, is_wrong_sum: IsWrongSum, *, is_whole: bool = True) -> None:
-        """The causes in `flow`; `is_wrong_sum` tells from the values whether gradients were added up wrongly.
+    def __init__(
+        self,
+        flow: DataFlow,
+        is_wrong_sum: IsWrongSum,
+        *,
+        is_whole: bool = True,
+        other_leaves: OtherLeaves | None = None,
+    ) -> None:
+        """Prepare to find the causes in `flow`; `is_wrong_sum` tells whether gradients were added up wrongly.
 
         Where the flow is not `is_whole`, a record that was left out may have made what none of the others did.
         """
         self._is_whole = is_whole
         self._flow = flow
+        self._other_leaves = other_leaves or OtherLeaves(flow)
         self._is_wrong_sum = is_wrong_sum
         self._causes = Causes(flow)
         self._limits: dict[tuple[str, str], float] = {}
@@ -116,7 +125,7 @@ class FaultFinder:
         """Place of the first record with a value beyond its limit that means something; -1 without one."""
         meaningless: set[tuple[str, str]] = set()
         for step in self._flow.steps.values():
-            given = [key for key in step.inputs if key.is_beyond]
+            given = [key for key in step.inputs if key.is_beyond or self._other_leaves.has(step, key)]
             made = [key for key in step.outputs if key.is_beyond]
             if given and all(self._means_nothing(step, key, meaningless) for key in given):
                 meaningless |= {(step.record, key.path) for key in made}
@@ -131,6 +140,10 @@ class FaultFinder:
         is_from_such = any((maker.step.record, maker.key.path) in known for maker in makers)
         is_unwritten = any(source.how == "uninitialized" for source in sources)
         return is_unwritten or is_from_such or overwrites(step, key)
+
+    def _is_off(self, step: Step, key: ValueKey) -> bool:
+        """Whether an input is off by more than it may."""
+        return self._is_beyond(step, key) or self._other_leaves.has(step, key)
 
     def origins(self) -> Iterator[Origin]:
         """Where differences begin: at the faults that were found, and at what has equal inputs and another output
@@ -227,13 +240,13 @@ class FaultFinder:
         if not is_first or Operation.of(account.partner, 0).name != step.operation.name:
             return
         effect = max((output.sizes.get(DEFINED, 0.0) for output in account.outputs), default=0.0)
-        if effect > (ARGUMENT_ROUNDED if is_of_numbers(account.definition) else ARGUMENT_EXACT):
+        if effect > (ARGUMENT_ROUNDED if all(map(numbers_of, account.definition)) else ARGUMENT_EXACT):
             words = f"its exact result is another one by {effect:.3g}"
         elif has_other_number(account.definition):
             words = "no value of this step shows an effect"
         else:
             return
-        sentence = f"called otherwise: {account.definition}; {words}"
+        sentence = f"called otherwise: {listed_differences(account.definition)}; {words}"
         self._causes.blame(step, Fault(step, "arguments", "both", "output.0", sentence, "", effect))
 
     def _takes_from_forward(self, step: Step) -> bool:
@@ -610,7 +623,8 @@ class FaultFinder:
         # What goes into an outermost layer may also be what unrecorded code made of what differs before.
         is_first = step.account.place <= self._first_place or self._causes.get(node_of_value(key)) is not None
         is_of_layers = is_first and (key.target, key.golden) in self._flow.batch
-        is_batch = step.operation.phase == "forward" and (is_of_layers or self._is_batch(step, key))
+        is_given = self._other_leaves.has_of_batch(step, key)
+        is_batch = step.operation.phase == "forward" and (is_of_layers or is_given or self._is_batch(step, key))
         if is_batch and self._is_whole:
             return self._blame_value(step, key, "batch", "")
         return self._note_unknown(step, key)
@@ -625,7 +639,7 @@ class FaultFinder:
 
     def _note_unknown(self, step: Step, key: ValueKey, maker: Maker | None = None, *, compiled: bool = False) -> bool:
         """A difference whose origin is not known; at fault only where nothing before it differs."""
-        if not self._is_beyond(step, key):
+        if not self._is_off(step, key):
             return True
         if maker is not None:
             less = f"it comes from {maker.name}, which differs by less"
@@ -657,7 +671,7 @@ class FaultFinder:
         return False
 
     def _blame_value(self, step: Step, key: ValueKey, kind: FaultKind, name: str) -> bool:
-        if not (self._is_beyond(step, key) or key.is_frozen_on_one_side):
+        if not (self._is_off(step, key) or key.is_frozen_on_one_side):
             return True
         what = f"parameter {name}".strip() if kind == "parameter" else "a value of the batch"
         if key.is_frozen_on_one_side:

@@ -21,6 +21,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     dtype_change,
     value_key,
 )
+from pytest_msprobe.suites.comparison.accounting.arguments import listed_differences, other_arguments
 from pytest_msprobe.suites.comparison.operations import GROWTH, OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 
@@ -52,8 +53,17 @@ def observed(found: OperationComparison, limits: DistanceLimits) -> Account:
     is_noise = all(value.tolerance is not None and value.tolerance.basis != "dtype" for value in differing)
     outputs = _outputs(found, tensors, keys, kind)
     dtype, is_cast = dtype_change(found.values)
+    definition = () if found.operation.holds_calls else other_arguments(found)
     return account_of(
-        found, kind, keys, outputs=outputs, basis=_basis(keys), is_noise=is_noise, dtype=dtype, is_cast=is_cast
+        found,
+        kind,
+        keys,
+        outputs=outputs,
+        basis=_basis(keys),
+        is_noise=is_noise,
+        dtype=dtype,
+        is_cast=is_cast,
+        definition=definition,
     )
 
 
@@ -62,10 +72,10 @@ def _kind(keys: Sequence[ValueKey]) -> Kind:
         return "equal"
     if not any(key.is_beyond for key in keys if key.is_output):
         return "within"
-    inputs = [key for key in keys if not key.is_output]
+    inputs = [key for key in keys if not key.is_output and key.target and key.golden]
     farthest = max((key.distance or 0.0 for key in inputs), default=0.0)
     nearest = max(math.inf if key.distance is None else key.distance for key in keys if key.is_output and key.is_beyond)
-    is_first = all(key.target and key.golden and not key.is_beyond for key in inputs) and nearest > GROWTH * farthest
+    is_first = not any(key.is_beyond for key in inputs) and nearest > GROWTH * farthest
     return "first" if is_first else "carried"
 
 
@@ -80,14 +90,14 @@ def _outputs(
     value, key = max(pairs, key=lambda pair: (pair[1].is_beyond, pair[1].distance or 0.0))
     # Of equal inputs other arguments make any difference.
     is_called_otherwise = kind == "within" and not any(key.differs for key in keys if not key.is_output)
-    is_called_otherwise &= any(map(_is_other_argument, found.values))
+    is_called_otherwise &= bool(other_arguments(found))
     blamed = _first(found, value, keys) if kind == "first" or is_called_otherwise else {}
     return (OutputAccount(key.path, after, {}, {}, growth or None, blamed),)
 
 
 def _first(found: OperationComparison, value: ValueComparison, keys: Sequence[ValueKey]) -> dict[str, str]:
     """Why this is the first that differs, as far as that is known."""
-    inputs = [key for key in keys if not key.is_output]
+    inputs = [key for key in keys if not key.is_output and key.target and key.golden]
     kinds = {key.target[:1] for key in inputs}
     if not inputs:
         state = "it has no tensor among its inputs"
@@ -95,20 +105,14 @@ def _first(found: OperationComparison, value: ValueComparison, keys: Sequence[Va
         state = "its inputs agree within their tolerances"
     else:
         state = next((words for kind, words in _EQUAL_BY.items() if kind in kinds), "its inputs are equal")
-    plain = list(filter(_is_other_argument, found.values))
+    others = other_arguments(found)
     message = value.reasons[0].rstrip(".") if value.reasons else f"by {value.distance or 0.0:.3g}"
     if value.tolerance is not None:
         message += f" (tolerance {value.tolerance.limit:.3g}, noise run {value.tolerance.noise:.3g})"
-    if plain:
-        called = "; ".join(f"{other.path}: {other.message.rstrip('.')}" for other in plain)
-        return {
-            ARGUMENTS: f"it is called with other arguments ({called}), {state}, and {value.path} differs: {message}"
-        }
+    if others:
+        called = f"called otherwise: {listed_differences(others)}"
+        return {ARGUMENTS: f"{called}; {state}, and {value.path} differs: {message}"}
     return {FIRST: f"{state}, and {value.path} differs: {message}"}
-
-
-def _is_other_argument(value: ValueComparison) -> bool:
-    return not value.is_tensor and not value.is_output and value.status == "error"
 
 
 def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:

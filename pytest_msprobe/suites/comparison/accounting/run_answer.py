@@ -29,6 +29,8 @@ from pytest_msprobe.answers import (
 )
 from pytest_msprobe.answers.from_rows import place_of_calls
 from pytest_msprobe.answers.words import readable
+from pytest_msprobe.manifests.explanation import is_of_another_model
+from pytest_msprobe.manifests.value import ManifestDifference
 from pytest_msprobe.suites.comparison.accounting.account import Basis
 from pytest_msprobe.suites.comparison.accounting.answer import (
     cause_of,
@@ -40,6 +42,7 @@ from pytest_msprobe.suites.comparison.accounting.answer import (
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, basis_of, open_key
 from pytest_msprobe.suites.comparison.accounting.next_collection import MOST_CALLS, next_collection
+from pytest_msprobe.suites.comparison.accounting.settings import Explained, explained
 from pytest_msprobe.suites.contract import escape
 
 #: Kinds that a computation or the values themselves prove, where both dumps hold tensors.
@@ -69,15 +72,24 @@ class Pair:
         return Slot.of(Path(self.dump))
 
 
-def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis]) -> Answer:
-    """The answer of a run from the diagnoses of its pairs, by the paths of their targets."""
+def run_answer(
+    rows: RunRows, diagnoses: Mapping[str, RunDiagnosis], setup: Sequence[ManifestDifference] = ()
+) -> Answer:
+    """The answer of a run from the diagnoses of its pairs, by the paths of their targets; `setup` is what differs in
+    their manifests, most likely explanation first.
+    """
     pairs = [_without_expected(rows, Pair(dump, diagnosis)) for dump, diagnosis in diagnoses.items()]
     basis = basis_of(step for pair in pairs for step in pair.diagnosis.steps)
     if basis == "none" or not rows.judged:
         gaps = [Gap(kind="no tensors compared", reason="no tensor was compared"), *rows.gaps()]
         return structs.replace(rows.made(gaps=gaps, is_judged=False), basis=basis)
     causes = _causes(pairs)
-    findings = [_finding(rows, group) for group in causes]
+    by_setup = [(pair, explained(setup, pair.diagnosis)) for pair in pairs]
+    of_setup = {id(fault) for _, reasons in by_setup for fault in reasons.faults}
+    findings = [_finding(rows, group) for group in causes if not all(id(fault) in of_setup for _, fault in group)]
+    first = next(((pair, reasons) for pair, reasons in by_setup if reasons.differences), None)
+    if first is not None:
+        findings.insert(0 if first[1].is_first else len(findings), _of_setup(rows, *first))
     if rows.unreadable or any(_has_unreadable(pair) for pair in pairs):
         # Where values cannot be read it is not known what made others.
         findings = [one if one.kind in _COMPUTED else structs.replace(one, confidence="possible") for one in findings]
@@ -85,11 +97,12 @@ def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis]) -> Answer:
         findings = [*_open_records(rows, pairs)]
     # What fails for another reason than its numbers, such as a dtype, is no rounding.
     findings = findings or _failed(rows)
+    steps = list(_next(rows, causes or _unknown(pairs), basis)) or _with_noise(pairs, basis)
     answer = rows.made(
         findings,
         measure=_measure(rows, pairs, basis),
         are_new=True,
-        next_steps=list(_next(rows, causes or _unknown(pairs), basis)) or _with_noise(pairs, basis),
+        next_steps=_same_setup(first[1]) if first is not None and first[1].is_first else steps,
         gaps=[*_not_covered(pairs, basis), *rows.gaps()],
     )
     return structs.replace(
@@ -162,6 +175,27 @@ def _with_initial_state(groups: list[list[tuple[Pair, Fault]]]) -> list[list[tup
 _SEVERAL = 3
 
 
+def _of_setup(rows: RunRows, pair: Pair, reasons: Explained) -> Finding:
+    """The finding that the two runs are set up differently, in place of what that explains."""
+    fault, first = reasons.faults[0], reasons.differences[0]
+    cause = _finding(rows, [(pair, fault)])
+    count = sum(fault.kind == "parameter" for fault in reasons.faults)
+    figures: dict[str, float | int | str] = {"differing": count, "of": "parameters"} if count else {}
+    for other in reasons.differences[1:]:
+        if other.section == "initial state":
+            figures = {"differing": other.target, "of": other.what}
+            break
+    return structs.replace(
+        cause,
+        kind="model" if is_of_another_model(first) and first.section != "step" else "setting",
+        confidence="likely",
+        place=structs.replace(cause.place, operation=first.what, names=(), source="", cell=""),
+        figures=figures,
+        arguments=(first.argument,),
+        detail="; ".join(one.sentence for one in reasons.differences[:_SEVERAL]),
+    )
+
+
 def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
     pair, fault = group[0]
     faults = [fault for _, fault in group]
@@ -200,6 +234,7 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
             steps=() if pair.slot.step is None else (pair.slot.step,),
         ),
         figures=figures | ({"names": len(parameters)} if parameters else {}),
+        arguments=fault.arguments,
         count=len(records) if len({id(other) for other, _ in group}) == 1 else len(group),
         detail=detail,
     )
@@ -282,6 +317,11 @@ def _not_covered(pairs: Sequence[Pair], basis: Basis) -> Iterator[Gap]:
         yield Gap(kind="not in this run", count=missing, noun="records of the target")
     if basis not in ("tensors", "none") and any(pair.diagnosis.faults for pair in pairs):
         yield Gap(kind="not computed again", what=basis)
+
+
+def _same_setup(reasons: Explained) -> list[NextStep]:
+    first = reasons.differences[0]
+    return [NextStep("one model") if is_of_another_model(first) else NextStep("same setting", subject=first.what)]
 
 
 def _next(rows: RunRows, causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: Basis) -> Iterator[NextStep]:

@@ -69,10 +69,13 @@ class Part:
     """One term of the sum.
 
     Attributes:
-        size: its 2-norm over that of the golden output; inf where that is 0 and this is not.
-        share: of the whole difference: its projection on it, so that the shares of all parts add up to 1.
-        nonfinite: how many elements this term makes NaN or infinite, or another of these; not in the figures above.
-        weight: size over that of the whole; inf for one of NaN or infinity, 0 for one of no size.
+        size: its 2-norm over that of the golden output; inf where that is 0 and this is not, and for one of NaN or
+            infinity.
+        share: of the whole difference: its projection on it, so that the shares of all parts add up to 1. Where parts
+            make NaN or infinity, each has its share of these elements, and what is finite beside them none.
+        nonfinite: how many elements this term makes NaN or infinite, or another of these.
+        weight: size over that of the whole, by the finite elements; inf for one of NaN or infinity, 0 for one of no
+            size.
     """
 
     size: float
@@ -109,12 +112,12 @@ class Terms:
         return bool(part.nonfinite) or self.born >= part.size / 2
 
     def worst(self, name: str) -> tuple[int, ...] | None:
-        """Index of the largest element of a part, of those that are finite throughout; None when it is zero."""
+        """Index of the largest element of a part, one that it makes NaN or infinite first; None when it is zero."""
         place, largest, found = PARTS.index(name), 0.0, None
         for start, chain in chunks(*self.chain):
             with np.errstate(all="ignore"):
-                left, right = _whole([widened(array) for array in chain])[place : place + 2]
-                magnitude = np.abs(left - right)
+                left, right = (widened(array) for array in chain[place : place + 2])
+                magnitude = np.where(is_same(left, right), 0, np.nan_to_num(np.abs(left - right), nan=np.inf))
             at = int(magnitude.argmax())
             if magnitude[at] > largest:
                 largest, found = float(magnitude[at]), start + at
@@ -199,21 +202,26 @@ class _Sums:
         """What the sums of all chunks of `chain` amount to."""
         whole_size, born_size, target, golden = map(math.sqrt, self.squares[len(PARTS) :].tolist())
         whole = _over(whole_size, golden)
+        size = math.inf if any(self.nonfinite) else whole
         parts = {name: self._part(place, whole, golden) for place, name in enumerate(PARTS)}
         ends = parts[BORN_TARGET], parts[BORN_GOLDEN]
         # How far each run is off, by its own size.
         scale = _over(golden, target)
         sizes = ends[0].size * scale if ends[0].size else 0.0, ends[1].size
         least, most = sorted(0.0 if end.nonfinite else size for end, size in zip(ends, sizes))
-        return Terms(whole, parts, _over(born_size, golden), least >= _FAR and most < _ALIKE * least, chain)
+        return Terms(size, parts, _over(born_size, golden), least >= _FAR and most < _ALIKE * least, chain)
 
     def _part(self, place: int, whole: float, norm: float) -> Part:
-        size, nonfinite = _over(math.sqrt(float(self.squares[place])), norm), self.nonfinite[place]
+        nonfinite, all_nonfinite = self.nonfinite[place], sum(self.nonfinite)
         square = float(self.squares[len(PARTS)])
         share = float(self.projections[place]) / square if square else 0.0
-        known = size / whole if 0 < whole < math.inf else math.inf
-        weight = math.inf if nonfinite else known if size else 0.0
-        return Part(size, share, nonfinite, weight)
+        if all_nonfinite:
+            share = nonfinite / all_nonfinite
+        if nonfinite:
+            return Part(math.inf, share, nonfinite, math.inf)
+        size = _over(math.sqrt(float(self.squares[place])), norm)
+        weight = size / whole if 0 < whole < math.inf else math.inf
+        return Part(size, share, 0, weight if size else 0.0)
 
 
 def _squared(rows: Array, chain: Sequence[Array]) -> Array:

@@ -9,8 +9,10 @@ import pytest
 from dump_builder import DumpBuilder
 
 from msprobe_collector.dump_format import ApiName, find_dtype, parse_api_name
+from pytest_msprobe.answers.finding import ArgumentDifference
 from pytest_msprobe.engines.protocol import Call
-from pytest_msprobe.suites.comparison.accounting.accountant import describe_call_difference, placed
+from pytest_msprobe.suites.comparison.accounting.accountant import argument_differences, placed
+from pytest_msprobe.suites.comparison.accounting.arguments import OTHER_API
 from pytest_msprobe.suites.comparison.matching import canonical_operation
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
@@ -106,30 +108,53 @@ def _mask(dtype: str, lowest: float) -> Call:
 
 def test_the_lowest_number_is_one_definition_in_two_dtypes() -> None:
     narrow, wide = _mask("BFloat16", -3.3895313892515355e38), _mask("Float32", -3.4028234663852886e38)
-    assert describe_call_difference(narrow, wide) == "kwargs.dtype 'BFloat16' against 'Float32'"
-    assert not describe_call_difference(narrow, wide, with_dtypes=False)
+    assert argument_differences(narrow, wide) == (ArgumentDifference("kwargs.dtype", "'BFloat16'", "'Float32'"),)
+    assert not argument_differences(narrow, wide, with_dtypes=False)
     filled = [
         _call("Tensor.masked_fill.0", "pytorch", array, array > 0, lowest)
         for array, lowest in ((TABLE, -3.4028234663852886e38), (TABLE.astype(np.float16), -65504.0))
     ]
-    assert not describe_call_difference(*filled)
+    assert not argument_differences(*filled)
 
 
 @pytest.mark.parametrize("value", [-1e9, -65504.0, 0.0])
 def test_any_other_number_is_another_definition(value: float) -> None:
-    differing = describe_call_difference(_mask("Float32", value), _mask("Float32", -3.4028234663852886e38))
-    assert differing == f"input.1 {value} against lowest of its dtype"
+    differing = argument_differences(_mask("Float32", value), _mask("Float32", -3.4028234663852886e38))
+    assert differing == (ArgumentDifference("input.1", str(value), "lowest of its dtype"),)
 
 
 def test_a_cast_to_integers_is_another_definition_than_one_to_floats() -> None:
     casts = [_call("Tensor.to.0", "pytorch", TABLE, find_dtype(name)) for name in ("Int32", "Float32", "BFloat16")]
-    assert describe_call_difference(casts[0], casts[1], with_dtypes=False)
-    assert not describe_call_difference(casts[1], casts[2], with_dtypes=False)
+    assert argument_differences(casts[0], casts[1], with_dtypes=False)
+    assert not argument_differences(casts[1], casts[2], with_dtypes=False)
 
 
 def test_the_definition_says_what_the_other_framework_does_not_get() -> None:
     target = _call("Functional.gelu.0", "mindspore", TABLE, "tanh")
     golden = _call("Functional.gelu.0", "pytorch", TABLE, approximate="none")
-    assert describe_call_difference(target, golden).endswith("(pytorch), with 'tanh' against 'none'")
-    plain = describe_call_difference(_call("Mint.exp.0", "mindspore", TABLE), _call("Torch.exp.0", "pytorch", TABLE))
-    assert plain == "Mint.exp (mindspore) against Torch.exp (pytorch)"
+    assert argument_differences(target, golden)[1] == ArgumentDifference("arguments", "'tanh'", "'none'")
+    plain = argument_differences(_call("Mint.exp.0", "mindspore", TABLE), _call("Torch.exp.0", "pytorch", TABLE))
+    assert plain == (ArgumentDifference(OTHER_API, "Mint.exp (mindspore)", "Torch.exp (pytorch)"),)
+
+
+def test_a_tensor_of_one_call_alone_is_a_difference_and_none_is_no_argument() -> None:
+    without = _call("Functional.layer_norm.0", "pytorch", TABLE, (4,), None)
+    assert not argument_differences(without, _call("Functional.layer_norm.0", "pytorch", TABLE, (4,)))
+    weighted = _call("Functional.layer_norm.0", "pytorch", TABLE, (4,), TABLE[0])
+    assert argument_differences(without, weighted) == (ArgumentDifference("input.2", "", "tensor"),)
+
+
+def test_a_tensor_that_only_the_target_gets_stays_where_golden_ones_are_placed() -> None:
+    calls = tuple(_call("Functional.layer_norm.0", "pytorch", TABLE, (4,)) for _ in range(2))
+    target = {("input", 0): TABLE, ("input", 2): TABLE[0]}
+    found = placed(calls, target, {("input", 0): TABLE + 1})
+    assert found is not None
+    assert np.array_equal(found["input", 0], TABLE + 1)
+    assert found["input", 2] is target["input", 2]
+
+
+def test_where_a_call_runs_is_no_difference() -> None:
+    calls = (
+        _call("Tensor.to.0", "pytorch", TABLE, device, non_blocking=device != "cpu") for device in ("cuda:0", "cpu")
+    )
+    assert not argument_differences(*calls)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from written_differences import differences
 
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import Provenance
@@ -340,7 +341,7 @@ def test_another_argument_that_matters_less_than_the_limit_is_told(
         [near("output.0", "b|B")],
         kind="rounding",
         blamed=(small,),
-        definition=definition,
+        definition=differences(definition),
     )
     assert [fault.kind for fault in run.faults()] == kinds
 
@@ -356,14 +357,16 @@ def test_another_argument_that_matters_less_than_the_limit_is_told(
     ],
 )
 def test_another_number_is_told_though_this_step_shows_no_effect(definition: str, kinds: list[str]) -> None:
-    run = Run().call("Functional.batch_norm.0.forward", ["a"], "b", kind="equal", definition=definition)
+    run = Run().call("Functional.batch_norm.0.forward", ["a"], "b", kind="equal", definition=differences(definition))
     run.call("Functional.batch_norm.1.forward", ["b", "m|M"], "c|C")
     assert [fault.kind for fault in run.faults()] == (kinds or ["unknown"])
 
 
 def test_an_argument_behind_what_differs_may_be_computed_from_it() -> None:
     run = Run().call("Mint.exp.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
-    run.call("Functional.batch_norm.0.forward", ["c"], "d", kind="equal", definition="momentum 0.3 against 0.1")
+    run.call(
+        "Functional.batch_norm.0.forward", ["c"], "d", kind="equal", definition=differences("momentum 0.3 against 0.1")
+    )
     assert [fault.kind for fault in run.faults()] == ["born"]
 
 
@@ -653,3 +656,30 @@ def test_a_call_that_the_other_run_compiles_is_not_blamed() -> None:
     run = Run().call("Torch.tanh.0.forward", ["a"], "b", side="target", kind="unmatched", is_compiled=True)
     (fault,) = run.call("Torch.sum.0.forward", ["b|B"], "c|C").faults()
     assert (fault.kind, fault.sentence) == ("unknown", "input.0 differs: compiled code made it in one run")
+
+
+@pytest.mark.parametrize(
+    ("origin", "kind"), [({"leaf": "up.weight"}, "parameter"), ({"leaf": ""}, "parameter"), ({}, "unknown")]
+)
+def test_any_bit_of_a_value_that_no_operation_made_is_a_difference(origin: dict[str, str], kind: str) -> None:
+    run = Run().call("Torch.exp.0.forward", ["a"], "b", kind="equal")
+    leaf = near("input.1", "w|W", origins=both(**origin))
+    made = value("input.0", "b", origins=both(made_by="Torch.exp.0.forward.output.0"))
+    (fault,) = run.call("Torch.mul.0.forward", [made, leaf], [near("output.0", "c|C")]).faults()
+    assert (fault.kind, fault.name, fault.value) == (kind, origin.get("leaf", ""), "input.1")
+
+
+def test_a_value_that_may_have_been_rounded_differs_within_its_limit() -> None:
+    rounded = near("output.0", "b|B")
+    made = near("input.0", "b|B", origins=both(made_by="Torch.exp.0.forward.output.0"))
+    changed = near("input.1", "w|W", origins=both(leaf="up.weight"))
+    for inputs in (
+        [made, near("input.1", "u|U")],  # unrecorded code may have made it of what differs before
+        [made, near("input.1", "w|W", is_one_dtype=False, origins=both(leaf="up.weight"))],
+    ):
+        run = Run().call("Torch.exp.0.forward", ["a"], [rounded], kind="rounding")
+        assert run.call("Torch.mul.0.forward", inputs, [near("output.0", "c|C")]).faults() == []
+    run = Run().call("Torch.exp.0.forward", ["a"], [rounded], kind="rounding")
+    run.call("Torch.exp.0.backward", ["g"], [near("output.0", "h|H")])
+    # An optimizer may have written to it since.
+    assert run.call("Torch.mul.0.forward", [made, changed], [near("output.0", "c|C")]).faults() == []

@@ -64,14 +64,25 @@ def test_each_part_is_named_by_its_place_in_the_chain() -> None:
         assert terms.parts[name].weight == 1
 
 
-def test_nan_and_infinity_are_counted_where_they_begin_and_left_out_of_the_figures() -> None:
+def test_nan_and_infinity_are_all_of_the_difference_where_they_begin() -> None:
     exact = np.array([1.0, 2.0, 3.0])
     target = np.array([1.0, np.nan, 3.5])
     terms = split(target, exact, exact, exact, exact)
     assert terms.parts[BORN_TARGET].nonfinite == 1
     assert terms.parts[BORN_TARGET].weight == math.inf
     assert terms.parts[INHERITED].nonfinite == 0
-    assert terms.size == pytest.approx(0.5 / math.sqrt(10))
+    assert (terms.size, terms.parts[BORN_TARGET].size, terms.parts[BORN_TARGET].share) == (math.inf, math.inf, 1)
+    assert terms.worst(BORN_TARGET) == (1,)
+
+
+@pytest.mark.parametrize("masked", [-1e4, float(np.finfo(np.float32).min), 0.0])
+def test_another_number_in_place_of_infinity_is_defined_otherwise(masked: float) -> None:
+    golden = np.array([[0.0, -np.inf], [0.0, 0.0]], np.float32)
+    target = np.where(np.isinf(golden), np.float32(masked), golden)
+    terms = split(target, target, target, golden, golden)
+    assert [terms.parts[name].share for name in PARTS] == [0, 0, 1, 0]
+    assert terms.parts[DEFINED].size == math.inf
+    assert terms.worst(DEFINED) == (0, 1)
 
 
 def test_the_same_infinity_on_both_sides_is_no_difference() -> None:

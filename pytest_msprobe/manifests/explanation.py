@@ -1,0 +1,74 @@
+"""Which differences of two set-ups explain what differs between the values of two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_msprobe.answers.finding import ArgumentDifference
+from pytest_msprobe.manifests.value import ManifestDifference
+
+#: Kinds of values that no operation of the run made.
+_BEFORE = frozenset({"parameter", "batch", "unknown", "unrecorded"})
+#: What makes a model another one, so that nothing of it is comparable.
+_STRUCTURE = frozenset({"number of models", "model", "parameters", "buffers", "shape"})
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What differs between the values of two runs, as far as a set-up may explain it.
+
+    Attributes:
+        kind: of the fault, see docs/two_runs.md.
+        is_update: whether it lies in the update of an optimizer.
+        is_drawn: whether an operation drew other random numbers.
+        is_later: whether an update was made before its step.
+        arguments: that the call has otherwise.
+    """
+
+    kind: str
+    is_update: bool = False
+    is_drawn: bool = False
+    is_later: bool = False
+    arguments: tuple[ArgumentDifference, ...] = ()
+
+
+def is_of_another_model(difference: ManifestDifference) -> bool:
+    """Whether two runs that differ so are of two models or batches, or of two steps."""
+    if difference.section == "model":
+        return difference.what in _STRUCTURE
+    return difference.section == "step" or difference.what == "shape of the batch"
+
+
+def explains(difference: ManifestDifference, effect: Effect) -> bool:
+    """Whether a difference of the set-ups makes this effect, so that no operation is to blame for it.
+
+    What an operation computes wrongly from its own inputs no set-up explains.
+    """
+    if effect.kind == "born":
+        return False
+    if is_of_another_model(difference):
+        return True
+    values = {(one.target, one.golden) for one in effect.arguments}
+    if difference.target and (difference.target, difference.golden) in values:
+        return True
+    if difference.section == "random":
+        return effect.is_drawn or effect.kind in _BEFORE
+    if difference.section == "optimizer":
+        return effect.is_update or (effect.is_later and effect.kind == "parameter")
+    if difference.section == "initial state":
+        return effect.kind == "parameter"
+    return difference.section == "batch" and effect.kind in _BEFORE - {"parameter"}
+
+
+def explanations(differences: Sequence[ManifestDifference], effects: Sequence[Effect]) -> list[ManifestDifference]:
+    """The differences that explain an effect: what explains the first one first, else the most likely first.
+
+    Args:
+        differences: the most likely first.
+        effects: in the order of execution.
+    """
+    found: dict[ManifestDifference, None] = {}
+    for effect in effects:
+        found |= dict.fromkeys(one for one in differences if explains(one, effect))
+    return list(found)

@@ -1,0 +1,63 @@
+"""How two calls of one operation differ in their arguments."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from pytest_msprobe.answers.finding import ArgumentDifference
+from pytest_msprobe.suites.comparison.operations import OperationComparison
+from pytest_msprobe.suites.comparison.values import ValueComparison
+
+Differences: TypeAlias = tuple[ArgumentDifference, ...]
+
+#: Name of the difference where the two sides call different APIs.
+OTHER_API = "api"
+#: Of two calls of dropout that are alike and drop other elements.
+OTHER_ELEMENTS = (ArgumentDifference("other elements are dropped (compare seeds)"),)
+
+
+def other_arguments(found: OperationComparison) -> Differences:
+    """Arguments that one side has otherwise or alone, of which no values of tensors are compared."""
+    pairs = ((value, _text(value, 0), _text(value, 1)) for value in found.values if _is_other(value))
+    return tuple(ArgumentDifference(value.path, target, golden) for value, target, golden in pairs)
+
+
+def _is_other(value: ValueComparison) -> bool:
+    target, golden = value.target, value.golden
+    if value.is_output or value.path.startswith("parameters."):
+        return False
+    if target is None or golden is None:
+        return value.status == "unmatched" and not any(leaf.is_none for leaf in (target, golden) if leaf is not None)
+    return value.status == "error" and (target.tensor is None or golden.tensor is None)
+
+
+def _text(value: ValueComparison, side: int) -> str:
+    leaf = (value.target, value.golden)[side]
+    if leaf is None or leaf.is_none:
+        return ""
+    return "tensor" if leaf.is_tensor else str(leaf.statistics[0])
+
+
+def listed_differences(differences: Differences) -> str:
+    """The differences in words: `kwargs.is_causal True against none`."""
+    return ", ".join(map(_in_words, differences))
+
+
+def _in_words(difference: ArgumentDifference) -> str:
+    if not (difference.target or difference.golden):
+        return difference.name
+    sides = f"{difference.target or 'none'} against {difference.golden or 'none'}"
+    return sides if difference.name == OTHER_API else f"{difference.name} {sides}"
+
+
+def numbers_of(difference: ArgumentDifference) -> tuple[float, float] | None:
+    """Both sides as numbers; None where one is none."""
+    try:
+        return float(difference.target), float(difference.golden)
+    except ValueError:
+        return None
+
+
+def is_of_sizes(difference: ArgumentDifference) -> bool:
+    """Whether both sides are numbers without a sign, as sizes are."""
+    return difference.target.isdecimal() and difference.golden.isdecimal()

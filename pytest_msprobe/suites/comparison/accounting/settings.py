@@ -1,0 +1,66 @@
+"""Which faults of a run the set-ups of the two runs explain, so that no operation is to blame for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msprobe_collector.dump_format.dump import Slot
+from pytest_msprobe.apis.topics import fact_of
+from pytest_msprobe.manifests.explanation import Effect, explains, explanations
+from pytest_msprobe.manifests.value import ManifestDifference
+from pytest_msprobe.suites.comparison.accounting.account import Step
+from pytest_msprobe.suites.comparison.accounting.causes import Fault
+from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
+
+
+class Explained(NamedTuple):
+    """What set-ups explain.
+
+    Attributes:
+        differences: that do so, what explains the first difference of the values first; empty where none does.
+        faults: that are explained.
+        is_first: whether the first fault in the order of execution is one of them.
+    """
+
+    differences: Sequence[ManifestDifference]
+    faults: Sequence[Fault]
+    is_first: bool
+
+
+def explained(differences: Sequence[ManifestDifference], diagnosis: RunDiagnosis) -> Explained:
+    """Which faults of a pair of dumps, or without faults which values of unknown origin, the `differences` explain."""
+    faults = sorted(diagnosis.faults or diagnosis.unknown, key=lambda fault: _place(fault.step))
+    known = [*differences, *_other_shapes(faults)]
+    effects = {id(fault): _effect(fault, diagnosis) for fault in faults}
+    reasons = explanations(known, list(effects.values()))
+    of_setup = [fault for fault in faults if any(explains(one, effects[id(fault)]) for one in reasons)]
+    return Explained(reasons, of_setup, bool(of_setup) and of_setup[0] is faults[0])
+
+
+def _place(step: Step) -> int:
+    return step.account.place if step.account.place >= 0 else step.account.partner_place
+
+
+def _effect(fault: Fault, diagnosis: RunDiagnosis) -> Effect:
+    backwards = [step.account for step in diagnosis.steps if step.operation.phase == "backward"]
+    account = fault.step.account
+    if account.place >= 0:
+        is_update = account.place > max((one.place for one in backwards), default=account.place)
+    else:
+        is_update = account.partner_place > max((one.partner_place for one in backwards), default=account.partner_place)
+    number = Slot.of(diagnosis.sides[0].path).step if diagnosis.sides is not None else None
+    is_drawn = fault.kind == "defined" and fact_of("random", fault.step.operation.name) is not None
+    return Effect(fault.kind, is_update, is_drawn, bool(number), fault.arguments)
+
+
+def _other_shapes(faults: Sequence[Fault]) -> list[ManifestDifference]:
+    """The first value of another shape that no operation made: two models, or two batches."""
+    for fault in faults[:1]:
+        if fault.kind in ("parameter", "batch", "unknown") and fault.arguments:
+            shape = fault.arguments[0]
+            what = "shape of the batch" if fault.kind == "batch" else "shape"
+            sentence = f"{shape.name} {shape.target}, golden {shape.golden}"
+            section = "batch" if fault.kind == "batch" else "model"
+            return [ManifestDifference(section, what, shape.target, shape.golden, sentence, 0.9, (shape.name,))]
+    return []
