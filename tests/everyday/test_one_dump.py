@@ -97,13 +97,13 @@ FIVE_LINES = Training("five_lines", has_debugger=True, framework="mindspore")
         failing=("Functional.conv2d.0.forward",),
         options=("--msprobe-standard=backward-error", "-k", "forward"),
     ),
-    Situation("14", Training("compiled", ("whole",)), outcome=AS_FAR, first_line=("compiled",), text=("compiled.py",)),
+    Situation("14", Training("mixing", ("whole",)), outcome=AS_FAR, first_line=("compiled",), text=("mixing.py:",)),
     Situation(
         "case 03",
-        Training("compiled", ("part",)),
+        Training("mixing", ("part",)),
         outcome=AS_FAR,
         first_line=("compiled",),
-        text=("mix", "compiled.py"),
+        text=("mix", line_of("mixing", "def mix")),
     ),
     Situation(
         "case 09",
