@@ -44,7 +44,9 @@ def headline(answer: Answer) -> str:
         return _wrong(answer)
     if answer.outcome == "nothing judged":
         first = answer.open[0] if answer.open else None
-        return _fitted("Nothing judged: ", [_why(first) if first is not None else "there was nothing to judge"])
+        if first is None:
+            return _fitted("Nothing judged: ", ["there was nothing to judge"])
+        return _fitted("Nothing judged: ", [text_of(first) if first.kind == "refused" else _why(first)])
     measure = answer.measure
     if not answer.open:
         return _fitted("Right: ", [_RIGHT.get(measure.kind, _passed)(measure)])

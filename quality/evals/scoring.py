@@ -44,20 +44,17 @@ def read_answer(output: str) -> Answer:
 
 def of_diagnosis(diagnosis: dict[str, Any]) -> Answer:
     """The answer of a diagnosis: its first cause, and the first difference of set-ups if that is unsure."""
-    outcome, faults, manifest = diagnosis["outcome"], diagnosis["at_fault"], diagnosis["manifest"]
-    if outcome == "not_judged":
+    if diagnosis["outcome"] == "nothing judged":
         return Answer((UNKNOWN,), False)
-    if outcome in ("equal", "rounding"):
+    if diagnosis["outcome"] == "right":
         return Answer((NONE,), True)
-    names: list[str] = []
-    is_sure = False
-    if faults:
-        first = faults[0]
-        is_sure = first["confidence"] in SURE
-        names += [first["record"], first["name"], first["value"], first["sentence"], diagnosis["headline"]]
-        names += [f"step {step} {first['record'].removesuffix(f'.step{step}')}" for step in first["steps"][:1]]
-    if manifest and not is_sure:
-        names.append(manifest[0])
+    first, setup = diagnosis["findings"][0], diagnosis["setup"]
+    place = first["place"]
+    is_sure = first["confidence"] in SURE
+    names = [place["record"], first["name"], place["value"], first["detail"], diagnosis["headline"]]
+    names += [f"step {step} {place['record'].removesuffix(f'.step{step}')}" for step in place["steps"][:1]]
+    if setup and not is_sure:
+        names.append(setup[0])
     return Answer(tuple(filter(None, names)) or (UNKNOWN,), is_sure)
 
 

@@ -42,11 +42,12 @@ def asked(answer: str, **also_right: str) -> Eval:
     return Eval("name", "torch_recipes", "precheck", False, "which?", answer, also_right)
 
 
-def diagnosis(outcome: str = "fault", record: str = "", manifest: tuple[str, ...] = (), **fault: Any) -> str:
-    entry = {"record": record, "name": "", "value": "", "sentence": "", "confidence": "proved", "steps": [0], **fault}
-    return json.dumps(
-        {"outcome": outcome, "headline": "", "at_fault": [entry] if record else [], "manifest": list(manifest)}
-    )
+def diagnosis(
+    outcome: str = "wrong", record: str = "", setup: tuple[str, ...] = (), steps: tuple[int, ...] = (0,), **more: Any
+) -> str:
+    place = {"record": record, "value": "", "steps": steps}
+    entry = {"place": place, "name": "", "detail": "", "confidence": "proved", **more}
+    return json.dumps({"outcome": outcome, "headline": "", "findings": [entry] if record else [], "setup": setup})
 
 
 @pytest.mark.parametrize(
@@ -68,16 +69,16 @@ def diagnosis(outcome: str = "fault", record: str = "", manifest: tuple[str, ...
             diagnosis(record="Torch.mul.1.forward", confidence="first difference only"),
             "wrong",
         ),
-        ("Torch.add.1.forward", diagnosis("not_judged"), "not known"),
-        ("Torch.add.1.forward", diagnosis("rounding"), "confidently wrong"),
-        ("none", diagnosis("equal"), "right"),
+        ("Torch.add.1.forward", diagnosis("nothing judged"), "not known"),
+        ("Torch.add.1.forward", diagnosis("right"), "confidently wrong"),
+        ("none", diagnosis("right"), "right"),
         ("none", diagnosis(record="Torch.mul.1.forward"), "confidently wrong"),
-        ("lr", diagnosis(record="x", confidence="first difference only", manifest=("lr of group 0: 1",)), "right"),
-        ("lr", diagnosis(record="x", manifest=("lr of group 0: 1",)), "confidently wrong"),
-        ("a.weight", diagnosis(record="x", sentence="input.gradients.a.weight: nothing gives it"), "right"),
-        ("a.weight", diagnosis(record="x", sentence="b.a.weight: nothing gives it"), "confidently wrong"),
-        ("step 4 a.weight", diagnosis(record="a.weight.step4", steps=[4]), "right"),
-        ("step 4 a.weight", diagnosis(record="a.weight.step5", steps=[5]), "confidently wrong"),
+        ("lr", diagnosis(record="x", confidence="first difference only", setup=("lr of group 0: 1",)), "right"),
+        ("lr", diagnosis(record="x", setup=("lr of group 0: 1",)), "confidently wrong"),
+        ("a.weight", diagnosis(record="x", detail="input.gradients.a.weight: nothing gives it"), "right"),
+        ("a.weight", diagnosis(record="x", detail="b.a.weight: nothing gives it"), "confidently wrong"),
+        ("step 4 a.weight", diagnosis(record="a.weight.step4", steps=(4,)), "right"),
+        ("step 4 a.weight", diagnosis(record="a.weight.step5", steps=(5,)), "confidently wrong"),
     ],
 )
 def test_scores(right: str, output: str, expected: str) -> None:
@@ -85,7 +86,7 @@ def test_scores(right: str, output: str, expected: str) -> None:
 
 
 def test_lines_of_an_answer_are_counted_behind_what_the_program_does() -> None:
-    assert lines_of_answer("dump: tensors\nprecheck, about 3 s\n\nFault: x\n  more\n") == 2
+    assert lines_of_answer("dump: tensors\nprecheck, about 3 s\n\nWrong: x\n  more\n") == 2
 
 
 def test_a_program_is_asked_about_a_dump_that_the_recipe_writes(

@@ -20,16 +20,16 @@ pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 PageOf = Callable[[str], Path]
 #: Pages by what they show; the second is the first word of their headline.
 STATES = {
-    "faults": "Fault",
-    "passes": "",
-    "accounted": "Fault",
-    "comparison": "Undecided",
-    "overflow": "Fault",
-    "gradients": "Fault",
-    "known": "Fault",
-    "sharded": "Fault",
-    "repeat": "Equal",
-    "rounding": "Rounding",
+    "faults": "Wrong",
+    "passes": "Right",
+    "accounted": "Wrong",
+    "comparison": "Wrong",
+    "overflow": "Wrong",
+    "gradients": "Wrong",
+    "known": "Wrong",
+    "sharded": "Wrong",
+    "repeat": "Right",
+    "rounding": "Right",
 }
 #: What holds text that a box cuts off without a sign; regions that scroll, can be reached by keys and say so are none.
 CUT = """
@@ -74,10 +74,10 @@ def test_every_answer_is_read_at_a_glance(state: str, browser: Any, page_of: Pag
         assert shown[:2] == ["verdict", "name"]
         if section["answer"]["outcomes"].get("failed") and state != "gradients":
             assert {*measure} <= {*shown}, "how wrong a record is cannot be seen"
-        assert ("0 Failed" in page.texts(".count")) <= (STATES[state] != "Fault"), "the counts contradict the headline"
+        assert ("0 Failed" in page.texts(".count")) <= (STATES[state] != "Wrong"), "the counts contradict the headline"
         assert page.errors() == []
-    for cause in diagnosis["at_fault"][:3]:
-        assert any(cause["name"] in text and cause["sentence"] in text for text in page.texts(".causes li"))
+    for cause in diagnosis["findings"][:3]:
+        assert any(cause["name"] in text and cause["detail"] in text for text in page.texts(".causes li"))
 
 
 @pytest.mark.parametrize("state", ["faults", "comparison", "overflow", "rounding"])

@@ -42,7 +42,7 @@ def total(page_of: PageOf, name: str, **wanted: int) -> int:
 
 
 def test_the_first_screen_answers(faults: Page) -> None:
-    assert faults.texts("h1")[0].startswith("Fault: Mint.rsqrt")
+    assert faults.texts("h1")[0].startswith("Wrong: Mint.rsqrt")
     assert "in layers.20.n1.RMSNorm" in faults.texts(".causes li")[0]
     assert any("rounding explains it" in point for point in faults.texts(".points li"))
     commands = faults.texts(".command code")
@@ -228,7 +228,7 @@ def test_the_selection_is_copied_and_saved(faults: Page) -> None:
     faults.click(".filter-end button", "Copy as Markdown")
     faults.until("window.copied")
     lines = faults.run("return window.copied").splitlines()
-    assert lines[0].startswith("**Fault: Mint.rsqrt")
+    assert lines[0].startswith("**Wrong: Mint.rsqrt")
     assert lines[2].startswith("- Mint.rsqrt in ")
     assert sum(line.startswith("| ") for line in lines) == faults.shown + 2
     shown = faults.shown  # the address that stands for the file is also one of the page

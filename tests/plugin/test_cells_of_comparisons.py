@@ -84,9 +84,9 @@ def test_the_modules_around_a_wrong_softmax_and_no_others_are_where_it_is_born(
     assert levels["blocks.0.Block", "backward"] == "inherited, passed on"
 
     diagnosis = json.loads((pytester.path / "diagnosis.json").read_text(encoding="utf-8"))
-    (fault,) = diagnosis["at_fault"]
-    assert fault["cell"] == "blocks.1.a.Attention"
-    assert diagnosis["headline"].startswith("Fault: Functional.softmax.1 in blocks.1.a.Attention, ")
+    (fault,) = diagnosis["findings"]
+    assert fault["place"]["cell"] == "blocks.1.a.Attention"
+    assert diagnosis["headline"].startswith("Wrong: Functional.softmax.1 in blocks.1.a.Attention, ")
 
 
 def test_a_wrong_gradient_is_born_in_the_backward_of_its_module(pytester: pytest.Pytester, dumps: Path) -> None:

@@ -33,7 +33,7 @@ def config(folder: Path, **more: object) -> str:
 def test_a_compare_json_names_both_dumps(pytester: pytest.Pytester, pair: Path) -> None:
     result = pytester.runpytest(config(pair, stack_path="target/step0/rank0/stack.json", is_print_compare_log=True))
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["Undecided: first difference in Mint.op.0*", "table: *"])
+    result.stdout.fnmatch_lines(["table: *", "Wrong: differs first in Mint.op.0*"])
 
 
 def test_it_may_hold_folders_and_our_own_keys(pytester: pytest.Pytester, pair: Path) -> None:

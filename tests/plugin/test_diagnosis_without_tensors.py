@@ -46,9 +46,9 @@ def diagnose(pytester: pytest.Pytester, *options: str) -> tuple[pytest.RunResult
     """The run, and its diagnosis."""
     result = pytester.runpytest("--msprobe-dump=target", "--msprobe-golden=golden", ANSWER, "-v", *options)
     found: dict[str, Any] = json.loads((pytester.path / "diagnosis.json").read_text(encoding="utf-8"))
-    assert {fault["confidence"] for fault in found["at_fault"]} <= {"first difference only"} or found[
-        "outcome"
-    ] == "fault"
+    assert bool(found["findings"]) == (found["outcome"] == "wrong")
+    if found["basis"] != "tensors":
+        assert {finding["confidence"] for finding in found["findings"]} <= {"first difference only"}
     return result, found
 
 
@@ -58,12 +58,16 @@ def test_the_first_that_differs_is_named_and_not_called_wrong(pytester: pytest.P
     step(pytester.path / "golden", mode)
     result, found = diagnose(pytester)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert (found["outcome"], found["basis"]) == ("unaccounted", mode)
-    assert found["headline"].startswith("Undecided: first difference in Mint.exp.0, ")
-    (origin,) = found["at_fault"]
-    assert (origin["record"], origin["kind"], origin["value"]) == ("Mint.exp.0.forward", "first", "output.0")
-    assert origin["evidence"]["inheriting"] == 3
-    assert origin["source"] == "/home/train/net.py:7"
+    assert (found["outcome"], found["basis"]) == ("wrong", mode)
+    assert found["headline"].startswith("Wrong: differs first in Mint.exp.0, ")
+    (origin,) = found["findings"]
+    assert (origin["place"]["record"], origin["kind"], origin["place"]["value"]) == (
+        "Mint.exp.0.forward",
+        "first",
+        "output.0",
+    )
+    assert origin["figures"]["inheriting"] == 3
+    assert origin["place"]["source"] == "/home/train/net.py:7"
     assert found["next"][0]["arguments"][:4] == ["python", "-m", "pytest_msprobe", "next"]
     assert any('"task": "tensor"' in step["tells"] for step in found["next"])
     state = f"equal {mode}" if mode in INEXACT else "are equal"
@@ -76,10 +80,14 @@ def test_a_value_that_no_record_made_is_where_the_difference_came_in(pytester: p
     step(pytester.path / "target", mode, weight=1.5)
     step(pytester.path / "golden", mode)
     _, found = diagnose(pytester)
-    (origin,) = found["at_fault"]
-    assert (origin["record"], origin["value"], origin["kind"]) == ("Mint.matmul.0.forward", "input.1", "unknown")
-    assert "before any operation, and nothing says what it is" in origin["sentence"]
-    assert found["outcome"] == "unaccounted"
+    (origin,) = found["findings"]
+    assert (origin["place"]["record"], origin["place"]["value"], origin["kind"]) == (
+        "Mint.matmul.0.forward",
+        "input.1",
+        "unknown",
+    )
+    assert "before any operation, and nothing says what it is" in origin["detail"]
+    assert found["outcome"] == "wrong"
 
 
 @EACH_MODE
@@ -87,25 +95,26 @@ def test_equal_dumps_are_equal_as_far_as_they_tell(pytester: pytest.Pytester, mo
     for side in ("target", "golden"):
         step(pytester.path / side, mode)
     result, found = diagnose(pytester)
-    assert (result.ret, found["outcome"], found["at_fault"]) == (pytest.ExitCode.OK, "equal", [])
-    assert ("bit by bit" in result.stdout.str()) == (mode not in INEXACT)
-    assert bool(found["cannot_say"]) == (mode in INEXACT)
+    assert (result.ret, found["outcome"], found["measure"]["kind"]) == (pytest.ExitCode.OK, "right", "equal")
+    assert ("bit by bit" in found["headline"]) == (mode not in INEXACT)
+    assert found["measure"]["names"] == [mode]
 
 
 def test_other_arguments_are_named(pytester: pytest.Pytester) -> None:
     step(pytester.path / "target", "statistics", scale=2.5)
     step(pytester.path / "golden", "statistics")
     _, found = diagnose(pytester)
-    (origin,) = found["at_fault"]
-    assert (origin["record"], origin["kind"]) == ("Mint.mul.0.forward", "arguments")
-    assert "called otherwise: input.1 2.5 against 2; its inputs have equal statistics" in origin["sentence"]
+    (origin,) = found["findings"]
+    assert (origin["place"]["record"], origin["kind"]) == ("Mint.mul.0.forward", "arguments")
+    assert "called otherwise: input.1 2.5 against 2; its inputs have equal statistics" in origin["detail"]
 
 
 def test_small_differences_without_a_noise_run_stay_open(pytester: pytest.Pytester) -> None:
     step(pytester.path / "target", "statistics", moved=1e-6)
     step(pytester.path / "golden", "statistics")
     result, found = diagnose(pytester)
-    assert (result.ret, found["outcome"], found["at_fault"]) == (pytest.ExitCode.OK, "unaccounted", [])
+    assert (result.ret, found["outcome"], found["findings"]) == (pytest.ExitCode.OK, "right", [])
+    assert found["measure"]["kind"] == "tolerance"
     assert any("--msprobe-noise" in step["tells"] for step in found["next"])
 
 
@@ -115,12 +124,12 @@ def test_what_the_noise_run_allows_is_rounding_and_more_is_not(pytester: pytest.
     step(pytester.path / "golden", mode)
     step(pytester.path / "noise", mode, moved=5e-7)
     result, found = diagnose(pytester, "--msprobe-noise=noise")
-    assert (result.ret, found["outcome"], found["at_fault"]) == (pytest.ExitCode.OK, "rounding", [])
+    assert (result.ret, found["outcome"], found["measure"]["kind"]) == (pytest.ExitCode.OK, "right", "noise")
     step(pytester.path / "target", mode, fault=1.0001)
     result, found = diagnose(pytester, "--msprobe-noise=noise")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert [origin["record"] for origin in found["at_fault"]] == ["Mint.exp.0.forward"]
-    assert "noise run" in found["at_fault"][0]["sentence"]
+    assert [origin["place"]["record"] for origin in found["findings"]] == ["Mint.exp.0.forward"]
+    assert "noise run" in found["findings"][0]["detail"]
     assert not any("perturb" in step["tells"] for step in found["next"])
 
 
@@ -131,13 +140,13 @@ def test_tensors_and_a_noise_run_are_accounted_for_together(pytester: pytest.Pyt
     step(pytester.path / "golden")
     step(pytester.path / "noise", moved=2e-7)
     result, found = diagnose(pytester, "--msprobe-noise=noise")
-    assert [fault["record"] for fault in found["at_fault"]] == ["Mint.exp.0.forward"]
-    assert (found["basis"], found["outcome"]) == ("tensors", "fault")
+    assert [fault["place"]["record"] for fault in found["findings"]] == ["Mint.exp.0.forward"]
+    assert (found["basis"], found["outcome"]) == ("tensors", "wrong")
     result.assert_outcomes(passed=1, failed=2, xfailed=2)
     step(pytester.path / "target", moved=3e-7)
     result, found = diagnose(pytester, "--msprobe-noise=noise")
     result.assert_outcomes(passed=5)
-    assert found["outcome"] == "rounding"
+    assert (found["outcome"], found["measure"]["kind"]) == ("right", "rounding")
 
 
 def test_without_the_accounting_tensor_dumps_are_diagnosed_by_distances(pytester: pytest.Pytester) -> None:
@@ -145,7 +154,7 @@ def test_without_the_accounting_tensor_dumps_are_diagnosed_by_distances(pytester
     step(pytester.path / "golden")
     result, found = diagnose(pytester, "--msprobe-accounting=off")
     result.assert_outcomes(passed=1, failed=4)
-    assert [origin["record"] for origin in found["at_fault"]] == ["Mint.exp.0.forward"]
+    assert [origin["place"]["record"] for origin in found["findings"]] == ["Mint.exp.0.forward"]
     assert found["basis"] == "values"
     assert "--msprobe-accounting=auto" in result.stdout.str()
 
@@ -155,7 +164,7 @@ def test_equal_tensors_are_said_to_be_equal_where_nothing_is_computed_again(pyte
         step(pytester.path / side)
     result, found = diagnose(pytester, "--msprobe-accounting=off")
     assert result.ret == 0
-    assert found["headline"] == "Equal: every compared tensor of 5 records, element by element"
+    assert found["headline"] == "Right: all compared values of 5 operations are equal, element by element"
 
 
 @pytest.mark.slow

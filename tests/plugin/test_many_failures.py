@@ -69,16 +69,19 @@ def test_verbose_prints_all_failures(pytester: pytest.Pytester, wrong_dump: None
     assert sum(line.startswith("FAILED ") for line in done.stdout.lines) == CALLS
 
 
-def test_quiet_prints_counts_and_files_only(pytester: pytest.Pytester, wrong_dump: None) -> None:
+def test_quiet_prints_counts_files_and_the_answer(pytester: pytest.Pytester, wrong_dump: None) -> None:
     done = pytester.runpytest("--msprobe-dump=dump", "--msprobe-device=recorded", "-q")
     lines = done.stdout.lines
-    start = next(number for number, line in enumerate(lines) if line.strip("=") == " msprobe ")
-    assert [line.partition(" ")[0] for line in lines[start + 1 : -1]] == [
+    start = next(number for number, line in enumerate(lines) if line.strip("=") == " msprobe precheck ")
+    end = lines.index("", start)
+    assert [line.partition(" ")[0] for line in lines[start + 1 : end]] == [
         str(CALLS - CALLS),
         "failing",
         "results:",
         "details:",
     ]
+    assert lines[end + 1].startswith("Wrong: ")
+    assert len(lines[end + 1 : -1]) <= 12
 
 
 def test_headlines_name_the_file_where_there_are_several(pytester: pytest.Pytester) -> None:

@@ -83,7 +83,7 @@ def test_functions_of_torch_npu_run_on_the_device(pytester: pytest.Pytester, opt
     result = run(pytester, *given)
     result.assert_outcomes(passed=2, failed=1, skipped=2)
     text = result.stdout.str()
-    assert "NPU.npu_swiglu" in text.partition("\nFault: ")[2].partition("\n")[0]
+    assert "NPU.npu_swiglu" in text.partition("\nWrong: ")[2].partition("\n")[0]
     assert "the installed torch_npu has no npu_fusion_attention" in text
     assert "tested: torch NPU" in text
 
@@ -127,7 +127,7 @@ def test_recorded_values_of_more_functions(pytester: pytest.Pytester) -> None:
     npu_gaps(pytester.path)
     result = run(pytester)
     result.assert_outcomes(passed=3, failed=1)
-    assert "NPU.npu_min" in result.stdout.str().partition("\nFault: ")[2].partition("\n")[0]
+    assert "NPU.npu_min" in result.stdout.str().partition("\nWrong: ")[2].partition("\n")[0]
 
 
 @pytest.mark.usefixtures("with_npu")
@@ -135,4 +135,4 @@ def test_more_functions_run_on_the_device(pytester: pytest.Pytester) -> None:
     npu_gaps(pytester.path)
     result = run(pytester, "--msprobe-device=torch:npu")
     result.assert_outcomes(passed=3, failed=1)
-    assert "NPU.npu_min" in result.stdout.str().partition("\nFault: ")[2].partition("\n")[0]
+    assert "NPU.npu_min" in result.stdout.str().partition("\nWrong: ")[2].partition("\n")[0]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
+from pytest_msprobe.__main__ import main
 from pytest_msprobe.reports.jsonl import read_json_lines
 
 X = np.linspace(0.5, 2.0, 64, dtype=np.float32).reshape(8, 8)
@@ -70,8 +71,8 @@ def test_a_device_that_flips_a_bit_now_and_then(pytester: pytest.Pytester) -> No
 @pytest.mark.slow
 def test_a_sick_device_among_four_is_named(pytester: pytest.Pytester) -> None:
     result = run(pytester, SICK, *FOUR, "--msprobe-jsonl=rows.jsonl")
-    # Each device agrees with itself, so that no item fails; the run does.
-    result.assert_outcomes(passed=28, skipped=4)
+    # Each device agrees with itself, so that no item fails by itself: that of the first difference does at the end.
+    result.assert_outcomes(passed=27, failed=1, skipped=4)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
         [
@@ -89,6 +90,10 @@ def test_a_sick_device_among_four_is_named(pytester: pytest.Pytester) -> None:
         assert row.direction == row.part.partition("-")[0]
         if row.device:
             assert row.part.endswith(f"device{row.device.rpartition('device ')[2].rstrip(')')}")
+    assert main(["baseline", "rows.jsonl", "-o", "baseline.json"]) == 0
+    known = run(pytester, SICK, *FOUR, "--msprobe-baseline=baseline.json")
+    known.assert_outcomes(passed=28, skipped=4)
+    assert known.ret == pytest.ExitCode.OK
 
 
 def test_sound_devices_agree(pytester: pytest.Pytester) -> None:

@@ -35,7 +35,7 @@ def run_of(step: int, lr: float, **other: Any) -> dict[str, Any]:
 
 
 def compared(pytester: pytest.Pytester, target: str, golden: str) -> tuple[list[str], list[str]]:
-    """(lines of the terminal, `manifest` of the diagnosis)."""
+    """(lines of the terminal, `setup` of the answer)."""
     result = pytester.runpytest(
         f"--msprobe-dump={target}",
         f"--msprobe-golden={golden}",
@@ -43,7 +43,7 @@ def compared(pytester: pytest.Pytester, target: str, golden: str) -> tuple[list[
         "--msprobe-out=out",
         "-v",
     )
-    return result.outlines, json.loads((pytester.path / "d.json").read_text())["manifest"]
+    return result.outlines, json.loads((pytester.path / "d.json").read_text())["setup"]
 
 
 def test_an_earlier_step_that_differs_is_said_first_without_manifests_too(pytester: pytest.Pytester) -> None:
@@ -92,8 +92,8 @@ def test_settings_stand_before_other_weights_and_ranks_are_told_together(pyteste
         "lr of group 0: 0.001, golden 0.0001",
         "another initial state: 1 parameter of 1 differs: w (rank 2)",
     ]
-    begin = next(at for at, line in enumerate(lines) if " msprobe comparison " in line)
-    assert lines[begin + 2].startswith("runs differ: lr of group 0: 0.001, golden 0.0001; another initial state")
+    begin = next(at for at, line in enumerate(lines) if line.startswith("Wrong: "))
+    assert lines[begin + 1].startswith("runs differ: lr of group 0: 0.001, golden 0.0001; another initial state")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\x1b[2J", '{"models": 3}'])

@@ -236,7 +236,7 @@ def test_the_first_wrong_place_is_at_fault(
 
 def _said(result: pytest.RunResult) -> tuple[list[str], str]:
     """The lines on failures, and the headline."""
-    (headline,) = (line for line in result.outlines if line.startswith("Fault: "))
+    (headline,) = (line for line in result.outlines if line.startswith("Wrong: "))
     return [line for line in result.outlines if line.startswith("FAILED ")], headline
 
 
@@ -244,8 +244,8 @@ def _said(result: pytest.RunResult) -> tuple[list[str], str]:
 def test_how_far_off_is_not_said_of_a_sum_that_fits(pytester: pytest.Pytester, verbose: tuple[str, ...]) -> None:
     sharded(pytester.path, _no_reduction)
     (failed,), headline = _said(pytester.runpytest(*ARGUMENTS[:2], *verbose))
-    assert failed.startswith("FAILED (input.0: the ranks hold terms of a sum that nothing has a")
-    assert headline == "Fault: Module.norm.Norm.0, ranks 0 to 1"
+    assert failed.startswith("FAILED (the ranks hold terms of a sum that nothing has added: P(s")
+    assert headline == "Wrong: Module.norm.Norm.0, ranks 0 to 1"
 
 
 @pytest.mark.parametrize("verbose", [(), ("-v",)], ids=["", "verbose"])
@@ -374,7 +374,9 @@ def test_a_logical_run_of_another_model_judges_nothing(pytester: pytest.Pytester
     DumpBuilder(pytester.path / "other/rank0").call("Mint.neg.0", [X], [-X]).write()
     result = pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=other")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines(["not judged: Mint.neg.0 forward: no rank has such a record", "no value was judged"])
+    result.stdout.fnmatch_lines(
+        ["       1  no rank has such a record", "no value was judged", "Nothing judged: no rank has such a record"]
+    )
 
 
 @pytest.mark.parametrize(

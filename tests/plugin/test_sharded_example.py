@@ -54,7 +54,7 @@ def test_the_forgotten_reduction_is_named(dumps: Path) -> None:
     page = (SCRIPT.parents[3] / "docs" / "sharded.md").read_text(encoding="utf-8")
     (printed,) = re.findall(r"```console\n\$ pytest .*\n([^`]*)```", page)
     pytest.LineMatcher(output.splitlines()).fnmatch_lines([line.replace("[", "[[]") for line in printed.splitlines()])
-    assert "\nFault: Module.1.Block.0 backward, " in output
+    assert "\nWrong: Module.1.Block.0 backward, " in output
     assert "follows from it: 13 records" in output
     (table,) = (dumps / "wrong_answers").glob("sharded_result_*.csv")
     (gradient,) = [line for line in table.read_text().splitlines() if ",input.gradients.1.norm.weight," in line]

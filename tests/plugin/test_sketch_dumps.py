@@ -44,7 +44,10 @@ def test_permuted_rows_are_seen(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*Torch.exp.0.forward: its inputs have equal sketches, and output.0 differs: *"])
     found = diagnosis(pytester)
-    assert (found["basis"], [each["record"] for each in found["at_fault"]]) == ("sketches", ["Torch.exp.0.forward"])
+    assert (found["basis"], [each["place"]["record"] for each in found["findings"]]) == (
+        "sketches",
+        ["Torch.exp.0.forward"],
+    )
 
 
 def test_what_is_missing_of_sketches_is_no_success(pytester: pytest.Pytester) -> None:
@@ -113,10 +116,14 @@ def test_next_writes_both_configurations(pytester: pytest.Pytester, capsys: pyte
         ("{}", "is not what --msprobe-diagnosis writes"),
         ("[" * 5000, "is not what --msprobe-diagnosis writes"),
         (
-            '{"next_collection": {"calls": [], "target": {"task": "statistics"}}}',
+            '{"schema": 2, "next_collection": {"calls": [], "target": {"task": "statistics"}}}',
             "is not what --msprobe-diagnosis writes",
         ),
-        ('{"next_collection": null}', "suspects no call whose tensors would tell more"),
+        ('{"schema": 2, "next_collection": null}', "suspects no call whose tensors would tell more"),
+        (
+            '{"schema": 1, "outcome": "unaccounted", "next_collection": null}',
+            "is version 1 of an answer, and only version 2 is read; compare the dumps again with --msprobe-diagnosis",
+        ),
         (None, "No such file"),
     ],
 )
@@ -157,17 +164,17 @@ def test_sketches_localise_and_the_tensors_of_the_suspects_prove(pytester: pytes
         (pytester.path / f"{side}.json").write_text(json.dumps(keys))
     train(pytester.path, "target.json", "golden.json")
     pytester.runpytest(*RUN)
-    assert [each["record"] for each in diagnosis(pytester)["at_fault"]] == ["Functional.gelu.0.forward"]
+    assert [each["place"]["record"] for each in diagnosis(pytester)["findings"]] == ["Functional.gelu.0.forward"]
     assert main(["next", "diagnosis.json"]) == 0
     train(pytester.path, "config.json", "config_golden.json")
     pytester.runpytest(
         *(f"{option.partition('=')[0]}=config_dumps/{option.partition('=')[2]}" for option in RUN[:2]), RUN[2]
     )
     found = diagnosis(pytester)
-    assert (found["outcome"], found["basis"]) == ("fault", "tensors")
-    (fault,) = found["at_fault"]
-    assert (fault["record"], fault["kind"]) == ("Functional.gelu.0.forward", "defined")
-    assert "approximate 'tanh' against 'none'" in fault["sentence"]
+    assert (found["outcome"], found["basis"]) == ("wrong", "tensors")
+    (fault,) = found["findings"]
+    assert (fault["place"]["record"], fault["kind"]) == ("Functional.gelu.0.forward", "defined")
+    assert "approximate 'tanh' against 'none'" in fault["detail"]
     records = (json.loads(path.read_text())["data"] for path in (pytester.path / "config_dumps").rglob("dump.json"))
     assert [list(names) for names in records] == [["Functional.gelu.0.forward"]] * 2
 

@@ -98,10 +98,10 @@ def test_every_command_does_what_the_page_says(tmp_path: Path) -> None:
 
 
 def test_what_the_page_reads_is_in_the_schema() -> None:
-    from pytest_msprobe.answers import Answer, Finding, Gap, NextStep, Place
+    from pytest_msprobe.answers import CONFIDENCES, EXIT_CODES, Answer, Finding, Gap, NextStep, Place
 
     known = {name for kind in (Answer, Finding, Gap, NextStep, Place) for name in kind.__struct_fields__}
-    known |= {"right", "wrong", "nothing judged", "proved"}
+    known |= {*EXIT_CODES, *CONFIDENCES}
     words = set(re.findall(r"`([a-z_]+)(?:\[\d?\](?:\.[a-z]+)?)?`", PAGE)) - {"good"}
     assert words <= known
 

@@ -50,8 +50,8 @@ def test_a_value_that_another_rank_sent_is_not_the_fault_of_this_one(tmp_path: P
     )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     found = json.loads((pytester.path / "diagnosis.json").read_text())
-    assert [(fault["ranks"], fault["kind"], fault["record"]) for fault in found["at_fault"]] == [
+    assert [(fault["place"]["ranks"], fault["kind"], fault["place"]["record"]) for fault in found["findings"]] == [
         ([1], "born", "Torch.exp.0.forward"),
         ([0], "another_rank", "Distributed.all_reduce.0.forward"),
     ]
-    assert found["at_fault"][1]["evidence"]["inheriting"] == 2
+    assert found["findings"][1]["figures"]["inheriting"] == 2

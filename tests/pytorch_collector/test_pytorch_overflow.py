@@ -86,4 +86,4 @@ def test_the_origin_is_in_the_rank_that_made_it(tmp_path: Path, pytester: pytest
         assert process.returncode == 0, errors.decode()[-3000:]
     result = pytester.runpytest(f"--msprobe-dump={tmp_path / 'dump'}", SUITE)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["Fault: Torch.log.0.forward, *"])
+    result.stdout.fnmatch_lines(["Wrong: Torch.log.0.forward, *"])

@@ -126,17 +126,19 @@ def test_only_gradients_that_were_not_set_to_zero_are_found(train: Any, level: s
     assert "it was not set to zero" in found[1, FRESH][1]
 
 
-@pytest.mark.parametrize(("is_cleared", "outcome"), [(True, "rounding"), (False, "fault")])
+@pytest.mark.parametrize(("is_cleared", "outcome"), [(True, "right"), (False, "wrong")])
 def test_the_answer_on_a_dump_of_several_steps(
     is_cleared: bool, outcome: str, judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     judge(clipped, is_cleared=is_cleared)
     answer = tmp_path / "answer.json"
-    assert main(["diagnose", str(tmp_path / "dump"), "--json", str(answer)]) == (outcome == "fault")
+    assert main(["diagnose", str(tmp_path / "dump"), "--json", str(answer)]) == (outcome == "wrong")
     found = json.loads(answer.read_text(encoding="utf-8"))
-    assert (found["outcome"], found["cannot_say"]) == (outcome, [])
-    assert [(cause["kind"], cause["steps"]) for cause in found["at_fault"]] == ([] if is_cleared else [(FRESH, [1, 2])])
+    assert (found["outcome"], found["open"]) == (outcome, [])
+    assert [(cause["kind"], cause["place"]["steps"]) for cause in found["findings"]] == (
+        [] if is_cleared else [(FRESH, [1, 2])]
+    )
 
 
 def test_a_gradient_that_cannot_be_read_is_an_error(judge: Judge, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ class Section:
             **{name: self._text(texts[name]) for name in _TEXTS},
             "slot": row.dump,
             "order": place.order,
-            "status": _STATUS[row.status],
+            "status": _STATUS["error" if row.outcome == "failed" else row.status],
             "heat": _json_number(heat, 6),
             "cell": self._cell(place.cells),
             "worst": next((index for index, output in enumerate(row.outputs) if output is worst), -1),

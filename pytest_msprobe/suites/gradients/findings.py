@@ -213,7 +213,7 @@ class Findings(RowSummary):
             confidence="first difference only" if worst.agreement is not None else _SURE.get(worst.kind, "likely"),
             place=Place(
                 record=f"{worst.parameter}.step{worst.step}",
-                operation=f"gradient of {worst.parameter}",
+                operation=f"gradient of {worst.parameter} at step {worst.step}",
                 calls=len(problems),
                 ranks=(worst.rank,),
                 steps=(worst.step,),

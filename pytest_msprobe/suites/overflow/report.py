@@ -38,6 +38,8 @@ VERDICT_WORDS = {
     "undecided": "it could not be told why",
 }
 _LEVELS = ("origin", "propagated", "absorbed", "discarded", "ignored", "unknown", "clean")
+#: Levels of records that have a verdict.
+_JUDGED = ("origin", "absorbed", "discarded", "clean")
 
 
 @dataclass(slots=True)
@@ -99,6 +101,7 @@ class OverflowSummary(RowSummary):
         """A summary that calls the dump at a path by what `name_of` makes of it."""
         self.ranks: dict[str, RankSummary] = {}
         self.steps: dict[str, StepAnomalies] = {}
+        self._step_items: dict[str, str] = {}
         self._name_of = name_of
 
     def add(self, row: VerdictRow) -> None:
@@ -107,6 +110,7 @@ class OverflowSummary(RowSummary):
         if "step" in row.attachment:
             finding = StepAnomalies.from_wire(row.attachment["step"])
             self.steps[finding.folder] = finding
+            self._step_items[finding.folder] = row.node_id
             return
         record = OverflowRecord.from_wire(row.attachment["finding"])
         rank, step = (row.place.rank, row.place.step) if row.place is not None else (None, None)
@@ -130,20 +134,27 @@ class OverflowSummary(RowSummary):
     def answer(self, rows: RunRows) -> Answer:
         """Where NaN and Inf begin, the first anomaly of each step; what follows from it is no fault of its own."""
         steps = sorted(self.steps.values(), key=lambda step: -1 if step.step is None else step.step)
-        findings = [self._finding(rows, step) for step in steps if step.anomalies]
+        # What a baseline knows is the failure of the step's item: the one of its first record may pass by itself.
+        new = [step for step in steps if step.anomalies and not rows.is_expected(self._step_items[step.folder])]
+        findings = [self._finding(rows, step) for step in new]
+        if not steps:  # their items were not selected
+            origins = [summary.first_origin for summary in self.ranks.values() if summary.first_origin is not None]
+            findings = [self._of_origin(rows, origin) for origin in origins]
         gaps = rows.gaps()
         gaps += [
             Gap(kind="values unknown", what=step.folder, count=step.unjudged, noun="dumps or records")
             for step in steps
             if step.unjudged and not gaps
         ]
-        answer = rows.made(findings or rows.findings(by_order=True), gaps=gaps)
+        judged = sum(summary.levels[level] for summary in self.ranks.values() for level in _JUDGED)
+        total = sum(summary.levels.total() for summary in self.ranks.values())
+        measure = structs.replace(rows.measure(), judged=judged, total=total)
+        answer = rows.made(findings or rows.findings(by_order=True), gaps=gaps, measure=measure)
         spread = sum(summary.levels["propagated"] for summary in self.ranks.values())
         return structs.replace(answer, reach=Reach(spread)) if findings else answer
 
     def _finding(self, rows: RunRows, step: StepAnomalies) -> Finding:
         first = step.anomalies[0]
-        operation = Operation.of(first.record, 0)
         origin = self.ranks[first.dump].first_origin if first.dump in self.ranks else None
         if origin is not None and origin.record != first.record:
             origin = None
@@ -151,12 +162,11 @@ class OverflowSummary(RowSummary):
         kind = origin.verdict if origin is not None and origin.verdict else kind
         told = f"; {origin.message}" if origin is not None and origin.message else ""
         same = [other for other in step.anomalies if other.record == first.record]
-        part = operation.phase if operation.phase in DIRECTIONS else "record"
         figures: dict[str, float | int | str] = {} if origin is None else _figures(origin)
         if first.parameters:
             figures |= {"names": len(first.parameters), "holds": next(iter(first.parameters.values()))}
         return Finding(
-            id=f"{rows.file_id(first.dump)}::{escape(operation.call)}::{part}",
+            id=_item(rows, first.dump, first.record),
             kind=kind,
             confidence=_SURE.get(kind, "likely"),
             place=Place(
@@ -174,6 +184,17 @@ class OverflowSummary(RowSummary):
             detail=f"{'; '.join(first.values[:3])}{told}",
         )
 
+    def _of_origin(self, rows: RunRows, origin: OverflowRecord) -> Finding:
+        kind = origin.verdict or origin.level
+        return Finding(
+            id=_item(rows, origin.dump, origin.record),
+            kind=kind,
+            confidence=_SURE.get(kind, "likely"),
+            place=Place(record=origin.record, operation=origin.record, source=short_source(origin.stack)),
+            figures=_figures(origin),
+            detail=origin.message,
+        )
+
     def _with_verdict(self, finding: StepAnomalies) -> str:
         """The headline, with what computing it again showed where that item has run."""
         if not finding.anomalies:
@@ -184,6 +205,13 @@ class OverflowSummary(RowSummary):
         if not is_known or origin is None:
             return finding.headline
         return f"{finding.headline}: {VERDICT_WORDS.get(origin.verdict, origin.verdict)}"
+
+
+def _item(rows: RunRows, dump: str, record: str) -> str:
+    """The node id of the item of a record."""
+    operation = Operation.of(record, 0)
+    part = operation.phase if operation.phase in DIRECTIONS else "record"
+    return f"{rows.file_id(dump)}::{escape(operation.call)}::{part}"
 
 
 #: How sure it is that a record is where NaN or Inf begin, by its verdict.

@@ -154,7 +154,7 @@ class RepeatReport(TableReport):
             for one in rows.findings()
         ]
         findings.sort(key=lambda one: CONFIDENCES.index(one.confidence))
-        if not self._odd_rows:
+        if not self._odd_rows or all(map(rows.is_known, self.fault_keys())):
             return rows.made(findings)
         row, odd = self._odd_rows[0]
         (first, count), *others = self._odd.most_common()

@@ -110,7 +110,7 @@ def test_rows_of_which_more_is_known_follow_once_more_and_count(tmp_path: Path) 
     first = row("Cell.a.0", "forward").with_property("level", "inherited")
     for item in (first, row("Mint.add.0", "forward"), row("Cell.a.0", "backward")):
         lines.write(item.call, item)
-    lines.append_corrections({("/d/dump.json", "Cell.a.0", "forward"): "arises inside"})
+    lines.append_corrections({("/d/dump.json", "Cell.a.0", "forward"): "arises inside"}, {})
     lines.close()
     assert len(list(read_json_lines(lines.path))) == 4
     found = {(item.call, item.part): item.properties for item in read_latest_rows([lines.path])}
@@ -124,7 +124,7 @@ def test_rows_of_which_more_is_known_follow_once_more_and_count(tmp_path: Path) 
 def test_without_more_to_say_no_row_is_written_again(tmp_path: Path) -> None:
     lines = JsonLines(tmp_path / "rows.jsonl")
     lines.write("Mint.add.0", row("Mint.add.0", "forward"))
-    lines.append_corrections({})
+    lines.append_corrections({}, {})
     lines.close()
     assert len(list(read_json_lines(lines.path))) == 1
 

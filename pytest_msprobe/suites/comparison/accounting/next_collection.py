@@ -18,6 +18,7 @@ import msgspec
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.answers.answer import SCHEMA
 from pytest_msprobe.suites.comparison.accounting.account import Step
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
@@ -56,7 +57,11 @@ class NextCollection(msgspec.Struct, frozen=True):
     golden: Configuration
 
 
-class _Diagnosis(msgspec.Struct):
+class _Version(msgspec.Struct):
+    schema: int
+
+
+class _Answer(msgspec.Struct):
     next_collection: NextCollection | None
 
 
@@ -67,10 +72,17 @@ def read_next_collection(path: Path) -> NextCollection | None:
         OSError: it cannot be read.
         ValueError: it is no such file.
     """
+    content = path.read_bytes()
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Diagnosis).next_collection
+        version = msgspec.json.decode(content, type=_Version).schema
+        if version == SCHEMA:
+            return msgspec.json.decode(content, type=_Answer).next_collection
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: is not what --msprobe-diagnosis writes ({error}); compare the dumps again") from None
+    raise ValueError(
+        f"{path}: is version {version} of an answer, and only version {SCHEMA} is read; compare the dumps again with "
+        "--msprobe-diagnosis"
+    )
 
 
 def next_collection(diagnoses: Sequence[RunDiagnosis], most: int = MOST_CALLS) -> NextCollection | None:

@@ -97,7 +97,7 @@ def run_answer(
         findings = [*_open_records(rows, pairs)]
     # What fails for another reason than its numbers, such as a dtype, is no rounding.
     findings = findings or _failed(rows)
-    steps = list(_next(rows, causes or _unknown(pairs), basis)) or _with_noise(pairs, basis)
+    steps = list(_next(rows, causes or _unknown(pairs), basis)) or _with_noise(pairs, basis) or None
     answer = rows.made(
         findings,
         measure=_measure(rows, pairs, basis),
@@ -276,7 +276,7 @@ def _open_records(rows: RunRows, pairs: Iterable[Pair]) -> Iterator[Finding]:
     """Records beyond their limits of which it is not shown why, and inputs that nothing is known to have made."""
     for pair in pairs:
         diagnosis = pair.diagnosis
-        for fault in diagnosis.unknown[:_MOST_OPEN]:
+        for fault in _unmade(diagnosis)[:_MOST_OPEN]:
             yield structs.replace(_finding(rows, [(pair, fault)]), confidence="first difference only")
         for step in diagnosis.unexplained[:_MOST_OPEN]:
             key = next((key for key in step.outputs if key.is_beyond), None)
@@ -299,7 +299,12 @@ def _open_records(rows: RunRows, pairs: Iterable[Pair]) -> Iterator[Finding]:
 
 
 def _unknown(pairs: Iterable[Pair]) -> list[list[tuple[Pair, Fault]]]:
-    return [[(pair, fault)] for pair in pairs for fault in pair.diagnosis.unknown]
+    return [[(pair, fault)] for pair in pairs for fault in _unmade(pair.diagnosis)]
+
+
+def _unmade(diagnosis: RunDiagnosis) -> Sequence[Fault]:
+    """Inputs that nothing has made; of a part of a run nobody knows, since what made them may be left out."""
+    return () if diagnosis.missing else diagnosis.unknown
 
 
 def _failed(rows: RunRows) -> list[Finding]:
