@@ -61,7 +61,7 @@ from pytest_msprobe.suites.precheck.hooks import Hooks, reference_fault
 from pytest_msprobe.suites.precheck.options import NumericSettings
 from pytest_msprobe.suites.precheck.random_calls import random_call
 from pytest_msprobe.suites.precheck.standards import ByDtype, Standards
-from pytest_msprobe.verdicts import Difference, OutputRow, Verdict
+from pytest_msprobe.verdicts import MOOT, Difference, OutputRow, Verdict
 
 _Result = TypeVar("_Result")
 _ARRAY = "__array_interface__"
@@ -147,7 +147,8 @@ class Comparison:
         """The verdict over all outputs: `pass` when every one passes and their number agrees; an error goes first."""
         failed = bool(self.problem) or any(row.status == "error" for row in self._rows)
         if not self._rows and not failed:
-            return Verdict("skip", "the call returned nothing that can be compared", device=device, bench=bench)
+            text, moot = "the call returned nothing that can be compared", ((MOOT, "no output"),)
+            return Verdict("skip", text, device=device, bench=bench, properties=moot)
         unjudged = dict.fromkeys(row.message for row in self._rows if row.status == "skip")
         notes = self._case.notes
         return Verdict(
