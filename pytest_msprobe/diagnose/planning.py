@@ -36,6 +36,7 @@ class Step:
         compares_steps: as `SuiteEntry` has it.
         computes: whether a framework may run, which writes where Python does not see it.
         if_clean: whether it is only made when the steps before it have found nothing wrong.
+        beside_overflow: whether it is made where NaN or Inf were found as well: a call may lose what it is given.
     """
 
     suite: str
@@ -45,6 +46,7 @@ class Step:
     is_main: bool = True
     in_process: bool = True
     if_clean: bool = False
+    beside_overflow: bool = False
     compares_steps: bool = False
     computes: bool = True
 
@@ -78,7 +80,8 @@ def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
     yield from _others(target)
     if not is_pair or target.holds_tensors:
         why = "each call against a float64 benchmark"
-        yield _step("precheck", (dump, _STANDARD), why, target, is_main=not is_pair, if_clean=True)
+        step = _step("precheck", (dump, _STANDARD), why, target, is_main=not is_pair, if_clean=True)
+        yield replace(step, beside_overflow=target.holds_tensors)
 
 
 def _is_sharded(target: Holding, golden: Holding) -> bool:

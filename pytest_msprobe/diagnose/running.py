@@ -19,7 +19,7 @@ from msgspec import structs
 
 from pytest_msprobe.diagnose.planning import Step
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, TakenStep
-from pytest_msprobe.diagnosis.from_rows import with_gaps
+from pytest_msprobe.diagnosis.from_rows import headline_of, with_gaps
 from pytest_msprobe.diagnosis.value import CONFIDENCES, headline
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def summed_up(
     open_ones = [each for each in ran if each is not best and each.step.suite != "gradients"]
     open_ones = [each for each in open_ones if each.diagnosis.outcome in ("unaccounted", "not_judged")]
     taking = [each for each in open_ones if _takes_praise_back(each, best, has_following_steps=has_following_steps)]
-    found = with_gaps(best.diagnosis, [_gap(each) for each in taking])
+    found = with_gaps(_with_origin(best, ran), [_gap(each) for each in taking])
     beside = tuple(_gap(each) for each in open_ones if each not in taking)
     steps = [
         TakenStep(("pytest", *each.step.arguments), each.diagnosis.outcome, each.diagnosis.headline) for each in ran
@@ -196,6 +196,17 @@ def summed_up(
         cannot_say=(*gaps, *found.cannot_say, *beside),
         steps=tuple(steps),
     )
+
+
+def _with_origin(best: Ran, ran: Sequence[Ran]) -> Diagnosis:
+    """The answer of `best`; where a call loses NaN or Inf that it is given, with where these begin."""
+    origins = [each for each in ran if each.step.suite == "overflow" and each.diagnosis.outcome == "fault"]
+    if not best.step.beside_overflow or best.diagnosis.outcome != "fault" or not origins:
+        return best.diagnosis
+    records = {fault.record for fault in best.diagnosis.at_fault}
+    begins = (fault for fault in origins[0].diagnosis.at_fault if fault.record not in records)
+    at_fault = (*best.diagnosis.at_fault, *begins)
+    return structs.replace(best.diagnosis, at_fault=at_fault, headline=headline_of("fault", at_fault))
 
 
 #: Results of items that a praise never stands beside.

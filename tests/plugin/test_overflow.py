@@ -325,3 +325,20 @@ def test_a_real_training_step(pytester: pytest.Pytester, dumps: Path) -> None:
     result = pytester.runpytest("--msprobe-dump=dump", SUITE)
     result.assert_outcomes(passed=5, skipped=9, failed=1)
     result.stdout.fnmatch_lines(["Fault: Mint.matmul.3.forward, 7 Inf, train_attention.py:*"])
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(("dtype", "level"), [(F32, "discarded"), (F16, "origin")])
+def test_what_is_discarded_is_no_anomaly_where_float64_has_nothing_else(
+    pytester: pytest.Pytester, dtype: Any, level: str
+) -> None:
+    """log(0) is -Inf in any dtype; the square of 300 is only too large for float16, and lost when it is cut off."""
+    builder = DumpBuilder(pytester.path / "step0", framework="pytorch")
+    given = np.array([0.0, 1.0], F32) if dtype is F32 else np.array([300.0, 1.0], F16)
+    with np.errstate(all="ignore"):
+        made = np.log(given) if dtype is F32 else np.square(given)
+    builder.call("Torch.log.0" if dtype is F32 else "Torch.square.0", [given], [made])
+    builder.call("Torch.nan_to_num.0", [made], [np.nan_to_num(made)]).write()
+    result = pytester.runpytest("--msprobe-dump=step0", SUITE, "--msprobe-out=out")
+    assert table(pytester.path / "out")[0]["level"] == level
+    assert result.ret == (pytest.ExitCode.OK if level == "discarded" else pytest.ExitCode.TESTS_FAILED)

@@ -12,7 +12,7 @@ from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.overflow.first_anomaly import step_folder
 from pytest_msprobe.suites.overflow.options import OverflowSettings
 from pytest_msprobe.suites.overflow.session import OverflowSession
-from pytest_msprobe.suites.overflow.survey import Conduct, SurveyedRecord
+from pytest_msprobe.suites.overflow.survey import MAKERS, Conduct, SurveyedRecord
 from pytest_msprobe.suites.overflow.values import ObservedValue
 from pytest_msprobe.verdicts import OutputRow, Status, Verdict, Wire
 
@@ -70,7 +70,7 @@ def judge_record(session: OverflowSession, path: Path, operation: Operation) -> 
     survey = session.survey(path)
     found = survey.records[operation.record]
     finding, bench = _finding(session, path, found), ""
-    if found.level == "origin":
+    if found.level == "origin" or (found.level == "discarded" and found.conduct in MAKERS):
         finding, bench = _judge_origin(session, path, found, finding)
         finding = replace(finding, is_first_origin=finding.level == "origin" and survey.first is found)
     status = finding.status
@@ -128,6 +128,8 @@ def _rule_on(found: SurveyedRecord) -> tuple[Status, str, str]:
         return "skip", "uninitialised", "uninitialised buffer: its content means nothing"
     if found.level == "absorbed":
         return "pass", "", f"absorbed: its outputs are finite although {bad or 'its forward was not'}"
+    if found.level == "discarded":
+        return "pass", "", f"no loss and no gradient is computed from what is not finite: {bad}"
     if found.level in ("clean", "origin"):
         return "pass", "", ""
     if found.is_uncollected:
@@ -157,6 +159,12 @@ def _judge_origin(
         again = session.recomputer(path).recompute(operation.call, operation.phase, found.bad)
         cause, message, bench = again.cause, again.message, again.bench
         finding = replace(finding, cpu_same=again.same, cpu_high=again.high)
+    if found.level == "discarded":
+        # What float64 or a right device has there is lost, whoever takes it out.
+        if cause not in ("abnormal", "normal-range"):
+            return replace(finding, verdict=cause), bench
+        # No item of the step fails by it: this one does.
+        return replace(finding, status="error", level="origin", verdict=cause, message=message), bench
     return replace(finding, status=_status_of_origin(cause, settings), verdict=cause, message=message), bench
 
 

@@ -38,7 +38,7 @@ VERDICT_WORDS = {
     "normal-math": "float64 gives NaN or Inf, too",
     "undecided": "it could not be told why",
 }
-_LEVELS = ("origin", "propagated", "absorbed", "ignored", "unknown", "clean")
+_LEVELS = ("origin", "propagated", "absorbed", "discarded", "ignored", "unknown", "clean")
 
 
 @dataclass(slots=True)

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import INPUT_FIELDS, OUTPUT
 from pytest_msprobe.apis.topics import UnwrittenMemory
+from pytest_msprobe.suites.overflow.discards import Use, discarding
 from pytest_msprobe.suites.overflow.values import (
     FINITE,
     BufferRules,
@@ -37,7 +39,9 @@ class Conduct(Enum):
     IS_UNKNOWN = "neither data nor statistics of the outputs"
 
 
-_MAKERS = (Conduct.MAKES, Conduct.MAKES_NAN)
+MAKERS = (Conduct.MAKES, Conduct.MAKES_NAN)
+#: Dtypes of outputs that only say something of the inputs.
+_TRUTHS = {"Bool", "<class 'bool'>"}
 #: Levels that the records around do not change.
 _LEVELS = {
     Conduct.CLEAN: "clean",
@@ -58,6 +62,7 @@ class SurveyedRecord:
         bad: its own values that are not finite.
         source: record that they come from, "" for an origin and where none is known.
         fault: why the record cannot be read.
+        is_discarded: whether what it makes or passes on is taken out again before any loss or gradient.
     """
 
     operation: Operation
@@ -67,15 +72,19 @@ class SurveyedRecord:
     bad: tuple[ObservedValue, ...] = ()
     source: str = ""
     fault: str = ""
+    is_discarded: bool = False
 
     @property
     def level(self) -> str:
         """What the record does among the others.
 
-        `origin` makes NaN or Inf, `propagated` passes them on, `absorbed` swallows them; `ignored` when they stand only
-        in buffers; `unknown` when the dump does not tell; `clean` without any.
+        `origin` makes NaN or Inf, `propagated` passes them on, `absorbed` swallows them; `discarded` makes or passes on
+        what others take out again; `ignored` when they stand only in buffers; `unknown` when the dump does not tell;
+        `clean` without any.
         """
-        if self.conduct in _MAKERS and not self.source:
+        if self.is_discarded:
+            return "discarded"
+        if self.conduct in MAKERS and not self.source:
             return "origin"
         return _LEVELS.get(self.conduct, "propagated")
 
@@ -149,9 +158,17 @@ class Survey:
         self._origin = self._entry = self._constant = ""
         self._inner: dict[str, str] = {}
         self._bad: dict[str, tuple[ObservedValue, ...]] = {}
+        self._uses: dict[str, Use] = {}
         seen = [self._observed(Operation.of(name, order)) for order, name in enumerate(dump.record_names)]
+        discarded = discarding(self._uses, dump.framework)
+        seen = [
+            replace(record, is_discarded=record.operation.record in discarded)
+            if record.conduct is not Conduct.FROM_A_CONSTANT
+            else record
+            for record in seen
+        ]
         for record in seen:
-            if record.conduct in _MAKERS:
+            if record.conduct in MAKERS and not record.is_discarded:
                 for cell in dump.ancestors(record.operation.record):
                     self._inner.setdefault(cell, record.operation.record)  # the first one inside it
         self.records = {record.operation.record: record for record in seen}
@@ -176,6 +193,10 @@ class Survey:
         self._bad[operation.record] = tuple(value for value in values if value.finiteness.is_bad)
         if faults := [value.fault for value in values if value.fault]:
             return SurveyedRecord(operation, Conduct.IS_UNKNOWN, fault="; ".join(faults))
+        if not operation.holds_calls and self._bad[operation.record]:
+            dtypes = {canonical_dtype(value.dtype) for value in values if not value.is_input}
+            use = Use(operation.record, self._bad[operation.record], is_inspection=bool(dtypes) and dtypes <= _TRUTHS)
+            self._uses[operation.record] = use
         rule = self._rules.of(operation.name, self.dump.framework)
         saved: list[ObservedValue] = []
         if operation.phase == "backward":
@@ -186,7 +207,7 @@ class Survey:
     def _source(self, found: SurveyedRecord) -> str:
         """Where a record's NaN and Inf come from, given those before it; "" for its own and those of the script."""
         conduct, record = found.conduct, found.operation.record
-        if conduct in _LEVELS:
+        if conduct in _LEVELS or found.is_discarded:
             return ""
         if record in self._inner:
             return self._inner[record]

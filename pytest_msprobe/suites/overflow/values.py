@@ -153,6 +153,8 @@ class ObservedValue:
         finiteness: what it holds.
         tensor: of a value that is not finite, for loading its data; None where the dump has none.
         fault: why it cannot be read, "" when it can.
+        made_by: which value of a record it is; "" where the dump does not say.
+        statistics: as recorded, as text.
     """
 
     path: str
@@ -164,6 +166,8 @@ class ObservedValue:
     finiteness: Finiteness
     tensor: TensorValue | None = None
     fault: str = ""
+    made_by: str = ""
+    statistics: str = ""
 
     def __str__(self) -> str:
         where = self.finiteness.first_index
@@ -219,7 +223,17 @@ class OverflowDump(Dump):
             finiteness = of_plain(leaf.value)
         is_input, is_plain = not leaf.is_output, not leaf.is_tensor
         return ObservedValue(
-            leaf.path, leaf.place, leaf.dtype, leaf.shape, is_input, is_plain, finiteness, tensor, fault
+            leaf.path,
+            leaf.place,
+            leaf.dtype,
+            leaf.shape,
+            is_input,
+            is_plain,
+            finiteness,
+            tensor,
+            fault,
+            leaf.provenance.made_by,
+            str(leaf.statistics),
         )
 
     def _finiteness(self, tensor: TensorValue, place: FieldPath) -> Finiteness:

@@ -239,3 +239,65 @@ def test_a_dump_of_the_overflow_task_is_read(tmp_path):
     builder = DumpBuilder(tmp_path).call("Mint.add.0", [np.full(2, 6e4, F16)] * 2, [np.full(2, INF, F16)])
     builder.header["task"] = "overflow_check"
     assert levels(builder.write()) == {"Mint.add.0": "origin"}
+
+
+def discarding(folder, *, taken: bool = True, makers: bool = True):
+    """log(0) as in the position buckets of T5: what a `where` does not take is -Inf; else it is added as well."""
+    builder = DumpBuilder(folder)
+    zero = np.array([0.0, 1.0, 4.0], F32)
+    with np.errstate(divide="ignore"):
+        logarithm = np.log(zero)
+    scaled = logarithm * F32(2)
+    small = zero < 1
+    builder.call("Torch.log.0", [zero], [logarithm])
+    builder.call("Tensor.mul.0", [logarithm, 2.0], [scaled])
+    builder.call("Torch.isinf.0", [scaled], [np.isinf(scaled)])
+    builder.call("Torch.where.0", [small, zero, scaled], [np.where(small, zero, scaled)])
+    if not taken:
+        builder.call("Tensor.add.0", [X, scaled], [X + scaled])
+    uses = {
+        "Tensor.mul.0": (0, "Torch.log.0"),
+        "Torch.isinf.0": (0, "Tensor.mul.0"),
+        "Torch.where.0": (2, "Tensor.mul.0"),
+    }
+    for call, (place, maker) in ({**uses, "Tensor.add.0": (1, "Tensor.mul.0")} if makers else {}).items():
+        if f"{call}.forward" in builder.records:
+            builder.records[f"{call}.forward"]["input_args"][place]["made_by"] = f"{maker}.forward.output.0"
+    return builder.write()
+
+
+@pytest.mark.parametrize("makers", [True, False])
+def test_what_is_taken_out_again_is_discarded(tmp_path, makers):
+    found = survey(discarding(tmp_path, makers=makers))
+    assert {name: record.level for name, record in found.records.items()} == {
+        "Torch.log.0.forward": "discarded",
+        "Tensor.mul.0.forward": "discarded",
+        "Torch.isinf.0.forward": "absorbed",
+        "Torch.where.0.forward": "absorbed",
+    }
+    assert found.first is None
+
+
+def test_what_is_also_computed_with_is_not_discarded(tmp_path):
+    found = survey(discarding(tmp_path, taken=False))
+    assert found.first.operation.record == "Torch.log.0.forward"
+    assert found.records["Tensor.mul.0.forward"].level == "propagated"
+
+
+def test_what_is_only_looked_at_is_not_discarded(tmp_path):
+    builder = DumpBuilder(tmp_path).call("Mint.log.0", [X], [INFINITE])
+    found = survey(builder.call("Mint.isfinite.0", [INFINITE], [np.isfinite(INFINITE)]).write())
+    assert found.first.operation.record == "Mint.log.0.forward"
+
+
+@pytest.mark.parametrize(("value", "level"), [(BAD, "origin"), (INFINITE, "discarded")])
+def test_the_index_of_a_nan_is_computed_from_it(tmp_path, value, level):
+    builder = DumpBuilder(tmp_path).call("Mint.log.0", [X], [value])
+    builder.call("Mint.argmax.0", [value], [np.array(1)])
+    assert survey(builder.write()).records["Mint.log.0.forward"].level == level
+
+
+def test_a_gradient_that_is_not_finite_is_no_discard(tmp_path):
+    builder = DumpBuilder(tmp_path).call("Mint.sqrt.0", [X], [INFINITE], incoming=[X], gradients=[BAD])
+    builder.call("Mint.clamp.0", [INFINITE], [X])
+    assert survey(builder.write()).first.operation.record == "Mint.sqrt.0.forward"

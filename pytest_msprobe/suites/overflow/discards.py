@@ -1,0 +1,95 @@
+"""NaN and Inf that a step takes out again: no loss and no gradient is computed from them.
+
+log(0) in the position buckets of T5 is -Inf in the places that a `where` fills from elsewhere. Whether a value is taken
+out shows in the flow: all that is computed from it is finite.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from msprobe_collector.dump_format import parse_api_name
+from pytest_msprobe.apis import facts
+from pytest_msprobe.suites.overflow.values import ObservedValue
+
+#: What a value is known by in dumps that do not say who made it.
+_Look = tuple[object, ...]
+
+
+class Use:
+    """What a record does with the values that are not finite.
+
+    Attributes:
+        record: its name.
+        bad: its values that are not finite.
+        is_inspection: whether all that comes out is true or false: nothing is computed from the value.
+    """
+
+    def __init__(self, record: str, bad: Sequence[ObservedValue], *, is_inspection: bool) -> None:
+        self.record = record
+        self.bad = bad
+        self.is_inspection = is_inspection
+
+    @property
+    def inputs(self) -> list[ObservedValue]:
+        """The values that went in."""
+        return [value for value in self.bad if value.is_input]
+
+    @property
+    def outputs(self) -> list[ObservedValue]:
+        """The values that came out."""
+        return [value for value in self.bad if not value.is_input]
+
+
+def discarding(uses: Mapping[str, Use], framework: str) -> frozenset[str]:
+    """Return the names of records whose NaN and Inf are all taken out again.
+
+    Args:
+        uses: of the calls of a dump that hold any, by name in the order of execution.
+        framework: of the dump.
+    """
+    users = _users(uses)
+    discarded: set[str] = set()
+    for name, use in reversed(list(uses.items())):
+        is_taken = (_is_taken_out(users[f"{name}.{value.path}"], value, discarded, framework) for value in use.outputs)
+        if use.outputs and all(is_taken):
+            discarded.add(name)
+    return frozenset(discarded)
+
+
+def _users(uses: Mapping[str, Use]) -> dict[str, list[Use]]:
+    """Which records use a value, by `Torch.log.0.forward.output.0`; a backward uses what its forward held."""
+    users: dict[str, list[Use]] = defaultdict(list)
+    alike: dict[_Look, str] = {}
+    for name, use in uses.items():
+        call, _, phase = name.rpartition(".")
+        backward = uses.get(f"{call}.backward") if phase == "forward" else None
+        for value in use.inputs:
+            maker = value.made_by or alike.get(_look(value), "")
+            users[maker] += [use] if backward is None or not backward.outputs else [use, backward]
+        for value in use.outputs:
+            alike[_look(value)] = f"{name}.{value.path}"
+            users[f"{name}.{value.path}"] += [] if backward is None or not backward.outputs else [backward]
+    return users
+
+
+def _look(value: ObservedValue) -> _Look:
+    return value.dtype, value.shape, value.finiteness, value.statistics
+
+
+def _is_taken_out(users: Sequence[Use], value: ObservedValue, discarded: set[str], framework: str) -> bool:
+    """Whether a value has users, and none of them makes more of it than what is discarded."""
+    users = [use for use in users if not use.is_inspection]
+    for use in users:
+        if use.outputs and use.record not in discarded:
+            return False
+        # A NaN among what is sorted or searched makes any index.
+        if value.finiteness.has_nan and _returns_indices(use.record, framework):
+            return False
+    return bool(users)
+
+
+def _returns_indices(record: str, framework: str) -> bool:
+    api = parse_api_name(record.rpartition(".")[0])
+    return facts("index_outputs").of(api, framework) is not None
