@@ -19,7 +19,7 @@ from pytest_msprobe.numerics.dtypes import (
     round_once as round_once,
     unit_roundoff as unit_roundoff,
 )
-from pytest_msprobe.numerics.indices import check_indices as check_indices
+from pytest_msprobe.numerics.indices import SelectedValues as SelectedValues, check_indices as check_indices
 from pytest_msprobe.numerics.judgement import (
     CosineMaxAbs as CosineMaxAbs,
     Judgement as Judgement,

@@ -9,8 +9,8 @@ from pytest_msprobe.diagnosis.from_rows import HARDLY, call_of, with_gaps
 from pytest_msprobe.diagnosis.value import CONFIDENCES
 from pytest_msprobe.suites.contract import RowSummary
 
-#: The standard that passes what rounding explains, and nothing else.
-_SHOWS_ROUNDING = "backward-error"
+#: The standard that passes what rounding explains, and nothing else; and that of indices, which have no rounding.
+SHOWING_ROUNDING = ("backward-error", "selected-values")
 _RECORDED = "recorded values"
 _COLLECT = 'collect the step again with "task": "tensor", or compare it with the dump of a run that is right'
 
@@ -43,7 +43,7 @@ def _next(rows: RunRows, at_fault: list[AtFault], *, is_shown: bool) -> list[Nex
             NextStep(rows.facts.command("-k", call, "-v"), "all figures of this call"),
         ]
     if rows.judged and not is_shown:
-        command = rows.facts.command(f"--msprobe-standard={_SHOWS_ROUNDING}")
+        command = rows.facts.command(f"--msprobe-standard={SHOWING_ROUNDING[0]}")
         return [NextStep(command, "whether rounding explains what differs")]
     return []
 
@@ -56,7 +56,7 @@ class PrecheckSummary(RowSummary):
 
         Alarms of which right runs have the like are named, and no fault is claimed.
         """
-        is_shown = all(standard.startswith(_SHOWS_ROUNDING) for standard in rows.counts.standards)
+        is_shown = all(standard.startswith(SHOWING_ROUNDING) for standard in rows.counts.standards)
         causes = rows.at_fault()
         # Else the dump holds gradients of other places than those of the call.
         is_recorded = not any("backward" in each.record and "Shapes differ" in each.sentence for each in causes)

@@ -48,6 +48,7 @@ from pytest_msprobe.numerics import (
     Metrics,
     OutputPair,
     RoundingDiagnosis,
+    SelectedValues,
     Standard,
     compare_scalars,
     diagnose,
@@ -181,10 +182,11 @@ class Comparison:
         self._add(label, names, tuple(expected.shape), metrics, judgement, standard.name, diagnosis)
 
     def _add_indices(self, label: str, actual: Array, expected: Array, metrics: Metrics) -> None:
-        judgement = self._standard.judge(metrics)
+        judgement = SelectedValues().judge(metrics)
         pattern = "" if judgement.is_pass else name_pattern(actual, expected)
         names = dtype_names(expected, actual)
-        self._add(label, names, tuple(expected.shape), metrics, judgement, diagnosis=RoundingDiagnosis(pattern=pattern))
+        diagnosis = RoundingDiagnosis(pattern=pattern)
+        self._add(label, names, tuple(expected.shape), metrics, judgement, SelectedValues.name, diagnosis)
 
     def _add_plain(self, label: str, actual: OutputValue, expected: OutputValue) -> None:
         first: Any = self._case.call.arguments[0] if self._case.call.arguments else None
@@ -203,7 +205,7 @@ class Comparison:
         shape: tuple[int, ...],
         metrics: Metrics,
         judgement: Judgement,
-        standard: str = CosineMaxAbs.name,
+        standard: str,
         diagnosis: RoundingDiagnosis = NOTHING_MORE,
     ) -> None:
         """Enter one compared output: (benchmark dtype, tested dtype), the benchmark's shape, figures and verdict."""
