@@ -124,10 +124,14 @@ def index_metrics(
     )
 
 
+#: Keywords by which the value may be another one than any of the source.
+_NOT_OF_SOURCE = frozenset({"initial", "where"})
+
+
 def source_and_axis(call: Call, described: IndexOutput) -> tuple[Array, int | None] | None:
     """The tensor that the indices select from, and the axis; None when the call's arguments do not show them."""
     source = call.arguments[0] if call.arguments else call.keywords.get("input")
-    if not hasattr(source, "__array_interface__"):
+    if not hasattr(source, "__array_interface__") or not _NOT_OF_SOURCE.isdisjoint(call.keywords):
         return None
     axis = _argument(call, described.axis_position, *_AXIS_NAMES)
     if axis is None:  # mindspore.ops.topk(x, k, dim=None) takes the last axis

@@ -196,6 +196,8 @@ _PROBED = 2.25
 _LARGEST_PROBE = 2.0
 #: ... and the larger one of two runs that move elements by different distances.
 _LARGER_OF_TWO = 1.17
+#: Two runs that move an element by its terms say the same of one rounding within this factor.
+_ALIKE = 64.0
 #: So many elements show what is typical.
 _TYPICAL = 1 << 16
 
@@ -277,6 +279,17 @@ class Response:
         magnitude = magnitude_of(reference)
         return self.sensitivity.response(magnitude, [np.abs(move) for move in self.moves(start, reference)])
 
+    def smooth(self, start: int, reference: Array) -> Floats:
+        """Move of each element for one rounding error, 0 where it jumps or nothing is known.
+
+        A jump is as high however little the inputs move, so that the two runs say different things of one rounding.
+        """
+        moves = [np.nan_to_num(np.abs(move), nan=0.0) for move in self.moves(start, reference)]
+        if not moves:
+            return np.zeros(reference.shape)
+        smallest, largest = reduce(np.minimum, moves), reduce(np.maximum, moves)
+        return np.where(largest <= _ALIKE * smallest, largest, 0.0)
+
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
         """Tolerance of each element of a chunk, whose `of_chunk` is `response`.
 
@@ -351,6 +364,10 @@ class KnownResponse(Response):
         change = _LARGER_OF_TWO * self._of(start, reference)
         return self.sensitivity.response(magnitude_of(reference), [change])
 
+    def smooth(self, start: int, reference: Array) -> Floats:
+        """See `Response`: sums of products do not jump."""
+        return self.of_chunk(start, reference)
+
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
         """What the largest move of many probes, or that of two runs, would be forgiven."""
         return _PROBED * _LARGEST_PROBE * self._of(start, reference) if self._is_close else factors.several * response
@@ -391,6 +408,10 @@ class TypicalResponse(Response):
         magnitude = magnitude_of(reference)
         return np.where(magnitude > 0, self._surely * _FLOOR * self.sensitivity.typical.floor(magnitude), 0.0)
 
+    def smooth(self, start: int, reference: Array) -> Floats:
+        """See `Response`."""
+        return self.of_chunk(start, reference)
+
     def scaling(self, factors: Factors) -> float:
         """0: a sample does not say how far moved inputs scale the output as a whole."""
         return 0.0
@@ -419,6 +440,10 @@ class MeasuredResponse(Response):
     def largest_move(self, at: int, reference: Array) -> float:
         """See `Response`."""
         return self.wide.largest_move(at, reference)
+
+    def smooth(self, start: int, reference: Array) -> Floats:
+        """See `Response`."""
+        return self.wide.smooth(start, reference)
 
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
         """The larger of the two moves of each element, without a floor."""
