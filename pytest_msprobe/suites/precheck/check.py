@@ -41,6 +41,7 @@ from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.evidence.evidence import BothResults, FailureKeeper
 from pytest_msprobe.evidence.pictures import ErrorPictures, illustrated
+from pytest_msprobe.manifests.rounded_operands import default_operands, rounded_operands
 from pytest_msprobe.numerics import (
     NOTHING_MORE,
     CosineMaxAbs,
@@ -436,12 +437,22 @@ class CallCheck:
         return default if self._hooks is None else self._hooks.standard(case.api, direction, tested, default)
 
     def _bench(self, engine: Engine, run: CallRun) -> Bench:
-        api = run.case.api
-        applies_to = self._settings.numeric.hf32.mode_of(api)
-        if applies_to == "off" or not has_rounded_operands(api.short, applies_to):
-            return Bench(engine, self._engines.second_opinion)
-        mode = "TF32" if "CUDA" in self._device(run).label else "HF32"
-        return Bench(engine, self._engines.second_opinion, operand_roundoff(mode))
+        format_name = self._operand_format(run)
+        return Bench(engine, self._engines.second_opinion, operand_roundoff(format_name) if format_name else None)
+
+    def _operand_format(self, run: CallRun) -> str:
+        """`HF32` or `TF32` where the device rounds the float32 operands of the call before it multiplies; else ""."""
+        api, device = run.case.api, self._device(run)
+        mode = self._settings.numeric.hf32.mode_of(api)
+        if mode != "auto":
+            is_rounded = mode != "off" and has_rounded_operands(api.short, mode)
+            return ("TF32" if "CUDA" in device.label else "HF32") if is_rounded else ""
+        if device.name == "recorded":
+            manifest = self._dump.manifest
+            formats = rounded_operands(manifest) if manifest is not None else {}
+        else:
+            formats = default_operands(device.label)
+        return next((name for kind, name in formats.items() if has_rounded_operands(api.short, kind)), "")
 
     def _benchmarks(self, case: Case) -> tuple[Engine, ...]:
         """The user's own benchmark of this API, and then those that there are."""
