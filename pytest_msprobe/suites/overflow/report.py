@@ -197,12 +197,8 @@ class OverflowSummary(RowSummary):
         return f"{finding.headline}: {VERDICT_WORDS.get(origin.verdict, origin.verdict)}"
 
 
-#: How sure it is that a record is where NaN or Inf begin, by its verdict.
-_SURE: dict[str, Confidence] = {
-    "abnormal": "proved",
-    "uncollected": "first difference only",
-    "propagated": "first difference only",
-}
+#: How sure it is that a record is where NaN or Inf begin, by its verdict; else likely.
+_SURE: dict[str, Confidence] = {"abnormal": "proved"}
 _COUNTS = ("in_nan", "in_inf", "out_nan", "out_inf")
 
 
