@@ -424,6 +424,9 @@ def evidence_of(output: OutputRow | None) -> dict[str, float | int | str]:
         return {}
     found: dict[str, float | int | str] = {name: value for name, value in output.figures.items() if value is not None}
     texts = {"dtype": output.tested_dtype, "pattern": output.pattern, "rounding": output.rounding}
+    texts["pattern_kind"] = output.pattern_kind
+    if output.pattern_figure is not None:
+        found["pattern_figure"] = output.pattern_figure
     return found | {name: text for name, text in texts.items() if text}
 
 

@@ -48,15 +48,16 @@ from pytest_msprobe.numerics import (
     Judgement,
     Metrics,
     OutputPair,
+    Pattern,
     RoundingDiagnosis,
     SelectedValues,
     Standard,
     compare_scalars,
     diagnose,
     explain,
+    find_pattern,
     judge_output,
     measure,
-    name_pattern,
     summarise,
 )
 from pytest_msprobe.suites.precheck.hooks import Hooks, reference_fault
@@ -184,7 +185,7 @@ class Comparison:
 
     def _add_indices(self, label: str, actual: Array, expected: Array, metrics: Metrics) -> None:
         judgement = SelectedValues().judge(metrics)
-        pattern = "" if judgement.is_pass else name_pattern(actual, expected)
+        pattern = Pattern() if judgement.is_pass else find_pattern(actual, expected)
         names = dtype_names(expected, actual)
         diagnosis = RoundingDiagnosis(pattern=pattern)
         self._add(label, names, tuple(expected.shape), metrics, judgement, SelectedValues.name, diagnosis)
@@ -222,7 +223,9 @@ class Comparison:
                 standard=standard if standard != CosineMaxAbs.name else "",
                 figures={**{name: getattr(metrics, name) for name in _FIGURES}, "ratio": judgement.ratio},
                 rounding=diagnosis.rounding,
-                pattern=diagnosis.pattern,
+                pattern=str(diagnosis.pattern),
+                pattern_kind=diagnosis.pattern.kind,
+                pattern_figure=diagnosis.pattern.figure,
             )
         )
         if not is_pass:
