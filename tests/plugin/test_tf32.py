@@ -44,8 +44,12 @@ def test_tf32_is_right_where_the_run_allowed_it(
     pytester: pytest.Pytester, switches: dict[str, bool], passed: int
 ) -> None:
     convolved(pytester.path / "step0", "TF32", **switches)
-    result = pytester.runpytest("--msprobe-dump=step0", "--msprobe-standard=backward-error", "--tb=no")
+    result = pytester.runpytest(
+        "--msprobe-dump=step0", "--msprobe-standard=backward-error", "--tb=no", "--junitxml=junit.xml"
+    )
     result.assert_outcomes(passed=passed, failed=2 - passed)
+    text = (pytester.path / "junit.xml").read_text(encoding="utf-8")
+    assert text.count('name="operands" value="TF32"') == passed
 
 
 def test_an_error_that_is_larger_than_that_of_tf32_fails(pytester: pytest.Pytester) -> None:

@@ -389,8 +389,13 @@ class CallCheck:
         sides: Callable[[], BothResults],
         pairs: Sequence[tuple[Any, Any]] | None = None,
     ) -> Verdict:
-        """`finding`; that of a failure has pictures of the compared `pairs`, and evidence on disk, where asked for."""
+        """`finding`; that of a failure has pictures of the compared `pairs`, and evidence on disk, where asked for.
+
+        The property `operands` says `TF32` or `HF32` where float32 operands may be rounded.
+        """
         settings = self._settings
+        if format_name := self._operand_format(run):
+            finding = replace(finding, properties=(*finding.properties, ("operands", format_name)))
         if finding.status == "error" and pairs is not None:
             finding = illustrated(settings.pictures, finding, pairs)
         if settings.keeper is None:
