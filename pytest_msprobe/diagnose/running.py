@@ -171,9 +171,10 @@ def chosen(ran: Sequence[Ran]) -> Ran:
 _OPEN = ("unaccounted", "rounding", "equal", "not_judged", "fault")
 
 
-def _rank(ran: Ran) -> tuple[int, bool]:
+def _rank(ran: Ran) -> tuple[int, bool, bool]:
+    """Sort key: the surest first, of equal ones where NaN or Inf begin, then the main step."""
     sure = [CONFIDENCES.index(fault.confidence) for fault in ran.diagnosis.at_fault]
-    return min(sure, default=len(CONFIDENCES)), not ran.step.is_main
+    return min(sure, default=len(CONFIDENCES)), ran.step.suite != "overflow", not ran.step.is_main
 
 
 def summed_up(
@@ -185,7 +186,7 @@ def summed_up(
     open_ones = [each for each in ran if each is not best and each.step.suite != "gradients"]
     open_ones = [each for each in open_ones if each.diagnosis.outcome in ("unaccounted", "not_judged")]
     taking = [each for each in open_ones if _takes_praise_back(each, best, has_following_steps=has_following_steps)]
-    found = with_gaps(_with_origin(best, ran), [_gap(each) for each in taking])
+    found = with_gaps(_with_calls_beside(best, ran), [_gap(each) for each in taking])
     beside = tuple(_gap(each) for each in open_ones if each not in taking)
     steps = [
         TakenStep(("pytest", *each.step.arguments), each.diagnosis.outcome, each.diagnosis.headline) for each in ran
@@ -198,14 +199,15 @@ def summed_up(
     )
 
 
-def _with_origin(best: Ran, ran: Sequence[Ran]) -> Diagnosis:
-    """The answer of `best`; where a call loses NaN or Inf that it is given, with where these begin."""
-    origins = [each for each in ran if each.step.suite == "overflow" and each.diagnosis.outcome == "fault"]
-    if not best.step.beside_overflow or best.diagnosis.outcome != "fault" or not origins:
+def _with_calls_beside(best: Ran, ran: Sequence[Ran]) -> Diagnosis:
+    """The answer of `best`; of where NaN or Inf begin with the calls that lose what they are given, and the reverse."""
+    pair = [each for each in ran if each.step.suite == "overflow" or each.step.beside_overflow]
+    pair = [each for each in pair if each.diagnosis.outcome == "fault"]
+    if len(pair) < 2 or best not in pair:
         return best.diagnosis
     records = {fault.record for fault in best.diagnosis.at_fault}
-    begins = (fault for fault in origins[0].diagnosis.at_fault if fault.record not in records)
-    at_fault = (*best.diagnosis.at_fault, *begins)
+    others = (fault for each in pair for fault in each.diagnosis.at_fault if fault.record not in records)
+    at_fault = (*best.diagnosis.at_fault, *others)
     return structs.replace(best.diagnosis, at_fault=at_fault, headline=headline_of("fault", at_fault))
 
 

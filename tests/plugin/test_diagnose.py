@@ -120,7 +120,21 @@ def test_where_infinity_begins_is_asked_first(asked: Asked, tmp_path: Path) -> N
     found = asked("target", code=1)
     assert (found["suite"], found["at_fault"][0]["record"]) == ("overflow", "Mint.exp.0.forward")
     assert found["at_fault"][0]["kind"] == "abnormal"
-    assert [step["arguments"][-1] for step in found["steps"]] == ["--msprobe-suite=overflow"]
+    # Each call is judged as well: another one may lose the NaN that it is given.
+    last = [step["arguments"][-1] for step in found["steps"]]
+    assert last == ["--msprobe-suite=overflow", "--msprobe-standard=backward-error"]
+    assert [each["record"] for each in found["at_fault"]].count("Mint.exp.0.forward") == 1
+
+
+@pytest.mark.needs("torch")
+def test_a_call_that_loses_a_nan_is_named_beside_where_it_begins(asked: Asked, tmp_path: Path) -> None:
+    spoilt = np.array([1.0, np.nan, 2.0], np.float32)
+    builder = DumpBuilder(tmp_path / "target" / "step0" / "rank0").call("Mint.mul.0", [spoilt, 2.0], [2 * spoilt])
+    lost = np.array([0, np.nan, 0], np.float32)
+    builder.call("MintFunctional.softmax.0", [2 * spoilt], [lost], keywords={"dim": -1}).write()
+    found = asked("target", code=1)
+    records = [each["record"] for each in found["at_fault"]]
+    assert records == ["MintFunctional.softmax.0.forward", "Mint.mul.0.forward"]
 
 
 def a_wrong_call(folder: Path) -> list[str]:
