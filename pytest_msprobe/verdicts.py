@@ -90,6 +90,7 @@ class OutputRow:
             times its tolerance the error is, at most 1 for a pass.
         rounding: of a failed output, `explained by rounding` or not, and how far; "" otherwise.
         pattern: of a failed output, what its wrong elements have in common, in a short phrase; "" otherwise.
+        pattern_kind, pattern_figure: the same as data: `factor` and 1.01 of `1.01 x too large`; see `numerics.Pattern`.
         picture: of a failed output, where and how much it is off, see `evidence.pictures`; None without one.
         difference: of a failed output, which kind of difference it is; "" where that was not looked at.
     """
@@ -104,6 +105,8 @@ class OutputRow:
     figures: Mapping[str, float | None] = field(default_factory=dict)
     rounding: str = ""
     pattern: str = ""
+    pattern_kind: str = ""
+    pattern_figure: float | None = None
     picture: Mapping[str, Any] | None = None
     difference: Difference = ""
 

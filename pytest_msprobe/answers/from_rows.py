@@ -332,7 +332,7 @@ class RunRows:
                 steps=tuple(sorted(cause.steps)),
             ),
             figures=figures_of(worst),
-            pattern=worst.pattern if worst is not None and worst.status == "error" else "",
+            pattern=_pattern_of(worst),
             count=cause.count,
             detail=_detail(cause.worst),
         )
@@ -396,6 +396,12 @@ def size_of(output: OutputRow | None) -> float | None:
         return None
     found = (output.figures.get(name) for name in _SIZES)
     return next((value for value in found if value is not None and math.isfinite(value)), None)
+
+
+def _pattern_of(output: OutputRow | None) -> str:
+    """What the wrong elements have in common; "" where they are everywhere and follow no rule."""
+    is_known = output is not None and output.status == "error" and output.pattern_kind not in ("none", "noise")
+    return output.pattern if output is not None and is_known else ""
 
 
 def _has(row: VerdictRow, name: str) -> bool:

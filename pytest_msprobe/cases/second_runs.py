@@ -64,15 +64,15 @@ def operand_roundoff(format_name: str) -> float:
 
 def with_rounded_operands(call: Call, format_name: str) -> Call:
     """`call` with its float32 tensors rounded to the bits of that format."""
-    return with_leaves(call, lambda path, value: _rounded(value, format_name))
+    return with_leaves(call, lambda path, value: rounded(value, format_name))
 
 
 def rounded_incoming(incoming: Sequence[Array | None], format_name: str) -> tuple[Array | None, ...]:
     """The same for incoming gradients, which are operands of the products that make gradients."""
-    return tuple(_rounded(array, format_name) for array in incoming)
+    return tuple(rounded(array, format_name) for array in incoming)
 
 
-def _rounded(value: Any, format_name: str) -> Any:
+def rounded(value: Any, format_name: str) -> Any:
     """`value`, a float32 array as float64 with the bits of that format."""
     if getattr(value, "dtype", None) != np.float32:
         return value
@@ -186,7 +186,7 @@ class ExtraRuns:
             partial(self._partial_sums, position),
             # What returns fewer elements than it gets, such as the largest of all, is not elementwise in this call.
             has_kinks=is_elementwise
-            and reference.size <= max((np.size(array) for array in self._incoming if array is not None), default=0),
+            and any(reference.size <= array.size for array in self._incoming if array is not None),
             sums_of_magnitudes=lambda: self._fitting(self._magnitudes, position, reference),
         )
 

@@ -19,7 +19,7 @@ from pytest_msprobe.numerics.dtypes import (
     round_once as round_once,
     unit_roundoff as unit_roundoff,
 )
-from pytest_msprobe.numerics.indices import check_indices as check_indices
+from pytest_msprobe.numerics.indices import SelectedValues as SelectedValues, check_indices as check_indices
 from pytest_msprobe.numerics.judgement import (
     CosineMaxAbs as CosineMaxAbs,
     Judgement as Judgement,
@@ -32,7 +32,7 @@ from pytest_msprobe.numerics.judgement import (
     unforgivable_reasons as unforgivable_reasons,
 )
 from pytest_msprobe.numerics.measurement import Metrics as Metrics, measure as measure
-from pytest_msprobe.numerics.patterns import name_pattern as name_pattern
+from pytest_msprobe.numerics.patterns import Pattern as Pattern, find_pattern as find_pattern
 from pytest_msprobe.numerics.standards.backward_error import BackwardError as BackwardError, Fused as Fused
 from pytest_msprobe.numerics.standards.cann import (
     MereMare as MereMare,

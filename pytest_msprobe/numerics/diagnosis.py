@@ -23,11 +23,14 @@ from pytest_msprobe.numerics.judgement import (
     share,
 )
 from pytest_msprobe.numerics.measurement import Metrics, widened
-from pytest_msprobe.numerics.patterns import name_pattern
+from pytest_msprobe.numerics.patterns import Pattern, find_pattern
 from pytest_msprobe.numerics.standards.backward_error import BackwardError
 from pytest_msprobe.verdicts import EXPLAINED
 
 _SECOND = BackwardError()
+
+
+_NO_PATTERN = Pattern()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,12 @@ class RoundingDiagnosis:
     Attributes:
         rounding: ``explained by rounding`` or ``not explained by rounding (331 times its tolerance)``, as
             `backward-error` has it; "" for what must be equal, and where nothing could be measured.
-        pattern: one short phrase, see `name_pattern`; "" without one, and for what rounding explains.
+        pattern: what the wrong elements have in common; an empty one for what rounding explains.
         median: median of error over tolerance, of floats that are not explained; None otherwise.
     """
 
     rounding: str = ""
-    pattern: str = ""
+    pattern: Pattern = _NO_PATTERN
     median: float | None = None
 
 
@@ -66,12 +69,12 @@ def diagnose(
     if output.metrics.structural is not None or output.metrics.is_empty:
         return NOTHING_MORE
     if output.metrics.is_exact:
-        return RoundingDiagnosis(pattern=name_pattern(output.tested, output.reference, others=others()))
+        return RoundingDiagnosis(pattern=find_pattern(output.tested, output.reference, others=others()))
     second = judgement if standard == _SECOND else _SECOND.judge_pair(output)
     if second.is_pass:
         return RoundingDiagnosis(EXPLAINED)
     tolerance = _SECOND.tolerances(output)
-    pattern = name_pattern(output.tested, output.reference, tolerance, others=others())
+    pattern = find_pattern(output.tested, output.reference, tolerance, others=others())
     ratio = second.ratio
     times = f" ({number(ratio)} times its tolerance)" if ratio is not None and ratio < COUNTABLE else ""
     return RoundingDiagnosis(f"not explained by rounding{times}", pattern, _median(output, tolerance))
@@ -121,13 +124,13 @@ def summarise(metrics: Metrics, judgement: Judgement, diagnosis: RoundingDiagnos
         sentences.append(f"{_off(metrics)}.")
     if diagnosis.rounding:
         sentences.append(f"{diagnosis.rounding.capitalize()}.")
-    if diagnosis.pattern:
+    if str(diagnosis.pattern):
         sentences.append(f"Pattern: {diagnosis.pattern}.")
     return " ".join(sentences)
 
 
 def _diagnosed(diagnosis: RoundingDiagnosis) -> Iterator[str]:
-    if diagnosis.pattern:
+    if str(diagnosis.pattern):
         yield f"pattern             {diagnosis.pattern}"
     if diagnosis.rounding:
         yield f"rounding            {diagnosis.rounding}"

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import kind_of
+from pytest_msprobe.numerics.judgement import Judgement, plain_judgement, unforgivable_reasons
 from pytest_msprobe.numerics.measurement import Element, Metrics, measure, structural_mismatch, unravelled
 
 #: Any finite difference counts: selected values must be equal.
 _ANY_DIFFERENCE = 5e-324
+
+
+class SelectedValues:
+    """Passes when all indices are right as `check_indices` has it, whatever the standard of the other outputs."""
+
+    name: ClassVar[str] = "selected-values"
+    off_bound: ClassVar[float] = _ANY_DIFFERENCE
+
+    def judge(self, metrics: Metrics) -> Judgement:
+        """Return the verdict on indices, of which none may be wrong."""
+        return plain_judgement(unforgivable_reasons(metrics))
 
 
 def select(source: npt.NDArray[Any], indices: npt.NDArray[Any], axis: int | None) -> npt.NDArray[Any]:

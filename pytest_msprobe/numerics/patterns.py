@@ -239,14 +239,35 @@ _EXPLAINED = 0.98
 _NARROWER = {11: "float16 or HF32/TF32", 8: "bfloat16", 4: "float8"}
 
 
-def name_pattern(
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What the wrong elements of an output have in common; as text a short phrase, "" where nothing is wrong.
+
+    Attributes:
+        kind: a key of `_RULES`, such as `factor`; `noise` or `none` for errors everywhere without a rule; "" where only
+            the place is known.
+        figure: the factor, the number that is added or that an integer is off by, the bits that are left; else None.
+        words: the phrase for both: ``256 x too large``.
+        place: where they are: ``columns 992 to 1023``; "" everywhere.
+    """
+
+    kind: str = ""
+    figure: float | None = None
+    words: str = ""
+    place: str = ""
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (self.words, self.place)))
+
+
+def find_pattern(
     tested: Array,
     reference: Array,
     tolerance: Array | float = 0.0,
     *,
     others: Mapping[str, Array] | None = None,
-) -> str:
-    """A short phrase for what is wrong: ``256 x too large, columns 992 to 1023``; "" where nothing is, or all is noise.
+) -> Pattern:
+    """Return what is wrong: ``256 x too large, columns 992 to 1023``.
 
     Args:
         tested: the output of the device.
@@ -256,23 +277,27 @@ def name_pattern(
             are ignored.
     """
     if tested.shape != reference.shape or not 0 < tested.size <= _MOST_ELEMENTS:
-        return ""
+        return Pattern()
     if "other" in (kind_of(tested.dtype), kind_of(reference.dtype)) or tested.dtype.kind == "c":
-        return ""
+        return Pattern()
     with np.errstate(all="ignore"):
         wrong = _Wrong.of(tested, reference, tolerance, others or {})
         if not wrong.is_off.any():
             # Each element is within its tolerance, but not all of them together.
             bias = find_rounding_bias(tested, reference) if kind_of(tested.dtype) == "float" else None
             if bias:
-                return f"rounded {bias.direction}"
+                return Pattern("bias", words=f"rounded {bias.direction}")
             wrong = replace(wrong, is_off=wrong.tested != wrong.right)
         if not wrong.is_off.any():
-            return ""
-        what = next((name for rule in _RULES if (name := rule(wrong))), "")
-        is_everywhere = not what and 2 * np.count_nonzero(wrong.is_off) > wrong.is_off.size
-        where = "" if is_everywhere else describe_region(wrong.is_off)
-        return ", ".join(filter(None, (what, where))) or _spread(wrong)
+            return Pattern()
+        for kind, rule in _RULES.items():
+            found = rule(wrong)
+            if found:
+                words, figure = found if isinstance(found, tuple) else (found, None)
+                return Pattern(kind, figure, words, describe_region(wrong.is_off))
+        is_everywhere = 2 * np.count_nonzero(wrong.is_off) > wrong.is_off.size
+        place = "" if is_everywhere else describe_region(wrong.is_off)
+        return Pattern(place=place) if place else _spread(wrong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +347,10 @@ class _Wrong:
         return int(np.count_nonzero(close)) >= _EXPLAINED * tested.size
 
 
+#: The words of a rule, with its figure where it has one; "" where it does not hold.
+_Named = str | tuple[str, float]
+
+
 def _not_finite(wrong: _Wrong) -> str:
     tested, right = wrong.tested[wrong.is_off], wrong.right[wrong.is_off]
     if np.isnan(tested).all():
@@ -353,13 +382,15 @@ def _copied(wrong: _Wrong) -> str:
     return next((f"repeats block {k} (one element)" for k in found if right[k] == wrong.tested.flat[at]), "")
 
 
-def _integer_step(wrong: _Wrong) -> str:
+def _integer_step(wrong: _Wrong) -> _Named:
     if kind_of(wrong.dtype) == "float":
         return ""
     steps = np.unique(wrong.tested[wrong.is_off] - wrong.right[wrong.is_off])
     if kind_of(wrong.dtype) == "bool":
         return "inverted"
-    return f"{'too large' if steps[0] > 0 else 'too small'} by {abs(steps[0]):g}" if steps.size == 1 else ""
+    if steps.size > 1:
+        return ""
+    return f"{'too large' if steps[0] > 0 else 'too small'} by {abs(steps[0]):g}", float(steps[0])
 
 
 def _other(wrong: _Wrong) -> str:
@@ -369,7 +400,7 @@ def _other(wrong: _Wrong) -> str:
     return ""
 
 
-def _factor(wrong: _Wrong) -> str:
+def _factor(wrong: _Wrong) -> _Named:
     """The benchmark times one number, by least squares."""
     tested, right = wrong.tested[wrong.is_off], wrong.right[wrong.is_off]
     usable = np.isfinite(tested) & np.isfinite(right) & (right != 0)
@@ -381,12 +412,12 @@ def _factor(wrong: _Wrong) -> str:
     if not wrong.is_explained_by(factor * wrong.right) or factor == 1:
         return ""
     if math.isclose(factor, -1, rel_tol=1e-3):
-        return "other sign"
+        return "other sign", -1.0
     shown = f"{factor:.4g}"
-    return "" if shown in ("0", "1") else f"{shown} x too {'large' if abs(factor) > 1 else 'small'}"
+    return "" if shown in ("0", "1") else (f"{shown} x too {'large' if abs(factor) > 1 else 'small'}", factor)
 
 
-def _offset(wrong: _Wrong) -> str:
+def _offset(wrong: _Wrong) -> _Named:
     """The benchmark plus one number, by the median."""
     difference = (wrong.tested - wrong.right)[wrong.is_off]
     if wrong.tested.size < 4 or difference.size < 4 or not np.isfinite(difference).all():
@@ -396,7 +427,7 @@ def _offset(wrong: _Wrong) -> str:
     # The median may come from a large element, whose spacing is coarse.
     unit = unit_roundoff(wrong.dtype) if kind_of(wrong.dtype) == "float" else 0.0
     spread = min(abs(offset) / 8, 4 * unit * float(np.nanmax(np.abs(wrong.right[wrong.is_off]))))
-    return shown if offset and wrong.is_explained_by(wrong.right + offset, spread=spread) else ""
+    return (shown, offset) if offset and wrong.is_explained_by(wrong.right + offset, spread=spread) else ""
 
 
 def _shifted(wrong: _Wrong) -> str:
@@ -435,7 +466,7 @@ def _repeated(wrong: _Wrong) -> str:
     return ""
 
 
-def _narrower(wrong: _Wrong) -> str:
+def _narrower(wrong: _Wrong) -> _Named:
     """The right result in fewer bits, or one that fits into fewer."""
     if kind_of(wrong.dtype) != "float":
         return ""
@@ -447,7 +478,7 @@ def _narrower(wrong: _Wrong) -> str:
             continue
         fits = (_to_bits(tested, bits) == tested).mean() >= _EXPLAINED
         if fits and (_to_bits(right, bits) == right).mean() < _EXPLAINED / 2:
-            return f"matches {name}"
+            return f"matches {name}", float(bits)
     return ""
 
 
@@ -467,30 +498,30 @@ def _to_one_side(wrong: _Wrong) -> str:
     return ""
 
 
-def _spread(wrong: _Wrong) -> str:
-    """Words for errors everywhere without a rule: how large they are."""
+def _spread(wrong: _Wrong) -> Pattern:
+    """Errors everywhere without a rule: how large they are."""
     error = np.abs(wrong.tested - wrong.right)[wrong.is_off]
     size = np.abs(wrong.right[wrong.is_off])
     share = float(np.median(error / np.maximum(size, np.finfo(np.float64).tiny)))
     unit = unit_roundoff(wrong.dtype) if kind_of(wrong.dtype) == "float" else 0.0
     if share < 64 * unit:
-        return f"noise of about {share / unit:.2g} roundings everywhere"
-    return "unrelated values everywhere" if share > 0.5 else "no pattern, everywhere"
+        return Pattern("noise", share / unit, f"noise of about {share / unit:.2g} roundings everywhere")
+    return Pattern("none", words="unrelated values everywhere" if share > 0.5 else "no pattern, everywhere")
 
 
 #: The most special first: zero is also a factor, and a shift of equal values is anything.
-_RULES: tuple[Callable[[_Wrong], str], ...] = (
-    _not_finite,
-    _swapped,
-    _zero,
-    _copied,
-    _narrower,
-    _integer_step,
-    _factor,
-    _other,
-    _repeated,
-    _shifted,
-    _transposed,
-    _offset,
-    _to_one_side,
-)
+_RULES: Mapping[str, Callable[[_Wrong], _Named]] = {
+    "not finite": _not_finite,
+    "swapped": _swapped,
+    "zero": _zero,
+    "copied": _copied,
+    "narrower": _narrower,
+    "integer step": _integer_step,
+    "factor": _factor,
+    "lookalike": _other,
+    "repeated": _repeated,
+    "shifted": _shifted,
+    "transposed": _transposed,
+    "offset": _offset,
+    "one side": _to_one_side,
+}

@@ -46,6 +46,8 @@ FAULTS: dict[str, Callable[[Any], Any]] = {
 }
 #: A fault that changes a result by less is none.
 _VISIBLE = 1e-3
+#: Gradients of rows of two elements, which are 0 but for rounding: zeros are as right.
+_ROUNDING = ("OpInfo MintFunctional.group_norm.1", "OpInfo MintFunctional.layer_norm.1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ class Judged:
     @property
     def is_missed(self) -> bool:
         """Whether a wrong result passed, or the right one did not."""
-        return self.status == ("error" if self.fault == "right" else "pass")
+        is_rounding = self.text in _ROUNDING and self.direction == "backward"
+        return not is_rounding and self.status == ("error" if self.fault == "right" else "pass")
 
 
 def samples() -> list[tuple[str, Sample]]:

@@ -126,6 +126,17 @@ def test_where_infinity_begins_is_asked_first(asked: Asked, tmp_path: Path) -> N
     assert [one["place"]["record"] for one in found["findings"]] == ["Mint.exp.0.forward"]
 
 
+@pytest.mark.needs("torch")
+def test_a_call_that_loses_a_nan_is_named_beside_where_it_begins(asked: Asked, tmp_path: Path) -> None:
+    spoilt = np.array([1.0, np.nan, 2.0], np.float32)
+    builder = DumpBuilder(tmp_path / "target" / "step0" / "rank0").call("Mint.mul.0", [spoilt, 2.0], [2 * spoilt])
+    lost = np.array([0, np.nan, 0], np.float32)
+    builder.call("MintFunctional.softmax.0", [2 * spoilt], [lost], keywords={"dim": -1}).write()
+    found = asked("target", code=1)
+    records = [one["place"]["record"] for one in found["findings"]]
+    assert records == ["MintFunctional.softmax.0.forward", "Mint.mul.0.forward"]
+
+
 def a_wrong_call(folder: Path) -> list[str]:
     step(folder / "target", fault=1.02)
     return ["target"]

@@ -43,6 +43,7 @@ from msprobe_collector.dump_format.yaml_files import read_plain
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format.leaves import Leaf
+    from msprobe_collector.dump_format.manifest import Manifest
     from msprobe_collector.dump_format.sketch_files import SketchFile
     from msprobe_collector.dump_format.sketches import Sketch
 
@@ -423,6 +424,13 @@ class Dump:
     def stacks(self) -> CallStacks:
         """Call stacks of the stack.json beside the dump; empty when there is none or it cannot be read."""
         return CallStacks.beside(self.path)
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """The manifest beside the dump; None where there is none that can be used."""
+        from msprobe_collector.dump_format.manifest import manifest_beside
+
+        return manifest_beside(self.path)[0]
 
     @cached_property
     def tensors(self) -> TensorFolder:

@@ -52,6 +52,7 @@ _SWITCHES: dict[str, Callable[[], Any]] = {
     "TF32 in cuBLAS": _of_core("_get_cublas_allow_tf32"),
     "TF32 in cuDNN": _of_core("_get_cudnn_allow_tf32"),
     "float32 precision": lambda: _backends.fp32_precision,
+    "float32 precision of convolutions in cuDNN": lambda: _backends.cudnn.conv.fp32_precision,
     "float32 precision of matmul in CUDA": lambda: _backends.cuda.matmul.fp32_precision,
     "float32 precision of matmul in oneDNN": lambda: _backends.mkldnn.matmul.fp32_precision,
     "reduced precision sums of float16 in cuBLAS": lambda: _backends.cuda.matmul.allow_fp16_reduced_precision_reduction,

@@ -9,8 +9,9 @@ from pytest_msprobe.answers.from_rows import HARDLY, call_of
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.verdicts import EXPLAINED
 
-#: The standard that passes what rounding explains, and nothing else.
-_SHOWS_ROUNDING = "backward-error"
+#: The standard that passes what rounding explains, and nothing else; and that of indices, which have no rounding.
+OF_INDICES = "selected-values"
+SHOWING_ROUNDING = ("backward-error", OF_INDICES)
 _RECORDED = "recorded values"
 #: Without any of these a value was not compared element by element: its shape or its kind is another one.
 _MEASURED = ("cosine", "max_abs", "max_rel", "max_ulp", "ratio")
@@ -55,9 +56,9 @@ class PrecheckSummary(RowSummary):
         findings = [_with_confidence(cause, is_recorded=is_recorded) for cause in causes]
         findings.sort(key=lambda finding: CONFIDENCES.index(finding.confidence))
         # What must be equal is judged by no standard's bounds, and has none.
-        standards = sorted({name.partition(" ")[0] for name in rows.counts.standards} - {""})
-        kind = "limits" if not standards else "rounding" if standards == [_SHOWS_ROUNDING] else "standard"
-        measure = rows.measure(kind, names=tuple(standards))
+        standards = {name.partition(" ")[0] for name in rows.counts.standards} - {"", OF_INDICES}
+        kind = "limits" if not standards else "rounding" if standards == {SHOWING_ROUNDING[0]} else "standard"
+        measure = rows.measure(kind, names=tuple(sorted(standards)))
         answer = rows.made(findings, measure=measure, next_steps=_next(rows, findings) if findings else None)
         if answer.outcome == "right" and not any(_RECORDED in device for device in rows.counts.devices):
             tested = " and ".join(sorted(rows.counts.devices))

@@ -41,20 +41,23 @@ from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.evidence.evidence import BothResults, FailureKeeper
 from pytest_msprobe.evidence.pictures import ErrorPictures, illustrated
+from pytest_msprobe.manifests.rounded_operands import default_operands, rounded_operands
 from pytest_msprobe.numerics import (
     NOTHING_MORE,
     CosineMaxAbs,
     Judgement,
     Metrics,
     OutputPair,
+    Pattern,
     RoundingDiagnosis,
+    SelectedValues,
     Standard,
     compare_scalars,
     diagnose,
     explain,
+    find_pattern,
     judge_output,
     measure,
-    name_pattern,
     summarise,
 )
 from pytest_msprobe.suites.precheck.hooks import Hooks, reference_fault
@@ -182,10 +185,11 @@ class Comparison:
         self._add(label, names, tuple(expected.shape), metrics, judgement, standard.name, diagnosis)
 
     def _add_indices(self, label: str, actual: Array, expected: Array, metrics: Metrics) -> None:
-        judgement = self._standard.judge(metrics)
-        pattern = "" if judgement.is_pass else name_pattern(actual, expected)
+        judgement = SelectedValues().judge(metrics)
+        pattern = Pattern() if judgement.is_pass else find_pattern(actual, expected)
         names = dtype_names(expected, actual)
-        self._add(label, names, tuple(expected.shape), metrics, judgement, diagnosis=RoundingDiagnosis(pattern=pattern))
+        diagnosis = RoundingDiagnosis(pattern=pattern)
+        self._add(label, names, tuple(expected.shape), metrics, judgement, SelectedValues.name, diagnosis)
 
     def _add_plain(self, label: str, actual: OutputValue, expected: OutputValue) -> None:
         first: Any = self._case.call.arguments[0] if self._case.call.arguments else None
@@ -204,7 +208,7 @@ class Comparison:
         shape: tuple[int, ...],
         metrics: Metrics,
         judgement: Judgement,
-        standard: str = CosineMaxAbs.name,
+        standard: str,
         diagnosis: RoundingDiagnosis = NOTHING_MORE,
     ) -> None:
         """Enter one compared output: (benchmark dtype, tested dtype), the benchmark's shape, figures and verdict."""
@@ -220,7 +224,9 @@ class Comparison:
                 standard=standard if standard != CosineMaxAbs.name else "",
                 figures={**{name: getattr(metrics, name) for name in _FIGURES}, "ratio": judgement.ratio},
                 rounding=diagnosis.rounding,
-                pattern=diagnosis.pattern,
+                pattern=str(diagnosis.pattern),
+                pattern_kind=diagnosis.pattern.kind,
+                pattern_figure=diagnosis.pattern.figure,
                 difference="" if is_pass else _difference(metrics),
             )
         )
@@ -392,8 +398,13 @@ class CallCheck:
         sides: Callable[[], BothResults],
         pairs: Sequence[tuple[Any, Any]] | None = None,
     ) -> Verdict:
-        """`finding`; that of a failure has pictures of the compared `pairs`, and evidence on disk, where asked for."""
+        """`finding`; that of a failure has pictures of the compared `pairs`, and evidence on disk, where asked for.
+
+        The property `operands` says `TF32` or `HF32` where float32 operands may be rounded.
+        """
         settings = self._settings
+        if format_name := self._operand_format(run):
+            finding = replace(finding, properties=(*finding.properties, ("operands", format_name)))
         if finding.status == "error" and pairs is not None:
             finding = illustrated(settings.pictures, finding, pairs)
         if settings.keeper is None:
@@ -443,12 +454,22 @@ class CallCheck:
         return default if self._hooks is None else self._hooks.standard(case.api, direction, tested, default)
 
     def _bench(self, engine: Engine, run: CallRun) -> Bench:
-        api = run.case.api
-        applies_to = self._settings.numeric.hf32.mode_of(api)
-        if applies_to == "off" or not has_rounded_operands(api.short, applies_to):
-            return Bench(engine, self._engines.second_opinion)
-        mode = "TF32" if "CUDA" in self._device(run).label else "HF32"
-        return Bench(engine, self._engines.second_opinion, operand_roundoff(mode))
+        format_name = self._operand_format(run)
+        return Bench(engine, self._engines.second_opinion, operand_roundoff(format_name) if format_name else None)
+
+    def _operand_format(self, run: CallRun) -> str:
+        """`HF32` or `TF32` where the device rounds the float32 operands of the call before it multiplies; else ""."""
+        api, device = run.case.api, self._device(run)
+        mode = self._settings.numeric.hf32.mode_of(api)
+        if mode != "auto":
+            is_rounded = mode != "off" and has_rounded_operands(api.short, mode)
+            return ("TF32" if "CUDA" in device.label else "HF32") if is_rounded else ""
+        if device.name == "recorded":
+            manifest = self._dump.manifest
+            formats = rounded_operands(manifest) if manifest is not None else {}
+        else:
+            formats = default_operands(device.label)
+        return next((name for kind, name in formats.items() if has_rounded_operands(api.short, kind)), "")
 
     def _benchmarks(self, case: Case) -> tuple[Engine, ...]:
         """The user's own benchmark of this API, and then those that there are."""

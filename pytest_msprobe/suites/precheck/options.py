@@ -28,8 +28,8 @@ from pytest_msprobe.suites.options import (
     parse_size,
 )
 
-#: Which APIs multiply with rounded operands; their names are in `operand_rounding.py`.
-_HF32_MODES = ("off", "conv", "matmul", "all")
+#: Which APIs multiply with rounded operands; `auto` is as the manifest of the run says.
+_HF32_MODES = ("auto", "off", "conv", "matmul", "all")
 #: What `backward-error` tolerates unless it is named.
 _TOLERATED = ("saturation", "subnormals")
 _MOST_DRAWS = 1000
@@ -40,11 +40,11 @@ class Hf32:
     """Where the device rounds float32 operands before it multiplies.
 
     Attributes:
-        mode: `off`, `conv`, `matmul` or `all`.
+        mode: `auto`, `off`, `conv`, `matmul` or `all`.
         patterns: of API calls, in place of a mode: `Mint.matmul`, `Mint.conv*`.
     """
 
-    mode: str = "off"
+    mode: str = "auto"
     patterns: tuple[str, ...] = ()
 
     def mode_of(self, api: ApiName) -> str:
@@ -52,7 +52,7 @@ class Hf32:
         if not self.patterns:
             return self.mode
         names = f"{api.type}.{api.api}", str(api)
-        return "all" if any(fnmatchcase(name, pattern) for pattern in self.patterns for name in names) else self.mode
+        return "all" if any(fnmatchcase(name, pattern) for pattern in self.patterns for name in names) else "off"
 
 
 def _hf32(text: str) -> Hf32:
@@ -83,11 +83,12 @@ class NumericSettings(Options):
     """What the device does to numbers, what `backward-error` and `fused` do not tolerate, draws of random inputs."""
 
     hf32: Hf32 = option(
-        "conv|matmul|all|off",
-        "API calls whose float32 operands the device rounds before it multiplies (HF32; TF32 on CUDA): conv "
-        "(convolutions), matmul (matrix products), all (both), off (none), or patterns such as Mint.conv*",
+        "auto|conv|matmul|all|off",
+        "API calls whose float32 operands the device rounds before it multiplies (HF32; TF32 on CUDA): auto (as "
+        "run.json says), conv (convolutions), matmul (matrix products), all (both), off (none), or patterns such as "
+        "Mint.conv*",
         _hf32,
-        "off",
+        "auto",
     )
     fail_on: frozenset[str] = option(
         "NAMES",

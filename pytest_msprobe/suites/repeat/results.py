@@ -20,15 +20,15 @@ from pytest_msprobe.apis.topics import Kind
 from pytest_msprobe.cases.call_run import CapturedError
 from pytest_msprobe.engines.protocol import OutputValue, Unsupported
 from pytest_msprobe.numerics.dtypes import kind_of, unit_roundoff
-from pytest_msprobe.numerics.patterns import describe_region, name_pattern
+from pytest_msprobe.numerics.patterns import Pattern, describe_region, find_pattern
 from pytest_msprobe.verdicts import OutputRow, Status, Verdict
 
 #: Elements whose bits are looked at, from the first one that differs.
 _MOST_ELEMENTS = 1 << 20
 #: Up to this size a copy of the bytes costs less than their hash.
 _SMALL_BYTES = 1 << 12
-#: Words of `name_pattern` that say more than which bits have changed.
-_TELLING = ("NaN", "Inf", "zero", "swapped", "repeats", "equals", "transposed")
+#: Kinds of patterns that say more than which bits have changed.
+_TELLING = ("not finite", "zero", "swapped", "copied", "repeated", "shifted", "lookalike", "transposed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ def describe_bits(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> BitD
     places = np.flatnonzero(is_off)
     changed = np.unpackbits((found ^ right)[places[:_MOST_ELEMENTS]], axis=1, bitorder="little")
     where = describe_region(is_off.reshape(reference.shape)) or "everywhere"
-    what = name_pattern(tested, reference) if tested.size > 1 else ""
-    telling = what.partition(", ")[0] if any(word in what for word in _TELLING) else ""
+    what = find_pattern(tested, reference) if tested.size > 1 else Pattern()
+    telling = what.words if what.kind in _TELLING else ""
     bits = _bits_phrase(changed, is_one=places.size == 1)
     pattern = f"{bits}{' of ' if places.size == 1 else ', '}{where}{f' ({telling})' if telling else ''}"
     return BitDifference(int(places.size), int(changed.sum(axis=1).max()), _size(tested, reference), pattern)

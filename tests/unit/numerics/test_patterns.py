@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics import name_pattern, round_once
+from pytest_msprobe.numerics import find_pattern, round_once
 from pytest_msprobe.numerics.patterns import describe_region
 
 Values = np.ndarray[Any, Any]
@@ -60,56 +60,56 @@ FAULTS: list[tuple[Callable[[Values], Values], str]] = [
 def test_a_fault_is_named(fault: Callable[[Values], Values], name: str, dtype: np.dtype[Any]) -> None:
     right = reference()
     tested = round_once(fault(round_once(right, dtype).astype(np.float64)), dtype)
-    assert name_pattern(tested, right) == name
+    assert str(find_pattern(tested, right)) == name
 
 
 def test_the_last_block_of_memory() -> None:
     right = reference()
     tested = right.astype(np.float32)
     tested.reshape(-1)[-1000:] = 0
-    assert name_pattern(tested, right) == "zero, the last 1000 of 32768 elements"
+    assert str(find_pattern(tested, right)) == "zero, the last 1000 of 32768 elements"
 
 
 def test_two_swapped_elements() -> None:
     right = reference()
     tested = right.astype(np.float32)
     tested[0, 0, [3, 50]] = tested[0, 0, [50, 3]]
-    assert name_pattern(tested, right).startswith("two elements swapped")
+    assert str(find_pattern(tested, right)).startswith("two elements swapped")
 
 
 @pytest.mark.parametrize(("narrow", "name"), [(ml_dtypes.bfloat16, "bfloat16"), (np.float16, "float16 or HF32/TF32")])
 def test_a_narrower_dtype(narrow: Any, name: str) -> None:
     right = reference()
-    assert name_pattern(right.astype(narrow).astype(np.float32), right) == f"matches {name}"
+    assert str(find_pattern(right.astype(narrow).astype(np.float32), right)) == f"matches {name}"
 
 
 def test_one_sided_rounding_is_named_though_each_element_is_within_its_tolerance() -> None:
     right = reference()
     half = right.astype(np.float16)
     truncated = np.where(np.abs(half.astype(np.float64)) > np.abs(right), np.nextafter(half, np.float16(0)), half)
-    assert name_pattern(truncated, right, 1e-2) == "rounded towards zero"
+    assert str(find_pattern(truncated, right, 1e-2)) == "rounded towards zero"
 
 
 def test_what_the_output_was_taken_for() -> None:
     right = reference()
     other = np.random.default_rng(6).standard_normal(SHAPE).astype(np.float32)
-    assert name_pattern(other, right, others={"equals input 0": other.astype(np.float64)}) == "equals input 0"
-    assert name_pattern(other, right, others={"input 0": np.zeros(3)}) == "unrelated values everywhere"
+    assert str(find_pattern(other, right, others={"equals input 0": other.astype(np.float64)})) == "equals input 0"
+    assert str(find_pattern(other, right, others={"input 0": np.zeros(3)})) == "unrelated values everywhere"
 
 
 def test_noise() -> None:
     right = reference()
     noise = 1 + 16 * 2.0**-24 * np.random.default_rng(7).uniform(-1, 1, SHAPE)
-    assert name_pattern((right * noise).astype(np.float32), right).startswith("noise of about")
+    assert str(find_pattern((right * noise).astype(np.float32), right)).startswith("noise of about")
 
 
 def test_integers_and_bools() -> None:
     right = np.arange(100).reshape(10, 10)
     tested = right.copy()
     tested[4, 5] += 1
-    assert name_pattern(tested, right) == "too large by 1, one element at [4, 5]"
+    assert str(find_pattern(tested, right)) == "too large by 1, one element at [4, 5]"
     mask = right > 50
-    assert name_pattern(~mask, mask) == "inverted"
+    assert str(find_pattern(~mask, mask)) == "inverted"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_integers_and_bools() -> None:
     ],
 )
 def test_nothing_to_name(tested: Values, right: Values) -> None:
-    assert name_pattern(tested, right) == ""
+    assert str(find_pattern(tested, right)) == ""
 
 
 def test_extreme_values_raise_no_warning() -> None:
@@ -130,9 +130,27 @@ def test_extreme_values_raise_no_warning() -> None:
     for tested in (np.zeros(8), np.full(8, np.nan), np.full(8, np.inf), right[::-1]):
         with np.errstate(all="ignore"):
             narrow = tested.astype(np.float32)
-        assert name_pattern(narrow, right) != ""
+        assert str(find_pattern(narrow, right)) != ""
 
 
 def test_scattered_elements() -> None:
     is_off = np.random.default_rng(8).random((64, 64)) < 0.05
     assert describe_region(is_off) == f"{is_off.sum()} of 4096 elements, scattered"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "figure"),
+    [
+        (lambda right: right * np.float32(1.01), "factor", 1.01),
+        (lambda right: -right, "factor", -1.0),
+        (lambda right: right + np.float32(0.5), "offset", 0.5),
+        (np.zeros_like, "zero", None),
+        (lambda right: right.astype(np.float16).astype(np.float32), "narrower", 11.0),
+        (lambda right: np.roll(right, 1), "shifted", None),
+    ],
+)
+def test_a_pattern_is_data(change: Callable[[Any], Any], kind: str, figure: float | None) -> None:
+    right = np.random.default_rng(3).standard_normal(64).astype(np.float32)
+    pattern = find_pattern(change(right), right)
+    assert pattern.kind == kind
+    assert pattern.figure == (None if figure is None else pytest.approx(figure, rel=1e-4))

@@ -235,3 +235,39 @@ def test_an_error_may_stand_out_beside_a_larger_one_that_says_nothing_of_others(
     metrics = measure(tested, reference, off_bound=1.0)
     pair = OutputPair(tested, reference, metrics, accumulated=10_000, perturbed=lambda: runs)
     assert BackwardError().judge_pair(pair).is_pass is is_pass
+
+
+WRONG: dict[str, Function] = {
+    "zeros": np.zeros_like,
+    "x 1.2": lambda right: (1.2 * right).astype(np.float32),
+    "moved": lambda right: np.roll(right, 1),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_what_jumps_by_as_much_as_it_is_large_is_not_judged(fault: str) -> None:
+    """Any rounding inside makes another result, as where it moves the floor of a coordinate."""
+    reference = normal(40, 256).astype(np.float64)
+
+    def elsewhere() -> tuple[Perturbed, ...]:
+        return tuple(Perturbed(np.roll(reference, places), size) for places, size in ((3, 1.0), (5, 2.0**-12)))
+
+    def judged(tested: np.ndarray[Any, Any]) -> Judgement:
+        metrics = measure(tested, reference, off_bound=1.0)
+        moved = tuple(Perturbed(reference * (1 + 2.0**-24 * size), size) for size in (1.0, 2.0**-12))
+        pair = OutputPair(tested, reference, metrics, perturbed=lambda: moved, rounded_inside=elsewhere)
+        return BackwardError().judge_pair(pair)
+
+    right = reference.astype(np.float32)
+    assert judged(right).is_pass
+    assert judged(WRONG[fault](right)).status == "skip"
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_sum_that_cancels_to_less_than_is_forgiven_is_not_judged(fault: str) -> None:
+    """Its terms are 16 roundings of float16 larger than it is, so that zeros are as far off as chance allows."""
+    left = normal(41, 64, dtype=np.dtype(np.float16))
+    right = (-left.astype(np.float64) * (1 + 2.0**-9)).astype(np.float16)
+    reference = left.astype(np.float64) + right.astype(np.float64)
+    tested = WRONG[fault](reference.astype(np.float32)).astype(np.float16)
+    assert not judge(np.add, [left, right], tested).is_pass
