@@ -41,7 +41,12 @@ def is_of_another_model(difference: ManifestDifference) -> bool:
 
 
 def explains(difference: ManifestDifference, effect: Effect) -> bool:
-    """Whether a difference of the set-ups makes this effect, so that no operation is to blame for it."""
+    """Whether a difference of the set-ups makes this effect, so that no operation is to blame for it.
+
+    What an operation computes wrongly from its own inputs no set-up explains.
+    """
+    if effect.kind == "born":
+        return False
     if is_of_another_model(difference):
         return True
     values = {(one.target, one.golden) for one in effect.arguments}

@@ -26,7 +26,7 @@ ALL = [RATE, SHAPE, SEED, EPS, WEIGHTS, COMMAND]
         (Effect("defined", is_update=True), [RATE]),
         (Effect("defined", arguments=(ArgumentDifference("kwargs.eps", "1e-05", "1e-06"),)), [EPS]),
         (Effect("defined", arguments=(ArgumentDifference("kwargs.eps", "1e-05", "1e-12"),)), []),
-        (Effect("born"), []),
+        (Effect("born", is_update=True), []),
         (Effect("rewired"), []),
     ],
 )
@@ -35,11 +35,11 @@ def test_a_setting_explains_what_it_makes_and_no_more(effect: Effect, reasons: l
 
 
 def test_another_model_explains_everything() -> None:
-    assert explanations([SHAPE], [Effect("born")]) == [SHAPE]
+    assert explanations([SHAPE], [Effect("rewired")]) == [SHAPE]
 
 
 def test_what_explains_the_first_difference_comes_first() -> None:
-    assert explanations([RATE, SEED, WEIGHTS], [Effect("parameter"), Effect("born", is_update=True)]) == [
+    assert explanations([RATE, SEED, WEIGHTS], [Effect("parameter"), Effect("defined", is_update=True)]) == [
         SEED,
         WEIGHTS,
         RATE,
