@@ -10,8 +10,8 @@ from pytest_msprobe.manifests.value import ManifestDifference
 
 #: Kinds of values that no operation of the run made.
 _BEFORE = frozenset({"parameter", "batch", "unknown", "unrecorded"})
-#: What makes a model another one, so that nothing of it is comparable.
-_STRUCTURE = frozenset({"number of models", "model", "parameters", "buffers", "shape"})
+#: What two runs of one model and batch have in common; names and classes are others in a port of it.
+_SHAPES = frozenset({"shape", "shape of the batch"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,7 @@ class Effect:
 
 def is_of_another_model(difference: ManifestDifference) -> bool:
     """Whether two runs that differ so are of two models or batches, or of two steps."""
-    if difference.section == "model":
-        return difference.what in _STRUCTURE
-    return difference.section == "step" or difference.what == "shape of the batch"
+    return difference.section == "step" or difference.what in _SHAPES
 
 
 def explains(difference: ManifestDifference, effect: Effect) -> bool:

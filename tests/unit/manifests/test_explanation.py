@@ -38,6 +38,12 @@ def test_another_model_explains_everything() -> None:
     assert explanations([SHAPE], [Effect("rewired")]) == [SHAPE]
 
 
+def test_other_classes_and_names_are_those_of_a_port() -> None:
+    classes = ManifestDifference("model", "model", "Llama", "LlamaPort", "model Llama, golden LlamaPort", 0.92)
+    names = ManifestDifference("model", "parameters", "4", "4", "2 parameters are not in the golden model", 0.91)
+    assert explanations([classes, names], [Effect("defined"), Effect("only_one_side")]) == []
+
+
 def test_what_explains_the_first_difference_comes_first() -> None:
     assert explanations([RATE, SEED, WEIGHTS], [Effect("parameter"), Effect("defined", is_update=True)]) == [
         SEED,
