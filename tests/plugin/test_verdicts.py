@@ -362,7 +362,7 @@ def test_pytorch_and_msadapter_dumps_run_on_pytorch(pytester: pytest.Pytester) -
         builder.call("Torch.matmul.0", [A, B], [EXACT], incoming=[G], gradients=GRADIENTS)
         builder.call("Functional.softmax.0", [A], [A], keywords={"dim": -1})
         builder.call("Tensor.add.0", [A, A], [A])
-        result = run(pytester, builder)
+        result = run(pytester, builder, "--msprobe-device=torch:cpu")
         result.assert_outcomes(passed=4)
         result.stdout.fnmatch_lines(["msprobe: *, PyTorch * on CPU against PyTorch * CPU float64"])
 
