@@ -222,6 +222,7 @@ def fact_of(topic: str, name: str, framework: str = "pytorch") -> Fact | None:
     return facts(topic).find(api_type, api.rpartition(".")[2] if api_type == "Primitive" else api, framework)
 
 
+@lru_cache(_REMEMBERED)
 def text_of(topic: str, name: str) -> str:
     """The text of that fact; "" without one."""
     fact = fact_of(topic, name)
@@ -252,22 +253,24 @@ def says_where(operation: str, path: str, value: Any) -> bool:
         path: of the argument, `input.device`.
         value: what the dump holds there.
     """
-    table = facts("where_and_how")
-
-    def is_known(word: str, kind: str) -> bool:
-        fact = table.word(word)
-        return fact is not None and fact.text == kind
-
     if isinstance(value, TensorValue) or hasattr(value, "__array_interface__"):
         return False
-    if is_known(path.rpartition(".")[2], "name") or is_known(getattr(value, "type_name", ""), "type"):
+    if _where(path.rpartition(".")[2]) == "name" or _where(getattr(value, "type_name", "")) == "type":
         return True
     text = value.value if isinstance(value, PlainValue) else value
     if not isinstance(text, str):
         return False
     device, _, number = text.partition(":")
-    is_device = is_known(device, "device") and (number.isdecimal() or device == text)
-    return is_device or (is_communication(operation) and not is_known(text.rpartition(".")[2], "reduction"))
+    if _where(device) == "device" and (number.isdecimal() or device == text):
+        return True
+    return is_communication(operation) and _where(text.rpartition(".")[2]) != "reduction"
+
+
+@lru_cache(_REMEMBERED)
+def _where(word: str) -> str:
+    """What where_and_how.txt says of a word; "" for nothing."""
+    fact = facts("where_and_how").word(word)
+    return "" if fact is None else fact.text
 
 
 #: `SigmoidGrad`, `GmmBackward`, but not `ApplyGradientDescent`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -51,6 +51,7 @@ FORMATS = {"HF32": 11, "TF32": 10}
 _FAMILIES = {"conv": ("conv", "transposed"), "matmul": ("matmul",), "all": ("conv", "transposed", "matmul")}
 
 
+@cache
 def has_rounded_operands(api: str, mode: str) -> bool:
     """Whether the API of this short name multiplies with rounded operands under a mode of --msprobe-hf32."""
     product = facts("products").word(api)

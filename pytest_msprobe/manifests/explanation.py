@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pytest_msprobe.answers.finding import ArgumentDifference
@@ -10,8 +11,8 @@ from pytest_msprobe.manifests.value import ManifestDifference
 
 #: Kinds of values that no operation of the run made.
 _BEFORE = frozenset({"parameter", "batch", "unknown", "unrecorded"})
-#: What makes a model another one, so that nothing of it is comparable.
-_STRUCTURE = frozenset({"number of models", "model", "parameters", "buffers", "shape"})
+#: What two runs of one model and batch have in common; names and classes are others in a port of it.
+_SHAPES = frozenset({"shape", "shape of the batch"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,7 @@ class Effect:
 
 def is_of_another_model(difference: ManifestDifference) -> bool:
     """Whether two runs that differ so are of two models or batches, or of two steps."""
-    if difference.section == "model":
-        return difference.what in _STRUCTURE
-    return difference.section == "step" or difference.what == "shape of the batch"
+    return difference.section == "step" or difference.what in _SHAPES
 
 
 def explains(difference: ManifestDifference, effect: Effect) -> bool:
@@ -49,8 +48,7 @@ def explains(difference: ManifestDifference, effect: Effect) -> bool:
         return False
     if is_of_another_model(difference):
         return True
-    values = {(one.target, one.golden) for one in effect.arguments}
-    if difference.target and (difference.target, difference.golden) in values:
+    if any(_is_passed_on(difference, argument) for argument in effect.arguments):
         return True
     if difference.section == "random":
         return effect.is_drawn or effect.kind in _BEFORE
@@ -59,6 +57,17 @@ def explains(difference: ManifestDifference, effect: Effect) -> bool:
     if difference.section == "initial state":
         return effect.kind == "parameter"
     return difference.section == "batch" and effect.kind in _BEFORE - {"parameter"}
+
+
+def _is_passed_on(difference: ManifestDifference, argument: ArgumentDifference) -> bool:
+    """Whether a call gets what a setting says: two equal values, by name or of no small number."""
+    if not difference.target or (difference.target, difference.golden) != (argument.target, argument.golden):
+        return False
+    if argument.name.rpartition(".")[2] == difference.what:
+        return True
+    with suppress(ValueError):
+        return not (float(difference.target).is_integer() and float(difference.golden).is_integer())
+    return False
 
 
 def explanations(differences: Sequence[ManifestDifference], effects: Sequence[Effect]) -> list[ManifestDifference]:

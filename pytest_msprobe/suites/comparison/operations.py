@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from msprobe_collector.dump_format import Dump, DumpError, find_dtype
+from msprobe_collector.dump_format import Dump, DumpError, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.manifest import CompiledCode
 from msprobe_collector.dump_format.records import Operation
@@ -267,7 +267,11 @@ class DumpComparison:
         noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
         values = []
         for left, right in self._values.pairs(operation, partner, target, golden):
-            if any(leaf and says_where(operation.name, leaf.path, leaf.value) for leaf in (left, right)):
+            is_place = False
+            for leaf in (left, right):
+                if leaf is not None and not isinstance(leaf.value, TensorValue):
+                    is_place = is_place or says_where(operation.name, leaf.path, leaf.value)
+            if is_place:
                 found = judge_place(left, right)
             elif left is None or right is None:
                 found = self._lone(left, right)

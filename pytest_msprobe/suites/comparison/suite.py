@@ -177,7 +177,7 @@ def _output(value: ValueComparison, split: OutputAccount | None) -> OutputRow:
             "ratio": _ratio(value),
             **(_shares(split) if split is not None else dict.fromkeys(SHARES)),
         },
-        difference=value.difference,
+        difference=value.difference if value.status == "error" else "",
     )
 
 

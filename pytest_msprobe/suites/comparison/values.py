@@ -222,9 +222,7 @@ class ValueComparison:
 
     @property
     def difference(self) -> Difference:
-        """Which kind of difference a failure is."""
-        if self.status != "error":
-            return ""
+        """Which kind of difference a value has that fails."""
         if not self.is_tensor:
             return "argument"
         if self.target is None or self.golden is None:

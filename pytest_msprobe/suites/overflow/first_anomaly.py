@@ -20,6 +20,7 @@ from msprobe_collector.dump_format.leaves import flatten
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import ARGUMENTS, KEYWORDS
 from pytest_msprobe.apis import facts
+from pytest_msprobe.apis.topics import says_where
 from pytest_msprobe.suites.overflow.survey import Survey, SurveyedRecord
 from pytest_msprobe.suites.overflow.values import OverflowDump
 from pytest_msprobe.verdicts import Wire
@@ -73,7 +74,7 @@ def _keys_of(dump: OverflowDump, record: str, api: str, rank: int) -> Iterator[t
     for ends in messages:
         yield "send", ends, ""
     if not messages:
-        yield api, *_group(arguments, keywords)
+        yield api, *_group(f"Distributed.{api}", arguments, keywords)
 
 
 def _messages(api: str, arguments: Sequence[Value], keywords: Mapping[str, Value]) -> Iterator[tuple[bool, int]]:
@@ -99,16 +100,15 @@ def _kind(api: str) -> str:
     return found.text if found else ""
 
 
-def _group(arguments: Sequence[Value], keywords: Mapping[str, Value]) -> tuple[tuple[int, ...], str]:
+def _group(operation: str, arguments: Sequence[Value], keywords: Mapping[str, Value]) -> tuple[tuple[int, ...], str]:
     """(ranks, name) of the group of a collective, as far as its arguments tell."""
-    for value in (*keywords.values(), *arguments):
-        if isinstance(value, OpaqueValue) and "Group" in value.type_name and isinstance(value.content, list):
+    places = [(f"input.{key}", value) for key, value in (*keywords.items(), *enumerate(arguments))]
+    of_place = [value for path, value in places if says_where(operation, path, value)]
+    for value in of_place:
+        if isinstance(value, OpaqueValue) and isinstance(value.content, list):
             return tuple(rank for rank in value.content if isinstance(rank, int)), ""
-    named = _content(keywords.get("group"))
-    if isinstance(named, str):
-        return (), named
-    texts = [value.value for value in arguments if isinstance(value, PlainValue) and value.kind == "str"]
-    return (), next((text for text in texts if isinstance(text, str) and "group" in text), "")
+    texts = (value.value for value in of_place if isinstance(value, PlainValue))
+    return (), next((text for text in texts if isinstance(text, str)), "")
 
 
 def _number(value: Value) -> int | None:

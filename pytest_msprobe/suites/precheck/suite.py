@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msprobe_collector.dump_format import (
     DIRECTIONS,
+    Direction,
     Dump,
     DumpError,
     Frame,
@@ -289,6 +290,17 @@ class EvidenceFolders:
         return FailureKeeper(tuple(writers), seed)
 
 
+class _NoDevice:
+    """Stands for the check of a call of which it is known before that it would test no device."""
+
+    def run(self, direction: Direction) -> Verdict:
+        """Skip it."""
+        return Verdict("skip", NO_DEVICE)
+
+    def close(self) -> None:
+        """Release nothing."""
+
+
 class PrecheckSuite(ApiCallSuite):
     """Checks API calls, and edge cases made from them."""
 
@@ -327,6 +339,7 @@ class PrecheckSuite(ApiCallSuite):
         self.settings = PrecheckSettings.of(context.values)
         super().__init__(context, self.settings.data_dir)
         self._evidence = EvidenceFolders(context, self.settings)
+        self._without_device: dict[Path, bool] = {}
         settings = self.settings
         self.engines = Engines(EngineChoice(settings.device, settings.bench, settings.bench_python))
 
@@ -338,14 +351,12 @@ class PrecheckSuite(ApiCallSuite):
             calls = [group.call for group in found if group.parts != (RECORD,)]
             yield from edge_case_groups(self.dump(file), calls)
 
-    def judge(self, record: Record) -> Verdict:
-        """Run one direction of the call, unless it is known before that this would test no device."""
-        if record.part != RECORD and self.engines.tests_no_device(self.dump(record.file)):
-            return Verdict("skip", NO_DEVICE)
-        return super().judge(record)
-
-    def make_check(self, record: Record) -> CallCheck:
+    def make_check(self, record: Record) -> CallCheck | _NoDevice:
         """The check of an API call, or of an edge case made from one."""
+        if record.file not in self._without_device:
+            self._without_device[record.file] = self.engines.tests_no_device(self.dump(record.file))
+        if self._without_device[record.file]:
+            return _NoDevice()
         from pytest_msprobe.suites.precheck.check import CallCheck
 
         directions = [part for part in DIRECTIONS if part in (record.selected or record.group.parts)]

@@ -13,8 +13,9 @@ WEIGHTS = ManifestDifference("initial state", "parameters", "2 of 2", "", "anoth
 RATE = ManifestDifference("optimizer", "lr", "0.01", "0.001", "lr 0.01, golden 0.001", 0.96)
 SHAPE = ManifestDifference("model", "shape", "[4]", "[8]", "shape [4], golden [8]", 0.9, ("emb.weight",))
 EPS = ManifestDifference("model", "eps", "1e-05", "1e-06", "eps 1e-05, golden 1e-06", 0.86)
+AFFINE = ManifestDifference("model", "affine", "True", "False", "affine True, golden False", 0.86)
 COMMAND = ManifestDifference("script", "command line", "a", "b", "command line: a, golden b", 0.2)
-ALL = [RATE, SHAPE, SEED, EPS, WEIGHTS, COMMAND]
+ALL = [RATE, SHAPE, SEED, EPS, AFFINE, WEIGHTS, COMMAND]
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,9 @@ ALL = [RATE, SHAPE, SEED, EPS, WEIGHTS, COMMAND]
         (Effect("defined", is_update=True), [RATE]),
         (Effect("defined", arguments=(ArgumentDifference("kwargs.eps", "1e-05", "1e-06"),)), [EPS]),
         (Effect("defined", arguments=(ArgumentDifference("kwargs.eps", "1e-05", "1e-12"),)), []),
+        (Effect("defined", arguments=(ArgumentDifference("input.4", "1e-05", "1e-06"),)), [EPS]),
+        (Effect("defined", arguments=(ArgumentDifference("kwargs.training", "True", "False"),)), []),
+        (Effect("defined", arguments=(ArgumentDifference("kwargs.affine", "True", "False"),)), [AFFINE]),
         (Effect("born", is_update=True), []),
         (Effect("rewired"), []),
     ],
@@ -36,6 +40,12 @@ def test_a_setting_explains_what_it_makes_and_no_more(effect: Effect, reasons: l
 
 def test_another_model_explains_everything() -> None:
     assert explanations([SHAPE], [Effect("rewired")]) == [SHAPE]
+
+
+def test_other_classes_and_names_are_those_of_a_port() -> None:
+    classes = ManifestDifference("model", "model", "Llama", "LlamaPort", "model Llama, golden LlamaPort", 0.92)
+    names = ManifestDifference("model", "parameters", "4", "4", "2 parameters are not in the golden model", 0.91)
+    assert explanations([classes, names], [Effect("defined"), Effect("only_one_side")]) == []
 
 
 def test_what_explains_the_first_difference_comes_first() -> None:
