@@ -323,6 +323,7 @@ class RowCounts:
         explained: how many failures rounding explains.
         files: the first part of node ids, by path of the dump.
         standards, devices: what rows that passed were judged by, random ones left out, and what was tested.
+        operands: narrower formats to which the device may round operands, as the run allowed it.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -332,6 +333,7 @@ class RowCounts:
     files: dict[str, str] = field(default_factory=dict)
     standards: set[str] = field(default_factory=set)
     devices: set[str] = field(default_factory=set)
+    operands: set[str] = field(default_factory=set)
 
     def count(self, row: VerdictRow) -> None:
         """Count one row."""
@@ -343,6 +345,7 @@ class RowCounts:
             self.reasons[row.message] += 1
         elif row.status == "pass":
             self.devices.add(row.device)
+            self.operands.update(str(value) for name, value in row.properties if name == "operands")
             if not row.bench.startswith(LAW):
                 self.standards.update(output.standard for output in row.outputs)
         self.explained += row.outcome == "failed" and row.rounding == EXPLAINED

@@ -26,10 +26,10 @@ _ALIKE = 0.1
 _EXPECTED = {EXPECTED, "baseline"}
 #: Options of a run that a command which repeats a part of it leaves out: files that it writes, and how it runs.
 _NOT_REPEATED = re.compile(
-    r"-(q+|v+|n\d*|x|rN|k|p|pno:.*|-capture=no)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
+    r"-(q+|v+|n\d*|x|rN|k|pno:.*|-capture=no)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
     r"|--msprobe-(diagnosis|jsonl|page|out|resume|shard|table)\b"
 )
-_TAKES_VALUE = ("-k", "-n", "-p", "--junitxml", "--junit-xml", "--html", "--maxfail", "--durations", "--numprocesses")
+_TAKES_VALUE = ("-k", "-n", "--junitxml", "--junit-xml", "--html", "--maxfail", "--durations", "--numprocesses")
 #: Names of figures that are relative sizes of an error.
 _SIZES = ("distance", "max_rel")
 _COUNTED = ("passed", "failed", "skipped", "xfailed", "xpassed")
@@ -76,9 +76,12 @@ class RunFacts:
         kept: list[str] = []
         is_value = False
         replaced = {argument.partition("=")[0] for argument in more if argument.startswith("--")}
-        for argument in self.arguments:
+        following = (*self.arguments[1:], "")
+        for argument, after in zip(self.arguments, following):
             if is_value:
                 is_value = False
+            elif argument == "-p" and after.startswith("no:"):
+                is_value = True
             elif _NOT_REPEATED.match(argument):
                 is_value = argument in _TAKES_VALUE
             elif argument.partition("=")[0] not in replaced:

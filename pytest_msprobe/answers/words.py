@@ -49,7 +49,8 @@ def headline(answer: Answer) -> str:
         return _fitted("Nothing judged: ", [text_of(first) if first.kind == "refused" else _why(first)])
     measure = answer.measure
     if not answer.open:
-        return _fitted("Right: ", [_RIGHT.get(measure.kind, _passed)(measure)])
+        allowed = f"with {' and '.join(measure.operands)}, as the run allowed it" if measure.operands else ""
+        return _fitted("Right: ", [_RIGHT.get(measure.kind, _passed)(measure), allowed])
     gap = answer.open[0]
     judged = f"{measure.judged} of {measure.total}" if measure.judged < measure.total else f"{measure.judged}"
     return _fitted(f"Right as far as judged: {judged} {_of(measure, measure.total)}; ", [text_of(gap)])

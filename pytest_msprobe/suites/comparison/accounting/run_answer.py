@@ -14,7 +14,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from msprobe_collector.dump_format import is_optimizer_record
 from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.records import GRADIENTS
 from pytest_msprobe.answers import (
     CONFIDENCES,
     Answer,
@@ -107,6 +109,7 @@ def run_answer(
     )
     shown = [(pair, fault) for pair in pairs for fault in (*pair.diagnosis.faults, *pair.diagnosis.unknown)]
     rows.following |= {node_id for pair, fault in shown for node_id in _shown_by(rows, pair, fault)}
+    rows.following |= {node_id for pair, reasons in by_setup for node_id in _around(rows, pair, reasons)}
     return structs.replace(
         answer,
         basis=basis,
@@ -237,6 +240,7 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
         ),
         figures=figures | ({"names": len(parameters)} if parameters else {}),
         arguments=fault.arguments,
+        pattern=fault.pattern if fault.kind == "born" else "",
         count=len(records) if len({id(other) for other, _ in group}) == 1 else len(group),
         detail=detail,
     )
@@ -265,6 +269,22 @@ def _shown_by(rows: RunRows, pair: Pair, fault: Fault) -> Iterator[str]:
     for step in fault.reached:
         golden = "golden." if step.account.place < 0 else ""
         yield _node_id(rows, pair.dump, f"{golden}{step.operation.call}.{step.operation.phase}")
+
+
+def _around(rows: RunRows, pair: Pair, reasons: Explained) -> Iterator[str]:
+    """Node ids of items that cannot be right where a fault was found: layers around its call, sums over its uses.
+
+    Of two models or steps nothing can be right.
+    """
+    causes = [*pair.diagnosis.faults, *pair.diagnosis.unknown]
+    is_all = bool(reasons.is_first and is_of_another_model(reasons.differences[0]))
+    has_calls = any(not fault.step.operation.is_cell for fault in causes)
+    for step in pair.diagnosis.steps if causes else ():
+        operation = step.operation
+        is_sum = operation.is_cell or operation.phase == GRADIENTS or is_optimizer_record(step.record)
+        if is_all or (has_calls and is_sum):
+            golden = "golden." if step.account.place < 0 else ""
+            yield _node_id(rows, pair.dump, f"{golden}{operation.call}.{operation.phase}")
 
 
 def _node_id(rows: RunRows, dump: str, item: str) -> str:
