@@ -11,7 +11,7 @@ import json
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -431,13 +431,15 @@ class ComparisonSummary(RowSummary):
             for item, sentence in answer.sentences.items()
         }
 
-    def answer(self, rows: RunRows, setup: Sequence[ManifestDifference] = ()) -> RunAnswer:
+    def answer(
+        self, rows: RunRows, setup: Sequence[ManifestDifference] = (), accept: Collection[str] = ()
+    ) -> RunAnswer:
         """What is at fault, or differs first, in all dumps together; asked after `diagnose`."""
         known = {dump: found.diagnosis for dump, found in self._found.items() if found.diagnosis is not None}
         if known:
             from pytest_msprobe.suites.comparison.accounting.run_answer import run_answer
 
-            return run_answer(rows, known, setup)
+            return run_answer(rows, known, setup, accept)
         return self._by_distances(rows)
 
     def _by_distances(self, rows: RunRows) -> RunAnswer:
@@ -634,7 +636,7 @@ class ComparisonReport(SuiteReport):
 
     def answer(self, rows: RunRows) -> RunAnswer:
         """What is at fault in all pairs together."""
-        answer = self._summary.answer(rows, self._suite.setup_differences)
+        answer = self._summary.answer(rows, self._suite.setup_differences, self._suite.settings.accept)
         return structs.replace(answer, setup=tuple(self._suite.setup))
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:

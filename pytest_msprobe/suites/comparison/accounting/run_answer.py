@@ -6,7 +6,7 @@ Faults of one cause in several layers, calls or ranks are one; a later step come
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,17 @@ class Pair:
 
 
 def run_answer(
-    rows: RunRows, diagnoses: Mapping[str, RunDiagnosis], setup: Sequence[ManifestDifference] = ()
+    rows: RunRows,
+    diagnoses: Mapping[str, RunDiagnosis],
+    setup: Sequence[ManifestDifference] = (),
+    accept: Collection[str] = (),
 ) -> Answer:
     """The answer of a run from the diagnoses of its pairs, by the paths of their targets; `setup` is what differs in
     their manifests, most likely explanation first.
     """
     pairs = [_without_expected(rows, Pair(dump, diagnosis)) for dump, diagnosis in diagnoses.items()]
+    if "bits" in accept:
+        pairs = [_without_bits(pair) for pair in pairs]
     basis = basis_of(step for pair in pairs for step in pair.diagnosis.steps)
     if basis == "none" or not rows.judged:
         gaps = [Gap(kind="no tensors compared", reason="no tensor was compared"), *rows.gaps()]
@@ -95,7 +100,8 @@ def run_answer(
     if rows.unreadable or any(_has_unreadable(pair) for pair in pairs):
         # Where values cannot be read it is not known what made others.
         findings = [one if one.kind in _COMPUTED else structs.replace(one, confidence="possible") for one in findings]
-    if not findings and any(pair.diagnosis.outcome == "unaccounted" for pair in pairs):
+    is_open = "unaccounted" not in accept and any(pair.diagnosis.outcome == "unaccounted" for pair in pairs)
+    if not findings and is_open:
         findings = [*_open_records(rows, pairs)]
     # What fails for another reason than its numbers, such as a dtype, is no rounding.
     findings = findings or _failed(rows)
@@ -143,6 +149,17 @@ def _without_expected(rows: RunRows, pair: Pair) -> Pair:
     if len(faults) == len(pair.diagnosis.faults) and len(unexplained) == len(pair.diagnosis.unexplained):
         return pair
     return Pair(pair.dump, replace(pair.diagnosis, faults=faults, unexplained=unexplained))
+
+
+def _without_bits(pair: Pair) -> Pair:
+    """`pair` without the faults of values that are within their limits, and differ in their bits alone."""
+    diagnosis = pair.diagnosis
+    faults = tuple(
+        fault
+        for fault in diagnosis.faults
+        if (fault.kind != "first" and fault.kind != "unknown") or any(key.is_beyond for key in fault.step.account.keys)
+    )
+    return pair if len(faults) == len(diagnosis.faults) else Pair(pair.dump, replace(diagnosis, faults=faults))
 
 
 def _has_unreadable(pair: Pair) -> bool:
