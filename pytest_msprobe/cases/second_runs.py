@@ -185,9 +185,7 @@ class ExtraRuns:
             partial(self._deviations, position, reference),
             partial(self._restricted, position, reference, accumulated),
             partial(self._partial_sums, position),
-            # What returns fewer elements than it gets, such as the largest of all, is not elementwise in this call.
-            has_kinks=is_elementwise
-            and any(reference.size <= array.size for array in self._incoming if array is not None),
+            has_kinks=bool(self._incoming) and is_elementwise and not self._selects(reference.size),
             sums_of_magnitudes=lambda: self._fitting(self._magnitudes, position, reference),
         )
 
@@ -389,6 +387,11 @@ class ExtraRuns:
         found = facts("composite").of(self._call.api, self._call.framework)
         is_known = found is not None and (bool(self._incoming) or found.text == "both")
         return self._is_composite or is_known
+
+    def _selects(self, size: int) -> bool:
+        """Whether the call selects elements, as the largest of all, and gradients of `size` are of all of them."""
+        largest = max((array.size for array in self._incoming if array is not None), default=0)
+        return size > largest and facts("index_outputs").of(self._call.api, self._call.framework) is not None
 
     def _is_known_as(self, topic: Literal["elementary", "elementwise", "multilinear"]) -> bool:
         return facts(topic).of(self._call.api, self._call.framework) is not None
