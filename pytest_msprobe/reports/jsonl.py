@@ -75,7 +75,7 @@ class JsonLines:
         for key, line in last.items():
             name, row = _decoded(line, str(self.path))
             if (change := changes.get(row.node_id)) is not None:
-                row = replace(row, outcome=change.after, message=change.text)
+                row = replace(row, status="error", outcome=change.after, message=change.text)
             self.write(name, row.with_property("level", levels[key]) if key in levels else row)
 
     def attach(

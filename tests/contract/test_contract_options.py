@@ -75,6 +75,7 @@ EVERYWHERE = (
     "--msprobe-html-passes=omit",
     "--msprobe-shard=1/1",
     "--msprobe-allow-empty",
+    "--msprobe-strict",
 )
 #: What an option needs beside it to have an effect, where a sample does not give it.
 NEEDS = {

@@ -145,7 +145,7 @@ def test_answer(situation: Situation, answer: Callable[[Situation], Answered]) -
 def test_the_main_job_takes_few_lines(runner: Runner, tmp_path: Path) -> None:
     repository = COMMITTED.parent.parent
     command = ("-m", "pytest", "--msprobe-dump=tests/dumps/gpt_tiny_tensor", f"--msprobe-out={tmp_path}")
-    # In a process of its own: a warning is an error in this repository, and the server has imported what pytest rewrites.
+    # A warning is an error in this repository, and the server has imported what pytest would rewrite.
     arguments = [sys.executable, *command, "-p", "no:cacheprovider"]
     run = subprocess.run(arguments, cwd=repository, capture_output=True, text=True, check=False)
     assert run.returncode == 0

@@ -637,6 +637,8 @@ class ComparisonReport(SuiteReport):
     def answer(self, rows: RunRows) -> RunAnswer:
         """What is at fault in all pairs together."""
         answer = self._summary.answer(rows, self._suite.setup_differences, self._suite.settings.accept)
+        if self._suite.settings.inherited == "fail":
+            rows.following.clear()
         return structs.replace(answer, setup=tuple(self._suite.setup))
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:

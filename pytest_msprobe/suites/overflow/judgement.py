@@ -75,6 +75,8 @@ def judge_record(session: OverflowSession, path: Path, operation: Operation) -> 
     if found.level == "origin" or (found.level == "discarded" and found.conduct in MAKERS):
         finding, bench = _judge_origin(session, path, found, finding)
         finding = replace(finding, is_first_origin=finding.level == "origin" and survey.first is found)
+    if finding.status == "pass" and _is_first_of_step(session, path, finding.record):
+        finding = replace(finding, status="error")
     status = finding.status
     place = (("called_from", finding.stack),) if finding.stack and status == "error" else ()
     source = (("propagated_from", found.source),) if found.source else ()
@@ -91,6 +93,12 @@ def judge_record(session: OverflowSession, path: Path, operation: Operation) -> 
         attachment={"finding": finding.to_wire()},
         properties=(("level", finding.level), *verdict, *source, *place, *moot, *unreadable),
     )
+
+
+def _is_first_of_step(session: OverflowSession, path: Path, record: str) -> bool:
+    """Whether NaN or Inf begin there in the whole step: its item fails, also where they are right by themselves."""
+    anomalies = session.anomalies_of_step(step_folder(path)).anomalies
+    return bool(anomalies) and (anomalies[0].dump, anomalies[0].record) == (str(path), record)
 
 
 def _finding(session: OverflowSession, path: Path, found: SurveyedRecord) -> OverflowRecord:
@@ -216,8 +224,8 @@ def judge_step(session: OverflowSession, path: Path) -> Verdict:
     attachment = {"step": finding.to_wire()}
     if finding.anomalies:
         # The item of the record where NaN or Inf begin fails, and no other.
-        text = "\n".join([finding.headline, *finding.details()])
-        return Verdict("skip", text, device=RECORDED, attachment=attachment, properties=((MOOT, "first anomaly"),))
+        moot = ((MOOT, "first anomaly"),)
+        return Verdict("skip", finding.headline, device=RECORDED, attachment=attachment, properties=moot)
     if finding.unjudged:
         moot = ((MOOT, "step"),)
         return Verdict("skip", finding.headline, device=RECORDED, attachment=attachment, properties=moot)
