@@ -29,6 +29,8 @@ LAW = "law: "
 EXPECTED = "expected"
 #: Property of a skipped row that leaves nothing open, with why: there is nothing that it could judge.
 MOOT = "nothing to judge"
+#: Property of a skipped row whose call draws random numbers inside.
+RANDOM = "random"
 #: Property of a row that failed since its record cannot be read, with the file.
 UNREADABLE = "unreadable"
 #: Figures that say how bad an output is: error over tolerance, then what suites without tolerances have.

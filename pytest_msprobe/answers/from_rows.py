@@ -14,7 +14,7 @@ from typing import Any
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers.answer import About, Answer, Measure, Outcome
 from pytest_msprobe.answers.finding import Confidence, Finding, Gap, NextStep, Place
-from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, MOOT, UNREADABLE, OutputRow, RowCounts, VerdictRow
+from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, MOOT, RANDOM, UNREADABLE, OutputRow, RowCounts, VerdictRow
 
 #: So many calls of one cause are told apart; more are counted.
 _MOST_CALLS = 10_000
@@ -294,7 +294,13 @@ class RunRows:
         """What the rows say was not judged, the most frequent reason first."""
         noun = self.facts.item_noun
         found = [
-            Gap(kind="skipped", what=_name(entry.first), count=entry.count, noun=noun, reason=reason)
+            Gap(
+                kind="random" if _has(entry.first, RANDOM) else "skipped",
+                what=_name(entry.first),
+                count=entry.count,
+                noun=noun,
+                reason=reason,
+            )
             for reason, entry in sorted(self._skipped.items(), key=lambda entry: (-entry[1].count, entry[0]))
         ]
         if expected := len(self._expected):

@@ -49,11 +49,12 @@ def headline(answer: Answer) -> str:
         return _fitted("Nothing judged: ", [text_of(first) if first.kind == "refused" else _why(first)])
     measure = answer.measure
     if not answer.open:
-        allowed = f"with {' and '.join(measure.operands)}, as the run allowed it" if measure.operands else ""
+        allowed = f"with {' and '.join(measure.operands)} as the run allows" if measure.operands else ""
         return _fitted("Right: ", [_RIGHT.get(measure.kind, _passed)(measure), allowed])
     gap = answer.open[0]
     judged = f"{measure.judged} of {measure.total}" if measure.judged < measure.total else f"{measure.judged}"
-    return _fitted(f"Right as far as judged: {judged} {_of(measure, measure.total)}; ", [text_of(gap)])
+    what = f"{gap.reason} ({gap.count})" if gap.kind in ("skipped", "random") else text_of(gap)
+    return _fitted(f"Right as far as judged: {judged} {_of(measure, measure.total)}; ", [what])
 
 
 def _wrong(answer: Answer) -> str:
@@ -394,6 +395,7 @@ _WHY: Mapping[str, str] = {
     "known": "the baseline knows it",
     "unfinished": "the run ended before them",
     "unmade": "it is not known what made them",
+    "random": "{reason}; collect with seed_all(rm_dropout=True), or with a probability of 0, to judge it",
     "not in this run": "they were not part of this run",
     "not read": "{reason}",
     "no tensors": "what the training computed is not in the dump: tested was {reason}",

@@ -239,7 +239,7 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
     except MemoryError:
         raise NotJudged("skip", "there is not enough memory for its inputs") from None
     if reason := random_inside(api, dump.framework, positional, keywords, attributes):
-        raise NotJudged("skip", reason)
+        raise NotJudged("skip", reason, is_random=True)
     call = Call(api, dump.framework, positional, keywords, attributes=attributes)
     if dump.holds_parts:
         if reason := reason_not_local(forward, call):

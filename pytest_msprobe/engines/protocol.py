@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, Ty
 
 from msprobe_collector.dump_format import ApiName, Dtype, dtype_of_array, find_dtype
 from pytest_msprobe.apis.operators import refused_argument
-from pytest_msprobe.verdicts import UNREADABLE
+from pytest_msprobe.verdicts import RANDOM, UNREADABLE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,14 +58,14 @@ class NotJudged(Exception):
     Attributes:
         status: of the verdict.
         message: the reason, in one line.
-        properties: of the verdict: that the dump cannot be read there.
+        properties: of the verdict: that the dump cannot be read there, or that the call draws inside.
     """
 
-    def __init__(self, status: Ending, message: str, *, is_unreadable: bool = False) -> None:
+    def __init__(self, status: Ending, message: str, *, is_unreadable: bool = False, is_random: bool = False) -> None:
         super().__init__(message)
         self.status: Ending = status
         self.message = message
-        self.properties = ((UNREADABLE, "dump"),) if is_unreadable else ()
+        self.properties = ((UNREADABLE, "dump"),) if is_unreadable else ((RANDOM, "call"),) if is_random else ()
 
 
 def output_label(path: tuple[int | str, ...]) -> str:

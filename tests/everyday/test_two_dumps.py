@@ -139,7 +139,7 @@ def mask_written_otherwise(number: str, target: str, golden: str, call: str) -> 
         Training("called_otherwise", ("linear", "with")),
         outcome=WRONG,
         first_line=("linear",),
-        text=("bias", "called_otherwise.py"),
+        text=("input.2", "called_otherwise.py"),
         failing=("Functional.linear.1.forward",),
     ),
     Situation(

@@ -38,7 +38,7 @@ def test_a_run_that_tests_no_device_says_so_and_is_not_green(pytester: pytest.Py
     result = run(pytester)
     result.assert_outcomes(skipped=5)
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines(["msprobe: no device was tested in 1 of 1 dumps: they hold statistics only*"])
+    result.stdout.fnmatch_lines(["msprobe: no device was tested in 1 of 1 dumps: *they hold statistics only*"])
     assert run(pytester, "--msprobe-allow-empty").ret == pytest.ExitCode.OK
     assert run(pytester, "--msprobe-device=torch:cpu").ret == pytest.ExitCode.OK
 

@@ -69,7 +69,7 @@ _MEASURED_WITH = 1e-4
 
 #: Why a run of PyTorch statistics on a machine without a device says nothing, and what does.
 NO_DEVICE = (
-    "they hold statistics only, so that PyTorch on CPU is compared with itself; choose a device with "
+    "PyTorch on CPU is compared with itself, since they hold statistics only; choose a device with "
     "--msprobe-device, or collect with task tensor to judge the recorded values"
 )
 

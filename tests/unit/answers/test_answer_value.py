@@ -141,7 +141,7 @@ def test_what_was_not_judged_stands_in_the_first_line() -> None:
     measure = Measure(kind="limits", judged=384, total=388)
     gap = Gap(kind="skipped", what="Functional.dropout.0 forward", count=4, reason="it is random")
     line = headline(Answer(suite="x", outcome="right", measure=measure, open=(gap,)))
-    assert line == "Right as far as judged: 384 of 388 records; Functional.dropout.0 forward (4): it is random"
+    assert line == "Right as far as judged: 384 of 388 records; it is random (4)"
 
 
 def test_numbers() -> None:

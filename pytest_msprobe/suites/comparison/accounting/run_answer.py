@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from msprobe_collector.dump_format import is_optimizer_record
+from msprobe_collector.dump_format import DIRECTIONS, is_optimizer_record
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import GRADIENTS
 from pytest_msprobe.answers import (
@@ -33,7 +33,7 @@ from pytest_msprobe.answers.from_rows import place_of_calls
 from pytest_msprobe.answers.words import readable
 from pytest_msprobe.manifests.explanation import is_of_another_model
 from pytest_msprobe.manifests.value import ManifestDifference
-from pytest_msprobe.suites.comparison.accounting.account import Basis
+from pytest_msprobe.suites.comparison.accounting.account import Basis, Step
 from pytest_msprobe.suites.comparison.accounting.answer import (
     cause_of,
     items_of,
@@ -284,8 +284,14 @@ def _shown_by(rows: RunRows, pair: Pair, fault: Fault) -> Iterator[str]:
     for item in items_of(fault):
         yield _node_id(rows, pair.dump, item)
     for step in fault.reached:
-        golden = "golden." if step.account.place < 0 else ""
-        yield _node_id(rows, pair.dump, f"{golden}{step.operation.call}.{step.operation.phase}")
+        yield _item_of(rows, pair, step)
+
+
+def _item_of(rows: RunRows, pair: Pair, step: Step) -> str:
+    """Node id of the item of a record."""
+    golden = "golden." if step.account.place < 0 else ""
+    part = step.operation.phase if step.operation.phase in DIRECTIONS else "record"
+    return _node_id(rows, pair.dump, f"{golden}{step.operation.call}.{part}")
 
 
 def _around(rows: RunRows, pair: Pair, reasons: Explained) -> Iterator[str]:
@@ -300,8 +306,7 @@ def _around(rows: RunRows, pair: Pair, reasons: Explained) -> Iterator[str]:
         operation = step.operation
         is_sum = operation.is_cell or operation.phase == GRADIENTS or is_optimizer_record(step.record)
         if is_all or (has_calls and is_sum):
-            golden = "golden." if step.account.place < 0 else ""
-            yield _node_id(rows, pair.dump, f"{golden}{operation.call}.{operation.phase}")
+            yield _item_of(rows, pair, step)
 
 
 def _node_id(rows: RunRows, dump: str, item: str) -> str:

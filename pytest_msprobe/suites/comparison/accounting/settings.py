@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msprobe_collector.dump_format.dump import Slot
 from pytest_msprobe.apis.topics import fact_of
-from pytest_msprobe.manifests.explanation import Effect, explains, explanations
+from pytest_msprobe.manifests.explanation import Effect, explains, explanations, is_of_another_model
 from pytest_msprobe.manifests.value import ManifestDifference
 from pytest_msprobe.suites.comparison.accounting.account import Step
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
@@ -28,12 +28,20 @@ class Explained(NamedTuple):
     is_first: bool
 
 
+#: Sections that say which values differ before any operation.
+_SAME = ("initial state", "batch")
+
+
 def explained(differences: Sequence[ManifestDifference], diagnosis: RunDiagnosis) -> Explained:
     """Which faults of a pair of dumps, or without faults which values of unknown origin, the `differences` explain."""
     faults = sorted(diagnosis.faults or diagnosis.unknown, key=lambda fault: _place(fault.step))
     known = [*differences, *_other_shapes(faults)]
     effects = {id(fault): _effect(fault, diagnosis) for fault in faults}
-    reasons = explanations(known, list(effects.values()))
+    # That leaves or the states of generators differ is no reason, but the same difference.
+    found = explanations(known, list(effects.values()))
+    same = [one for one in found if one.what == "state" or (one.section in _SAME and not is_of_another_model(one))]
+    reasons = [one for one in found if one not in same]
+    reasons += same if reasons else []
     of_setup = [fault for fault in faults if any(explains(one, effects[id(fault)]) for one in reasons)]
     return Explained(reasons, of_setup, bool(of_setup) and of_setup[0] is faults[0])
 
