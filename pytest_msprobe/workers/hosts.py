@@ -227,10 +227,10 @@ def distinct_devices(places: Sequence[WorkerPlace]) -> tuple[str, ...]:
 def _places_on(host: str, workers: int, *, target: str, wanted: Sequence[str], per_device: int) -> list[WorkerPlace]:
     devices = (tuple(wanted) or _numbered(target, workers)) if host else choose_devices(target, wanted, workers)
     if devices and workers > len(devices) * per_device:
-        asked = f"{workers} workers on {host}" if host else f"-n {workers}"
+        asked = f"{workers} workers on {host}" if host else f"-n {workers}: {workers} workers"
         most = f"{len(devices) * per_device} there" if host else f"-n {len(devices) * per_device}"
         raise pytest.UsageError(
-            f"{asked}: {len(devices)} device{'s' if len(devices) > 1 else ''} ({', '.join(devices)}) with "
+            f"{asked}, {len(devices)} device{'s' if len(devices) > 1 else ''} ({', '.join(devices)}) with "
             f"{per_device} worker{'s' if per_device > 1 else ''} each; use at most {most}, or "
             f"let K workers share a device with --msprobe-workers-per-device=K"
         )

@@ -274,7 +274,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "more workers than devices": (
         None,
         ["--msprobe-device-ids=4"],
-        "2 workers on hosta: 1 device (4) with 1 worker each; use at most 1 there, or",
+        "2 workers on hosta, 1 device (4) with 1 worker each; use at most 1 there, or",
     ),
     "one machine under two names": (
         None,

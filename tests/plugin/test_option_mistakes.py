@@ -38,7 +38,7 @@ MISTAKES = {
     "--msprobe-golden=dump.json --msprobe-accounting=off --msprobe-bench=torch": "--msprobe-bench: has no effect with",
     "--msprobe-device=torch:cpu --msprobe-device-ids=0,1 -n 2": "what is tested is the CPU, and there is one",
     "-n 5000": "-n 5000: this machine has ",
-    f"{ASCEND} -n 3": "-n 3: 2 devices (0, 1) with 1 worker each; use at most -n 2",
+    f"{ASCEND} -n 3": "-n 3: 3 workers, 2 devices (0, 1) with 1 worker each; use at most -n 2",
     f"{ASCEND}:1 -n 1": "give each worker its own with --msprobe-device-ids=1",
 }
 

@@ -22,7 +22,7 @@ def test_devices_of_cuda_are_counted_by_their_files(monkeypatch: pytest.MonkeyPa
     for name in ("nvidia5", "nvidiactl"):
         (tmp_path / name).touch()
     assert visible_devices("cuda", "CUDA_VISIBLE_DEVICES", {}) == ("0",)
-    with pytest.raises(pytest.UsageError, match=r"-n 3: 1 device .0. with 1 worker each; use at most -n 1"):
+    with pytest.raises(pytest.UsageError, match=r"-n 3: 3 workers, 1 device .0. with 1 worker each; use at most -n 1"):
         place_workers([""] * 3, target="cuda", wanted=(), per_device=1)
 
 
@@ -71,7 +71,7 @@ def test_each_host_deals_out_its_own_devices_and_cores(monkeypatch: pytest.Monke
     # What another host has is divided there.
     assert [place.environment.get("OMP_NUM_THREADS") for place in places] == [None, "2", None, None, "2", "2", None]
     with pytest.raises(
-        pytest.UsageError, match=r"3 workers on a: 2 devices \(4, 5\) with 1 worker each; use at most 2 th"
+        pytest.UsageError, match=r"3 workers on a, 2 devices \(4, 5\) with 1 worker each; use at most 2 th"
     ):
         place_workers(["a"] * 3, target="cpu", wanted=("4", "5"), per_device=1)
 
