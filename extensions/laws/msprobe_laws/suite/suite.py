@@ -27,6 +27,7 @@ from msprobe_laws.suite.recorded import (
 )
 from msprobe_laws.suite.report import LawsReport, LawsSummary, law_of
 from msprobe_laws.suite.steps import OptimizerSteps
+from msprobe_laws.suite.vanishing import Vanishing
 from msprobe_laws.training import GRADIENTS_ARRIVE
 from pytest_msprobe.suites.contract import (
     Context,
@@ -227,7 +228,9 @@ class LawsSuite(Suite):
         if steps[0] != (record.file, record.payload):
             return _verdict(Unchecked("the first step of the optimizer is judged for all", is_moot=True), 0, "", "")
         found = [zero_gradients_of(self.dump(path), name) for path, name in steps]
-        return _verdict(arrive(found), max(map(len, found)), "parameters", "")
+        # Where a parameter is trained later, nothing is asked of the first step.
+        ends = Vanishing(self.dump(steps[-1][0])).unexplained
+        return _verdict(arrive(found, ends), max(map(len, found)), "parameters", "")
 
     def _judge_across(self, record: Record, update: Update, before: Update | None, *, is_fresh: bool) -> Result:
         """What a law from one step to the next says; of the first step nothing is left open that a later one shows."""

@@ -28,7 +28,7 @@ ZERO, OTHER = {"gate": True, "head": False}, {"gate": False, "head": False}
 def test_a_gradient_of_zeros_in_each_step_is_named(
     steps: Sequence[Mapping[str, bool]], names: tuple[str, ...], when: str
 ) -> None:
-    result = arrive(steps)
+    result = arrive(steps, lambda name: None)
     assert isinstance(result, Unchecked) == bool(names)
     if isinstance(result, Unchecked):
         assert (result.parameters, result.is_moot) == (names, False)
@@ -37,6 +37,15 @@ def test_a_gradient_of_zeros_in_each_step_is_named(
 
 @pytest.mark.parametrize("steps", [[], [{}], [{"gate": True, "head": True}] * 2])
 def test_where_no_gradient_is_known_but_zeros_nothing_is_open(steps: Sequence[Mapping[str, bool]]) -> None:
-    result = arrive(steps)
+    result = arrive(steps, lambda name: None)
     assert isinstance(result, Unchecked)
     assert result.is_moot
+
+
+@pytest.mark.parametrize(("ends", "names"), [((), ()), (("Tensor.softmax.0",), ("gate",))])
+def test_a_zero_that_explains_the_gradient_leaves_nothing_open(ends: Sequence[str], names: tuple[str, ...]) -> None:
+    result = arrive([ZERO], lambda name: ends)
+    assert isinstance(result, Unchecked) == bool(names)
+    if isinstance(result, Unchecked):
+        assert result.parameters == names
+        assert "; Tensor.softmax.0 gets another one" in result.reason
