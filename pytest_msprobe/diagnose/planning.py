@@ -35,7 +35,6 @@ class Step:
         seconds: about how long it takes.
         is_main: whether its answer counts when nothing is wrong; that of the others counts only where something is.
         in_process: whether it may share this process: nothing of it runs on a device.
-        compares_steps: as `SuiteEntry` has it.
         computes: whether a framework may run, which writes where Python does not see it.
         if_clean: whether it is only made when the steps before it have found nothing wrong.
         beside_overflow: whether it is made where NaN or Inf were found as well: a call may lose what it is given.
@@ -49,7 +48,6 @@ class Step:
     in_process: bool = True
     if_clean: bool = False
     beside_overflow: bool = False
-    compares_steps: bool = False
     computes: bool = True
 
 
@@ -116,8 +114,7 @@ def _others(target: Holding) -> Iterator[Step]:
         named = [target.path] if judges_dump or not target.is_dump else []
         named += files[:_MOST_FILES] if target.is_dump else []
         arguments = (*(f"--msprobe-dump={path}" for path in named), f"--msprobe-suite={entry.name}")
-        step = _step(entry.name, arguments, entry.question, target, is_main=not target.is_dump)
-        yield replace(step, compares_steps=entry.compares_steps)
+        yield _step(entry.name, arguments, entry.question, target, is_main=not target.is_dump)
 
 
 def _step(

@@ -168,9 +168,10 @@ def _rank(ran: Ran) -> tuple[int, bool, bool]:
 def summed_up(ran: Sequence[Ran], *, setup: Sequence[str], has_following_steps: bool = False) -> Answer:
     """The answer of all runs as one; `has_following_steps`: whether a step in the dump follows on another."""
     best = chosen(ran)
+    beside = [each.answer for each in ran if each is not best and each.answer.outcome != "wrong"]
     # What holds from step to step cannot be judged, and need not be named, where no step follows on another.
-    beside = [each for each in ran if each is not best and (has_following_steps or not each.step.compares_steps)]
-    gaps = [gap for each in beside if each.answer.outcome != "wrong" for gap in each.answer.open[:1]]
+    unnamed = () if has_following_steps else ("not checked",)
+    gaps = [gap for other in beside for gap in [gap for gap in other.open if gap.kind not in unnamed][:1]]
     answer = _with_others(best, ran)
     steps = [TakenStep(("pytest", *each.step.arguments), each.answer.outcome, each.answer.headline) for each in ran]
     return structs.replace(

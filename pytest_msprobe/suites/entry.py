@@ -25,8 +25,6 @@ class SuiteEntry:
         files: names of files beside dump.json that it judges, also where there is no dump.json.
         judges: whether it judges a record of this name. Where there is one, or one of `files`, `diagnose` asks the
             suite as well; None where a dump alone is no reason to.
-        compares_steps: whether it holds a step of the training to the one before. What it leaves open where no two
-            steps follow one another does not keep `diagnose` from saying that nothing is wrong.
     """
 
     name: str
@@ -35,7 +33,6 @@ class SuiteEntry:
     place: str
     files: tuple[str, ...] = ()
     judges: Callable[[str], bool] | None = None
-    compares_steps: bool = False
 
     def load(self) -> type[Suite]:
         """The class of the suite.

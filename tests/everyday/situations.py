@@ -84,7 +84,6 @@ OPEN = {
     "case 06 linear",
     "case 07",
     "case 08",
-    "case 09",
     "case 10 softmax",
     "case 10 amax",
     "case 11",

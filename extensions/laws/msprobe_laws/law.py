@@ -34,10 +34,12 @@ class Unchecked:
     Attributes:
         reason: one line.
         is_moot: whether there is nothing that it could hold for, so that nothing is left open.
+        parameters: that it could not be checked for; empty for all.
     """
 
     reason: str
     is_moot: bool = False
+    parameters: tuple[str, ...] = ()
 
 
 Checked = list[Finding] | Unchecked

@@ -186,19 +186,28 @@ class Findings(RowSummary):
             yield f"{counted(unjudged, 'gradients', 'fail')}, which could not be read or compared"
 
     def answer(self, rows: RunRows) -> Answer:
-        """The first problem step, the gradient nearest to the loss first; of two equal runs that they are equal."""
-        if not self.problems:
+        """The first problem step, the gradient nearest to the loss first; of two equal runs that they are equal.
+
+        What breaks a rule in later steps follows from it.
+        """
+        problems = [problem for problem in self.problems if not rows.is_expected(self._id_of(problem))]
+        if not problems:
             agreed = [one for steps in self.agreements.values() for each in steps.values() for one in each.values()]
             is_equal = bool(agreed) and all(one.agreeing == one.size for one in agreed)
             return rows.made(rows.findings(by_order=True), measure=rows.measure("signs" if is_equal else "rules"))
-        step, rank = min((problem.step, problem.rank) for problem in self.problems)
-        first = [problem for problem in self.problems if (problem.step, problem.rank) == (step, rank)]
+        step, rank = min((problem.step, problem.rank) for problem in problems)
+        first = [problem for problem in problems if (problem.step, problem.rank) == (step, rank)]
+        later = [problem for problem in problems if problem.step > step]
+        rows.following |= set(map(self._id_of, later))
         nearest = max(first, key=lambda problem: problem.order)
         others = [problem for problem in first if problem is not nearest]
         findings = [self._finding([nearest]), *([self._finding(others)] if others else [])]
         where = f"step {step} of rank {rank}"
         answer = rows.made(findings, next_steps=[NextStep("gradients", subject=where)])
-        return structs.replace(answer, reach=Reach(len(self.problems) - len(first)))
+        return structs.replace(answer, reach=Reach(len(later)))
+
+    def _id_of(self, problem: GradientResult) -> str:
+        return self._ids[problem.rank, problem.step, problem.parameter]
 
     def _finding(self, problems: list[GradientResult]) -> Finding:
         worst = min(problems, key=lambda one: one.agreement.similarity if one.agreement is not None else -1.0)
@@ -208,7 +217,7 @@ class Findings(RowSummary):
         if worst.norm is not None:
             figures["norm"] = worst.norm
         return Finding(
-            id=self._ids[worst.rank, worst.step, worst.parameter],
+            id=self._id_of(worst),
             kind=worst.kind,
             confidence="first difference only" if worst.agreement is not None else _SURE.get(worst.kind, "likely"),
             place=Place(

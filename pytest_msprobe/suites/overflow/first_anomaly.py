@@ -172,6 +172,7 @@ class RankAnomaly:
         rank, dump, record: where it is; `dump` is the path of the dump.json.
         level: `origin`, or `propagated` when no record made what the first one passes on.
         values: what is not finite, one text each.
+        first_value: place of the first of them in the record, `output.0`.
         cells: Cells that it ran in, outermost first.
         stack: call stack, innermost frame first.
         called_from: the line that made the call, "" where it is not known.
@@ -184,6 +185,7 @@ class RankAnomaly:
     record: str
     level: str
     values: list[str]
+    first_value: str
     cells: list[str]
     stack: list[str]
     called_from: str
@@ -324,6 +326,7 @@ def _anomaly(rank: int, survey: Survey, record: SurveyedRecord, layer: int) -> R
         name,
         record.level,
         values=[str(value) for value in record.bad],
+        first_value=record.bad[0].path if record.bad else "",
         cells=list(dump.ancestors(name)),
         stack=[str(frame) for frame in dump.frames(record.operation)],
         called_from=dump.called_from(record.operation),

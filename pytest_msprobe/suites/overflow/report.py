@@ -173,7 +173,7 @@ class OverflowSummary(RowSummary):
                 record=first.record,
                 operation=first.record,
                 names=tuple(first.parameters),
-                value=first.values[0].partition(" ")[0] if first.values else "",
+                value=first.first_value,
                 source=short_source(first.called_from),
                 cell=first.cells[-1] if first.cells else "",
                 ranks=tuple(sorted(other.rank for other in same)),

@@ -41,7 +41,6 @@ _SHOWN = 6
 _ROUNDING = 1024
 #: Kind of what changes with the batch by no more than another order of additions does.
 DEPENDS_ON_BATCH = "depends on the batch"
-MORE_THAN_ROUNDING = "more than rounding"
 #: How often the tensors of a doubled batch are in memory, results included.
 _COPIES = 4
 
@@ -193,6 +192,10 @@ class _Found:
     share: float = 0.0
     elements: int = 0
 
+    def is_large(self, dtype: np.dtype[Any]) -> bool:
+        """Whether the change is more than sums in another order make of values of `dtype`."""
+        return self.ulp is not None and self.share > _ROUNDING * unit_roundoff(dtype)
+
 
 def variants(size: int) -> Iterator[tuple[str, list[Array]]]:
     """(what it is called, rows of each run) of the other batches of so many rows."""
@@ -328,7 +331,7 @@ def _verdict(found: Mapping[str, tuple[Array, _Found]], size: int, device: str) 
     if not wrong:
         return Verdict("pass", outputs=rows, device=device)
     lines = [f"{row.label} {row.tested_dtype} {row.shape}: {row.message}" for row in wrong]
-    is_rounding = not any(row.message.partition(": ")[0].endswith(MORE_THAN_ROUNDING) for row in wrong)
+    is_rounding = not any(result.is_large(array.dtype) for array, result in found.values())
     return Verdict(
         "error",
         "rows change with the batch",
@@ -349,9 +352,8 @@ def _row(label: str, array: Array, found: _Found, size: int) -> OutputRow:
     batches = "; ".join(_batch_words(name, found, size) for name in found.rows)
     by = ""
     if found.ulp is not None:
-        is_large = found.share > _ROUNDING * unit_roundoff(array.dtype)
         by = f" by up to {found.ulp:.3g} ulp, {found.share:.1g} of the largest value of the row"
-        by += f", {MORE_THAN_ROUNDING}" if is_large else ""
+        by += ", more than rounding" if found.is_large(array.dtype) else ""
     message = f"rows change{by}: {batches}"
     return OutputRow(label, "", dtype, array.shape, "error", message, figures=figures, pattern="rows change")
 

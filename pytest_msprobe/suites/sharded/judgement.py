@@ -50,6 +50,9 @@ class ValueFinding(FigureWire):
         is_output: whether the operation made it.
         is_ambiguous: whether several placements fit, as of a value of zeros: none is reported.
         is_partial: whether only terms of a sum fit.
+        held_as: what a rank holds by that placement: all of it, a shard, or terms of a sum.
+        reason: of a value that is not judged, why, without what is its own; "" where `message` has nothing of that.
+        may_fit: of a value that is not judged, whether nothing was compared, and what the ranks hold may be right.
     """
 
     path: str
@@ -64,6 +67,9 @@ class ValueFinding(FigureWire):
     is_output: bool = False
     is_ambiguous: bool = False
     is_partial: bool = False
+    held_as: Literal["R", "S", "P"] = "R"
+    reason: str = ""
+    may_fit: bool = False
 
     @property
     def is_wrong(self) -> bool:
@@ -218,6 +224,7 @@ def finding_of(
         is_output=leaf.is_output,
         is_ambiguous=len(legal) > 1 or any(one.is_rank_by_rank for one in legal),
         is_partial=bool(fitting) and all(one.is_partial for one in fitting),
+        held_as=best.held_as if best is not None else "R",
     )
 
 

@@ -45,14 +45,9 @@ class Place:
         """The place of a record; ranks hold it as the first value that it made."""
         placed = [value for value in finding.values if value.state == "placed"]
         first = next((value for value in placed if value.is_output), next(iter(placed), None))
-        kind = "unjudged" if first is None else _kind(first.placement)
+        kind = "unjudged" if first is None else first.held_as
         key = PHASES.index(finding.phase), finding.order
         return cls(key, finding.record, "wrong" if finding.wrong else kind, frozenset(finding.ranks), is_first)
-
-
-def _kind(placement: str) -> str:
-    own = placement.partition("; logical run: ")[0]
-    return "P" if "P(" in own else "S" if "S(" in own else "R"
 
 
 def picture(places: Sequence[Place]) -> str:

@@ -72,7 +72,7 @@ class Placement:
 
     def __str__(self) -> str:
         own = ", ".join(map(str, self.axes)) or "R"
-        return LOGICAL.join(
+        return "; logical run: ".join(
             [own, *(", ".join(f"{axis} of {axis.size}" for axis in one) for one in [self.logical] if one)]
         )
 
@@ -83,9 +83,15 @@ class Placement:
         return own == other and any(kind == "S" for kind, _, _ in own)
 
     @property
+    def held_as(self) -> Kind:
+        """Terms of a sum over any group, else a shard of any, else all of it."""
+        kinds = {axis.kind for axis in self.axes}
+        return "P" if "P" in kinds else "S" if "S" in kinds else "R"
+
+    @property
     def is_partial(self) -> bool:
         """Whether ranks hold terms of a sum."""
-        return any(axis.kind == "P" for axis in self.axes)
+        return self.held_as == "P"
 
     @property
     def is_doubtful(self) -> bool:
@@ -102,8 +108,6 @@ class Placement:
         return any(axis.order == ANY_ORDER for axis in self.axes)
 
 
-#: Between the two sides of a placement in words.
-LOGICAL = "; logical run: "
 ANY_ORDER = "in another order of its indices"
 
 

@@ -133,7 +133,7 @@ class ShardedSummary(RowSummary):
         role = row.attachment["role"]
         step.places.append(LanePlace.of(finding, is_first=role == "first"))
         step.states.update(value.state for value in finding.values)
-        step.unjudged.update(_reason(value.message) for value in finding.values if value.state == "unjudged")
+        step.unjudged.update(value.reason or value.message for value in finding.values if value.state == "unjudged")
         step.beside = max(step.beside, row.attachment.get("beside", 0))
         step.ranks = max(step.ranks, len(row.attachment["ranks"]))
         step.by_laws |= bool(row.attachment.get("by_laws"))
@@ -228,11 +228,6 @@ def _of_optimizer(step: _Step) -> Iterator[str]:
     if any(step.states[state] for state in ("placed", *WRONG)) and not step.has_optimizer:
         where = "of the ranks" if step.by_laws else "of the logical run"
         yield f"what the optimizer got and left is not in the dump {where}, so it was not judged"
-
-
-def _reason(message: str) -> str:
-    """Why a value was not judged, without what is its own."""
-    return message.partition(";")[0].partition(", and the logical run has no ")[0]
 
 
 def _of_phase(step: _Step, phase: str) -> Iterator[str]:

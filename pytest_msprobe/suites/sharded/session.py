@@ -199,11 +199,13 @@ class StepJudge:
         is_right = any(value.state == "placed" for value in given)
         if outer.wrong or not (is_right or any(_is_open(value) for value in given)):
             return found
-        words = f"is no part of the logical value; what {around.name} gives is right, so the ranks compute it otherwise"
+        reason = "is no part of the logical value"
+        words = f"{reason}; what {around.name} gives is right, so the ranks compute it otherwise"
         if not is_right:
-            words = f"is no part of the logical value for certain; what {around.name} gives was not judged"
+            reason += " for certain"
+            words = f"{reason}; what {around.name} gives was not judged"
         values = (
-            replace(value, state="unjudged", message=words)
+            replace(value, state="unjudged", message=words, reason=reason)
             if value.is_wrong and not value.path.startswith("parameters.")
             else value
             for value in found.values
@@ -251,7 +253,8 @@ class StepJudge:
             if leaf is None and self.matching.is_update(operation.record):
                 leaf = self._copies.leaf(whole)
             if leaf is None:
-                yield replace(unjudged, message=reason or f"only ranks hold it, and the logical run has no {whole}")
+                words = reason or f"only ranks hold it, and the logical run has no {whole}"
+                yield replace(unjudged, message=words, reason=reason or "only ranks hold it")
                 continue
             finding = self._value(operation, leaf, path, held, ())
             self._tolerances.arrived(operation, finding, leaf)
@@ -349,7 +352,7 @@ class StepJudge:
             nearest = min(nearest or one, one, key=_farness)
             is_whole |= all(axis.kind == "R" for axis in whole[0])
         if form == "statistics" and not is_whole and may_be_partial(operation, leaf):
-            return replace(empty, message=_UNTOLD), []
+            return replace(empty, message=_UNTOLD, may_fit=True), []
         if nearest is None:
             return replace(empty, message="what the ranks of the logical run hold makes up no value"), []
         if nearest[0].is_wrong and form != "statistics":
@@ -552,7 +555,7 @@ def _is_by_parts(axes: Sequence[Axis], factor: int) -> bool:
 
 def _is_open(value: ValueFinding) -> bool:
     """Whether something that fits was found of a value that is not judged, such as shards that may be in any order."""
-    return value.state == "unjudged" and (value.distance is not None or value.message in (_DOUBTFUL, _UNTOLD))
+    return value.state == "unjudged" and (value.distance is not None or value.may_fit)
 
 
 def _is_loss(operation: Operation, leaf: Leaf) -> bool:

@@ -15,5 +15,4 @@ ENTRY = SuiteEntry(
     "msprobe_laws.suite.suite:LawsSuite",
     files=(FILE,),
     judges=is_optimizer_record,
-    compares_steps=True,
 )

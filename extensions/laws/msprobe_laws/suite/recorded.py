@@ -106,6 +106,22 @@ def update_of(dump: Dump, record: str, number: int) -> Update:
     )
 
 
+def zero_gradients_of(dump: Dump, record: str) -> dict[str, bool]:
+    """Whether the gradient is 0 in every element, by trainable parameter, as far as its statistics tell.
+
+    Raises:
+        DumpError: the record cannot be read.
+    """
+    found = {}
+    for name, item in _tensors_of(flatten(dump.record(record)), {}).items():
+        gradient = item.gradient.tensor if item.gradient is not None else None
+        is_frozen = item.before is not None and item.before.requires_grad == "False"
+        # Of a gradient that is spread over ranks, other elements are elsewhere.
+        if gradient is not None and not is_frozen and gradient.spread is None and gradient.maximum is not None:
+            found[name] = gradient.maximum == 0 == gradient.minimum
+    return found
+
+
 def clipping_of(dump: Dump, record: str) -> Clipping:
     """The clipping that `record` holds.
 

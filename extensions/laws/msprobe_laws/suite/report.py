@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from msprobe_laws.law import listed
 from pytest_msprobe.answers import Answer, Gap, RunRows
 from pytest_msprobe.reports.csv_pair import WORDS
 from pytest_msprobe.suites.contract import RowSummary
@@ -36,12 +37,16 @@ class LawsSummary(RowSummary):
         self._counts: Counter[str] = Counter()
         self._unchecked: dict[str, str] = {}
         self._unchecked_count = 0
+        self._zero_gradients: set[Gap] = set()
         self._is_of_dump = False
 
     def add(self, row: VerdictRow) -> None:
         is_moot = any(name == MOOT for name, _ in row.properties)
         self._counts["moot" if is_moot else row.status] += 1
-        if row.status == "skip" and not is_moot:
+        if row.status == "skip" and row.outputs:
+            names = listed(output.label for output in row.outputs)
+            self._zero_gradients.add(Gap(kind="zero gradient", what=names, reason=row.outputs[0].message))
+        elif row.status == "skip" and not is_moot:
             law = law_of(row.call)
             self._unchecked[law] = min(row.message, self._unchecked.get(law, row.message))
             self._unchecked_count += 1
@@ -70,20 +75,22 @@ class LawsSummary(RowSummary):
     def answer(self, rows: RunRows) -> Answer:
         """What the rows amount to; laws that were not checked are named in one entry."""
         answer = rows.answer()
+        return answer if rows.unreadable else structs.replace(answer, open=self.gaps())
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """What is open: gradients that are 0 everywhere, then laws that were not checked."""
         unchecked = self.unchecked()
-        return answer if unchecked is None or rows.unreadable else structs.replace(answer, open=(unchecked,))
+        gaps = sorted(self._zero_gradients, key=lambda gap: gap.what)
+        return (*gaps, *([] if unchecked is None else [unchecked]))
 
     def unchecked(self) -> Gap | None:
         """Which laws were not checked, why, and what to do; None where all were."""
         if not self._unchecked:
             return None
         laws = sorted(self._unchecked)  # workers give rows in any order
-        said = [self._unchecked[law].partition("; ") for law in laws]
-        advice = [what_to_do for _, _, what_to_do in said if what_to_do] + ([_CHECK_MORE] if self._is_of_dump else [])
+        reasons = dict.fromkeys([*(self._unchecked[law] for law in laws), *([_CHECK_MORE] if self._is_of_dump else [])])
         what = f"law{'s' if len(laws) > 1 else ''} {', '.join(laws)}"
-        reasons = dict.fromkeys(reason for reason, _, _ in said)
-        reason = "; ".join([*reasons, ", or ".join(dict.fromkeys(advice))])
-        return Gap(kind="not checked", what=what, reason=reason, count=self._unchecked_count)
+        return Gap(kind="not checked", what=what, reason="; ".join(reasons), count=self._unchecked_count)
 
     @property
     def checked(self) -> int:
@@ -91,7 +98,7 @@ class LawsSummary(RowSummary):
         return self._counts["pass"] + self._counts["error"]
 
 
-_CHECK_MORE = "run the script with MSPROBE_LAWS=1"
+_CHECK_MORE = "MSPROBE_LAWS=1 checks more while the script runs"
 
 
 def _size(row: VerdictRow) -> float:

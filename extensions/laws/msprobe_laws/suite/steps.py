@@ -78,6 +78,12 @@ class OptimizerSteps:
             found = self._names(path) if path is not None else ()
         return False
 
+    def all_of(self, file: Path, record: str) -> Iterator[tuple[Path, str]]:
+        """File and name of each step of the optimizer that the run judges, on the same rank."""
+        for path in sorted(self._files, key=lambda path: (Slot.of(path).step or 0, path)):
+            if _without_step(path) == _without_step(file):
+                yield from ((path, name) for name in self._names(path) if self._is_step(path, name, file, record))
+
     def _back(self, file: Path, end: int) -> Iterator[tuple[Path, int]]:
         """(file, number of records) of `file`, and of the dumps of the steps before it, as far as none is missing."""
         yield file, end
@@ -105,6 +111,11 @@ class OptimizerSteps:
             found = keywords if isinstance(keywords, dict) else {}
             self._parameters[key] = tuple(str(name) for name in found if str(name).startswith(_PARAMETERS))
         return self._parameters[key]
+
+
+def _without_step(file: Path) -> list[str]:
+    """The folders of a dump but for that of its step, and its name."""
+    return [part for part in file.parts if part != f"step{Slot.of(file).step}"]
 
 
 def _beside(file: Path, by: int) -> Path | None:

@@ -23,9 +23,12 @@ from msprobe_laws.suite.recorded import (
     elements_of,
     names,
     update_of,
+    zero_gradients_of,
 )
 from msprobe_laws.suite.report import LawsReport, LawsSummary, law_of
 from msprobe_laws.suite.steps import OptimizerSteps
+from msprobe_laws.suite.vanishing import Vanishing
+from msprobe_laws.training import GRADIENTS_ARRIVE
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -51,6 +54,8 @@ _OF_UPDATE = ("step-counter", "something-updated", "hyper-parameters")
 #: Laws from one step to the next.
 _CONTINUES, _FRESH = "state-continues", "gradients-are-fresh"
 _OF_CLIPPING = ("clip-norm",)
+#: On a record of an optimizer; gradients arrive in all of its steps that the run judges, which the first answers for.
+_OF_STEP = (*_OF_FORMULA, *_OF_UPDATE, _CONTINUES, _FRESH, GRADIENTS_ARRIVE)
 #: The thing whose laws are about all ranks, and its laws.
 RANKS = "ranks"
 _OF_RANKS = ("replicas-agree", "ranks-draw-differently")
@@ -117,7 +122,7 @@ class LawsSuite(Suite):
                 )
             for record in found:
                 call = record.rpartition(".")[0] or record
-                parts = _OF_CLIPPING if record.startswith(CLIP) else (*_OF_FORMULA, *_OF_UPDATE, _CONTINUES, _FRESH)
+                parts = _OF_STEP if not record.startswith(CLIP) else _OF_CLIPPING
                 yield from (_group(call, law, record) for law in parts)
             return
         laws = self._file(file)
@@ -197,6 +202,8 @@ class LawsSuite(Suite):
 
                 clipping = clipping_of(dump, name)
                 return _verdict(ClipNorm().check(clipping), len(clipping.names), "gradients", clipping.source)
+            if asked == GRADIENTS_ARRIVE:
+                return self._judge_arrival(record)
         except NotRecordedError as error:
             return Verdict("skip", str(error))
         except DumpError as error:
@@ -212,6 +219,18 @@ class LawsSuite(Suite):
         else:
             result = _laws()[asked].check(read.formula if asked in _OF_FORMULA else read.update)
         return _verdict(result, len(read.update.parameters), "parameters", read.update.source)
+
+    def _judge_arrival(self, record: Record) -> Verdict:
+        from msprobe_laws.law import Unchecked
+        from msprobe_laws.suite.arrival import arrive
+
+        steps = list(self._steps.all_of(record.file, record.payload))
+        if steps[0] != (record.file, record.payload):
+            return _verdict(Unchecked("the first step of the optimizer is judged for all", is_moot=True), 0, "", "")
+        found = [zero_gradients_of(self.dump(path), name) for path, name in steps]
+        # Where a parameter is trained later, nothing is asked of the first step.
+        ends = Vanishing(self.dump(steps[-1][0])).unexplained
+        return _verdict(arrive(found, ends), max(map(len, found)), "parameters", "")
 
     def _judge_across(self, record: Record, update: Update, before: Update | None, *, is_fresh: bool) -> Result:
         """What a law from one step to the next says; of the first step nothing is left open that a later one shows."""
@@ -364,11 +383,14 @@ def _group(subject: str, law: str, payload: object) -> Group:
 
 
 def _verdict(result: Result, count: int, what: str, source: str) -> Verdict:
-    from msprobe_laws.law import Unchecked
+    from msprobe_laws.law import Unchecked, listed
     from msprobe_laws.updates import summed_up
 
     if isinstance(result, Unchecked):
-        return Verdict("skip", result.reason, properties=((MOOT, result.reason),) if result.is_moot else ())
+        properties = ((MOOT, result.reason),) if result.is_moot else ()
+        rows = tuple(OutputRow(printable(name), "", "", (), "skip", result.reason) for name in result.parameters)
+        names = f"{listed(row.label for row in rows)}: " if rows else ""
+        return Verdict("skip", f"{names}{result.reason}", rows, properties=properties)
     if not result:
         return Verdict("pass", f"holds for {count} {what}")
     entries: Iterable[Mapping[str, Any]] = [
