@@ -145,7 +145,7 @@ def test_the_operation_at_fault_fails_and_what_inherits_is_xfailed(pytester: pyt
         f"--msprobe-dump={next(pytester.path.glob('target/*/*'))}/dump.json",
     ]
     assert found["counts"] == {"passed": 1, "failed": 1, "xfailed": 2}
-    assert found["headline"] == "Wrong: Mint.exp.0, 2 % off, net.py:7"
+    assert found["headline"] == "Wrong: Mint.exp.0, 1.02 x too large, net.py:7"
 
 
 def test_the_golden_side_can_be_at_fault(pytester: pytest.Pytester) -> None:

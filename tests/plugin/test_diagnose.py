@@ -79,7 +79,7 @@ def test_two_dumps_are_compared_and_the_fault_is_named(asked: Asked, tmp_path: P
     step(tmp_path / "golden")
     found = asked("target", "golden", "--page", "page.html", code=1)
     assert (found["outcome"], found["suite"]) == ("wrong", "comparison")
-    assert found["headline"] == "Wrong: Mint.exp.0, 2 % off, net.py:7"
+    assert found["headline"] == "Wrong: Mint.exp.0, 1.02 x too large, net.py:7"
     assert found["findings"][0]["id"].endswith("target/step0/rank0/dump.json::Mint.exp.0::forward")
     (ran,) = found["steps"]
     assert ran["arguments"] == ["pytest", "--msprobe-dump=target", "--msprobe-golden=golden"]

@@ -40,7 +40,8 @@ class Fault:
         share: of the difference that is at fault; None when unknown.
         worst: place of the largest element.
         records: all records of the call at fault.
-        reached: records that inherit it, in order; without tensors those that differ by more than they may.
+        inheriting: records that inherit it, in order.
+        reached: those of them that differ; without tensors, by more than they may.
         after: without tensors, the first record of another cause that reaches this one; else "".
     """
 
@@ -54,6 +55,7 @@ class Fault:
     share: float | None = 1.0
     worst: tuple[int, ...] | None = None
     records: list[str] = field(default_factory=list)
+    inheriting: list[Step] = field(default_factory=list)
     reached: list[Step] = field(default_factory=list)
     after: str = ""
 
@@ -179,7 +181,8 @@ class Causes:
             self._reached[node] = seen
             own = {node, *fault.records} if fault.kind in OPERATIONS else {node}
             found = (self._flow.steps[record] for record in seen - own if record in self._flow.steps)
-            fault.reached = sorted((step for step in found if step.differs), key=lambda step: step.account.place)
+            fault.inheriting = sorted(found, key=lambda step: step.account.place)
+            fault.reached = [step for step in fault.inheriting if step.differs]
             if fault.kind in OBSERVED and fault.step.account.basis != "tensors":
                 fault.after = first_at.get(fault.step.record, "")
             for record in seen:

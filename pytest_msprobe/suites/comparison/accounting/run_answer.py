@@ -49,6 +49,8 @@ from pytest_msprobe.suites.contract import escape
 
 #: Kinds that a computation or the values themselves prove, where both dumps hold tensors.
 _PROVED = ("born", "defined", "dtype", "only_one_side", "rewired", "arguments", "parameter", "batch", "recomputed")
+#: Kinds that say of a value that it differs, and not of a call.
+_OF_VALUES = ("first", "unknown", "parameter", "batch")
 #: Kinds that are computed from the values of the record alone.
 _COMPUTED = ("born", "defined")
 #: Largest size of what `next` needs, of the 4 kB of the diagnosis.
@@ -157,7 +159,7 @@ def _without_bits(pair: Pair) -> Pair:
     faults = tuple(
         fault
         for fault in diagnosis.faults
-        if (fault.kind != "first" and fault.kind != "unknown") or any(key.is_beyond for key in fault.step.account.keys)
+        if fault.kind not in _OF_VALUES or any(key.is_beyond for key in fault.step.account.keys)
     )
     return pair if len(faults) == len(diagnosis.faults) else Pair(pair.dump, replace(diagnosis, faults=faults))
 
@@ -283,7 +285,7 @@ def _shown_by(rows: RunRows, pair: Pair, fault: Fault) -> Iterator[str]:
     """Node ids of the items that show a fault: of its records, and of those that inherit it."""
     for item in items_of(fault):
         yield _node_id(rows, pair.dump, item)
-    for step in fault.reached:
+    for step in fault.inheriting:
         yield _item_of(rows, pair, step)
 
 
