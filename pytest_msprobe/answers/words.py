@@ -156,6 +156,12 @@ def _plain(words: str) -> Callable[[Measure], str]:
     return lambda measure: words.format(counted(measure.judged, measure.noun))
 
 
+def _finite(measure: Measure) -> str:
+    if not measure.differing:
+        return f"no NaN or Inf begins in {counted(measure.judged, measure.noun)}"
+    return f"all NaN and Inf are taken out again, in {measure.differing} of {counted(measure.judged, measure.noun)}"
+
+
 def _passed(measure: Measure) -> str:
     return f"{measure.judged} of {counted(measure.total, measure.noun)} passed"
 
@@ -172,7 +178,7 @@ _RIGHT: Mapping[str, Callable[[Measure], str]] = {
     "equal": _equal,
     "noise": _differing("by no more than the noise run does"),
     "tolerance": _differing("none by more than its limit"),
-    "finite": _plain("no NaN or Inf begins in {}"),
+    "finite": _finite,
     "placed": _plain("{} are those of the logical run"),
     "placed by laws": _plain("{} obey the laws of sharding"),
     "hold": _plain("{} hold"),

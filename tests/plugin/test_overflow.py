@@ -313,7 +313,7 @@ def test_no_anomaly_is_no_pass_when_a_rank_cannot_be_read(pytester: pytest.Pytes
     result = pytester.runpytest("--msprobe-dump=step0", SUITE, "-rs")
     result.assert_outcomes(passed=1, skipped=1, errors=1)
     result.stdout.fnmatch_lines(
-        ["SKIPPED *no anomaly in step 0: no record makes NaN or Inf; 1 dumps or records could not be judged"]
+        ["SKIPPED *no anomaly in step 0: no NaN or Inf is left; 1 dumps or records could not be judged"]
     )
 
 
@@ -344,17 +344,26 @@ def test_a_real_training_step(pytester: pytest.Pytester, dumps: Path) -> None:
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize(("dtype", "level"), [(F32, "discarded"), (F16, "origin")])
-def test_what_is_discarded_is_no_anomaly_where_float64_has_nothing_else(
-    pytester: pytest.Pytester, dtype: Any, level: str
+@pytest.mark.parametrize(
+    ("call", "taken_out", "level"),
+    [
+        ("log", "nan_to_num", "discarded"),
+        ("log", "reciprocal", "discarded"),
+        ("square", "nan_to_num", "discarded"),
+        ("square", "reciprocal", "origin"),
+    ],
+)
+def test_what_is_discarded_is_no_anomaly_where_nothing_is_lost(
+    pytester: pytest.Pytester, call: str, taken_out: str, level: str
 ) -> None:
-    """log(0) is -Inf in any dtype; the square of 300 is only too large for float16, and lost when it is cut off."""
+    """log(0) is -Inf in any dtype; the square of 300 is too large for float16 alone, and its reciprocal is lost."""
     builder = DumpBuilder(pytester.path / "step0", framework="pytorch")
-    given = np.array([0.0, 1.0], F32) if dtype is F32 else np.array([300.0, 1.0], F16)
+    given = np.array([0.0, 2.0], F32) if call == "log" else np.array([300.0, 2.0], F16)
     with np.errstate(all="ignore"):
-        made = np.log(given) if dtype is F32 else np.square(given)
-    builder.call("Torch.log.0" if dtype is F32 else "Torch.square.0", [given], [made])
-    builder.call("Torch.nan_to_num.0", [made], [np.nan_to_num(made)]).write()
+        made = getattr(np, call)(given)
+        used = getattr(np, taken_out)(made)
+    builder.call(f"Torch.{call}.0", [given], [made])
+    builder.call(f"Torch.{taken_out}.0", [made], [used]).write()
     result = pytester.runpytest("--msprobe-dump=step0", SUITE, "--msprobe-out=out")
     assert table(pytester.path / "out")[0]["level"] == level
     assert result.ret == (pytest.ExitCode.OK if level == "discarded" else pytest.ExitCode.TESTS_FAILED)

@@ -41,7 +41,7 @@ def test_permuted_rows_are_seen(pytester: pytest.Pytester) -> None:
     write(pytester.path / "target", np.exp(X)[::-1].copy())
     write(pytester.path / "golden", np.exp(X))
     result = pytester.runpytest(*RUN, "-v")
-    result.assert_outcomes(failed=2)
+    result.assert_outcomes(failed=1, xfailed=1)
     result.stdout.fnmatch_lines(["*Torch.exp.0.forward: its inputs have equal sketches, and output.0 differs: *"])
     found = diagnosis(pytester)
     assert (found["basis"], [each["place"]["record"] for each in found["findings"]]) == (
@@ -77,7 +77,9 @@ def test_a_run_that_compared_nothing_is_no_success(pytester: pytest.Pytester) ->
 def test_the_page_and_workers_take_distances_of_sketches(pytester: pytest.Pytester) -> None:
     write(pytester.path / "target", np.exp(X) * np.float32(1.01))
     write(pytester.path / "golden", np.exp(X))
-    pytester.runpytest(*RUN, "-n1", "--msprobe-jsonl=rows.jsonl", "--msprobe-page=page.html").assert_outcomes(failed=2)
+    pytester.runpytest(*RUN, "-n1", "--msprobe-jsonl=rows.jsonl", "--msprobe-page=page.html").assert_outcomes(
+        failed=1, xfailed=1
+    )
     rows = [json.loads(line) for line in (pytester.path / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
     found = [row["outputs"] for row in rows if row.get("call") == "Torch.exp.0"]
     assert found[0][-1]["distance"] == pytest.approx(0.01, rel=0.3)

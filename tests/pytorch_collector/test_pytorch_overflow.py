@@ -18,12 +18,12 @@ SUITE = "--msprobe-suite=overflow"
 def half_exponential(net: nn.Module) -> None:
     large = torch.tensor([1.0, 12.0, 3.0], dtype=torch.float16) * 1
     exploded = torch.exp(large)
-    torch.clamp(exploded + exploded, max=100.0)
+    exploded + exploded
 
 
 def bfloat16_layer(net: nn.Module) -> None:
     out = net(torch.full((2, 4), 1e38, dtype=torch.bfloat16))
-    torch.nan_to_num(out.relu())
+    out.relu()
 
 
 def division(net: nn.Module) -> None:

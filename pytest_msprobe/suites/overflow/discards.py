@@ -7,7 +7,7 @@ out shows in the flow: all that is computed from it is finite.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from msprobe_collector.dump_format import parse_api_name
 from pytest_msprobe.apis import facts
@@ -42,20 +42,31 @@ class Use:
         return [value for value in self.bad if not value.is_input]
 
 
-def discarding(uses: Mapping[str, Use], framework: str) -> frozenset[str]:
-    """Return the names of records whose NaN and Inf are all taken out again.
+def discarding(uses: Mapping[str, Use], framework: str) -> dict[str, bool]:
+    """Return the records whose NaN and Inf are all taken out again, and whether selections do so.
+
+    A selection leaves an element whatever it holds. A division by Inf gives 0 where the exact value would give another
+    number.
 
     Args:
         uses: of the calls of a dump that hold any, by name in the order of execution.
         framework: of the dump.
     """
     users = _users(uses)
-    discarded: set[str] = set()
+    discarded: dict[str, bool] = {}
     for name, use in reversed(list(uses.items())):
-        is_taken = (_is_taken_out(users[f"{name}.{value.path}"], value, discarded, framework) for value in use.outputs)
-        if use.outputs and all(is_taken):
-            discarded.add(name)
-    return frozenset(discarded)
+        takers = [users[f"{name}.{value.path}"] for value in use.outputs]
+        if takers and all(
+            _is_taken_out(of_value, value, discarded, framework)
+            for of_value, value in zip(takers, use.outputs, strict=True)
+        ):
+            discarded[name] = all(
+                discarded.get(taker.record, False) if taker.outputs else _is(taker.record, "selections", framework)
+                for of_value in takers
+                for taker in of_value
+                if not taker.is_inspection
+            )
+    return discarded
 
 
 def _users(uses: Mapping[str, Use]) -> dict[str, list[Use]]:
@@ -78,18 +89,18 @@ def _look(value: ObservedValue) -> _Look:
     return value.dtype, value.shape, value.finiteness, value.statistics
 
 
-def _is_taken_out(users: Sequence[Use], value: ObservedValue, discarded: set[str], framework: str) -> bool:
+def _is_taken_out(users: Sequence[Use], value: ObservedValue, discarded: Container[str], framework: str) -> bool:
     """Whether a value has users, and none of them makes more of it than what is discarded."""
     users = [use for use in users if not use.is_inspection]
     for use in users:
         if use.outputs and use.record not in discarded:
             return False
         # A NaN among what is sorted or searched makes any index.
-        if value.finiteness.has_nan and _returns_indices(use.record, framework):
+        if value.finiteness.has_nan and _is(use.record, "index_outputs", framework):
             return False
     return bool(users)
 
 
-def _returns_indices(record: str, framework: str) -> bool:
+def _is(record: str, topic: str, framework: str) -> bool:
     api = parse_api_name(record.rpartition(".")[0])
-    return facts("index_outputs").of(api, framework) is not None
+    return facts(topic).of(api, framework) is not None

@@ -222,7 +222,7 @@ class StepAnomalies(Wire):
         place = f"step {self.step}" if self.step is not None else self.folder
         if not self.anomalies:
             left = f"; {self.unjudged} dumps or records could not be judged" if self.unjudged else ""
-            return f"no anomaly in {place}: no record makes NaN or Inf{left}"
+            return f"no anomaly in {place}: no NaN or Inf is left{left}"
         return f"first anomaly of {place}: {self.anomalies[0]}"
 
     def details(self) -> Iterator[str]:

@@ -175,8 +175,8 @@ def _judge_origin(
         cause, message, bench = again.cause, again.message, again.bench
         finding = replace(finding, cpu_same=again.same, cpu_high=again.high)
     if found.level == "discarded":
-        # What float64 or a right device has there is lost, whoever takes it out.
-        if cause not in ("abnormal", "normal-range"):
+        # What a right device has there is lost, whoever takes it out; so is what float64 has, by a division.
+        if cause != "abnormal" and (cause != "normal-range" or found.is_selected_out):
             return replace(finding, verdict=cause), bench
         # No item of the step fails by it: this one does.
         return replace(finding, status="error", level="origin", verdict=cause, message=message), bench

@@ -148,7 +148,8 @@ class OverflowSummary(RowSummary):
         ]
         judged = sum(summary.levels[level] for summary in self.ranks.values() for level in _JUDGED)
         total = sum(summary.levels.total() for summary in self.ranks.values())
-        measure = structs.replace(rows.measure(), judged=judged, total=total)
+        taken_out = sum(summary.levels["discarded"] for summary in self.ranks.values())
+        measure = structs.replace(rows.measure(), judged=judged, total=total, differing=taken_out)
         answer = rows.made(findings or rows.findings(by_order=True), gaps=gaps, measure=measure)
         spread = sum(summary.levels["propagated"] for summary in self.ranks.values())
         return structs.replace(answer, reach=Reach(spread)) if findings else answer

@@ -63,6 +63,7 @@ class SurveyedRecord:
         source: record that they come from, "" for an origin and where none is known.
         fault: why the record cannot be read.
         is_discarded: whether what it makes or passes on is taken out again before any loss or gradient.
+        is_selected_out: whether selections do so, which leave an element whatever it holds.
     """
 
     operation: Operation
@@ -73,6 +74,7 @@ class SurveyedRecord:
     source: str = ""
     fault: str = ""
     is_discarded: bool = False
+    is_selected_out: bool = False
 
     @property
     def level(self) -> str:
@@ -162,8 +164,8 @@ class Survey:
         seen = [self._observed(Operation.of(name, order)) for order, name in enumerate(dump.record_names)]
         discarded = discarding(self._uses, dump.framework)
         seen = [
-            replace(record, is_discarded=record.operation.record in discarded)
-            if record.conduct is not Conduct.FROM_A_CONSTANT
+            replace(record, is_discarded=True, is_selected_out=discarded[record.operation.record])
+            if record.conduct is not Conduct.FROM_A_CONSTANT and record.operation.record in discarded
             else record
             for record in seen
         ]

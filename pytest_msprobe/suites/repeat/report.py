@@ -158,6 +158,7 @@ class RepeatReport(TableReport):
             return rows.made(findings)
         row, odd = self._odd_rows[0]
         (first, count), *others = self._odd.most_common()
+        verb = "differs" if len(odd.odd) == 1 else "differ"
         device = Finding(
             id=row.node_id,
             kind="device",
@@ -169,7 +170,7 @@ class RepeatReport(TableReport):
             ),
             figures={"differing": count, "of": self._compared},
             count=count,
-            detail=f"{listed(odd.odd)} differ from the others, first in {row.call}: {odd.where}",
+            detail=f"{listed(odd.odd)} {verb} from the others, first in {row.call}: {odd.where}",
         )
         return rows.made([*findings, device])
 
