@@ -1,0 +1,236 @@
+"""Which values of one run the other one holds, under any name, and where the two part.
+
+A value is *found* where the other run has one of the same number of elements and the same statistics up to rounding:
+norm, largest and smallest element and mean depend neither on names nor on shape and order. Between found values each
+run may compute in its own way. Where all that is made of values that are not found is found again, the runs *rejoin*;
+where it is not, they have *parted*, at the first calls whose inputs are found.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldValue, split_name
+
+#: Roundings of its dtype by which one operation may change a statistic.
+_ROUNDINGS = 8.0
+#: What sums of thousands of terms in float32, of which statistics are some, may be off; and sums of few.
+_LONG_SUMS, _SHORT_SUMS = 50 * 2.0**-24, 8 * 2.0**-24
+#: So many times as far as what it is made of may be, a value may be off: measured where runs differ by rounding alone.
+_GROWTH = 8.0
+
+
+@dataclass(slots=True)
+class Found:
+    """Where the values of one run are held by the other one.
+
+    Attributes:
+        partners: found value of the other run, by name.
+        distances: how far both are apart, by name.
+        unjudged: names of values that say nothing: all elements are equal, or there is but one.
+    """
+
+    partners: dict[str, HeldValue] = field(default_factory=dict)
+    distances: dict[str, float] = field(default_factory=dict)
+    unjudged: set[str] = field(default_factory=set)
+
+    def has(self, value: HeldValue) -> bool:
+        """Whether a value is found, or says nothing."""
+        return value.name in self.partners or value.name in self.unjudged
+
+
+class _Run:
+    """The values of one run, by size and norm.
+
+    Attributes:
+        units: roundoff of the coarsest dtype on the way to a value, by name.
+    """
+
+    def __init__(self, records: Mapping[str, HeldRecord]) -> None:
+        self.units: dict[str, float] = {}
+        by_size: dict[int, list[HeldValue]] = {}
+        for record in records.values():
+            unit = max((self.units[name] for name in sources_of(record, records) if name in self.units), default=0.0)
+            for value in record.outputs:
+                self.units[value.name] = max(unit, value.unit)
+                by_size.setdefault(value.size, []).append(value)
+        self._values = {size: sorted(values, key=lambda value: value.norm) for size, values in by_size.items()}
+        self._norms = {size: [value.norm for value in values] for size, values in self._values.items()}
+        self._coarsest = max(self.units.values(), default=0.0)
+
+    def near(self, value: HeldValue, unit: float, least: float) -> Iterator[tuple[float, HeldValue]]:
+        """(distance, value) of all values that may be `value`, which has a `unit` on its way and may be off by `least`."""
+        norms, values = self._norms.get(value.size, []), self._values.get(value.size, [])
+        widest = max(_tolerance(max(unit, self._coarsest)), least)
+        for index in range(bisect_left(norms, value.norm * (1 - widest)), len(norms)):
+            if norms[index] * (1 - widest) > value.norm:
+                return
+            other = values[index]
+            distance = value.distance(other)
+            if distance <= max(_tolerance(max(unit, self.units[other.name])), least):
+                yield distance, other
+
+
+def sources_of(record: HeldRecord, records: Mapping[str, HeldRecord]) -> list[str]:
+    """Names of the values that a record computes from: of a backward those that its forward made, too."""
+    forward = records.get(f"{record.operation.call}.forward") if record.operation.phase == "backward" else None
+    return record.makers if forward is None else [*record.makers, *(value.name for value in forward.outputs)]
+
+
+def find(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord], sums: float = _LONG_SUMS) -> Found:
+    """Return where the outputs of `target`, in the order of execution, are held by `golden`; `sums` is what sums in
+    float32 may be off.
+    """
+    found, mine, theirs = Found(), _Run(target), _Run(golden)
+    levels: dict[str, float] = {}
+    for record in target.values():
+        level = max((levels[name] for name in sources_of(record, target) if name in levels), default=0.0)
+        for value in record.outputs:
+            levels[value.name] = level
+            if value.is_plain:
+                found.unjudged.add(value.name)
+                continue
+            candidates = list(theirs.near(value, mine.units[value.name], max(sums, _GROWTH * level)))
+            if candidates:
+                distance, partner = min(candidates, key=lambda item: _rank(record, item, found, golden))
+                found.partners[value.name], found.distances[value.name] = partner, distance
+                levels[value.name] = distance
+    return found
+
+
+def _tolerance(unit: float) -> float:
+    return _ROUNDINGS * unit
+
+
+def _rank(
+    record: HeldRecord, candidate: tuple[float, HeldValue], found: Found, golden: Mapping[str, HeldRecord]
+) -> tuple[bool, int, bool, float]:
+    """Order of candidates for an output of `record`: of its phase, of what its inputs are, of one name, nearest."""
+    distance, value = candidate
+    other = golden[value.record]
+    shared = sum(found.partners[name].name in other.makers for name in record.makers if name in found.partners)
+    is_other_phase = other.operation.phase != record.operation.phase
+    return is_other_phase, -shared, other.operation.bare != record.operation.bare, distance
+
+
+@dataclass(slots=True)
+class Parting:
+    """Where one run leaves what the other one holds.
+
+    Attributes:
+        parted: records of which something is made that is never found again, in the order of execution.
+        first: those of them whose inputs come from no other of them; not those that get nothing, such as `arange`.
+        rejoined: records with outputs that are not found, behind which all is found again.
+    """
+
+    parted: list[HeldRecord] = field(default_factory=list)
+    first: list[HeldRecord] = field(default_factory=list)
+    rejoined: list[HeldRecord] = field(default_factory=list)
+
+
+def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequence[HeldValue]) -> Parting:
+    """Return where a run parts from what is found.
+
+    Args:
+        records: of the run, in the order of execution.
+        found: its values that the other run holds.
+        parameters: of the other run.
+    """
+    has_backward = any(record.operation.phase == "backward" for record in records.values())
+    rejoins: dict[str, bool] = {}
+    is_clean: dict[str, bool] = {}
+    for name, record in reversed(records.items()):
+        rejoins[name] = all(
+            found.has(value) or all(rejoins[user] for user in record.users[value.path])
+            for value in record.outputs
+            if value.path in record.users
+        ) and all(found.has(value) for value in _results(record, records, found, parameters, has_backward))
+        if not record.users and record.operation.phase == "forward":
+            rejoins[name] = rejoins[name] and _is_right_end(record, records, found, is_clean)
+        is_clean[name] = rejoins[name] and all(is_clean[user] for users in record.users.values() for user in users)
+    result, sources = Parting(), set[str]()
+    for name, record in records.items():
+        if not rejoins[name]:
+            result.parted.append(record)
+            makers = {maker_record(maker) for maker in record.makers}
+            forward = f"{record.operation.call}.forward" if record.operation.phase == "backward" else ""
+            is_source = not (record.makers or record.leaves)
+            if not is_source and all(rejoins.get(maker, True) or maker in sources for maker in (*makers, forward)):
+                result.first.append(record)
+            if is_source:
+                sources.add(name)
+        elif not all(map(found.has, record.outputs)):
+            result.rejoined.append(record)
+    return result
+
+
+def _is_right_end(
+    record: HeldRecord, records: Mapping[str, HeldRecord], found: Found, is_clean: Mapping[str, bool]
+) -> bool:
+    """Whether what is made of a loss shows that it is right: its gradients.
+
+    The gradient of a loss hardly depends on the values that went in, so that of values that are not found the gradients
+    behind it tell.
+    """
+    backward = records.get(f"{record.operation.call}.backward")
+    if backward is None:
+        return True
+    if all(name in found.partners or name in found.unjudged for name in record.makers):
+        return all(found.has(value) or value.path in backward.users for value in backward.outputs)
+    return all(is_clean[user] for users in backward.users.values() for user in users)
+
+
+def _results(
+    record: HeldRecord,
+    records: Mapping[str, HeldRecord],
+    found: Found,
+    parameters: Sequence[HeldValue],
+    has_backward: bool,
+) -> list[HeldValue]:
+    """Outputs that no record uses and that count all the same: results of a run without gradients, and gradients of
+    parameters that the other run has.
+    """
+    unused = [value for value in record.outputs if value.path not in record.users and value.name not in found.unjudged]
+    if record.operation.phase == "forward":
+        return [] if has_backward or record.users else unused
+    forward = records.get(f"{record.operation.call}.forward")
+    own = [leaf for leaf in forward.leaves if any(map(leaf.is_like, parameters))] if forward is not None else []
+    shapes = {leaf.shape for leaf in own}
+    return [value for value in unused if value.shape in shapes]
+
+
+def maker_record(name: str) -> str:
+    """`Torch.chunk.0.forward` of `Torch.chunk.0.forward.output.1`."""
+    return split_name(name)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """What two runs hold of each other.
+
+    Attributes:
+        found: values of the target that the golden run holds.
+        target, golden: where each run parts from the other one.
+    """
+
+    found: Found
+    target: Parting
+    golden: Parting
+
+
+def locate(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord]) -> Located:
+    """Return where two runs part.
+
+    Where they do, small models may have differences that are below what long sums explain: then sums are taken to be
+    short, so that the place is the earliest that shows.
+    """
+    located = _located(target, golden, _LONG_SUMS)
+    return _located(target, golden, _SHORT_SUMS) if located.target.parted or located.golden.parted else located
+
+
+def _located(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord], sums: float) -> Located:
+    leaves = [[leaf for record in run.values() for leaf in record.leaves] for run in (target, golden)]
+    found, held = find(target, golden, sums), find(golden, target, sums)
+    return Located(found, parting(target, found, leaves[1]), parting(golden, held, leaves[0]))
