@@ -52,7 +52,15 @@ class Run:
             getoption=lambda name, default=None: default,
             pluginmanager=SimpleNamespace(get_plugin=lambda name: None, hasplugin=lambda name: False),
         )
-        others = {"page": None, "diagnosis": None, "baseline": None, "shard": None, "folders": (), "values": {}, "is_strict": False}
+        others = {
+            "page": None,
+            "diagnosis": None,
+            "baseline": None,
+            "shard": None,
+            "folders": (),
+            "values": {},
+            "is_strict": False,
+        }
         earlier, settings = given.pop("earlier"), SimpleNamespace(**others, **given)
         self.plugin = ReportPlugin(config, settings, self.suite, lambda: ["header"], earlier)
         self.session: Any = SimpleNamespace(
