@@ -14,6 +14,7 @@ from msgspec import Meta, structs
 
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.answers.finding import Finding, Gap, NextStep, Reach
+from pytest_msprobe.verdicts import FigureWire
 
 #: Version of the schema: another one where a reader of this one would read wrongly. New keys do not change it.
 SCHEMA = 2
@@ -66,7 +67,7 @@ class TakenStep(msgspec.Struct, frozen=True):
     headline: str
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(FigureWire, msgspec.Struct, frozen=True, kw_only=True):
     """What a run amounts to. `words.said` fills in the texts, which are for people."""
 
     schema: Annotated[Literal[2], Meta(description="version of this form")] = 2

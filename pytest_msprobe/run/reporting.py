@@ -257,7 +257,7 @@ class ReportPlugin:
             try:
                 self._lines.append_corrections(self._report.levels(), changes)
                 partial = self.answering.why_partial(self._missing(session))
-                self._lines.attach(self._report.answers(), fault_keys(self._report), self._known.known_of_run, partial)
+                self._lines.attach(self.answer, fault_keys(self._report), self._known.known_of_run, partial)
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
@@ -365,7 +365,8 @@ class ReportPlugin:
                 f"rows are to be completed"
             )
         yield from self._gaps()
-        if fault := self._known.unknown_fault(self._report):
+        is_told = self.answer is not None and any(one.kind == "incomplete" for one in self.answer.findings)
+        if not is_told and (fault := self._known.unknown_fault(self._report)):
             yield fault
         if self._is_empty:
             yield (
