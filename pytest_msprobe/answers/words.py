@@ -162,6 +162,11 @@ def _finite(measure: Measure) -> str:
     return f"all NaN and Inf are taken out again, in {measure.differing} of {counted(measure.judged, measure.noun)}"
 
 
+def _found_again(measure: Measure) -> str:
+    again = f", {measure.differing} of them in other steps, and equal again" if measure.differing else ""
+    return f"{counted(measure.judged, 'calls', 'agree')}{again}"
+
+
 def _passed(measure: Measure) -> str:
     return f"{measure.judged} of {counted(measure.total, measure.noun)} passed"
 
@@ -179,6 +184,7 @@ _RIGHT: Mapping[str, Callable[[Measure], str]] = {
     "noise": _differing("by no more than the noise run does"),
     "tolerance": _differing("none by more than its limit"),
     "finite": _finite,
+    "found": _found_again,
     "placed": _plain("{} are those of the logical run"),
     "placed by laws": _plain("{} obey the laws of sharding"),
     "hold": _plain("{} hold"),
@@ -206,6 +212,7 @@ _OF_RUN = (
 )
 #: Kinds of values, before the operation that uses the value first.
 _OF_VALUES = {
+    "parted": "the runs part in",
     "batch": "the batch, in",
     "gradient": "a gradient into",
     "unrecorded": "an input of",
@@ -227,6 +234,7 @@ _KIND_WORDS = {
     "recomputed": "recomputed otherwise",
     "unrecorded": "its maker is not recorded",
     "unknown": "origin unknown",
+    "parted": "not found again",
     "setting": "set up differently",
     "model": "two models",
     "error": "an error",
@@ -386,6 +394,7 @@ _HOW_OF_KIND: Mapping[str, Callable[[Finding], str]] = {
     "dtype": lambda finding: "another dtype",
     "device": lambda finding: f"in {finding.figures.get('differing')} of {finding.figures.get('of')} results",
     "arguments": lambda finding: "other arguments",
+    "parted": lambda finding: f"golden {finding.figures['golden']}" if "golden" in finding.figures else "",
     "error": lambda finding: abridged(finding.detail, 40),
 }
 

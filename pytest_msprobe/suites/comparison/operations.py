@@ -18,6 +18,7 @@ from msprobe_collector.dump_format.manifest import CompiledCode
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.apis.topics import UnwrittenMemory, says_where, unwritten_memory
+from pytest_msprobe.suites.comparison.content.content import Content, ContentState
 from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.mapping import (
     ValuePairing,
@@ -62,6 +63,7 @@ class OperationComparison:
         fault: why the whole operation could not be read or was not judged, or "".
         is_skipped: whether that is deliberate.
         compiled: of one without a partner, the compiled code of either run that it is a part of; None without.
+        content: of two runs with different calls, what is known of the values that it makes.
     """
 
     operation: Operation
@@ -72,6 +74,7 @@ class OperationComparison:
     fault: str = ""
     is_skipped: bool = False
     compiled: CompiledCode | None = None
+    content: ContentState = ""
 
     @cached_property
     def status(self) -> Literal["pass", "error", "skip"]:
@@ -80,11 +83,18 @@ class OperationComparison:
             return "skip"
         if self.fault or any(value.status in ("error", "unreadable") for value in self.values):
             return "error"
+        if self.is_equal_again:
+            return "pass"
         # A tensor on either side may have nothing to be compared with.
         if self.held_by != "both" or any(value.status == "unmatched" and value.is_tensor for value in self.values):
             return "skip"
         compared = any(value.status in ("pass", "warning") for value in self.values)
         return "pass" if compared or not self.values else "skip"
+
+    @property
+    def is_equal_again(self) -> bool:
+        """Whether it has no partner, and the other run holds what it makes, or all that is made of it."""
+        return self.held_by != "both" and self.content in ("found", "rejoined")
 
     @property
     def places(self) -> tuple[int, int]:
@@ -139,6 +149,8 @@ class OperationComparison:
             return self.fault
         if self.compiled is not None:
             return f"one run computes it in compiled code: {self.compiled}"
+        if self.is_equal_again:
+            return _EQUAL_AGAIN[self.content]
         if self.held_by == "target":
             return "unmatched: the golden dump has no such operation"
         if self.held_by == "golden":
@@ -150,6 +162,12 @@ class OperationComparison:
             return _skip_message(self.values)
         notes = [f"{value.path}: {value.message}" for value in self.values if value.status == "warning"]
         return "; ".join(notes)
+
+
+_EQUAL_AGAIN = {
+    "found": "another call of the other run makes equal values",
+    "rejoined": "computed in other steps than in the other run, and all that is made of it is equal again",
+}
 
 
 def _is_unknown(value: ValueComparison) -> bool:
@@ -230,9 +248,36 @@ class DumpComparison:
     @cached_property
     def matching(self) -> Matching:
         """Which operation is which."""
+        found = self._by_name
+        return (
+            found
+            if self.content is None
+            else self.content.refined(found, self.target.operations, self.golden.operations)
+        )
+
+    @cached_property
+    def _by_name(self) -> Matching:
         return match(
             self.target, self.golden, self._naming, fuzzy=self._settings.fuzzy, fixed=self._fixed_by_data_mapping()
         )
+
+    @cached_property
+    def content(self) -> Content | None:
+        """What both runs hold of each other; None where their calls are the same, or names are given."""
+        matching = self._by_name
+        lone = [(self.golden, self.target, operation) for operation in matching.golden_only]
+        lone += [
+            (self.target, self.golden, one) for one in self.target.operations if one.record not in matching.partners
+        ]
+        if self.is_mapped or not any(
+            operation.phase == "forward" and not operation.is_cell and side.compiled_in(other, operation) is None
+            for side, other, operation in lone
+        ):
+            return None
+        return Content.of(self.target, self.golden)
+
+    def _state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
+        return "" if self.content is None else self.content.state(operation, is_golden=is_golden)
 
     @property
     def operations(self) -> list[Operation]:
@@ -262,10 +307,11 @@ class DumpComparison:
         if partner is None:
             lone = tuple(self._lone(leaf, None) for leaf in target)
             compiled = self.target.compiled_in(self.golden, operation)
-            return OperationComparison(operation, None, "target", operation.index, lone, compiled=compiled)
+            content = self._state(operation)
+            return OperationComparison(operation, None, "target", operation.index, lone, "", False, compiled, content)
         unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
         noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
-        values = []
+        values, state = [], self._state(operation)
         for left, right in self._values.pairs(operation, partner, target, golden):
             is_place = False
             for leaf in (left, right):
@@ -275,6 +321,8 @@ class DumpComparison:
                 found = judge_place(left, right)
             elif left is None or right is None:
                 found = self._lone(left, right)
+                if state in ("found", "rejoined", "beside"):
+                    found = replace(found, status="skip")  # what it is for shows in what is made
             elif (unwritten[0] and unwritten[0].covers(left.path)) or (
                 unwritten[1] and unwritten[1].covers(right.path)
             ):
@@ -285,8 +333,10 @@ class DumpComparison:
                 if operation.record in self.matching.by_bare_name:
                     status = "warning" if found.status == "pass" else found.status
                     found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
+            if state == "found" and found.status == "error" and not found.is_tensor:
+                found = replace(found, status="warning")  # called otherwise, for the same values
             values.append(found)
-        return OperationComparison(operation, partner, "both", operation.index, tuple(values))
+        return OperationComparison(operation, partner, "both", operation.index, tuple(values), content=state)
 
     def release(self) -> None:
         """Let go of the tensors that stayed loaded."""
@@ -301,7 +351,8 @@ class DumpComparison:
         except DumpError as error:
             return OperationComparison(operation, None, "golden", order, fault=str(error))
         compiled = self.golden.compiled_in(self.target, operation)
-        return OperationComparison(operation, None, "golden", order, values, compiled=compiled)
+        content = self._state(operation, is_golden=True)
+        return OperationComparison(operation, None, "golden", order, values, "", False, compiled, content)
 
     def cells_in_target(self, cells: tuple[str, ...]) -> tuple[str, ...]:
         """The path of a golden Cell in the target's tree: of its innermost Cell that matches, from there its own."""

@@ -65,7 +65,8 @@ class RecordSummary(FigureWire):
     Attributes:
         record: name in the dump that holds it.
         order: place in the order of execution.
-        held_by: `both`, `target` or `golden`, or `compiled` where one run computes it in compiled code.
+        held_by: `both`, `target` or `golden`; `compiled` where one run computes it in compiled code, `again` where it is
+            computed in other steps and equal again, `beside` of a layer of two runs with different calls.
         status: verdict on the operation.
         values: number of its values by state.
         first: name of the first value that differs, "" when none does.
@@ -100,7 +101,10 @@ class RecordSummary(FigureWire):
         values: Counter[str] = Counter(
             value.status for value in verdict.values if value.status != "unmatched" or value.is_tensor
         )
-        if verdict.compiled is not None:
+        held_by: str = verdict.held_by if verdict.compiled is None else "compiled"
+        if verdict.is_equal_again or (held_by != "both" and verdict.content == "beside"):
+            held_by = "again" if verdict.is_equal_again else "beside"
+        if held_by in ("compiled", "again", "beside"):
             values = Counter({"skip": len(verdict.values)})
         if verdict.fault:
             values["skip" if verdict.is_skipped else "unreadable"] += 1
@@ -112,7 +116,7 @@ class RecordSummary(FigureWire):
         return cls(
             record=verdict.operation.record,
             order=verdict.order,
-            held_by=verdict.held_by if verdict.compiled is None else "compiled",
+            held_by=held_by,
             status=verdict.status,
             values=dict(values),
             first=first.name if first is not None else "",
@@ -286,6 +290,7 @@ class Divergence:
         yield (
             f"{counted(counts['both'], 'operations')} matched, {counts['target']} only in the target, "
             f"{counts['golden']} only in the golden dump"
+            f"{f', {again} in other steps and equal again' if (again := counts['again']) else ''}"
         )
         if self._golden_only:
             shown = ", ".join(self._golden_only[:_MOST_NAMED])

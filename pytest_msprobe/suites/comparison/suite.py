@@ -53,7 +53,7 @@ from pytest_msprobe.suites.contract import (
 )
 from pytest_msprobe.suites.grouping import Operations, api_of, estimate_cost, group_operations, operation_of
 from pytest_msprobe.support import is_installed
-from pytest_msprobe.verdicts import UNREADABLE, Figure, HeldBy, OutputRow, Status, StepPosition, Verdict
+from pytest_msprobe.verdicts import MOOT, UNREADABLE, Figure, HeldBy, OutputRow, Status, StepPosition, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.evidence.pictures import ErrorPictures
@@ -87,6 +87,8 @@ def verdict_of(
     properties = (("called_from", f"{frame.file}:{frame.line}"),) if frame is not None else ()
     if found.status == "error" and (found.fault or any(value.status == "unreadable" for value in found.values)):
         properties = (*properties, (UNREADABLE, "dump"))
+    if found.status == "skip" and found.held_by != "both" and found.content == "beside":
+        properties = (*properties, (MOOT, "layer"))
     if cell is not None and cell.level:
         properties = (*properties, (LEVEL, cell.level))
     verdict = Verdict(

@@ -19,6 +19,7 @@ from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import UNKNOWN, Provenance
 from pytest_msprobe.suites.comparison.accounting.arguments import Differences, listed_differences
+from pytest_msprobe.suites.comparison.content.content import ContentState
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
@@ -137,6 +138,7 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
         recomputed: of a backward, whether its forward got or gave other values when a checkpoint computed it again, in
             the target and in the golden run.
         is_compiled: without a partner, whether one run computes it in compiled code.
+        content: of two runs with different calls, what is known of the values that it makes.
     """
 
     kind: Kind
@@ -154,6 +156,7 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
     is_given: bool = False
     recomputed: tuple[bool, bool] = (False, False)
     is_compiled: bool = False
+    content: ContentState = ""
     is_unreadable: bool = False
 
     @property
@@ -319,6 +322,7 @@ def account_of(found: OperationComparison, kind: Kind, keys: Sequence[ValueKey],
         kind = "unmatched"
     name = partner.record if partner is not None else ""
     fields = {**fields, "place": place, "partner_place": partner_place, "is_compiled": found.compiled is not None}
+    fields["content"] = found.content
     return Account(kind, keys=tuple(keys), partner=name, **fields)
 
 

@@ -14,7 +14,7 @@ from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRS
 
 ValueKind = Literal["parameter", "batch", "gradient", "unrecorded", "another_rank", "unknown"]
 FaultKind = Literal[
-    "born", "defined", "dtype", "only_one_side", "rewired", "recomputed", "first", "arguments", ValueKind
+    "born", "defined", "dtype", "only_one_side", "rewired", "recomputed", "first", "arguments", "parted", ValueKind
 ]
 
 #: Without tensors the first operation that differs may be right.
@@ -34,7 +34,7 @@ class Fault:
         kind: see docs/two_runs.md.
         side: `target`, `golden` or `both`.
         value: place in the record.
-        name: of a parameter.
+        name: of a parameter; where the runs part, of the call of the golden run.
         sentence: what is wrong.
         size: relative size of the difference there; None when unknown.
         share: of the difference that is at fault; None when unknown.

@@ -15,6 +15,7 @@ from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, SideFlow, is_held
 from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 from pytest_msprobe.suites.comparison.cells import Origin
+from pytest_msprobe.suites.comparison.content.judgement import causes_by_content
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ class RunDiagnosis:
         flow = DataFlow(steps, searches)
         finder = FaultFinder(flow, is_wrong, is_whole=missing == 0, other_leaves=OtherLeaves(flow, sides))
         faults, passed_on = tuple(finder.find()), frozenset(finder.passed_on)
+        if any(step.account.content for step in steps):
+            causes = tuple(causes_by_content(steps, faults))
+            return cls(tuple(steps), causes, (), passed_on, tuple(finder.origins()), (), missing, sides)
         return cls(
             tuple(steps),
             faults,

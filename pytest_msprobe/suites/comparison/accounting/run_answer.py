@@ -146,6 +146,11 @@ def _measure(rows: RunRows, pairs: Sequence[Pair], basis: Basis) -> Measure:
     steps = [step for pair in pairs for step in pair.diagnosis.steps]
     differing = sum(any(key.differs for key in step.account.keys) for step in steps)
     outcomes = {pair.diagnosis.outcome for pair in pairs}
+    again = sum(step.account.content == "rejoined" for step in steps)
+    if any(step.account.content for step in steps):
+        own = [step for step in steps if step.account.content in ("found", "rejoined")]
+        measure = rows.measure("found", differing=again, names=(basis,))
+        return structs.replace(measure, judged=len(own), total=len(own), noun="calls")
     kind = "equal" if not differing else "tolerance" if "unaccounted" in outcomes else "rounding"
     if kind == "rounding" and basis != "tensors":
         kind = "noise"
@@ -253,6 +258,8 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
     records = {record for fault in faults for record in fault.records or [fault.step.record]}
     figures: dict[str, float | int | str] = {"side": fault.side, "inheriting": len(fault.reached)}
     figures |= {"size": max(sizes)} if sizes else {}
+    if fault.kind == "parted" and fault.name:
+        figures["golden"] = fault.name
     if fault.share is not None:
         figures["share"] = fault.share
     if fault.worst is not None:

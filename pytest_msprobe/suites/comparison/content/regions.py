@@ -141,7 +141,7 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
     has_backward = any(record.operation.phase == "backward" for record in records.values())
     rejoins: dict[str, bool] = {}
     is_clean: dict[str, bool] = {}
-    for name, record in reversed(records.items()):
+    for name, record in reversed(list(records.items())):
         rejoins[name] = all(
             found.has(value) or all(rejoins[user] for user in record.users[value.path])
             for value in record.outputs

@@ -1,0 +1,81 @@
+"""What two dumps hold of each other, record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Literal
+
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.comparison.content.regions import Located, Parting, locate
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, held_records
+from pytest_msprobe.suites.comparison.matching import Matching
+from pytest_msprobe.suites.comparison.sides import ComparedDump
+
+#: `found`: the other run holds what the record makes. `rejoined`: it does not, and holds all that is made of it. `parted`:
+#: something is made of it that the other run never holds; `first`: what goes in is held, or made of nothing else.
+#: `beside`: a record that is no API call, of a pair whose calls differ. "": nothing is said.
+ContentState = Literal["", "found", "rejoined", "parted", "first", "beside"]
+
+
+class Content:
+    """What two runs hold of each other.
+
+    Attributes:
+        is_parted: whether one of them makes something that the other one never holds.
+    """
+
+    def __init__(self, target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord], located: Located) -> None:
+        self._sides = target, golden
+        self._located = located
+        self._states = _states(target, located.target), _states(golden, located.golden)
+        self.is_parted = bool(located.target.parted or located.golden.parted)
+
+    @classmethod
+    def of(cls, target: ComparedDump, golden: ComparedDump) -> Content | None:
+        """What two dumps hold of each other; None where they have nothing in common."""
+        sides = held_records(target), held_records(golden)
+        located = locate(*sides)
+        return cls(*sides, located) if located.found.partners else None
+
+    def state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
+        """What is known of a record of one side."""
+        return self._states[is_golden].get(operation.record, "beside")
+
+    def agrees(self, target: str, golden: str) -> bool:
+        """Whether two records may be one: the golden one holds what the target makes, or both are where the runs part."""
+        mine, theirs = self._sides[0].get(target), self._sides[1].get(golden)
+        if mine is None or theirs is None:
+            return mine is theirs
+        found = self._located.found
+        partners = [found.partners[value.name].record for value in mine.outputs if value.name in found.partners]
+        if partners:
+            return golden in partners
+        states = self._states[0][target], self._states[1][golden]
+        return "rejoined" not in states and "found" not in states
+
+    def refined(self, matching: Matching, target: Iterable[Operation], golden: Iterable[Operation]) -> Matching:
+        """Return `matching` without the pairs of API calls that hold different values."""
+        calls = {call: self._is_one_call(matching, call) for call in {operation.call for operation in target}}
+        partners = {
+            operation.record: matching.partners[operation.record]
+            for operation in target
+            if operation.record in matching.partners and (operation.holds_calls or calls[operation.call])
+        }
+        taken = {partner.record for partner in partners.values()}
+        lone = tuple(operation for operation in golden if operation.record not in taken)
+        return replace(matching, partners=partners, golden_only=lone)
+
+    def _is_one_call(self, matching: Matching, call: str) -> bool:
+        """Whether the forward of a call, where it has one, and its partner agree."""
+        record = f"{call}.forward"
+        partner = matching.partners.get(record)
+        return partner is None or self.agrees(record, partner.record)
+
+
+def _states(records: Mapping[str, HeldRecord], side: Parting) -> dict[str, ContentState]:
+    states: dict[str, ContentState] = dict.fromkeys(records, "found")
+    states |= dict.fromkeys((record.name for record in side.rejoined), "rejoined")
+    states |= dict.fromkeys((record.name for record in side.parted), "parted")
+    states |= dict.fromkeys((record.name for record in side.first), "first")
+    return states
