@@ -41,8 +41,8 @@ def test_permuted_rows_are_seen(pytester: pytest.Pytester) -> None:
     write(pytester.path / "target", np.exp(X)[::-1].copy())
     write(pytester.path / "golden", np.exp(X))
     result = pytester.runpytest(*RUN, "-v")
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["*Torch.exp.0.forward: its inputs have equal sketches, and output.0 differs: *"])
+    result.assert_outcomes(failed=1, xfailed=1)
+    result.stdout.fnmatch_lines(["Torch.exp.0 forward (first difference only): its inputs have equal sketches, and output.0 differs: *"])
     found = diagnosis(pytester)
     assert (found["basis"], [each["place"]["record"] for each in found["findings"]]) == (
         "sketches",
@@ -70,14 +70,16 @@ def test_a_run_that_compared_nothing_is_no_success(pytester: pytest.Pytester) ->
     sketches.write_bytes(sketches.read_bytes().replace(b"20261124", b"20261125"))
     result = pytester.runpytest(*RUN, "-v")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*sketches with seed 20261125 cannot be used here*", "*no value was compared*"])
+    result.stdout.fnmatch_lines(["*sketches with seed 20261125 cannot be used here*", "*: no tensor was compared*"])
     assert "passed" not in result.parseoutcomes()
 
 
 def test_the_page_and_workers_take_distances_of_sketches(pytester: pytest.Pytester) -> None:
     write(pytester.path / "target", np.exp(X) * np.float32(1.01))
     write(pytester.path / "golden", np.exp(X))
-    pytester.runpytest(*RUN, "-n1", "--msprobe-jsonl=rows.jsonl", "--msprobe-page=page.html").assert_outcomes(failed=2)
+    pytester.runpytest(*RUN, "-n1", "--msprobe-jsonl=rows.jsonl", "--msprobe-page=page.html").assert_outcomes(
+        failed=1, xfailed=1
+    )
     rows = [json.loads(line) for line in (pytester.path / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
     found = [row["outputs"] for row in rows if row.get("call") == "Torch.exp.0"]
     assert found[0][-1]["distance"] == pytest.approx(0.01, rel=0.3)
