@@ -105,10 +105,13 @@ class Answer(FigureWire, msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_findings(answer: Answer, findings: Sequence[Finding]) -> Answer:
-    """`answer` with more findings, which make it wrong; those that it has stay in front."""
+    """`answer` with more findings, which make it wrong, behind those that it has; what is incomplete comes last, since
+    what is damaged may have made it so.
+    """
     if not findings:
         return answer
-    return structs.replace(answer, outcome="wrong", findings=(*answer.findings, *findings))
+    ordered = sorted((*answer.findings, *findings), key=lambda finding: finding.kind == "incomplete")
+    return structs.replace(answer, outcome="wrong", findings=tuple(ordered))
 
 
 def with_open(answer: Answer, gaps: Sequence[Gap]) -> Answer:

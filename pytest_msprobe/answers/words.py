@@ -305,7 +305,7 @@ def _models(finding: Finding) -> str:
 _UNCOMPARED = {
     "target only": ("operations", " only in the target"),
     "golden only": ("operations", " only in the golden dump"),
-    "values": ("values", " on one side only"),
+    "values": ("values", " unmatched"),
     "unreadable": ("values", " unreadable"),
 }
 
@@ -434,6 +434,7 @@ _WHY: Mapping[str, str] = {
     "compiled": "calls inside of compiled code are not in the dump; to judge them, dump a run without torch.compile",
     "derivative": "its calls are judged, not whether they are the derivative; compare with a run without it",
     "uncomputed": "could not be computed again: {reason}",
+    "no benchmark": "nothing was computed again: install PyTorch, use --msprobe-accounting=auto",
     "not computed again": "the dumps hold no tensors, so it is not known whether an operation is wrong",
     "values unknown": "tell nothing of their values",
     "not on every rank": "not every rank has them",

@@ -424,7 +424,7 @@ def _not_covered(pairs: Sequence[Pair], basis: Basis) -> Iterator[Gap]:
     if missing := sum(pair.diagnosis.missing for pair in pairs):
         yield Gap(kind="not in this run", count=missing, noun="records of the target")
     if basis not in ("tensors", "none") and any(pair.diagnosis.faults for pair in pairs):
-        yield Gap(kind="not computed again", what=basis)
+        yield Gap(kind="no benchmark" if basis == "values" else "not computed again", what=basis)
 
 
 def _same_setup(reasons: Explained) -> list[NextStep]:
