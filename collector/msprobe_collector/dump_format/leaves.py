@@ -82,6 +82,12 @@ class Leaf:
         return isinstance(self.value, TensorValue) or bool(self.fault)
 
     @property
+    def is_known(self) -> bool:
+        """Whether the dump holds anything of a tensor beside its dtype and shape; not of one inside of `vmap`."""
+        known = (*self.statistics, self.data_name or None, self.md5 or None, self.fingerprint or None)
+        return any(entry is not None for entry in known)
+
+    @property
     def is_none(self) -> bool:
         """Whether it is an argument or output that was None."""
         return self.value is None

@@ -158,6 +158,21 @@ def test_uninitialised_memory_is_not_judged(tmp_path: Path) -> None:
     assert "uninitialised" in verdict.values[1].message
 
 
+@pytest.mark.parametrize(("sides", "status"), [("ab", "skip"), ("a", "unmatched")])
+def test_what_neither_dump_holds_is_not_judged(tmp_path: Path, sides: str, status: str) -> None:
+    """Tensors inside of `vmap`, in which transformers makes its masks, have neither data nor statistics."""
+    for side in "ab":
+        builder = DumpBuilder(tmp_path / side).call("Mint.op.0", [B], [B])
+        value = builder.records["Mint.op.0.forward"]["input_args"][0]
+        if side in sides:
+            value |= dict.fromkeys(("Max", "Min", "Mean", "Norm"))
+        value.pop("data_name", None)
+        builder.write()
+    comparison = DumpComparison(tmp_path / "a" / "dump.json", tmp_path / "b" / "dump.json", ComparisonSettings())
+    (verdict,) = comparison.verdicts()
+    assert [value.status for value in verdict.values] == [status, "pass"]
+
+
 def test_a_malformed_tensor_does_not_cost_the_others(tmp_path: Path) -> None:
     for side in ("a", "b"):
         builder = DumpBuilder(tmp_path / side)
