@@ -163,8 +163,8 @@ def _finite(measure: Measure) -> str:
 
 
 def _found_again(measure: Measure) -> str:
-    again = f", {measure.differing} of them in other steps, and equal again" if measure.differing else ""
-    return f"{counted(measure.judged, 'calls', 'agree')}{again}"
+    again = f", {measure.differing} of them in other steps" if measure.differing else ""
+    return f"{counted(measure.judged, 'calls', 'agree')} up to rounding{again}"
 
 
 def _passed(measure: Measure) -> str:

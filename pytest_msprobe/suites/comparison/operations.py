@@ -183,6 +183,8 @@ def _skip_message(values: Sequence[ValueComparison]) -> str:
     return f"unmatched: {lone[0].path}{more}: {lone[0].message}"
 
 
+#: Two runs that share fewer calls than this leaves are two implementations.
+_OTHER_CALLS = 0.2
 _UNWRITTEN_OUTPUT = "The call leaves this memory uninitialised."
 _UNWRITTEN_INPUT = "The call takes buffers to fill, whose content before it means nothing."
 
@@ -269,12 +271,18 @@ class DumpComparison:
         lone += [
             (self.target, self.golden, one) for one in self.target.operations if one.record not in matching.partners
         ]
-        if self.is_mapped or not any(
+        count = sum(
             operation.phase == "forward" and not operation.is_cell and side.compiled_in(other, operation) is None
             for side, other, operation in lone
-        ):
+        )
+        if not count or self.is_mapped:
             return None
-        return Content.of(self.target, self.golden)
+        content = Content.of(self.target, self.golden)
+        calls = sum(
+            one.phase == "forward" and not one.is_cell for one in (*self.target.operations, *self.golden.operations)
+        )
+        # Where few calls differ, names and order show more of a fault than its place.
+        return None if content is None or (content.is_parted and count < _OTHER_CALLS * calls) else content
 
     def _state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         return "" if self.content is None else self.content.state(operation, is_golden=is_golden)

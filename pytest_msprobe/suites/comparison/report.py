@@ -65,8 +65,9 @@ class RecordSummary(FigureWire):
     Attributes:
         record: name in the dump that holds it.
         order: place in the order of execution.
-        held_by: `both`, `target` or `golden`; `compiled` where one run computes it in compiled code, `again` where it is
-            computed in other steps and equal again, `beside` of a layer of two runs with different calls.
+        held_by: `both`, `target` or `golden`; `compiled` where one run computes it in compiled code, `again` where it
+            is computed in other steps and equal again, `beside` of layers and of calls whose result nothing uses, of
+            two runs with different calls.
         status: verdict on the operation.
         values: number of its values by state.
         first: name of the first value that differs, "" when none does.
@@ -102,7 +103,7 @@ class RecordSummary(FigureWire):
             value.status for value in verdict.values if value.status != "unmatched" or value.is_tensor
         )
         held_by: str = verdict.held_by if verdict.compiled is None else "compiled"
-        if verdict.is_equal_again or (held_by != "both" and verdict.content == "beside"):
+        if verdict.is_equal_again or (held_by != "both" and verdict.content in ("beside", "unused")):
             held_by = "again" if verdict.is_equal_again else "beside"
         if held_by in ("compiled", "again", "beside"):
             values = Counter({"skip": len(verdict.values)})

@@ -117,12 +117,18 @@ def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
     for fault in first:
         if any(fault is other for other in parameters):
             continue
-        if not fault.step.account.partner:
+        if fault.kind == "parted":
+            yield [fault.step, *(step for step in diagnosis.steps if _is_golden_call(step, fault.name))]
+        elif not fault.step.account.partner:
             yield [fault.step, *_up_to_both(diagnosis, fault)]
         elif fault.kind == "dtype":
             yield [fault.step, *_of_one_dtype(flow)]
         else:
             yield [fault.step, *(_made_by(flow, fault) if fault.kind in _OF_VALUES else ())]
+
+
+def _is_golden_call(step: Step, call: str) -> bool:
+    return step.account.place < 0 and step.operation.call == call and step.operation.phase == "forward"
 
 
 def _made_by(flow: DataFlow, fault: Fault) -> list[Step]:

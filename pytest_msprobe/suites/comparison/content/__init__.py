@@ -1,0 +1,1 @@
+"""Two runs compared by what they hold, whatever their calls are named."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.content.regions import Located, Parting, locate
-from pytest_msprobe.suites.comparison.content.values import HeldRecord, held_records
+from pytest_msprobe.suites.comparison.content.regions import Located, Parting, locate, lost_results
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldValue, held_parameters, held_records
 from pytest_msprobe.suites.comparison.matching import Matching
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
-#: `found`: the other run holds what the record makes. `rejoined`: it does not, and holds all that is made of it. `parted`:
-#: something is made of it that the other run never holds; `first`: what goes in is held, or made of nothing else.
-#: `beside`: a record that is no API call, of a pair whose calls differ. "": nothing is said.
-ContentState = Literal["", "found", "rejoined", "parted", "first", "beside"]
+#: `found`: the other run holds what the record makes. `rejoined`: it does not, and holds all that is made of it.
+#: `unused`: it does not, and nothing is made of it. `parted`: something is made of it that the other run never holds;
+#: `first`: the same, and what goes in is held. `beside`: a record that is no API call. "": nothing is said.
+ContentState = Literal["", "found", "rejoined", "unused", "parted", "first", "beside"]
 
 
 class Content:
@@ -25,25 +25,40 @@ class Content:
         is_parted: whether one of them makes something that the other one never holds.
     """
 
-    def __init__(self, target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord], located: Located) -> None:
+    def __init__(
+        self,
+        target: Mapping[str, HeldRecord],
+        golden: Mapping[str, HeldRecord],
+        located: Located,
+        lost: Sequence[HeldValue] = (),
+    ) -> None:
+        """What `located` says of two runs; `lost` are results of parameters that the golden run does not have."""
         self._sides = target, golden
         self._located = located
-        self._states = _states(target, located.target), _states(golden, located.golden)
-        self.is_parted = bool(located.target.parted or located.golden.parted)
+        has_parted = bool(located.target.parted and located.golden.parted)
+        self.is_parted = has_parted or bool(lost)
+        self._states = (
+            _states(target, located.target, has_parted=has_parted),
+            _states(golden, located.golden, has_parted=has_parted),
+        )
+        if lost and not has_parted:
+            self._states[0][lost[0].record] = "first"
 
     @classmethod
     def of(cls, target: ComparedDump, golden: ComparedDump) -> Content | None:
         """What two dumps hold of each other; None where they have nothing in common."""
         sides = held_records(target), held_records(golden)
         located = locate(*sides)
-        return cls(*sides, located) if located.found.partners else None
+        if not located.found.partners:
+            return None
+        return cls(*sides, located, lost_results(held_parameters(target), held_parameters(golden), located))
 
     def state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         """What is known of a record of one side."""
         return self._states[is_golden].get(operation.record, "beside")
 
     def agrees(self, target: str, golden: str) -> bool:
-        """Whether two records may be one: the golden one holds what the target makes, or both are where the runs part."""
+        """Whether two records may be one: the golden one holds what the target makes, or both get the same."""
         mine, theirs = self._sides[0].get(target), self._sides[1].get(golden)
         if mine is None or theirs is None:
             return mine is theirs
@@ -51,8 +66,10 @@ class Content:
         partners = [found.partners[value.name].record for value in mine.outputs if value.name in found.partners]
         if partners:
             return golden in partners
-        states = self._states[0][target], self._states[1][golden]
-        return "rejoined" not in states and "found" not in states
+        if [value.shape for value in mine.outputs] != [value.shape for value in theirs.outputs]:
+            return False
+        given = {found.partners[name].name for name in mine.makers if name in found.partners}
+        return bool(given.intersection(theirs.makers)) or not (mine.makers or theirs.makers)
 
     def refined(self, matching: Matching, target: Iterable[Operation], golden: Iterable[Operation]) -> Matching:
         """Return `matching` without the pairs of API calls that hold different values."""
@@ -73,9 +90,10 @@ class Content:
         return partner is None or self.agrees(record, partner.record)
 
 
-def _states(records: Mapping[str, HeldRecord], side: Parting) -> dict[str, ContentState]:
+def _states(records: Mapping[str, HeldRecord], side: Parting, *, has_parted: bool) -> dict[str, ContentState]:
+    """What is known of each record; nothing of those that part where only one run has any."""
     states: dict[str, ContentState] = dict.fromkeys(records, "found")
-    states |= dict.fromkeys((record.name for record in side.rejoined), "rejoined")
-    states |= dict.fromkeys((record.name for record in side.parted), "parted")
-    states |= dict.fromkeys((record.name for record in side.first), "first")
+    states |= {record.name: "rejoined" if record.users else "unused" for record in side.rejoined}
+    states |= dict.fromkeys((record.name for record in side.parted), "parted" if has_parted else "")
+    states |= dict.fromkeys((record.name for record in side.first), "first" if has_parted else "")
     return states

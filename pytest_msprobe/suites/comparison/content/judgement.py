@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from pytest_msprobe.suites.comparison.accounting.account import Step
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
+from pytest_msprobe.suites.comparison.content.values import split_name
 
 #: Kinds that are known of a call or of a value by itself, whatever the other run calls.
 _OF_ITSELF = ("born", "parameter", "batch")
@@ -24,10 +26,21 @@ def causes_by_content(steps: Sequence[Step], faults: Sequence[Fault]) -> list[Fa
     kept += [fault for fault in faults if fault.kind in _OF_PAIRS and fault.step.account.partner]
     parted = [step for step in steps if step.account.content in ("parted", "first")]
     if not parted:
-        return kept
+        return [*kept, *_not_finite(steps)]
     itself = [fault for fault in kept if fault.kind in _OF_ITSELF]
     there = [fault for fault in kept if fault.step.account.content == "first"]
     return itself or there or [_place(parted)]
+
+
+def _not_finite(steps: Sequence[Step]) -> Iterator[Fault]:
+    """Makers of values that are not finite in one run and numbers in the other one, and of which equal ones are made."""
+    makers = {step.record: step for step in steps if step.account.place >= 0}
+    for step in steps if any(step.account.content for step in steps) else ():
+        for key in step.inputs if step.account.partner and step.account.content == "found" else ():
+            maker = makers.get(split_name(key.origins[0].made_by)[0])
+            if maker is not None and key.excess == math.inf and key.shape == key.golden_shape:
+                words = "one run makes NaN or Inf there, the other one numbers, and what is made of both agrees"
+                yield Fault(maker, "defined", "both", "output.0", words, size=math.inf, records=[maker.record])
 
 
 def _place(parted: Sequence[Step]) -> Fault:

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldValue, split_name
+from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRecord, HeldValue, split_name
 
 #: Roundings of its dtype by which one operation may change a statistic.
 _ROUNDINGS = 8.0
@@ -61,7 +61,7 @@ class _Run:
         self._coarsest = max(self.units.values(), default=0.0)
 
     def near(self, value: HeldValue, unit: float, least: float) -> Iterator[tuple[float, HeldValue]]:
-        """(distance, value) of all values that may be `value`, which has a `unit` on its way and may be off by `least`."""
+        """(distance, value) of all that may be `value`, which has a `unit` on its way and may be off by `least`."""
         norms, values = self._norms.get(value.size, []), self._values.get(value.size, [])
         widest = max(_tolerance(max(unit, self._coarsest)), least)
         for index in range(bisect_left(norms, value.norm * (1 - widest)), len(norms)):
@@ -120,11 +120,13 @@ class Parting:
     """Where one run leaves what the other one holds.
 
     Attributes:
+        records: of the run.
         parted: records of which something is made that is never found again, in the order of execution.
         first: those of them whose inputs come from no other of them; not those that get nothing, such as `arange`.
         rejoined: records with outputs that are not found, behind which all is found again.
     """
 
+    records: Mapping[str, HeldRecord]
     parted: list[HeldRecord] = field(default_factory=list)
     first: list[HeldRecord] = field(default_factory=list)
     rejoined: list[HeldRecord] = field(default_factory=list)
@@ -150,7 +152,7 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
         if not record.users and record.operation.phase == "forward":
             rejoins[name] = rejoins[name] and _is_right_end(record, records, found, is_clean)
         is_clean[name] = rejoins[name] and all(is_clean[user] for users in record.users.values() for user in users)
-    result, sources = Parting(), set[str]()
+    result, sources = Parting(records), set[str]()
     for name, record in records.items():
         if not rejoins[name]:
             result.parted.append(record)
@@ -228,6 +230,24 @@ def locate(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord]) -
     """
     located = _located(target, golden, _LONG_SUMS)
     return _located(target, golden, _SHORT_SUMS) if located.target.parted or located.golden.parted else located
+
+
+def lost_results(target: Sequence[HeldParameter], golden: Sequence[HeldParameter], located: Located) -> list[HeldValue]:
+    """Return gradients and updates of parameters of the target which the golden run has, and whose results it has not.
+
+    They may be off by what the gradients inside of the step are.
+    """
+    values = [value for record in located.target.records.values() for value in record.outputs]
+    unit = max((value.unit for value in values), default=0.0)
+    tolerance = max(_LONG_SUMS, _tolerance(unit), _GROWTH * max(located.found.distances.values(), default=0.0))
+    lost = []
+    for parameter in target:
+        partners = [other for other in golden if parameter.before.is_like(other.before)]
+        for value in parameter.results if partners else ():
+            others = [other for partner in partners for other in partner.results]
+            if not any(value.size == other.size and value.distance(other) <= tolerance for other in others):
+                lost.append(value)
+    return lost
 
 
 def _located(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord], sums: float) -> Located:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from msprobe_collector.dump_format import DIRECTIONS, DumpError
+from msprobe_collector.dump_format import DIRECTIONS, DumpError, is_optimizer_record
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import array_dtype, find_dtype
@@ -122,6 +122,39 @@ def held_records(dump: ComparedDump) -> dict[str, HeldRecord]:
         for value in held.outputs:
             last_alike[_look(value)] = value.name
     return records
+
+
+@dataclass(frozen=True, slots=True)
+class HeldParameter:
+    """What became of one parameter in the step.
+
+    Attributes:
+        before: the parameter as the optimizer got it.
+        results: its gradient, and the parameter behind the step, as far as the dump has them.
+    """
+
+    before: HeldValue
+    results: tuple[HeldValue, ...]
+
+
+def held_parameters(dump: ComparedDump) -> list[HeldParameter]:
+    """Return the parameters that optimizers of a dump changed, with their gradients."""
+    parameters: list[HeldParameter] = []
+    for operation in dump.operations:
+        if not is_optimizer_record(operation.record):
+            continue
+        values: dict[str, dict[str, HeldValue]] = {}
+        for leaf in dump.leaves(operation.record):
+            part, _, rest = leaf.path.partition(".")
+            kind, _, name = rest.partition(".")
+            value = _value(operation, leaf)
+            if value is not None and kind in ("parameters", "gradients"):
+                values.setdefault(name, {})[f"{part}.{kind}"] = value
+        for of_name in values.values():
+            before = of_name.pop("input.parameters", None)
+            if before is not None:
+                parameters.append(HeldParameter(before, tuple(of_name.values())))
+    return parameters
 
 
 def _look(value: HeldValue) -> tuple[object, ...]:
