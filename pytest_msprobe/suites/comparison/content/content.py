@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -14,7 +15,7 @@ from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 #: `found`: the other run holds what the record makes. `rejoined`: it does not, and holds all that is made of it.
 #: `unused`: it does not, and nothing is made of it. `parted`: something is made of it that the other run never holds;
-#: `first`: the same, and what goes in is held. `beside`: a record that is no API call. "": nothing is said.
+#: `first`: the same, and what goes in is held. `beside`: no API call of the model. "": nothing is said.
 ContentState = Literal["", "found", "rejoined", "unused", "parted", "first", "beside"]
 
 
@@ -93,7 +94,12 @@ class Content:
 def _states(records: Mapping[str, HeldRecord], side: Parting, *, has_parted: bool) -> dict[str, ContentState]:
     """What is known of each record; nothing of those that part where only one run has any."""
     states: dict[str, ContentState] = dict.fromkeys(records, "found")
-    states |= {record.name: "rejoined" if record.users else "unused" for record in side.rejoined}
+    last = max((one.operation.index for one in records.values() if one.operation.phase == "backward"), default=math.inf)
+    for record in side.rejoined:
+        is_used = record.users or record.operation.phase == "backward"
+        # What comes behind the gradients is the optimizer's, and what nothing goes into and nothing uses is nobody's.
+        is_beside = record.operation.index > last or not (record.makers or record.leaves)
+        states[record.name] = "rejoined" if is_used else "beside" if is_beside else "unused"
     states |= dict.fromkeys((record.name for record in side.parted), "parted" if has_parted else "")
     states |= dict.fromkeys((record.name for record in side.first), "first" if has_parted else "")
     return states

@@ -33,10 +33,11 @@ def causes_by_content(steps: Sequence[Step], faults: Sequence[Fault]) -> list[Fa
 
 
 def _not_finite(steps: Sequence[Step]) -> Iterator[Fault]:
-    """Makers of values that are not finite in one run and numbers in the other one, and of which equal ones are made."""
+    """Makers of what is not finite in one run and numbers in the other one, where equal values are made of it."""
     makers = {step.record: step for step in steps if step.account.place >= 0}
-    for step in steps if any(step.account.content for step in steps) else ():
-        for key in step.inputs if step.account.partner and step.account.content == "found" else ():
+    for step in steps:
+        is_pair = step.account.partner and step.account.content == "found"
+        for key in step.inputs if is_pair else ():
             maker = makers.get(split_name(key.origins[0].made_by)[0])
             if maker is not None and key.excess == math.inf and key.shape == key.golden_shape:
                 words = "one run makes NaN or Inf there, the other one numbers, and what is made of both agrees"

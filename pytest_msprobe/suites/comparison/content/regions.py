@@ -96,7 +96,8 @@ def find(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord], sum
             if candidates:
                 distance, partner = min(candidates, key=lambda item: _rank(record, item, found, golden))
                 found.partners[value.name], found.distances[value.name] = partner, distance
-                levels[value.name] = distance
+                # What is near by its statistics may be as far as the roundings on its way, as its like was.
+                levels[value.name] = max(distance, min(level, _tolerance(mine.units[value.name])))
     return found
 
 
