@@ -32,18 +32,14 @@ class Layer(nn.Module):
     def forward(self, x, absent):
         q = self.q(x).reshape(*x.shape[:2], 4, 8) * 8**-0.5
         k, v = (part.reshape(*x.shape[:2], 4, 8) for part in self.kv(x).chunk(2, -1))
-        scores = torch.einsum("bqhd,bkhd->bhqk", q, k)
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k)  # bug: softmax, padding
         if BUG != "padding":
             scores = scores.masked_fill(absent, torch.finfo(scores.dtype).min)
         shares = torch.softmax(scores, dim=-2 if BUG == "softmax" else -1)  # bug: softmax, padding
         mixed = self.o(torch.einsum("bhqk,bkhd->bqhd", shares, v).flatten(2))
-        if BUG == "residual":
-            x = x + self.norm_a(mixed)  # bug: residual
-        else:
-            x = self.norm_a(x + mixed)
-        return self.norm_b(
-            x + self.outer(F.gelu(self.inner(x), approximate="tanh" if BUG == "act" else "none"))
-        )  # bug: act
+        x = x + self.norm_a(mixed) if BUG == "residual" else self.norm_a(x + mixed)  # bug: residual
+        wide = F.gelu(self.inner(x), approximate="tanh" if BUG == "act" else "none")  # bug: act
+        return self.norm_b(x + self.outer(wide))
 
 
 class Classifier(nn.Module):
@@ -54,7 +50,7 @@ class Classifier(nn.Module):
         self.pool, self.head = nn.Linear(32, 32), nn.Linear(32, 3)
 
     def forward(self, tokens, present, segments):
-        x = self.word(tokens) + self.place.weight[: tokens.shape[1]]
+        x = self.word(tokens) + self.place.weight[: tokens.shape[1]]  # bug: segments
         if BUG != "segments":
             x = x + self.segment(segments)
         x = self.norm(x)  # bug: segments

@@ -7,7 +7,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 torch.manual_seed(0)
 sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-none = {name: 0.0 for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
+none = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
 more = {"intermediate_size": 64, "max_position_embeddings": 32, "num_labels": 3, "initializer_range": 0.15}
 model = BertForSequenceClassification(BertConfig(**sizes, **none, **more, attn_implementation="sdpa"))
 move(model)

@@ -6,7 +6,7 @@ from material import keep
 from transformers import GPT2Config, GPT2LMHeadModel
 
 torch.manual_seed(0)
-none = {name: 0.0 for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
+none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
 sizes = {"vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
 model = GPT2LMHeadModel(GPT2Config(**sizes, **none, initializer_range=0.2, attn_implementation="eager"))
 tokens = torch.randint(0, 64, (2, 16))

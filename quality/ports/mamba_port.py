@@ -24,16 +24,16 @@ class Mixer(nn.Module):
         step = F.softplus(F.linear(low, self.step.weight, None if BUG == "bias" else self.step.bias))  # bug: bias
         rates = -self.rates.exp()
         decays = torch.einsum("btc,cn->btcn", step, rates)
-        total = decays.cumsum(1)
-        between = total[:, :, None] - total[:, None]
+        total = decays.cumsum(1)  # bug: offset
+        between = total[:, :, None] - total[:, None]  # bug: offset
         order = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
         past = order.tril(-1 if BUG == "offset" else 0)[..., None, None]  # bug: offset
         kernel = between.masked_fill(~past, float("-inf")).exp()  # bug: offset
         if BUG == "discrete":
             step = torch.ones_like(step)
         driven = torch.einsum("btc,btn->btcn", step * x, into)  # bug: discrete
-        states = torch.einsum("btscn,bscn->btcn", kernel, driven)
-        y = torch.einsum("btcn,btn->btc", states, out)
+        states = torch.einsum("btscn,bscn->btcn", kernel, driven)  # bug: offset
+        y = torch.einsum("btcn,btn->btc", states, out)  # bug: offset
         return y if BUG == "skip" else y + self.direct * x
 
     def forward(self, x):

@@ -21,15 +21,15 @@ class Normed(nn.Module):
     def convolve(self, x):
         size = self.kernel.shape[-1]
         if size == 1:
-            x = x[:, :, :: self.step, :: self.step]
-            return torch.einsum("oi,bihw->bohw", self.kernel[:, :, 0, 0], x)
+            x = x[:, :, :: self.step, :: self.step]  # bug: stride
+            return torch.einsum("oi,bihw->bohw", self.kernel[:, :, 0, 0], x)  # bug: stride
         if BUG == "padding" and self.step == 2 and size == 3:
             return F.conv2d(F.pad(x, (0, 1, 0, 1)), self.kernel, stride=2)  # bug: padding
         return F.conv2d(x, self.kernel, stride=self.step, padding=size // 2)  # bug: stride
 
     def forward(self, x):
         x = self.convolve(x)
-        mean = x.mean((0, 2, 3), keepdim=True)
+        mean = x.mean((0, 2, 3), keepdim=True)  # bug: eps, variance
         variance = x.var((0, 2, 3), correction=BUG == "variance", keepdim=True)  # bug: variance
         x = (x - mean) * torch.rsqrt(variance + (1e-3 if BUG == "eps" else 1e-5))  # bug: eps, variance
         return x * self.gamma[:, None, None] + self.beta[:, None, None]  # bug: eps, variance
@@ -61,10 +61,7 @@ class Network(nn.Module):
 
     def forward(self, x):
         x = F.relu(self.stem(x))
-        if BUG == "pool":
-            x = F.avg_pool2d(x, 3, 2, 1)  # bug: pool
-        else:
-            x = F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2)
+        x = F.avg_pool2d(x, 3, 2, 1) if BUG == "pool" else F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2)  # bug: pool
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean((2, 3)))

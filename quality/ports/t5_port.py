@@ -23,7 +23,7 @@ class Norm(nn.Module):
 
 
 def bucket(distance: int, both: bool) -> int:
-    """Return the bucket of the distance from a query to a key; with `both`, keys behind it have buckets of their own."""
+    """Return the bucket of the distance from a query to a key; with `both`, later keys have buckets of their own."""
     count, first = (4, 4 if distance > 0 else 0) if both else (8, 0)
     distance = abs(distance) if both else max(-distance, 0)
     exact = count // 2
@@ -92,7 +92,7 @@ class Translator(nn.Module):
         for number, (attention, wide) in enumerate(self.reading):
             x = wide(attention(x, None if BUG == "bias" and number else bias))
         memory = self.read(x)
-        start = answer if BUG == "shift" else F.pad(answer[:, :-1], (1, 0))
+        start = answer if BUG == "shift" else F.pad(answer[:, :-1], (1, 0))  # bug: shift
         time = start.shape[1]
         past = torch.ones(time, time).tril().log()
         bias = positions(self.past, time, BUG == "buckets") + past

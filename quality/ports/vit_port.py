@@ -21,16 +21,15 @@ class Layer(nn.Module):
         normed = self.first(x)
         joined = F.linear(normed, self.qkv.weight, None if BUG == "bias" else self.qkv.bias)  # bug: bias
         q, k, v = joined.unflatten(2, (3, 4, 8)).permute(2, 0, 3, 1, 4).unbind()
-        scores = q @ k.mT
+        scores = q @ k.mT  # bug: scale
         scores = scores / (32**0.5 if BUG == "scale" else 8**0.5)  # bug: scale
         shares = scores.softmax(-1)
         if BUG == "heads":
             x = x + self.back((shares @ v).flatten(2).view_as(x))  # bug: heads
         else:
             x = x + self.back((shares @ v).transpose(1, 2).flatten(2))
-        return x + self.narrow(
-            F.gelu(self.wide(self.second(x)), approximate="tanh" if BUG == "act" else "none")
-        )  # bug: act
+        wide = F.gelu(self.wide(self.second(x)), approximate="tanh" if BUG == "act" else "none")  # bug: act
+        return x + self.narrow(wide)
 
 
 class Viewer(nn.Module):
