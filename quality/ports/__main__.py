@@ -61,11 +61,12 @@ class Row:
         bugs = (re.split(r"\W+", mark[1]) if mark else () for mark in marks)
         return {f"{name}:{number}" for number, here in enumerate(bugs, 1) if self.bug in here}
 
-    def is_named_by(self, place: dict[str, Any]) -> bool:
+    def is_named_by(self, finding: dict[str, Any]) -> bool:
         """Return whether a finding stands where the bug is."""
+        place = finding["place"]
         call = re.sub(r"\.(forward|backward)$", "", place["record"] or "")
-        line = Path(place["source"] or "").name
-        return line in self.lines or call in f"{self.records},{self.golden}".split(",")
+        calls = self.golden if finding["figures"].get("side") == "golden" else self.records
+        return Path(place["source"] or "").name in self.lines or call in calls.split(",")
 
 
 @dataclass(frozen=True)
@@ -119,16 +120,16 @@ def ask(row: Row, task: str, folder: Path) -> Said:
     if not answer.is_file():
         return Said("not asked", f"exit {run.returncode}", 0, "", "", (run.stderr or run.stdout).strip()[-200:])
     said = json.loads(answer.read_text(encoding="utf-8"))
-    places = [finding["place"] for finding in said["findings"]]
-    causes = len(places) + said.get("cut", {}).get("findings", 0)
-    hits = [row.is_named_by(place) for place in places]
+    findings = said["findings"]
+    causes = len(findings) + said.get("cut", {}).get("findings", 0)
+    hits = [row.is_named_by(finding) for finding in findings]
     if row.is_right:
         named = "blamed" if causes or said["outcome"] == "wrong" else "clean" if said["outcome"] == "right" else "open"
     else:
         named = "later" if any(hits) else "no"
         if hits and hits[0]:
             named = "alone" if causes == 1 else "first"
-    first = places[0] if places else {"record": "", "source": ""}
+    first = findings[0]["place"] if findings else {"record": "", "source": ""}
     source = Path(first["source"] or "").name
     return Said(named, said["outcome"], causes, first["record"] or "", source, said["headline"])
 

@@ -38,7 +38,7 @@ class Mixer(nn.Module):
 
     def forward(self, x):
         normed = F.rms_norm(x, (32,), self.gain, 1e-6 if BUG == "eps" else 1e-5)  # bug: eps
-        inner, gate = self.x_and_gate(normed).chunk(2, -1)
+        inner, gate = self.x_and_gate(normed).chunk(2, -1)  # bug: order
         if BUG == "order":
             inner, gate = gate, inner
         sides = (0, 0, 1, 2) if BUG == "padding" else (0, 0, 3, 0)
