@@ -4,8 +4,9 @@
 
 Runs the scripts of pairs.tsv, the reference first, since it writes weights and batch, and asks `diagnose` about each
 port. The place is right where the first finding stands at a line of the port with the comment `# bug: NAME`, or at a
-record that the table has: `records` of the port, `golden` of the reference. --losses runs the scripts alone: the loss
-of a right pair is equal, and that of a bug is not. Dumps stay in the folder and are made again when a script is newer.
+record that the table has: `records` of the port, `golden` of the reference; what is said of the right port as well
+names no bug. --losses runs the scripts alone: the loss of a right pair is equal, and that of a bug is not, but where
+only a gradient differs (gpt2 tied). Dumps stay in the folder and are made again when a script is newer.
 --write-results writes results/ports.tsv: what was said of a row when it was first asked about stays.
 """
 
@@ -113,25 +114,36 @@ def collected(command: str, task: str, folder: Path) -> Path:
 def ask(row: Row, task: str, folder: Path) -> Said:
     """Collect both runs, and return what `diagnose` says of them."""
     golden, target = (collected(command, task, folder) for command in (row.reference, row.port))
-    answer = folder / task / f"answer_{row.bug}.json"
+    answer = answer_of(row.bug, task, folder)
     answer.unlink(missing_ok=True)
     command = [*_MODULE, "pytest_msprobe", "diagnose", str(target), str(golden), "--json", str(answer)]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if not answer.is_file():
         return Said("not asked", f"exit {run.returncode}", 0, "", "", (run.stderr or run.stdout).strip()[-200:])
-    said = json.loads(answer.read_text(encoding="utf-8"))
-    findings = said["findings"]
-    causes = len(findings) + said.get("cut", {}).get("findings", 0)
-    hits = [row.is_named_by(finding) for finding in findings]
+    return judged(row, task, folder)
+
+
+def answer_of(bug: str, task: str, folder: Path) -> Path:
+    """Return the file of an answer."""
+    return folder / task / f"answer_{bug}.json"
+
+
+def judged(row: Row, task: str, folder: Path) -> Said:
+    """Return whether an answer that is written names the place."""
+    answer = json.loads(answer_of(row.bug, task, folder).read_text(encoding="utf-8"))
+    findings = answer["findings"]
+    causes = len(findings) + answer.get("cut", {}).get("findings", 0)
     if row.is_right:
-        named = "blamed" if causes or said["outcome"] == "wrong" else "clean" if said["outcome"] == "right" else "open"
+        named = {"right": "clean", "wrong": "blamed"}.get(answer["outcome"], "open")
     else:
-        named = "later" if any(hits) else "no"
-        if hits and hits[0]:
-            named = "alone" if causes == 1 else "first"
+        right = answer_of("none", task, folder)
+        alarms = json.loads(right.read_text(encoding="utf-8"))["findings"] if right.is_file() else []
+        known = {(alarm["kind"], alarm["place"]["record"]) for alarm in alarms}
+        hits = [row.is_named_by(it) and (it["kind"], it["place"]["record"]) not in known for it in findings]
+        named = ("alone" if causes == 1 else "first") if hits and hits[0] else "later" if any(hits) else "no"
     first = findings[0]["place"] if findings else {"record": "", "source": ""}
     source = Path(first["source"] or "").name
-    return Said(named, said["outcome"], causes, first["record"] or "", source, said["headline"])
+    return Said(named, answer["outcome"], causes, first["record"] or "", source, answer["headline"])
 
 
 def table_of(said: dict[tuple[str, str, str], Said]) -> Table:

@@ -50,7 +50,8 @@ class Classifier(nn.Module):
         self.pool, self.head = nn.Linear(32, 32), nn.Linear(32, 3)
 
     def forward(self, tokens, present, segments):
-        x = self.word(tokens) + self.place.weight[: tokens.shape[1]]  # bug: segments
+        places = self.place.weight[: tokens.shape[1]]
+        x = self.word(tokens) + places  # bug: segments
         if BUG != "segments":
             x = x + self.segment(segments)
         x = self.norm(x)  # bug: segments
