@@ -253,6 +253,11 @@ class ReportPlugin:
         self._known.finish(session, self._report)
         self.answer = self._answered(session)
         changes = self._settle(session)
+        if self.answer is not None:
+            try:
+                self._report.conclude(self.answer)
+            except OSError as error:
+                self._fail(f"--msprobe-out={self._settings.out}", "", error)
         if self._lines is not None:
             try:
                 self._lines.append_corrections(self._report.levels(), changes)

@@ -42,7 +42,9 @@ def test_permuted_rows_are_seen(pytester: pytest.Pytester) -> None:
     write(pytester.path / "golden", np.exp(X))
     result = pytester.runpytest(*RUN, "-v")
     result.assert_outcomes(failed=1, xfailed=1)
-    result.stdout.fnmatch_lines(["Torch.exp.0 forward (first difference only): its inputs have equal sketches, and output.0 differs: *"])
+    result.stdout.fnmatch_lines(
+        ["Torch.exp.0 forward (first difference only): its inputs have equal sketches, and output.0 differs: *"]
+    )
     found = diagnosis(pytester)
     assert (found["basis"], [each["place"]["record"] for each in found["findings"]]) == (
         "sketches",

@@ -6,7 +6,6 @@ Faults of one cause in several layers, calls or ranks are one; a later step come
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,6 @@ from pytest_msprobe.answers import (
     NextStep,
     Place,
     Reach,
-    RunFacts,
     RunRows,
 )
 from pytest_msprobe.answers.from_rows import place_of_calls
@@ -41,7 +39,6 @@ from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, 
 from pytest_msprobe.suites.comparison.accounting.next_collection import MOST_CALLS, next_collection
 from pytest_msprobe.suites.comparison.accounting.settings import Explained, explained
 from pytest_msprobe.suites.contract import escape
-from pytest_msprobe.verdicts import RowCounts
 
 #: Kinds that a computation or the values themselves prove, where both dumps hold tensors.
 _PROVED = ("born", "defined", "dtype", "only_one_side", "rewired", "arguments", "parameter", "batch", "recomputed")
@@ -120,14 +117,6 @@ def run_answer(
         reach=_reach(causes),
         next_collection=_collection([pair.diagnosis for pair in pairs]),
     )
-
-
-def pair_answer(
-    dump: str, diagnosis: RunDiagnosis, setup: Sequence[ManifestDifference] = (), accept: Collection[str] = ()
-) -> Answer:
-    """The answer on one pair of dumps alone, before the rows of the run are put together."""
-    counts = RowCounts(Counter(passed=len(diagnosis.steps)))
-    return run_answer(RunRows(RunFacts(item_noun="operations"), counts), {dump: diagnosis}, setup, accept)
 
 
 def open_keys(diagnosis: RunDiagnosis, accept: Collection[str]) -> Iterator[str]:
