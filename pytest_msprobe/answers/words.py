@@ -519,7 +519,8 @@ def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
     most = 1 if len(findings) == 1 else _SEVERAL
     for place, finding in enumerate(findings[:most], 1):
         number = f"{place}. " if len(findings) > 1 else ""
-        if len(findings) > 1 or finding.kind not in _OF_RUN or name_of(finding) not in answer.headline:
+        is_cut = finding.kind == "incomplete" and name_of(finding) not in answer.headline
+        if len(findings) > 1 or finding.kind not in _OF_RUN or is_cut:
             yield _wrapped(number, f"{sentence_of(finding)}{_told_apart(answer, finding)}", width)
     surplus = len(findings) - most + answer.cut.get("findings", 0)
     if findings and surplus > 0:
