@@ -14,6 +14,7 @@ from msgspec import Meta, structs
 
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.answers.finding import Finding, Gap, NextStep, Reach
+from pytest_msprobe.verdicts import FigureWire
 
 #: Version of the schema: another one where a reader of this one would read wrongly. New keys do not change it.
 SCHEMA = 2
@@ -66,7 +67,7 @@ class TakenStep(msgspec.Struct, frozen=True):
     headline: str
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(FigureWire, msgspec.Struct, frozen=True, kw_only=True):
     """What a run amounts to. `words.said` fills in the texts, which are for people."""
 
     schema: Annotated[Literal[2], Meta(description="version of this form")] = 2
@@ -104,10 +105,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_findings(answer: Answer, findings: Sequence[Finding]) -> Answer:
-    """`answer` with more findings, which make it wrong; those that it has stay in front."""
+    """`answer` with more findings, which make it wrong, behind those that it has; what is incomplete comes last, since
+    what is damaged may have made it so.
+    """
     if not findings:
         return answer
-    return structs.replace(answer, outcome="wrong", findings=(*answer.findings, *findings))
+    ordered = sorted((*answer.findings, *findings), key=lambda finding: finding.kind == "incomplete")
+    return structs.replace(answer, outcome="wrong", findings=tuple(ordered))
 
 
 def with_open(answer: Answer, gaps: Sequence[Gap]) -> Answer:

@@ -293,6 +293,22 @@ def _models(finding: Finding) -> str:
     return f"two different models: {shapes[0] if shapes else finding.detail}"
 
 
+#: What of two runs was not compared: a noun, and what is said behind it.
+_UNCOMPARED = {
+    "target only": ("operations", " only in the target"),
+    "golden only": ("operations", " only in the golden dump"),
+    "values": ("values", " unmatched"),
+    "unreadable": ("values", " unreadable"),
+}
+
+
+def _incomplete(finding: Finding) -> str:
+    counts = [
+        f"{counted(int(count), _UNCOMPARED[name][0])}{_UNCOMPARED[name][1]}" for name, count in finding.figures.items()
+    ]
+    return f"not all is compared: {', '.join(counts)}" if counts else finding.detail
+
+
 def _detail(finding: Finding) -> str:
     return finding.detail or finding.place.operation
 
@@ -303,7 +319,7 @@ _NAMES: Mapping[str, Callable[[Finding], str]] = {
     "manifest": _detail,
     "ended": lambda finding: f"the step ended in {finding.place.operation}",
     "damaged": _detail,
-    "incomplete": _detail,
+    "incomplete": _incomplete,
     "run": _detail,
     "unreadable": _cannot_be_read,
     "limits": _beyond_limits,
@@ -401,6 +417,7 @@ _WHY: Mapping[str, str] = {
     "known": "the baseline knows it",
     "unfinished": "the run ended before them",
     "unmade": "it is not known what made them",
+    "unheld": "calls that the dumps do not hold made them, which are not judged",
     "random": "{reason}; collect with seed_all(rm_dropout=True), or with a probability of 0, to judge it",
     "not in this run": "they were not part of this run",
     "not read": "{reason}",
@@ -408,6 +425,7 @@ _WHY: Mapping[str, str] = {
     "compiled": "calls inside of compiled code are not in the dump; to judge them, dump a run without torch.compile",
     "derivative": "its calls are judged, not whether they are the derivative; compare with a run without it",
     "uncomputed": "could not be computed again: {reason}",
+    "no benchmark": "nothing was computed again: install PyTorch, use --msprobe-accounting=auto",
     "not computed again": "the dumps hold no tensors, so it is not known whether an operation is wrong",
     "values unknown": "tell nothing of their values",
     "not on every rank": "not every rank has them",
@@ -444,6 +462,7 @@ _NEXT_WORDS: Mapping[str, str] = {
     "set-ups": "how both runs are set up",
     "one model": "name two dumps of one model, one batch and one step",
     "same setting": "make both runs with the same {subject}, and compare again",
+    "accept unmatched": "--msprobe-accept=unmatched accepts operations and values that only one side has",
     "collect": "collect a step with PrecisionDebugger (docs/collecting.md), and name its dump.json",
     "path": "check the path {subject}",
     "gradients": "dump {subject} (level mix) in both runs, and compare: look first between it and the loss",
@@ -506,7 +525,8 @@ def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
     most = 1 if len(findings) == 1 else _SEVERAL
     for place, finding in enumerate(findings[:most], 1):
         number = f"{place}. " if len(findings) > 1 else ""
-        if len(findings) > 1 or finding.kind not in _OF_RUN:
+        is_cut = finding.kind == "incomplete" and name_of(finding) not in answer.headline
+        if len(findings) > 1 or finding.kind not in _OF_RUN or is_cut:
             yield _wrapped(number, f"{sentence_of(finding)}{_told_apart(answer, finding)}", width)
     surplus = len(findings) - most + answer.cut.get("findings", 0)
     if findings and surplus > 0:

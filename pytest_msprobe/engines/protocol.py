@@ -58,6 +58,7 @@ class NotJudged(Exception):
     Attributes:
         status: of the verdict.
         message: the reason, in one line.
+        is_unreadable: whether the dump cannot be read there.
         properties: of the verdict: that the dump cannot be read there, or that the call draws inside.
     """
 
@@ -65,6 +66,7 @@ class NotJudged(Exception):
         super().__init__(message)
         self.status: Ending = status
         self.message = message
+        self.is_unreadable = is_unreadable
         self.properties = ((UNREADABLE, "dump"),) if is_unreadable else ((RANDOM, "call"),) if is_random else ()
 
 

@@ -11,17 +11,20 @@ import errno
 import math
 import os
 import re
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import structs
 
+from pytest_msprobe.answers import Answer
 from pytest_msprobe.reports.baseline import BaselineCounts
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.terminal import VerdictCounts
-from pytest_msprobe.suites.contract import ANSWERS, KNOWN_FAULTS, PARTIAL, RUN_FAULTS, Suite
+from pytest_msprobe.suites.contract import ANSWER, COVERS, KNOWN_FAULTS, PARTIAL, RUN_FAULTS, Suite
 from pytest_msprobe.verdicts import Change, OutputRow, VerdictRow
 
 _OUTPUT_FIELDS = frozenset(field.name for field in fields(OutputRow))
@@ -80,36 +83,52 @@ class JsonLines:
 
     def attach(
         self,
-        answers: Mapping[str, Mapping[str, Any]],
+        answer: Answer | None,
         faults: Sequence[str] = (),
         known: Collection[str] = (),
         partial: Sequence[str] = (),
     ) -> None:
-        """Put what the run amounts to into the attachment of the last row: by dump, and its faults as a whole.
+        """Put what the run amounts to into the attachment of the last row: its answer, and its faults as a whole.
 
         A baseline knows the faults `known`; `partial` says why rows are missing. Raises OSError.
         """
         found: dict[str, Any] = {
-            ANSWERS: dict(answers),
+            ANSWER: answer and answer.to_wire(),
             RUN_FAULTS: list(faults),
             KNOWN_FAULTS: [fault for fault in faults if fault in known],
             PARTIAL: list(partial),
         }
         found = {key: value for key, value in found.items() if value}
-        start, last = 0, b""
+        start, last, covered = 0, b"", Covered()
         for _, line in _whole_lines(self.path) if found else ():
             start, last = start + len(last), line
+            covered.add(msgspec.json.decode(line, type=_Key))
         if last:
+            found |= {COVERS: covered.number} if answer is not None else {}
             name, row = _decoded(last, str(self.path))
             longer = encode_row(name, replace(row, attachment={**(row.attachment or {}), **found}))
-            os.truncate(self.path, start)
-            self._file.seek(start)
-            self._file.write(longer)
-            self._file.flush()
+            _replace(self.path, start, last, longer)
+            self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _replace(path: Path, start: int, before: bytes, after: bytes) -> None:
+    """Write a line in place of the last one, which stays where there is no room. Raises OSError."""
+    with path.open("r+b", buffering=0) as file:
+        file.seek(start)
+        left = memoryview(after)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            file.seek(start)
+            file.write(before)
+            file.truncate(start + len(before))
+            raise
+        file.truncate(start + len(after))
 
 
 def check_replaceable(path: Path) -> None:
@@ -150,6 +169,37 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, VerdictRow]]:
         yield _decoded(line, f"{path}: line {number}")
 
 
+class Covered:
+    """Which rows an answer was made from, and how they were judged, in any order; of rows on one record the last."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, ...], str] = {}
+
+    def add(self, row: _Key | VerdictRow) -> None:
+        """Take one row."""
+        self._rows[row.dump, row.call, row.part or row.direction or ""] = row.outcome
+
+    @property
+    def number(self) -> int:
+        """Another one for other rows."""
+        rows = sorted(f"{key} {outcome}" for key, outcome in self._rows.items())
+        return zlib.crc32("\n".join(rows).encode("utf-8", "backslashreplace"))
+
+
+def answer_with(row: VerdictRow) -> tuple[int, Answer] | None:
+    """The number of the rows, as `Covered` has it, and the answer that was made from them; None without one."""
+    if row.attachment is None or ANSWER not in row.attachment:
+        return None
+    answer = Answer.from_wire(row.attachment[ANSWER])
+    findings = tuple(structs.replace(one, figures=_numbers(one.figures)) for one in answer.findings)
+    return int(row.attachment[COVERS]), structs.replace(answer, findings=findings)
+
+
+def _numbers(figures: Mapping[str, float | int | str]) -> dict[str, float | int | str]:
+    """Figures with the words that stand for NaN and infinities as numbers."""
+    return {name: float(value) if value in ("nan", "inf", "-inf") else value for name, value in figures.items()}
+
+
 class _Key(msgspec.Struct):
     """What tells a row from the others: the record that it is on."""
 
@@ -159,6 +209,7 @@ class _Key(msgspec.Struct):
     direction: str | None = None
     suite: str = ""
     node_id: str = ""
+    outcome: str = ""
 
 
 def read_latest_rows(paths: Sequence[Path]) -> Iterator[VerdictRow]:

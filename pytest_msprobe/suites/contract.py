@@ -109,8 +109,10 @@ class Placement:
     open_engine: str = ""
 
 
-#: Where the attachment of the last row holds what the whole run amounts to.
-ANSWERS = "answers"
+#: Where the attachment of the last row holds the answer of the run.
+ANSWER = "answer"
+#: Likewise, a number of the rows that it was made from.
+COVERS = "covers"
 #: Likewise, what made the run no success although no item failed.
 RUN_FAULTS = "run_faults"
 #: Likewise, those of them that the baseline of the run knows.
@@ -130,11 +132,7 @@ class RowSummary:
         return ()
 
     def levels(self) -> Mapping[tuple[str, str, str], str]:
-        """Levels as `SuiteReport.levels` has them; asked after `lines`."""
-        return {}
-
-    def marks(self) -> Mapping[tuple[str, str, str], str]:
-        """What all rows together say of a record that its own row does not, likewise."""
+        """Levels as `SuiteReport.levels` has them; asked after `answer`."""
         return {}
 
     def markup(self) -> str:
@@ -147,7 +145,7 @@ class RowSummary:
         return False
 
     def answer(self, rows: RunRows) -> Answer:
-        """The answer as `SuiteReport.answer` gives it, by default what the rows say alone; asked after `lines`."""
+        """The answer as `SuiteReport.answer` gives it, by default what the rows say alone."""
         return rows.answer()
 
 
@@ -170,13 +168,12 @@ class SuiteReport:
     def finish(self) -> None:
         """Complete the files. Raises OSError or SuiteError when one cannot be written."""
 
+    def conclude(self, answer: Answer) -> None:
+        """Write what is made of the answer of the run. Raises OSError when a file cannot be written."""
+
     def levels(self) -> Mapping[tuple[str, str, str], str]:
         """Property `level` by (dump, call, part), of rows of which all rows together say more than they did."""
         return self.summary.levels()
-
-    def answers(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the run amounts to, by dump, in builtin types, where its rows alone do not tell: it goes with them."""
-        return {}
 
     def findings(self) -> Iterable[str]:
         """What the run amounts to, most important first."""

@@ -338,7 +338,7 @@ def comparable(rows: Iterable[Row], folder: Path) -> dict[str, Row]:
         )
         found[row["node_id"]] = json.loads(text)
         # What the whole run amounts to goes with its last row.
-        for key in ("answers", "run_faults", "partial"):
+        for key in ("answer", "covers", "run_faults", "partial"):
             (found[row["node_id"]]["attachment"] or {}).pop(key, None)
         found[row["node_id"]]["attachment"] = found[row["node_id"]]["attachment"] or None
     return found

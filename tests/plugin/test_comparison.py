@@ -103,9 +103,9 @@ def test_what_only_one_side_has_is_no_pass_and_no_success(pytester: pytest.Pytes
     result.stdout.fnmatch_lines(
         [
             "SKIPPED *unmatched: *",
-            "not everything could be compared*",
-            "Wrong: not everything could be compared*",
+            f"Wrong: not all is compared: 1 operation only in the {'golden dump' if side == 'golden' else side}, *",
             "not judged: *: unmatched: *",
+            "next: --msprobe-accept=unmatched accepts *",
         ]
     )
     accepted = pytester.runpytest(*options, "--msprobe-accept=unmatched")
@@ -134,16 +134,17 @@ def test_ranks_are_put_side_by_side(pytester: pytest.Pytester) -> None:
             DumpBuilder(folder).call("Mint.op.0", [X], [X * np.float32(factor)]).write()
     result = pytester.runpytest("--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-out=out", "-v")
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["target/step0/rank0/dump.json:", "  first divergence: Mint.op.0.forward.output.0:*"])
+    figures = "  1 operation matched, 0 only in the target, 0 only in the golden dump"
+    result.stdout.fnmatch_lines([line for rank in (0, 1) for line in (f"target/step0/rank{rank}/dump.json:", figures)])
     (merged,) = (pytester.path / "out").glob("multi_ranks_compare_merge_EucDist_*.csv")
     assert merged.read_text(encoding="utf-8-sig").splitlines()[0] == "NPU Name,rank0,rank1"
 
 
-def test_the_page_begins_with_the_first_divergence(pytester: pytest.Pytester) -> None:
+def test_the_page_begins_with_the_answer(pytester: pytest.Pytester) -> None:
     pytester.runpytest(*pair(pytester.path, drift=1.01), "--html=page.html", "--self-contained-html")
     page = (pytester.path / "page.html").read_text(encoding="utf-8")
     assert ">Comparison of dumps</title>" in page
-    assert page.index("first divergence: Mint.op.0.backward.output.0") < page.index("compared with")
+    assert page.index("Wrong: differs first in Mint.op.0 backward") < page.index("compared with")
 
 
 BAD = [

@@ -23,10 +23,10 @@ import msgspec
 
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.answers import Answer, RunFacts, RunRows
+from pytest_msprobe.answers import Answer, Finding, Place, RunFacts, RunRows, with_findings
 from pytest_msprobe.answers.words import about_in_words, said, sentence_of
 from pytest_msprobe.reports.baseline import PROPERTY, BaselineCounts
-from pytest_msprobe.reports.jsonl import encodable, read_latest_rows
+from pytest_msprobe.reports.jsonl import Covered, answer_with, encodable, read_latest_rows
 from pytest_msprobe.suites.contract import KNOWN_FAULTS, RUN_FAULTS, CallNames, Suite
 from pytest_msprobe.support import version_of, write_whole
 from pytest_msprobe.verdicts import EXPLAINED, OutputRow, RowCounts, StepPosition, VerdictRow
@@ -107,9 +107,11 @@ class Section:
         self._files: dict[str, tuple[int | None, int | None, str]] = {}
         self._runs: list[dict[str, Any]] = []
         self._rows: list[tuple[tuple[Any, ...], dict[str, Any], list[dict[str, Any]]]] = []
+        self._covered = Covered()
+        self._answers: dict[int, Answer] = {}
 
     def add(self, row: VerdictRow) -> None:
-        """Take one row; of its attachment nothing is kept."""
+        """Take one row; of its attachment nothing is kept but the answer of a run."""
         place = row.place or _NOWHERE
         if row.dump not in self._files:
             slot = Slot.of(Path(row.dump))
@@ -123,6 +125,9 @@ class Section:
         self._known.add(row.call, row)
         attachment = row.attachment or {}
         self._faults.update(dict.fromkeys(map(str, attachment.get(RUN_FAULTS, ()))))
+        if (known := answer_with(row)) is not None:
+            self._answers.update([known])
+        self._covered.add(row)
         self._all.known |= frozenset(map(str, attachment.get(KNOWN_FAULTS, ())))
         if not row.is_plain_pass:
             self._all.add(row)
@@ -157,24 +162,20 @@ class Section:
         names = CallNames([Path(dump) for dump in dumps if dump], tell_files=self._suite.call_names_are_unique)
         rows = [columns for _, columns, _ in self._rows]
         findings = [printable(line) for line in self._summary.lines()]
+        answer = answer or self._answers.get(self._covered.number)
+        # The rows of a run say themselves what all of them together say of one.
+        levels: Mapping[tuple[str, str, str], str] = {}
         if answer is None:
-            self._all.facts = self._facts()
-            answer = self._summary.answer(self._all)
+            answer = self._of_rows()
+            levels = self._summary.levels()
         if self._known or self._all.known:
             self._known.add_run(self._faults, self._all.known)
-        levels = {
+        numbers = {
             (dump, self._text(call), self._text(part)): self._text(level)
-            for (dump, call, part), level in self._summary.levels().items()
-        }
-        texts = list(self._texts)
-        marks = {
-            (dump, self._text(call), self._text(part)): mark
-            for (dump, call, part), mark in self._summary.marks().items()
+            for (dump, call, part), level in levels.items()
         }
         for columns in rows:
-            if mark := marks.get((columns["slot"], columns["call"], columns["part"])):
-                columns["note"] = self._text("\n\n".join(filter(None, [mark, texts[columns["note"]]])))
-            columns["level"] = levels.get((columns["slot"], columns["call"], columns["part"]), columns["level"])
+            columns["level"] = numbers.get((columns["slot"], columns["call"], columns["part"]), columns["level"])
             columns["slot"] = slots[columns["slot"]]
         outputs = [output for _, _, found in self._rows for output in found]
         suite = self._suite
@@ -197,6 +198,16 @@ class Section:
             "outputs": _transposed(outputs),
             "texts": list(self._texts),
         }
+
+    def _of_rows(self) -> Answer:
+        """What the rows of several runs amount to; what made one of these no success beside its rows still does."""
+        self._all.facts = self._facts()
+        answer = self._summary.answer(self._all)
+        faults = [fault for fault in self._faults if not self._all.is_known(fault)]
+        if answer.findings or not faults:
+            return answer
+        place = Place(record="", operation="")
+        return with_findings(answer, [Finding(kind="incomplete", confidence="proved", place=place, detail=faults[0])])
 
     def _slot(self, dump: str, name: str) -> dict[str, Any]:
         step, rank, node = self._files[dump]

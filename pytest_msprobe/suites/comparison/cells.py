@@ -20,7 +20,6 @@ from pytest_msprobe.verdicts import VerdictRow, Wire
 #: The property of a row that says it, and the key of what a row must say for it.
 LEVEL, CELL = "level", "cell"
 _BORN = "arises inside"
-_MOST_NAMED = 10
 _PARAMETERS = "parameters"
 
 
@@ -163,17 +162,6 @@ class CellDifferences:
             if difference.level:
                 found[cell.record] = difference
         return found
-
-    def line(self) -> str:
-        """The innermost Cells in which a difference begins, where no accounts say it better; "" for none."""
-        if any(cell.facts.is_accounted for cell in self._cells):
-            return ""
-        born = self.of()
-        cells = [cell for cell in self._cells if cell.record in born and born[cell.record].born]
-        outer = {(cell.phase, cell.cells[:depth]) for cell in cells for depth in range(len(cell.cells))}
-        names = [f"{cell.cells[-1]} ({cell.phase})" for cell in cells if (cell.phase, cell.cells) not in outer]
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        return f"arises inside of: {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
 
     def changed(self, faults: Iterable[Origin] = (), *, only_born: bool = False) -> dict[tuple[str, str], str]:
         """(call, part) of the rows that say less than all rows together, with the words that they should have;

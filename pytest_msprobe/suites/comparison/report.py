@@ -1,8 +1,8 @@
 """Tables, advice and findings of a comparison, on the one process that writes.
 
 - What finished rows of a comparison amount to.
-- What one pair of dumps leaves behind: table, advice, findings. The same for a pytest run and for a script.
-- Where two runs diverge: the first operation that differs, and those that introduce a difference.
+- What one pair of dumps leaves behind: table and advice. The same for a pytest run and for a script.
+- Figures of a comparison, and the first operation that differs.
 """
 
 from __future__ import annotations
@@ -18,28 +18,38 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from msprobe_collector.dump_format.dump import STEP, Slot
-from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import abbreviated, counted, printable_lines
-from pytest_msprobe.answers import Answer as RunAnswer, RunRows
-from pytest_msprobe.suites.comparison.advice import advice
+from pytest_msprobe.answers import (
+    Answer,
+    ArgumentDifference,
+    Finding,
+    Gap,
+    Measure,
+    NextStep,
+    Place,
+    RunRows,
+    with_findings,
+)
+from pytest_msprobe.answers.words import headline, readable
+from pytest_msprobe.suites.comparison.advice import advice, value_of
 from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.comparison.run_faults import RunFaults
 from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
 from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
-from pytest_msprobe.suites.contract import ANSWERS, RowSummary, SuiteError, SuiteReport, file_id
+from pytest_msprobe.suites.contract import RowSummary, SuiteError, SuiteReport, file_id
+from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.manifests.value import ManifestDifference
     from pytest_msprobe.suites.comparison.accounting.account import Step
-    from pytest_msprobe.suites.comparison.accounting.answer import Answer, First, PairDiagnosis
-    from pytest_msprobe.suites.comparison.accounting.diagnosis import Outcome, RunDiagnosis
+    from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
     from pytest_msprobe.suites.comparison.suite import ComparisonSuite
 
 _MOST_NAMED = 10
@@ -60,8 +70,7 @@ class RecordSummary(FigureWire):
         first: name of the first value that differs, "" when none does.
         reason: what differs there.
         is_input: whether that value went into the operation.
-        is_plain: whether it is no tensor: another argument, so that the two runs call the operation otherwise.
-        row: which of its values that is.
+        argument: the value, where it is no tensor, so that the two runs call the operation otherwise.
         is_origin: whether its inputs agree and its outputs do not.
         first_bits: name of the first value whose checksum or fingerprint differs, "" when none does.
         distance, growth: of its outputs, see `growth`.
@@ -76,19 +85,17 @@ class RecordSummary(FigureWire):
     first: str = ""
     reason: str = ""
     is_input: bool = False
-    row: int = 0
     is_origin: bool = False
     first_bits: str = ""
     distance: float = 0.0
     growth: float = 0.0
     tolerances: dict[str, int] = field(default_factory=dict)
-    is_plain: bool = False
+    argument: ArgumentDifference | None = None
 
     @classmethod
     def of(cls, verdict: OperationComparison) -> RecordSummary:
         """The summary of a verdict."""
         first = verdict.first_error
-        is_plain = first is not None and not first.is_output and not first.is_tensor
         values: Counter[str] = Counter(
             value.status for value in verdict.values if value.status != "unmatched" or value.is_tensor
         )
@@ -108,9 +115,8 @@ class RecordSummary(FigureWire):
             status=verdict.status,
             values=dict(values),
             first=first.name if first is not None else "",
-            reason="" if first is None else _called_otherwise(first) if is_plain else first.message,
+            reason=first.message if first is not None else "",
             is_input=first is not None and not first.is_output,
-            row=verdict.values.index(first) if first is not None else 0,
             is_origin=verdict.is_origin,
             first_bits=next(
                 (value.name for value in verdict.values if value.distance != 0 and value.differs_in_bits), ""
@@ -118,7 +124,7 @@ class RecordSummary(FigureWire):
             distance=distance,
             growth=growth,
             tolerances=tolerances,
-            is_plain=is_plain,
+            argument=None if first is None or first.is_output or first.is_tensor else _argument(first),
         )
 
 
@@ -126,12 +132,12 @@ class RecordSummary(FigureWire):
 _SHORT = 40
 
 
-def _called_otherwise(value: ValueComparison) -> str:
-    """`called otherwise: dropout_p 0.1 against 0.0`."""
-    sides = (leaf.statistics[0] if leaf is not None else "absent" for leaf in (value.target, value.golden))
+def _argument(value: ValueComparison) -> ArgumentDifference:
+    """The argument that the two runs have otherwise; "" on a side that does not have it."""
+    sides = (leaf.statistics[0] if leaf is not None else "" for leaf in (value.target, value.golden))
     target, golden = (side if isinstance(side, str) and len(side) <= _SHORT else abbreviated(side) for side in sides)
     name = value.path.rpartition(".")[2]
-    return f"called otherwise: {value.path if name.isdecimal() else name} {target} against {golden}"
+    return ArgumentDifference(value.path if name.isdecimal() else name, target, golden)
 
 
 #: Parts of the step for which the largest distance is said.
@@ -174,21 +180,19 @@ class Growth:
 
 @dataclass(slots=True)
 class Divergence:
-    """Counts and findings over the operations of one dump, taken in any order.
+    """Counts over the operations of one dump, taken in any order, and the first of them that differs.
 
     Attributes:
         values: values by state.
         operations: operations by who holds them.
         verdicts: operations by verdict.
-        why_unmatched: what is said when no operation matched.
-        answer: what the accounts say of the dump; None where there are none.
+        why_unmatched: the likely reason when no operation matched.
     """
 
     values: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     why_unmatched: str = "no operation matched"
-    answer: Answer | None = None
     _differing: list[RecordSummary] = field(default_factory=list)
     _golden_only: list[str] = field(default_factory=list)
     _growth: Growth = field(default_factory=Growth)
@@ -238,33 +242,38 @@ class Divergence:
         """The first operation in the order of execution that has a value that differs."""
         return min(self._differing, key=lambda summary: summary.order, default=None)
 
-    @property
-    def origins(self) -> list[RecordSummary]:
-        """Operations that introduce a difference, in order.
+    def answer(self) -> Answer:
+        """What the distances of values alone say, where nothing was accounted for."""
+        judged, first = self.operations["both"], self.first
+        kind = "tolerance" if self.differing else "equal"
+        total, differing = self.operations.total(), self.differing
+        measure = Measure(kind=kind, judged=judged, total=total, noun="operations", differing=differing)
+        answer = Answer(suite="comparison", outcome="right", measure=measure)
+        if first is not None:
+            call = Operation.of(first.record, first.order).call
+            next_step = NextStep("lines" if first.argument else "maker" if first.is_input else "scope", subject=call)
+            return with_findings(structs.replace(answer, next=(next_step,)), [_finding(first)])
+        reason = "" if self.values["pass"] + self.values["warning"] else "no value was compared"
+        reason = reason if judged else self.why_unmatched if self.verdicts else "no operation was compared"
+        if reason:
+            return structs.replace(answer, outcome="nothing judged", open=(Gap(kind="not compared", reason=reason),))
+        return answer if self.is_complete else with_findings(answer, [self.uncompared])
 
-        A backward also takes what its forward kept, so it is none when its forward differs; gradients of parameters
-        have no recorded inputs; a Cell is none when an operation inside it differs, or was recorded at all beside it.
-        """
-        differing = sorted(self._differing, key=lambda summary: summary.order)
-        operations = [Operation.of(summary.record, summary.order) for summary in differing]
-        forwards = {operation.call for operation in operations if operation.phase == "forward"}
-        has_calls = any(not operation.is_cell for operation in operations)
-        cells = [operation.name.rpartition(".")[0] for operation in operations if operation.is_cell]
-        found = []
-        for summary, operation in zip(differing, operations):
-            if not summary.is_origin or operation.phase == GRADIENTS:
-                continue
-            if operation.phase == "backward" and operation.call in forwards:
-                continue
-            path = operation.name.rpartition(".")[0]
-            if operation.is_cell and (has_calls or any(cell.startswith(f"{path}.") for cell in cells)):
-                continue
-            found.append(summary)
-        return found
+    @property
+    def uncompared(self) -> Finding:
+        """That not all of it was compared, with figures."""
+        figures: dict[str, float | int | str] = {
+            "target only": self.operations["target"],
+            "golden only": self.operations["golden"],
+            "values": self.values["unmatched"],
+            "unreadable": self.unreadable,
+        }
+        figures = {name: count for name, count in figures.items() if count}
+        return _incomplete("", figures)
 
     def lines(self) -> Iterator[str]:
-        """The findings, most important first."""
-        yield from self._first_lines()
+        """The answer in one line, then the figures."""
+        yield headline(self.answer())
         yield from self.facts()
 
     def facts(self) -> Iterator[str]:
@@ -287,221 +296,124 @@ class Divergence:
             bases = (f"{self._tolerances[basis]} {words}" for basis, words in BASES.items() if self._tolerances[basis])
             yield f"tolerances: {', '.join(bases)}"
 
-    def _first_lines(self) -> Iterator[str]:
-        first = self.first
-        if self.named is not None:
-            yield f"first divergence: {self.named.record}.{self.named.value}: {self.named.sentence}"
-        elif first is None:
-            if not self.verdicts:
-                yield "no operation was compared"
-            elif not self.operations["both"]:
-                yield self.why_unmatched
-            elif not self.values["pass"] + self.values["warning"]:
-                yield "no value was compared"
-            elif self.unreadable:
-                yield f"no divergence among the values that were compared; {self.unreadable} could not be"
-            else:
-                yield "no divergence: every value that was compared agrees"
-        elif (
-            self.answer is not None
-            and self.answer.outcome == "rounding"
-            and self.answer.is_known
-            and not first.is_plain
-        ):
-            from pytest_msprobe.answers.words import readable
 
-            yield f"first beyond its limit, by rounding: {first.first}: {readable(first.reason)}"
-        else:
-            yield f"first divergence: {first.first}: {first.reason}"
-            if self.answer is None or not self.answer.is_known:
-                yield from self._by_distances(first)
+def _finding(first: RecordSummary) -> Finding:
+    """The first operation that differs: nothing shows that it is wrong."""
+    operation = Operation.of(first.record, first.order)
+    return Finding(
+        kind="arguments" if first.argument else "unknown" if first.is_input else "first",
+        confidence="first difference only",
+        place=Place(
+            record=first.record,
+            operation=operation.call,
+            directions=(operation.phase,),
+            value=first.first.removeprefix(f"{first.record}."),
+        ),
+        arguments=(first.argument,) if first.argument else (),
+        detail=readable(first.reason),
+    )
 
-    @property
-    def named(self) -> First | None:
-        """Where the accounts say that the runs part; None where they name nothing, or there are none."""
-        return self.answer.first if self.answer is not None else None
 
-    def _by_distances(self, first: RecordSummary) -> Iterator[str]:
-        """What the distances alone say of where the runs part."""
-        origins = self.origins
-        if first.is_input and not first.is_plain:
-            yield "  no operation before it differs: a parameter, the batch, or made by what the dump does not hold"
-        elif any(origin.record == first.record for origin in origins):
-            yield "  its inputs agree: the difference arises in this operation"
-        if origins:
-            names = ", ".join(origin.record for origin in origins[:_MOST_NAMED])
-            more = f" and {len(origins) - _MOST_NAMED} more" if len(origins) > _MOST_NAMED else ""
-            yield f"inputs agree, outputs do not: {names}{more}"
+def _incomplete(detail: str, figures: Mapping[str, float | int | str] = _NONE) -> Finding:
+    place = Place(record="", operation="")
+    return Finding(kind="incomplete", confidence="proved", place=place, figures=dict(figures), detail=detail)
 
 
 @dataclass(slots=True)
-class _Findings:
+class _Pair:
     """What the rows of one target dump amount to."""
 
     divergence: Divergence = field(default_factory=Divergence)
     cells: CellDifferences = field(default_factory=CellDifferences)
     steps: list[Step] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
     diagnosis: RunDiagnosis | None = None
-
-    def travelled(self) -> Answer | None:
-        """The answer that came with the rows, where it is made from these rows and no others."""
-        from pytest_msprobe.suites.comparison.accounting.answer import covers
-
-        own = covers(self.steps) if self.answers else 0
-        return next((answer for answer in reversed(self.answers) if answer.covers == own), None)
 
 
 class ComparisonSummary(RowSummary):
-    """The divergence of each target dump; where differences were accounted for, what is at fault."""
+    """The figures of each target dump; where differences were accounted for, what is at fault."""
 
     def __init__(self) -> None:
-        self._found: dict[str, _Findings] = {}
+        self._pairs: dict[str, _Pair] = {}
 
     def add(self, row: VerdictRow) -> None:
         """Count one operation."""
         if row.attachment is None:
             return
-        found = self._found.setdefault(row.dump, _Findings())
-        found.divergence.add(RecordSummary.from_wire(row.attachment["summary"]))
+        pair = self._pairs.setdefault(row.dump, _Pair())
+        pair.divergence.add(RecordSummary.from_wire(row.attachment["summary"]))
         if row.place is not None and row.place.cells:
-            found.cells.add(row)
+            pair.cells.add(row)
         if "account" in row.attachment:
             from pytest_msprobe.suites.comparison.accounting.account import Step
 
             step = Step.of(row)
             assert step is not None
-            found.steps.append(step)
-        for dump, answer in row.attachment.get(ANSWERS, {}).items():
-            from pytest_msprobe.suites.comparison.accounting.answer import Answer
+            pair.steps.append(step)
 
-            self._found.setdefault(dump, _Findings()).answers.append(Answer.from_wire(answer))
-
-    def lines(self) -> Iterator[str]:
-        """What is at fault, and the first divergence of each dump."""
-        self.diagnose()
-        yield from self.findings({dump: dump for dump in self._found})
-
-    def diagnose(
+    def diagnoses(
         self, sides: Callable[[str], tuple[ComparedDump, ComparedDump]] | None = None
-    ) -> dict[str, PairDiagnosis]:
-        """What is known of each dump whose differences were accounted for.
+    ) -> Mapping[str, RunDiagnosis]:
+        """What is known of each dump whose differences were accounted for; `sides` are its dumps, where at hand.
 
-        `sides` are its dumps, where at hand; without them the answer that came with the rows counts.
+        They are made once.
         """
-        diagnoses: dict[str, PairDiagnosis] = {}
-        for dump, diagnosis, answer in self._answered(sides):
-            from pytest_msprobe.suites.comparison.accounting.answer import PairDiagnosis
+        for dump, pair in self._pairs.items():
+            if pair.steps and pair.diagnosis is None:
+                from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 
-            found = self._found[dump]
-            found.divergence.answer = answer
-            if diagnosis is not None:
-                found.diagnosis = diagnosis
-                diagnoses[dump] = PairDiagnosis(diagnosis, answer, found.cells.of(diagnosis.origins))
-        return {dump: diagnoses[dump] for dump in self._found if dump in diagnoses}
+                pair.steps.sort(key=lambda step: step.operation.index)
+                pair.diagnosis = RunDiagnosis.of(pair.steps, sides(dump) if sides is not None else None)
+        return {dump: pair.diagnosis for dump, pair in self._pairs.items() if pair.diagnosis is not None}
 
-    def _answered(
-        self, sides: Callable[[str], tuple[ComparedDump, ComparedDump]] | None
-    ) -> Iterator[tuple[str, RunDiagnosis | None, Answer]]:
-        """(dump, its diagnosis, its answer), earlier steps first; no diagnosis where the answer came with the rows."""
-        before: dict[tuple[str, ...], dict[int, Outcome]] = {}
-        for dump in sorted((dump for dump, found in self._found.items() if found.steps), key=_step_of):
-            from pytest_msprobe.suites.comparison.accounting.answer import Answer
-            from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
-
-            found = self._found[dump]
-            earlier = before.setdefault(tuple(part for part in Path(dump).parts if not STEP.fullmatch(part)), {})
-            diagnosis, answer = None, found.travelled() if sides is None else None
-            if answer is None:
-                found.steps.sort(key=lambda step: step.operation.index)
-                diagnosis = RunDiagnosis.of(found.steps, sides(dump) if sides is not None else None)
-                answer = Answer.of(diagnosis, earlier)
-            earlier[_step_of(dump)] = answer.outcome
-            yield dump, diagnosis, answer
-
-    def told_by_rows(self) -> dict[str, Answer]:
-        """What the rows alone, without the dumps, say of each dump."""
-        return {dump: answer for dump, _, answer in self._answered(None)}
-
-    def marks(self) -> Mapping[tuple[str, str, str], str]:
-        """What is wrong with values that no item shows, by the item that has them."""
-        return {
-            (dump, *item.rpartition(".")[::2]): f"At fault: {sentence}"
-            for dump, answer in self.answers().items()
-            for item, sentence in answer.sentences.items()
-        }
-
-    def answer(
-        self, rows: RunRows, setup: Sequence[ManifestDifference] = (), accept: Collection[str] = ()
-    ) -> RunAnswer:
-        """What is at fault, or differs first, in all dumps together; asked after `diagnose`."""
-        known = {dump: found.diagnosis for dump, found in self._found.items() if found.diagnosis is not None}
-        if known:
+    def answer(self, rows: RunRows, setup: Sequence[ManifestDifference] = (), accept: Collection[str] = ()) -> Answer:
+        """What is at fault, or differs first, in all dumps together."""
+        if diagnoses := self.diagnoses():
             from pytest_msprobe.suites.comparison.accounting.run_answer import run_answer
 
-            return run_answer(rows, known, setup, accept)
-        return self._by_distances(rows)
-
-    def _by_distances(self, rows: RunRows) -> RunAnswer:
-        """Where the runs part, of values that nothing was computed from: whether it is wrong stays open."""
+            return run_answer(rows, diagnoses, setup, accept)
+        # Of values that nothing was computed from it stays open whether they are wrong.
         findings = [structs.replace(one, confidence="first difference only") for one in rows.findings(by_order=True)]
-        differing = sum(found.divergence.differing for found in self._found.values())
+        differing = sum(pair.divergence.differing for pair in self._pairs.values())
         return rows.made(findings, measure=rows.measure("tolerance" if differing else "equal", differing=differing))
 
-    @property
-    def is_bad(self) -> bool:
-        """Whether something is at fault, item or not."""
-        return any(answer.is_bad for answer in self.answers().values())
+    def lines(self) -> Iterator[str]:
+        """What was compared in each dump."""
+        return self.facts({dump: dump for dump in self._pairs})
 
-    def answers(self) -> dict[str, Answer]:
-        """What was said of each dump whose differences were accounted for."""
-        return {dump: answer for dump, found in self._found.items() if (answer := found.divergence.answer) is not None}
-
-    def findings(self, names: Mapping[str, str], *, with_answer: bool = True) -> Iterator[str]:
-        """What was compared in each dump, called by its name in `names`; `with_answer` what is at fault, first."""
-        if with_answer and (answers := self.answers()):
-            from pytest_msprobe.suites.comparison.accounting.answer import answers_in_words
-
-            yield from answers_in_words(answers)
-        several = len(self._found) > 1
-        for dump, found in self._found.items():
+    def facts(self, names: Mapping[str, str]) -> Iterator[str]:
+        """The same, with dumps called by their `names`."""
+        several = len(self._pairs) > 1
+        for dump, pair in self._pairs.items():
             if several:
                 yield f"{names[dump]}:"
-            own = found.divergence
-            lines = [*(own.lines() if with_answer else own.facts()), found.cells.line()]
-            yield from (f"  {line}" if several else line for line in lines if line)
+            yield from (f"  {line}" if several else line for line in pair.divergence.facts())
 
     def divergence(self, dump: str) -> Divergence:
-        """Counts and findings of one dump so far."""
-        return self._found[dump].divergence
+        """Counts of one dump so far."""
+        return self._pairs[dump].divergence
 
     def levels(self, *, only_born: bool = True) -> Mapping[tuple[str, str, str], str]:
-        """What the calls of other shards say of the Cells around them; rows that have their answer say it already."""
+        """What the calls of other shards say of the Cells around them."""
         return {
             (dump, *key): level
-            for dump, found in self._found.items()
-            if found.diagnosis is not None or found.divergence.answer is None
-            for key, level in found.cells.changed(
-                found.diagnosis.origins if found.diagnosis is not None else (), only_born=only_born
+            for dump, pair in self._pairs.items()
+            for key, level in pair.cells.changed(
+                pair.diagnosis.origins if pair.diagnosis is not None else (), only_born=only_born
             ).items()
         }
-
-
-def _step_of(dump: str) -> int:
-    step = Slot.of(Path(dump)).step
-    return -1 if step is None else step
 
 
 class ComparisonOutput:
     """Collects rows of the tables of one target dump, and writes them with advice.
 
     Attributes:
-        divergence: counts and findings, which whoever adds rows adds to.
+        divergence: counts, which whoever adds rows adds to.
     """
 
     def __init__(self, target: Path, divergence: Divergence) -> None:
         self._target = target
         self._rows = RowStore()
+        self._advice: Path | None = None
         self.divergence = divergence
 
     def add(self, order: int, record: str, rows: list[list[Any]]) -> None:
@@ -515,11 +427,8 @@ class ComparisonOutput:
         settings: ComparisonSettings,
         *,
         targets: Sequence[Path],
-        with_advice: bool = True,
     ) -> list[Path]:
-        """Write table and advice into `folder`, if `settings` ask for them; their paths.
-
-        `targets` are all target dumps of the run.
+        """Write the table into `folder`, if `settings` ask for it; its paths. `targets` are all of the run.
 
         Raises:
             OSError: a file cannot be written.
@@ -538,8 +447,8 @@ class ComparisonOutput:
             return json.dumps([str(frame) for frame in frames], ensure_ascii=False) if frames else ""
 
         paths = table.write_csv(self._rows, stack_of)
-        if with_advice:
-            paths.append(self._write_advice(paths[0], stem))
+        suffix = stem.partition("compare_result")[2]
+        self._advice = paths[0].with_name(f"advisor{suffix}_{paths[0].stem.rpartition('_')[2]}.txt")
         if settings.xlsx:
             try:
                 paths.append(table.write_xlsx(self._rows, stack_of, beside=paths[0]))
@@ -551,18 +460,26 @@ class ComparisonOutput:
         """Let go of the temporary file."""
         self._rows.close()
 
-    def _write_advice(self, table: Path, stem: str) -> Path:
-        first, named = self.divergence.first, self.divergence.named
-        if named is not None:
-            line = self._rows.line_of_value(named.record, f"{named.record}.{named.value}")
-        else:
-            line = self._rows.line_of(first.order, first.row) if first is not None else 0
-        suffix = stem.partition("compare_result")[2]
-        path = table.with_name(f"advisor{suffix}_{table.stem.rpartition('_')[2]}.txt")
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    def write_advice(self, answer: Answer) -> list[Path]:
+        """Write the advice beside the table, where there is one: its path. Raises OSError."""
+        if self._advice is None:
+            return []
+        slot = Slot.of(self._target)
+        findings = [finding for finding in answer.findings if _is_of(finding.place, slot)]
+        suspect = next((finding for finding in findings if finding.place.record), None)
+        line = 0
+        if suspect is not None:
+            line = self._rows.line_of_value(suspect.place.record, value_of(suspect))
+        descriptor = os.open(self._advice, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(printable_lines(advice(self.divergence, line)))
-        return path
+            file.write(printable_lines(advice(answer, suspect, line)))
+        return [self._advice]
+
+
+def _is_of(place: Place, slot: Slot) -> bool:
+    """Whether a dump of that rank and step shows a finding, as far as numbers are known."""
+    pairs = ((slot.rank, place.ranks), (slot.step, place.steps))
+    return all(number is None or not numbers or number in numbers for number, numbers in pairs)
 
 
 class ComparisonReport(SuiteReport):
@@ -575,7 +492,6 @@ class ComparisonReport(SuiteReport):
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
         self._lacks_rows = False
-        self._diagnoses: dict[str, PairDiagnosis] = {}
 
     def receive(self, name: str, row: VerdictRow) -> None:
         """Take the table rows."""
@@ -593,14 +509,14 @@ class ComparisonReport(SuiteReport):
             self._lacks_rows = True
 
     def finish(self) -> None:
-        """Write the files; those that rows were added to are closed in any case.
+        """Write the tables.
 
         Raises:
             SuiteError: the tables of ranks cannot be merged, a package that a table needs is missing, or rows are.
         """
         settings, tables = self._suite.settings, []
         try:
-            self._diagnoses = self._summary.diagnose(self._sides)
+            self._summary.diagnoses(self._sides)
             if self._lacks_rows:
                 raise SuiteError("no table: the run that is continued had --msprobe-table=off; give it here as well")
             for target, output in self._outputs.items():
@@ -611,19 +527,19 @@ class ComparisonReport(SuiteReport):
             self._files += merge_steps(tables, self._out)
         except (ImportError, MergeError) as error:
             raise SuiteError(str(error)) from None
+
+    def conclude(self, answer: Answer) -> None:
+        """Write the advice; the rows of the tables are let go of in any case."""
+        try:
+            for output in self._outputs.values():
+                self._files += output.write_advice(answer)
         finally:
             for output in self._outputs.values():
                 output.close()
 
-    def facts(self) -> Iterator[str]:
+    def findings(self) -> Iterator[str]:
         """What was compared, and what was not."""
-        return self.findings(with_answer=False)
-
-    def findings(self, *, with_answer: bool = True) -> Iterator[str]:
-        """The same, `with_answer` what is at fault above it."""
-        yield from [f"runs differ: {sentence}" for sentence in self._suite.setup if with_answer]
-        names = {str(target): file_id(target, self._root) for target in self._outputs}
-        yield from self._summary.findings(names, with_answer=with_answer)
+        yield from self._summary.facts({str(target): file_id(target, self._root) for target in self._outputs})
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
 
     def _sides(self, dump: str) -> tuple[ComparedDump, ComparedDump]:
@@ -634,36 +550,35 @@ class ComparisonReport(SuiteReport):
         """What the calls say of the Cells around them."""
         return self._summary.levels(only_born=False)
 
-    def answer(self, rows: RunRows) -> RunAnswer:
-        """What is at fault in all pairs together."""
+    def answer(self, rows: RunRows) -> Answer:
+        """What is at fault in all pairs together; a run that did not compare everything is not a success."""
         answer = self._summary.answer(rows, self._suite.setup_differences, self._suite.settings.accept)
         if self._suite.settings.inherited == "fail":
             rows.following.clear()
+        if not answer.findings:
+            incomplete = [finding for key, finding in self._uncompared().items() if not rows.is_known(key)]
+            step = [NextStep("accept unmatched")] if incomplete and incomplete[0].figures else []
+            answer = structs.replace(with_findings(answer, incomplete[:1]), next=(*answer.next, *step))
         return structs.replace(answer, setup=tuple(self._suite.setup))
 
-    def answers(self) -> Mapping[str, Mapping[str, Any]]:
-        """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""
-        answers = self._summary.answers()
-        alone = self._summary.told_by_rows() if answers else {}
-        return {dump: answer.to_wire() for dump, answer in answers.items() if not answer.says_what(alone[dump])}
+    def _uncompared(self) -> dict[str, Finding]:
+        """What was not compared, the most important first, by names that stay while it is the same."""
+        divergences = [output.divergence for output in self._outputs.values()]
+        reasons = [one.why_unmatched for one in divergences if one.is_unmatched]
+        found = {without_numbers(reason): _incomplete(reason) for reason in (*reasons, *self._suite.pairs.lone())}
+        some = [one for one in divergences if not (one.is_complete or one.is_unmatched)]
+        if some and "unmatched" not in self._suite.settings.accept:
+            found["not everything could be compared"] = some[0].uncompared
+        return found
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Tables and advice."""
         yield from (("advice" if path.suffix == ".txt" else "table", path) for path in self._files)
 
-    def fault(self) -> str:
-        """A run that did not compare everything is not a success."""
-        return self._faults.text()
-
     def fault_keys(self) -> Iterator[str]:
-        """All of it: `fault` names the first reason only."""
-        return self._faults.keys()
+        """What was not compared, and what is at fault or open although no item fails by it."""
+        yield from self._uncompared()
+        for diagnosis in self._summary.diagnoses().values():
+            from pytest_msprobe.suites.comparison.accounting.run_answer import open_keys
 
-    @property
-    def _faults(self) -> RunFaults:
-        return RunFaults(
-            [output.divergence for output in self._outputs.values()],
-            [pair.diagnosis for pair in self._diagnoses.values()],
-            list(self._suite.pairs.lone()),
-            self._suite.settings.accept,
-        )
+            yield from open_keys(diagnosis, self._suite.settings.accept)

@@ -31,7 +31,7 @@ class ComparisonResult:
 
     Attributes:
         target, golden: the dumps.
-        divergence: counts, first divergence, origins; `lines()` puts them into words.
+        divergence: counts, and the first value that differs; `lines()` puts them into words.
         files: table and advice.
     """
 
@@ -167,7 +167,9 @@ def _compare_pair(
         found = rows(verdict, comparison.mode, settings.result_column)
         output.add(verdict.order, verdict.operation.record, found)
     try:
-        files = output.write(folder, comparison, settings, targets=targets, with_advice=with_advice)
+        files = output.write(folder, comparison, settings, targets=targets)
+        if with_advice:
+            files += output.write_advice(output.divergence.answer())
     finally:
         output.close()
     _show(f"{'advice' if path.suffix == '.txt' else 'table'}: {path}" for path in files)

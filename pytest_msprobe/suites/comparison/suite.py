@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
+from msprobe_collector.dump_format import DIRECTIONS, ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.values import printable
@@ -399,7 +399,9 @@ class ComparisonSuite(Suite):
             return None
         from pytest_msprobe.suites.comparison.accounting.observed import observed
 
-        return observed(found, comparison.limits)
+        is_layer = found.operation.is_cell and found.operation.phase in DIRECTIONS
+        is_alone = is_layer and found.operation.call not in comparison.target.layers_of_calls
+        return observed(found, comparison.limits, is_alone=is_alone)
 
     def accounts(self, comparison: DumpComparison) -> bool:
         """Whether differences are accounted for: both dumps hold tensors, and there is a benchmark."""

@@ -249,10 +249,6 @@ class RowStore:
             record, rows = msgspec.msgpack.decode(self._file.read(length))
             yield record, rows
 
-    def line_of(self, order: int, row: int) -> int:
-        """The line of the table of row `row` of the operation at `order`; the columns' names are line 1."""
-        return 2 + row + sum(count for place, (_, _, count) in self._places.items() if place < order)
-
     def line_of_value(self, record: str, name: str) -> int:
         """The line of the value `name` of `record`, else of the first of its values; 0 for none."""
         line = 2

@@ -11,7 +11,7 @@ import pytest
 from pytest_msprobe.answers import Answer, Finding, Gap, NextStep, Place, Reach, TakenStep
 from pytest_msprobe.answers.answer import MOST_HEADLINE, SCHEMA_FILE, About, Measure, json_schema
 from pytest_msprobe.answers.file import MOST_BYTES, to_json
-from pytest_msprobe.answers.words import MOST_LINES, figure, headline, lines, listed_numbers
+from pytest_msprobe.answers.words import MOST_LINES, figure, headline, lines, listed_numbers, readable
 
 SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
 
@@ -147,3 +147,17 @@ def test_what_was_not_judged_stands_in_the_first_line() -> None:
 def test_numbers() -> None:
     assert listed_numbers([3, 0, 1, 2, 7]) == "0 to 3, 7"
     assert [figure(value) for value in (0.012345, 123.4, 4321.0, 54321.0)] == ["0.0123", "123", "4321", "5.43e+04"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("scale 0.08838834764831845 against 0.125", "scale 0.08839 against 0.125"),
+        ("Max is -3.4028234663852886e+38.", "Max is -3.403e+38."),
+        ("eps 1.0000001 against 1.0000002", "eps 1.0000001 against 1.0000002"),
+        ("net.py:7, Mint.exp.0.forward.output.0, 512341 elements, 1e-05", None),
+        ("mode '2.50000' against 2.0.1234567", None),
+    ],
+)
+def test_figures_of_a_sentence_have_four_digits_or_as_many_as_tell_them_apart(text: str, expected: str | None) -> None:
+    assert readable(text) == (expected or text)

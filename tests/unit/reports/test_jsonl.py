@@ -2,11 +2,21 @@ from __future__ import annotations
 
 import json
 import math
+import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_msprobe.reports.jsonl import JsonLines, encode_row, read_json_lines, read_latest_rows
+from pytest_msprobe.answers import Answer, Finding, Place
+from pytest_msprobe.reports.jsonl import (
+    Covered,
+    JsonLines,
+    answer_with,
+    encode_row,
+    read_json_lines,
+    read_latest_rows,
+)
 from pytest_msprobe.verdicts import OUTCOMES, OutputRow, Status, VerdictRow
 
 
@@ -130,16 +140,41 @@ def test_without_more_to_say_no_row_is_written_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("appends", [False, True])
-def test_the_answers_go_with_the_last_row(tmp_path: Path, *, appends: bool) -> None:
+def test_the_answer_goes_with_the_last_row_and_holds_for_its_rows_alone(tmp_path: Path, *, appends: bool) -> None:
     path = write(tmp_path / "rows.jsonl", row("Mint.add.0", "forward"))
     before = path.read_bytes() if appends else b""
+    place = Place(record="Mint.add.1.forward", operation="Mint.add.1")
+    figures = {"ratio": math.inf, "side": "target", "size": 2}
+    answer = Answer(suite="precheck", outcome="wrong", findings=(Finding(kind="wrong", place=place, figures=figures),))
     lines = JsonLines(path, appends=appends)
     lines.write("Mint.add.1", row("Mint.add.1", "forward"))
-    lines.attach({})
-    lines.attach({"/d/dump.json": {"text": "At fault"}})
+    lines.attach(None)
+    lines.attach(answer)
+    covered = Covered()
+    for _, item in read_json_lines(path):
+        covered.add(item)
     lines.write("Mint.add.2", row("Mint.add.2", "forward"))
     lines.close()
     assert path.read_bytes().startswith(before)
-    found = {item.call: item.attachment for _, item in read_json_lines(path)}
-    assert found.pop("Mint.add.1") == {"answers": {"/d/dump.json": {"text": "At fault"}}}
-    assert found == dict.fromkeys((["Mint.add.0"] if appends else []) + ["Mint.add.2"])
+    found = {item.call: item for _, item in read_json_lines(path)}
+    assert answer_with(found.pop("Mint.add.1")) == (covered.number, answer)
+    assert [item.attachment for item in found.values()] == [None] * len(found)
+    covered.add(replace(found["Mint.add.2"], outcome="failed"))
+    later = covered.number
+    covered.add(found["Mint.add.2"])
+    assert covered.number != later
+
+
+def test_where_there_is_no_room_the_last_row_stays_as_it_was(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", row("Mint.add.0", "forward"))
+    before = path.read_bytes()
+    lines = JsonLines(path, appends=True)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 7, limits[1]))
+        with pytest.raises(OSError, match="large"):
+            lines.attach(Answer(suite="precheck", outcome="right"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        lines.close()
+    assert path.read_bytes() == before

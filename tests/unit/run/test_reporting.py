@@ -151,7 +151,7 @@ def test_a_fault_of_the_suite_is_no_success(tmp_path: Path) -> None:
     run.report(row())
     code, lines = run.end()
     assert code == 1
-    assert "nothing matched" in lines
+    assert "Wrong: nothing matched" in lines
 
 
 def test_what_could_not_be_written_is_named_and_is_no_success(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
     Attributes:
         kind: see `Kind`.
         reason: of an `unaccounted` one, why.
+        is_unreadable: whether that is since a dump cannot be read.
         outputs: those that differ and could be split.
         keys: of all tensors.
         definition: how the two sides call the operation differently, in more than float dtypes; empty when alike.
@@ -153,6 +154,7 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
     is_given: bool = False
     recomputed: tuple[bool, bool] = (False, False)
     is_compiled: bool = False
+    is_unreadable: bool = False
 
     @property
     def blamed(self) -> list[tuple[OutputAccount, str, str]]:

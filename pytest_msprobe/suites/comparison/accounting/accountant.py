@@ -264,7 +264,9 @@ class Accountant:
         try:
             return self._split(found, found.partner, known, changed)
         except (NotJudged, Unsupported, DumpError, MemoryError) as error:
-            return structs.replace(known, reason=str(error).partition("\n")[0] or type(error).__name__)
+            is_unreadable = error.is_unreadable if isinstance(error, NotJudged) else isinstance(error, DumpError)
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            return structs.replace(known, reason=reason, is_unreadable=is_unreadable)
 
     def _is_given(self, found: OperationComparison, keys: Sequence[ValueKey]) -> bool:
         """Whether what a record was given is beyond its limit, or differs enough to make its outputs differ as much."""
@@ -369,12 +371,12 @@ class Accountant:
             try:
                 self._pair = self._made(operation, partner)
             except (Unsupported, DumpError) as error:
-                self._pair = NotJudged("skip", str(error))
+                self._pair = NotJudged("skip", str(error), is_unreadable=isinstance(error, DumpError))
             except NotJudged as error:
                 self._pair = error
         if not isinstance(self._pair, _Pair):
             assert self._pair is not None
-            raise NotJudged(self._pair.status, self._pair.message)
+            raise NotJudged(self._pair.status, self._pair.message, is_unreadable=self._pair.is_unreadable)
         return self._pair
 
     def _made(self, operation: Operation, partner: Operation) -> _Pair:

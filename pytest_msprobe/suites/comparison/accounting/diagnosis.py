@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from msprobe_collector.dump_format import Frame
 from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
-from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder, from_another_rank
+from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, SideFlow, is_held
 from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 from pytest_msprobe.suites.comparison.cells import Origin
@@ -29,12 +29,7 @@ def basis_of(steps: Iterable[Step]) -> Basis:
     return next((basis for basis in _ORDER if basis in found), "none")
 
 
-def any_differs(steps: Iterable[Step]) -> bool:
-    """Whether a value differs."""
-    return any(key.differs for step in steps for key in step.account.keys)
-
-
-def explains(steps: Iterable[Step]) -> bool:
+def _is_noise(steps: Iterable[Step]) -> bool:
     """Whether all that differs is within what a noise run differs by."""
     return all(
         step.account.is_noise and not any(key.is_beyond for key in step.account.keys)
@@ -118,26 +113,13 @@ class RunDiagnosis:
     @property
     def outcome(self) -> Outcome:
         """See docs/two_runs.md."""
-        if self.basis != "tensors":
-            if not any_differs(self.steps):
-                return "equal"
-            return "rounding" if not self.faults and explains(self.steps) else "unaccounted"
-        if self.faults:
-            return "fault"
-        if self.unexplained or self.unknown:
-            return "unaccounted"
         differs = any(key.differs for step in self.steps for key in step.account.keys)
-        return "rounding" if differs else "equal"
-
-    @property
-    def has_fault_without_item(self) -> bool:
-        """Whether something is at fault that fails no item, such as a parameter."""
-        return self.basis == "tensors" and any(not fault.has_item for fault in self.faults)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether nothing is at fault, and it is not shown that nothing is wrong, though no record was left out."""
-        return self.basis == "tensors" and self.outcome == "unaccounted" and self.missing == 0
+        if self.basis == "tensors" and self.faults:
+            return "fault"
+        is_open = bool(self.unexplained or self.unknown)
+        if self.basis != "tensors":
+            is_open = differs and (bool(self.faults) or not _is_noise(self.steps))
+        return "unaccounted" if is_open else "rounding" if differs else "equal"
 
     @property
     def unheld(self) -> list[tuple[str, str]]:
@@ -169,26 +151,6 @@ class RunDiagnosis:
             and (step.record, output.path) in self.passed_on
         ]
         return sorted(found, key=lambda entry: -entry[1])[:_MOST_GROWTHS]
-
-    @property
-    def last(self) -> tuple[Step, str, float] | None:
-        """(record, place, distance) of the last output of the forward that both sides have, most often the loss.
-
-        Behind the first backward only single numbers count, the losses of further forwards, and nothing behind the
-        last one: that is the optimizer's.
-        """
-        backward = [step.account.place for step in self.steps if step.operation.phase == "backward"]
-        start, end = min(backward, default=math.inf), max(backward, default=math.inf)
-        found = None
-        for step in self.steps:
-            place = step.account.place
-            if step.operation.phase != "forward" or step.operation.holds_calls or not (0 <= place < end):
-                continue
-            for key in step.outputs:
-                is_loss = place < start or (math.prod(key.shape) == 1 and not key.is_integer)
-                if key.distance is not None and is_loss and (found is None or place > found[0].account.place):
-                    found = step, key.path, key.distance
-        return found
 
     @property
     def unaccounted(self) -> list[Step]:
@@ -228,10 +190,3 @@ def _search(steps: Sequence[Step], side: ComparedDump, *, is_golden: bool) -> El
         if flow.content(key)
     ]
     return ElementSearch(side, outputs)
-
-
-def is_suspect(step: Step) -> bool:
-    """Whether a record that nothing could compute again has equal inputs and another output."""
-    if step.account.kind != "unaccounted" or step.operation.phase != "forward" or from_another_rank(step) is not None:
-        return False
-    return not any(key.differs for key in step.inputs) and any(key.is_beyond for key in step.outputs)

@@ -42,13 +42,21 @@ _BASES: dict[str, Basis] = {
 _EQUAL_BY = {"s": "its inputs have equal statistics", "k": "its inputs have equal sketches"}
 
 
-def observed(found: OperationComparison, limits: DistanceLimits) -> Account:
-    """The account of an operation by its fingerprints, checksums, sketches and statistics."""
+def observed(found: OperationComparison, limits: DistanceLimits, *, is_alone: bool = False) -> Account:
+    """The account of an operation by its fingerprints, checksums, sketches and statistics.
+
+    A layer `is_alone` where the dump holds none of the calls in it.
+    """
     tensors = [value for value in found.values if value.is_tensor]
     keys = [_key(value, limits) for value in tensors]
     if found.partner is None:
         return account_of(found, "unmatched", keys, basis=_basis(keys))
-    kind = "contained" if found.operation.is_cell else _kind(keys)
+    kind, fields = _kind(keys), {}
+    if found.operation.is_cell and not is_alone:
+        kind = "contained"
+    elif is_alone and kind in ("first", "carried"):
+        fields = {"is_given": kind == "carried", "reason": "the dump holds none of the calls of this layer"}
+        kind = "unaccounted"
     differing = [value for value, key in zip(tensors, keys) if key.differs]
     is_noise = all(value.tolerance is not None and value.tolerance.basis != "dtype" for value in differing)
     outputs = _outputs(found, tensors, keys, kind)
@@ -64,6 +72,7 @@ def observed(found: OperationComparison, limits: DistanceLimits) -> Account:
         dtype=dtype,
         is_cast=is_cast,
         definition=definition,
+        **fields,
     )
 
 

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from msprobe_collector.dump_format import DIRECTIONS, is_optimizer_record
 from msprobe_collector.dump_format.dump import Slot
-from msprobe_collector.dump_format.records import GRADIENTS
+from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.answers import (
     CONFIDENCES,
     Answer,
@@ -34,14 +34,7 @@ from pytest_msprobe.answers.words import readable
 from pytest_msprobe.manifests.explanation import is_of_another_model
 from pytest_msprobe.manifests.value import ManifestDifference
 from pytest_msprobe.suites.comparison.accounting.account import Basis, Step
-from pytest_msprobe.suites.comparison.accounting.answer import (
-    cause_of,
-    items_of,
-    next_steps,
-    sentence_of,
-    source_of,
-)
-from pytest_msprobe.suites.comparison.accounting.causes import Fault
+from pytest_msprobe.suites.comparison.accounting.causes import OPERATIONS, Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, basis_of, open_key
 from pytest_msprobe.suites.comparison.accounting.next_collection import MOST_CALLS, next_collection
 from pytest_msprobe.suites.comparison.accounting.settings import Explained, explained
@@ -87,7 +80,7 @@ def run_answer(
     """
     pairs = [_without_expected(rows, Pair(dump, diagnosis)) for dump, diagnosis in diagnoses.items()]
     if "bits" in accept:
-        pairs = [_without_bits(pair) for pair in pairs]
+        pairs = [Pair(pair.dump, _without_bits(pair.diagnosis)) for pair in pairs]
     basis = basis_of(step for pair in pairs for step in pair.diagnosis.steps)
     if basis == "none" or not rows.judged:
         gaps = [Gap(kind="no tensors compared", reason="no tensor was compared"), *rows.gaps()]
@@ -99,7 +92,7 @@ def run_answer(
     first = next(((pair, reasons) for pair, reasons in by_setup if reasons.differences), None)
     if first is not None:
         findings.insert(0 if first[1].is_first else len(findings), _of_setup(rows, *first))
-    if rows.unreadable or any(_has_unreadable(pair) for pair in pairs):
+    if rows.unreadable or any(step.account.is_unreadable for pair in pairs for step in pair.diagnosis.unaccounted):
         # Where values cannot be read it is not known what made others.
         findings = [one if one.kind in _COMPUTED else structs.replace(one, confidence="possible") for one in findings]
     is_open = "unaccounted" not in accept and any(pair.diagnosis.outcome == "unaccounted" for pair in pairs)
@@ -126,6 +119,17 @@ def run_answer(
     )
 
 
+def open_keys(diagnosis: RunDiagnosis, accept: Collection[str]) -> Iterator[str]:
+    """Names, which stay while it is the same, of what makes a run no success although no item fails by it."""
+    if diagnosis.basis != "tensors":
+        return
+    faults = _without_bits(diagnosis).faults if "bits" in accept else diagnosis.faults
+    yield from (fault.key for fault in faults if not fault.has_item)
+    if diagnosis.outcome == "unaccounted" and diagnosis.missing == 0 and "unaccounted" not in accept:
+        yield from map(open_key, diagnosis.unexplained)
+        yield "values are beyond their limits, and it is not shown that rounding made them so"
+
+
 def _measure(rows: RunRows, pairs: Sequence[Pair], basis: Basis) -> Measure:
     """What a comparison without a finding shows."""
     steps = [step for pair in pairs for step in pair.diagnosis.steps]
@@ -143,7 +147,7 @@ def _without_expected(rows: RunRows, pair: Pair) -> Pair:
 
     def is_new(fault: Fault) -> bool:
         if fault.has_item:
-            return not all(rows.is_expected(_node_id(rows, pair.dump, item)) for item in items_of(fault))
+            return not all(rows.is_expected(_node_id(rows, pair.dump, item)) for item in _items_of(fault))
         return not rows.is_known(fault.key)
 
     faults = tuple(filter(is_new, pair.diagnosis.faults))
@@ -153,21 +157,14 @@ def _without_expected(rows: RunRows, pair: Pair) -> Pair:
     return Pair(pair.dump, replace(pair.diagnosis, faults=faults, unexplained=unexplained))
 
 
-def _without_bits(pair: Pair) -> Pair:
-    """`pair` without the faults of values that are within their limits, and differ in their bits alone."""
-    diagnosis = pair.diagnosis
+def _without_bits(diagnosis: RunDiagnosis) -> RunDiagnosis:
+    """`diagnosis` without the faults of values that are within their limits, and differ in their bits alone."""
     faults = tuple(
         fault
         for fault in diagnosis.faults
         if fault.kind not in _OF_VALUES or any(key.is_beyond for key in fault.step.account.keys)
     )
-    return pair if len(faults) == len(diagnosis.faults) else Pair(pair.dump, replace(diagnosis, faults=faults))
-
-
-def _has_unreadable(pair: Pair) -> bool:
-    """Whether a record was not accounted for since a dump cannot be read: such a text begins with its path."""
-    paths = [pair.dump, *(str(side.path) for side in pair.diagnosis.sides or ())]
-    return any(path in step.account.reason for step in pair.diagnosis.unaccounted for path in paths)
+    return diagnosis if len(faults) == len(diagnosis.faults) else replace(diagnosis, faults=faults)
 
 
 def _causes(pairs: Sequence[Pair]) -> list[list[tuple[Pair, Fault]]]:
@@ -184,6 +181,20 @@ def _causes(pairs: Sequence[Pair]) -> list[list[tuple[Pair, Fault]]]:
         ),
     )
     return _with_initial_state(ordered)
+
+
+def cause_of(fault: Fault) -> tuple[object, ...]:
+    """Equal for faults of one cause: one kind, operation, place and difference of arguments.
+
+    What an operation does wrong it does in every layer; a value that it gets is of its layer, whatever its number.
+    """
+    if fault.kind == "parameter":
+        return fault.kind, fault.name or (fault.step.record, fault.value)
+    operation = fault.step.operation
+    name = operation.bare if operation.is_cell else operation.name
+    cell = fault.step.cells[-1] if fault.step.cells and fault.kind not in OPERATIONS else ""
+    layer = tuple(part for part in cell.split(".") if not part.isdecimal())
+    return fault.kind, fault.side, name, fault.value, fault.step.account.definition, layer
 
 
 def _with_initial_state(groups: list[list[tuple[Pair, Fault]]]) -> list[list[tuple[Pair, Fault]]]:
@@ -225,7 +236,7 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
     faults = [fault for _, fault in group]
     own = [fault for other, fault in group if other is pair]
     step = fault.step
-    ids = [_node_id(rows, pair.dump, item) for item in items_of(fault)]
+    ids = [_node_id(rows, pair.dump, item) for item in _items_of(fault)]
     sizes = [fault.size for fault in faults if fault.size is not None and math.isfinite(fault.size)]
     ranks = {other.slot.rank for other, _ in group} - {None}
     records = {record for fault in faults for record in fault.records or [fault.step.record]}
@@ -240,7 +251,7 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
     if growth := next(iter(pair.diagnosis.growths(fault.reached)), None):
         figures |= {"grows_in": growth[0], "growth": growth[1]}
     parameters = [each.name or f"{each.step.record}.{each.value}" for each in own] if fault.kind == "parameter" else []
-    detail = sentence_of(own)
+    detail = readable(fault.sentence).rstrip(".")
     if len(parameters) >= _SEVERAL:
         detail = "they differ before any operation: another initial state, checkpoint or number of optimizer steps"
     return Finding(
@@ -252,7 +263,7 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
             **_place_of(own),
             names=tuple(parameters[:_SEVERAL]),
             value=fault.value,
-            source=next((source for fault in own if (source := source_of(pair.diagnosis, fault))), ""),
+            source=next((source for fault in own if (source := _source_of(pair.diagnosis, fault))), ""),
             cell=step.cells[-1] if step.cells else "",
             ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
             steps=() if pair.slot.step is None else (pair.slot.step,),
@@ -281,9 +292,25 @@ def _confidence(fault: Fault, pair: Pair) -> Confidence:
     return "proved" if fault.kind in _PROVED else "likely"
 
 
+def _source_of(diagnosis: RunDiagnosis, fault: Fault) -> str:
+    """`train.py:25`, the line of the training script that made the call at fault; "" where nothing says it."""
+    if diagnosis.sides is None:
+        return fault.step.source
+    frame = diagnosis.frame(fault)
+    return f"{frame.file}:{frame.line}" if frame is not None else ""
+
+
+def _items_of(fault: Fault) -> Iterator[str]:
+    """`CALL.PART` of the items at fault; what only the golden dump has is called so there."""
+    golden = "golden." if fault.step.account.place < 0 else ""
+    for record in fault.records or [fault.step.record]:
+        operation = Operation.of(record, 0)
+        yield f"{golden}{operation.call}.{operation.phase}"
+
+
 def _shown_by(rows: RunRows, pair: Pair, fault: Fault) -> Iterator[str]:
     """Node ids of the items that show a fault: of its records, and of those that inherit it."""
-    for item in items_of(fault):
+    for item in _items_of(fault):
         yield _node_id(rows, pair.dump, item)
     for step in fault.inheriting:
         yield _item_of(rows, pair, step)
@@ -373,10 +400,13 @@ def _not_covered(pairs: Sequence[Pair], basis: Basis) -> Iterator[Gap]:
     if unknown := [fault for pair in pairs for fault in pair.diagnosis.unknown]:
         first = f"{unknown[0].step.record}.{unknown[0].value}"
         yield Gap(kind="unmade", what=first, count=len(unknown), noun="inputs")
+    rounded = [value for pair in pairs if pair.diagnosis.outcome == "rounding" for value in pair.diagnosis.unheld]
+    if rounded:
+        yield Gap(kind="unheld", what=".".join(rounded[0]), count=len(rounded), noun="inputs")
     if missing := sum(pair.diagnosis.missing for pair in pairs):
         yield Gap(kind="not in this run", count=missing, noun="records of the target")
     if basis not in ("tensors", "none") and any(pair.diagnosis.faults for pair in pairs):
-        yield Gap(kind="not computed again", what=basis)
+        yield Gap(kind="no benchmark" if basis == "values" else "not computed again", what=basis)
 
 
 def _same_setup(reasons: Explained) -> list[NextStep]:
@@ -394,9 +424,35 @@ def _next(rows: RunRows, causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: 
     for group in causes[:1]:
         pair, fault = group[0]
         if pair.diagnosis.sides is not None:
-            yield from (
-                step for step in next_steps(pair.diagnosis, fault) if "--msprobe-device=DEVICE" not in step.arguments
-            )
+            yield from _next_steps(pair.diagnosis, fault)
+
+
+def _next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[NextStep]:
+    """Commands and what to do by hand, most useful first."""
+    call = fault.step.operation.call
+    assert diagnosis.sides is not None
+    check = ("pytest", f"--msprobe-dump={diagnosis.sides[fault.side == 'golden'].path}", "-k", call)
+    if fault.kind == "first":
+        return [NextStep("scope", subject=call), *([] if fault.step.account.is_noise else [NextStep("noise")])]
+    if fault.kind == "born":
+        kept = NextStep("error data", (*check, "--msprobe-error-data=error_data"))
+        return [NextStep("by itself", check), kept, NextStep("this call", subject=call)]
+    if fault.kind == "parameter":
+        is_later = bool(Slot.of(diagnosis.sides[0].path).step)
+        return [*([NextStep("earlier step")] if is_later else []), NextStep("values")]
+    return [NextStep(_BY_HAND.get(fault.kind, "lines"), subject=call)]
+
+
+#: What to do by hand about other kinds.
+_BY_HAND = {
+    "batch": "batch",
+    "gradient": "hooks",
+    "another_rank": "ranks",
+    "unrecorded": "maker",
+    "unknown": "maker",
+    "recomputed": "checkpoint",
+    "rewired": "wiring",
+}
 
 
 def _with_noise(pairs: Sequence[Pair], basis: Basis) -> list[NextStep]:

@@ -72,7 +72,6 @@ def test_a_fault_inside_outweighs_what_comes_in_and_only_the_changed_rows_are_na
     assert levels(found) == {IN: "arises inside, passed on", OUT: "arises inside, passed on"}
     assert found.changed() == {("Cell.b.Block.0", "forward"): "arises inside, passed on"}
     assert found.of()[OUT].born == (IN,)
-    assert found.line() == "arises inside of: b.a.Attn (forward)"
 
 
 def test_a_fault_of_the_other_direction_or_of_another_cell_is_not_inside() -> None:
@@ -89,7 +88,6 @@ def test_calls_that_are_accounted_for_say_whether_it_is_rounding() -> None:
     fault = Origin("Mint.exp.0.forward", "forward", INNER)
     assert levels(found, fault) == {OUT: "arises inside, passed on"}
     assert found.changed(only_born=True) == {}
-    assert found.line() == ""
 
 
 def test_a_value_that_comes_in_with_the_inputs_is_inherited_and_a_parameter_is_born_inside() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from pytest_msprobe.answers import ArgumentDifference
+from pytest_msprobe.answers.words import headline
 from pytest_msprobe.suites.comparison.report import Divergence, RecordSummary
 
 
 def summary(record: str, order: int, *, origin: bool = False, is_input: bool = False) -> RecordSummary:
-    return RecordSummary(record, order, "both", "error", {"error": 1}, f"{record}.x", "off", is_input, 0, origin)
+    return RecordSummary(record, order, "both", "error", {"error": 1}, f"{record}.x", "off", is_input, origin)
 
 
 def divergence(*summaries: RecordSummary) -> Divergence:
@@ -22,33 +26,34 @@ def test_the_first_divergence_is_that_of_execution_not_of_arrival() -> None:
     assert found.first.record == "Mint.a.0.forward"
 
 
-def test_a_backward_whose_forward_differs_is_no_origin() -> None:
-    found = divergence(summary("Mint.a.0.forward", 1), summary("Mint.a.0.backward", 9, origin=True))
-    assert found.origins == []
-    alone = divergence(summary("Mint.a.0.backward", 9, origin=True))
-    assert [origin.record for origin in alone.origins] == ["Mint.a.0.backward"]
+def test_the_answer_by_distances_alone_claims_no_fault() -> None:
+    found = divergence(summary("Mint.a.0.forward", 1, is_input=True), summary("Mint.b.0.forward", 2)).answer()
+    (finding,) = found.findings
+    assert (finding.kind, finding.confidence, finding.place.value) == ("unknown", "first difference only", "x")
+    assert [step.kind for step in found.next] == ["maker"]
 
 
-def test_the_innermost_cell_is_the_origin() -> None:
-    inner, outer = "Cell.net.fc.Dense.forward.0", "Cell.net.Net.forward.0"
-    found = divergence(summary(inner, 1, origin=True), summary(outer, 2, origin=True))
-    assert [origin.record for origin in found.origins] == [inner]
-
-
-def test_gradients_of_parameters_are_no_origin() -> None:
-    assert divergence(summary("Cell.fc.Dense.parameters_grad.0", 1, origin=True)).origins == []
-
-
-def test_distances_alone_do_not_tell_what_made_the_first_input_that_differs() -> None:
-    lines = list(divergence(summary("Mint.a.0.forward", 1, is_input=True)).lines())
-    assert lines[0] == "first divergence: Mint.a.0.forward.x: off"
-    assert "a parameter, the batch, or made by what the dump does not hold" in lines[1]
+def test_an_argument_that_differs_is_data() -> None:
+    argument = ArgumentDifference("dropout_p", "0.1", "0.0")
+    found = divergence(replace(summary("Mint.a.0.forward", 1, is_input=True), argument=argument)).answer()
+    assert [(one.kind, one.arguments) for one in found.findings] == [("arguments", (argument,))]
+    assert headline(found) == "Wrong: differs first in Mint.a.0, dropout_p 0.1, golden 0.0"
 
 
 def test_an_empty_comparison_claims_nothing() -> None:
-    assert next(Divergence().lines()) == "no operation was compared"
+    assert Divergence().answer().outcome == "nothing judged"
+    assert next(Divergence().lines()) == "Nothing judged: no operation was compared"
+
+
+def test_what_only_one_dump_holds_is_counted() -> None:
+    found = divergence(
+        RecordSummary("Mint.a.0.forward", 0, "both", "pass", {"pass": 1}),
+        RecordSummary("Mint.b.0.forward", 1, "golden", "unmatched", {"unmatched": 2}),
+    ).answer()
+    assert [(one.kind, one.figures) for one in found.findings] == [("incomplete", {"golden only": 1, "values": 2})]
+    assert found.outcome == "wrong"
 
 
 def test_a_summary_survives_the_wire() -> None:
-    one = summary("Mint.a.0.forward", 1, origin=True)
+    one = replace(summary("Mint.a.0.forward", 1, origin=True), argument=ArgumentDifference("eps", "1e-05", "1e-06"))
     assert RecordSummary.from_wire(one.to_wire()) == one

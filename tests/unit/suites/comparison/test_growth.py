@@ -30,7 +30,7 @@ def test_the_summary_shows_quarters_and_the_largest_growth(tmp_path: Path, backw
         divergence.add(RecordSummary.from_wire(RecordSummary.of(verdict).to_wire()))
     lines = list(divergence.lines())
     assert lines[:2] == [
-        "no divergence: every value that was compared agrees",
+        "Right: 4 of 4 operations differ, none by more than its limit",
         "first differing bits: Mint.op.0.forward.output.0",
     ]
     growing = lines[2].removeprefix("largest distance by quarter of the step: ")

@@ -120,7 +120,7 @@ def test_rows_come_out_in_the_order_of_execution_whatever_the_order_of_arrival()
     for order in (3, 0, 2, 1):
         store.add(order, f"record {order}", [[order]] * (order + 1))
     assert [record for record, _ in store] == [f"record {order}" for order in range(4)]
-    assert store.line_of(2, 1) == 2 + 1 + 3
+    assert store.line_of_value("record 2", "") == 2 + 1 + 2
     store.close()
 
 
