@@ -65,6 +65,8 @@ from pytest_msprobe.suites.comparison.accounting.arguments import (
     Differences,
     is_of_sizes,
     listed_differences,
+    numbers_given,
+    numbers_taken,
     other_arguments,
 )
 from pytest_msprobe.suites.comparison.accounting.terms import Terms, content_of, load, split
@@ -241,6 +243,11 @@ class Accountant:
 
     def account(self, found: OperationComparison) -> Account:
         """What became of the difference of an operation, which was compared `for_account`."""
+        account, given = self._account(found), numbers_given(found)
+        taken = numbers_taken(found) if account.definition else ()
+        return structs.replace(account, gives=given, takes=taken) if given or taken else account
+
+    def _account(self, found: OperationComparison) -> Account:
         keys = [self._key(value) for value in found.values if value.is_tensor]
         if found.partner is None:
             return account_of(found, "unmatched", keys)

@@ -202,5 +202,7 @@ class Causes:
                 if other != node and not known.kind == fault.kind == "recomputed"
             ]
             own = node if node in self._parents else fault.step.record
-            if fault.kind in _OF_FLOW and any(own in seen or fault.step.record in seen for seen in others):
+            is_later_first = fault.kind == FIRST and fault.after
+            of_flow = fault.kind in _OF_FLOW and any(own in seen or fault.step.record in seen for seen in others)
+            if is_later_first or of_flow:
                 del self._faults[node]

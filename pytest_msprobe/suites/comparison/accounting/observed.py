@@ -21,7 +21,12 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     dtype_change,
     value_key,
 )
-from pytest_msprobe.suites.comparison.accounting.arguments import listed_differences, other_arguments
+from pytest_msprobe.suites.comparison.accounting.arguments import (
+    listed_differences,
+    numbers_given,
+    numbers_taken,
+    other_arguments,
+)
 from pytest_msprobe.suites.comparison.operations import GROWTH, OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 
@@ -64,6 +69,8 @@ def observed(found: OperationComparison, limits: DistanceLimits) -> Account:
         dtype=dtype,
         is_cast=is_cast,
         definition=definition,
+        gives=numbers_given(found),
+        takes=numbers_taken(found) if definition else (),
     )
 
 

@@ -44,7 +44,7 @@ from pytest_msprobe.suites.comparison.accounting.answer import (
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, basis_of, open_key
 from pytest_msprobe.suites.comparison.accounting.next_collection import MOST_CALLS, next_collection
-from pytest_msprobe.suites.comparison.accounting.settings import Explained, explained
+from pytest_msprobe.suites.comparison.accounting.settings import Explained, called_alike, explained
 from pytest_msprobe.suites.contract import escape
 
 #: Kinds that a computation or the values themselves prove, where both dumps hold tensors.
@@ -118,6 +118,9 @@ def run_answer(
     shown = [(pair, fault) for pair in pairs for fault in (*pair.diagnosis.faults, *pair.diagnosis.unknown)]
     rows.following |= {node_id for pair, fault in shown for node_id in _shown_by(rows, pair, fault)}
     rows.following |= {node_id for pair, reasons in by_setup for node_id in _around(rows, pair, reasons)}
+    rows.following |= {
+        _item_of(rows, pair, step) for pair, reasons in by_setup for step in called_alike(reasons, pair.diagnosis)
+    }
     return structs.replace(
         answer,
         basis=basis,
