@@ -70,7 +70,7 @@ def _wrong(answer: Answer) -> str:
 
 
 def _fitted(start: str, parts: Sequence[str], *, source: str = "", others: int = 0) -> str:
-    """A headline: the first part is cut where it does not fit, and later ones are left out; the source stays."""
+    """A headline: the first part is cut where it does not fit, later ones behind a comma; the source stays."""
     text = start
     line = source.rpartition("/")[2]
     end = f", {line}" if line and len(line) <= MOST_HEADLINE // 3 else ""
@@ -80,13 +80,14 @@ def _fitted(start: str, parts: Sequence[str], *, source: str = "", others: int =
         first = _IN_BRACKETS.sub("", first)
     end += more if len(f"{text}{first}{end}{more}") <= MOST_HEADLINE else ""
     room = MOST_HEADLINE - len(end)
-    for place, part in enumerate((first, *rest)):
-        added = f"{', ' if place else ''}{part}"
-        if len(text) + len(added) <= room:
-            text += added
-        elif not place:
-            text = abridged(f"{text}{added}", room)
-            break
+    if len(text) + len(first) > room:
+        return f"{abridged(f'{text}{first}', room)}{end}"
+    text += first
+    for part in rest:
+        words = part.split(", ")
+        while words and len(", ".join([text, *words])) > room:
+            words.pop()
+        text = ", ".join([text, *words])
     return f"{text}{end}"
 
 

@@ -41,7 +41,6 @@ from pytest_msprobe.engines.protocol import (
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.numerics import kind_of, unit_roundoff
 from pytest_msprobe.numerics.dtypes import float_format
-from pytest_msprobe.numerics.patterns import find_pattern
 from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
@@ -453,7 +452,7 @@ class Accountant:
             if judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS):
                 blamed[part] = f"arises in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
                 ratio = judgement.ratio if ratio is None else ratio
-                pattern = pattern or _pattern_of(output)
+                pattern = pattern or call.pattern(direction, output)
         defined = terms.parts[DEFINED]
         is_blamed = pair.is_defined_otherwise and defined.weight >= SHARE
         if is_blamed and defined.size > max(_roundoff(mine.recorded), _roundoff(theirs.recorded)):
@@ -471,18 +470,6 @@ class Accountant:
             ratio,
             pattern,
         )
-
-
-#: An element that is off by fewer roundings of its own size than this has no part in a pattern.
-_ROUNDINGS_OF_PATTERN = 16
-
-
-def _pattern_of(output: RecordedOutput) -> str:
-    """What the wrong elements of an output have in common; "" where they are everywhere and follow no rule."""
-    recorded, reference = np.asarray(output.recorded), np.asarray(output.reference)
-    few_roundings = _ROUNDINGS_OF_PATTERN * _roundoff(output.recorded) * np.abs(reference.astype(np.float64))
-    pattern = find_pattern(recorded, reference, few_roundings)
-    return "" if pattern.kind in ("none", "noise") else str(pattern)
 
 
 def _as_computed(output: OutputAccount) -> OutputAccount:
