@@ -48,6 +48,16 @@ def test_the_answer_about_one_dump_names_the_exception(tmp_path: Path, capsys: p
     assert f": {SAID}\n" in capsys.readouterr().out
 
 
+def test_a_call_that_did_not_return_was_ended_by_the_exception(pytester: pytest.Pytester) -> None:
+    path = dump(pytester.path / "dump", "Torch.neg.0", "Torch.tanh.0", ended_in=ERROR)
+    content = json.loads(path.read_text())
+    del content["data"]["Torch.tanh.0.forward"]["output"]
+    path.write_text(json.dumps(content))
+    result = pytester.runpytest("--msprobe-dump=dump", "-rs")
+    result.stdout.fnmatch_lines([f"*holds no outputs of this call ({SAID})*"])
+    assert "data_mode" not in result.stdout.str()
+
+
 @pytest.mark.parametrize(
     ("header", "named", "is_whole"),
     [
