@@ -8,7 +8,7 @@ from typing import Literal
 
 from pytest_msprobe.answers.finding import ArgumentDifference
 from pytest_msprobe.suites.comparison.accounting.account import Step
-from pytest_msprobe.suites.comparison.accounting.arguments import Differences
+from pytest_msprobe.suites.comparison.accounting.arguments import Differences, Numbers
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
 
@@ -97,6 +97,7 @@ class Causes:
         self._faults: dict[str, Fault] = {}
         self._parents: dict[str, dict[str, None]] = {}
         self._reached: dict[str, set[str]] = {}
+        self._number_makers: dict[Numbers, str] = {}
 
     def __iter__(self) -> Iterator[Fault]:
         """The faults, in the order in which they were found."""
@@ -135,6 +136,20 @@ class Causes:
         """Note that a backward inherits all that its forward does."""
         self._parents.setdefault(backward.record, {}).update(self._parents.get(forward.record, {}))
         self.link(backward, forward.operation.call)
+
+    def inherit_numbers(self, step: Step) -> bool:
+        """Note that a call inherits the numbers that earlier records gave; whether that is all that it gets otherwise.
+
+        Records come in the order of execution: counts, sizes and scales that one gives are known to those behind.
+        """
+        makers = [self._number_makers.get(numbers) for numbers in step.account.takes]
+        self._number_makers |= dict.fromkeys(step.account.gives, step.record)
+        given = [maker for maker in makers if maker is not None]
+        if not makers or len(given) < len(makers):
+            return False
+        for maker in given:
+            self.link(step, maker)
+        return True
 
     def parents(self, node: str) -> tuple[str, ...]:
         """What a node inherits from."""

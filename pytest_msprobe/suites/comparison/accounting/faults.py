@@ -9,7 +9,7 @@ from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import is_batch_argument
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
-from pytest_msprobe.suites.comparison.accounting.arguments import Numbers, listed_differences, numbers_of
+from pytest_msprobe.suites.comparison.accounting.arguments import listed_differences, numbers_of
 from pytest_msprobe.suites.comparison.accounting.causes import OBSERVED, Causes, Fault, FaultKind
 from pytest_msprobe.suites.comparison.accounting.evidence import (
     ARGUMENT_EXACT,
@@ -85,7 +85,6 @@ class FaultFinder:
         self._causes = Causes(flow)
         self._limits: dict[tuple[str, str], float] = {}
         self._shown: dict[str, bool] = {}
-        self._number_makers: dict[Numbers, str] = {}
         self._tells_dtypes = False
         self._is_one_framework = True
         self._first_place = -1
@@ -212,7 +211,7 @@ class FaultFinder:
         if received is not None:
             self._causes.blame(step, received)
             return True
-        is_given = self._takes_numbers(step)
+        is_given = self._causes.inherit_numbers(step)
         for output, part, sentence in account.blamed:
             if part in (DEFINED, ARGUMENTS) and is_given:
                 continue
@@ -230,20 +229,6 @@ class FaultFinder:
                 step, Fault(step, "dtype", "both", "output.0", f"the same input dtypes become {account.dtype}")
             )
         return False
-
-    def _takes_numbers(self, step: Step) -> bool:
-        """Whether all that a call gets otherwise are numbers that earlier records gave: counts, sizes, a scale.
-
-        It inherits from these records, and what it gives is known to those behind it.
-        """
-        makers = [self._number_makers.get(numbers) for numbers in step.account.takes]
-        self._number_makers |= dict.fromkeys(step.account.gives, step.record)
-        given = [maker for maker in makers if maker is not None]
-        if not makers or len(given) < len(makers):
-            return False
-        for maker in given:
-            self._causes.link(step, maker)
-        return True
 
     def _blame_arguments(self, step: Step) -> None:
         """Blame a call of one API with other arguments that matter less than the limits, or not to this step.
