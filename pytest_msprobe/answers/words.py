@@ -65,8 +65,11 @@ def _wrong(answer: Answer) -> str:
     name = re.sub(r",? forward(?: and backward)?$", "", name_of(first))
     rank = of_ranks(place.ranks) if place.ranks and place.ranks != (0,) else ""
     others = len(answer.findings) - 1 + answer.cut.get("findings", 0)
-    parts = [f"{start}{name}{where}", how_wrong(first), rank]
-    return _fitted("Wrong: ", parts, source=place.source, others=others)
+    how = how_wrong(first)
+    line = _fitted("Wrong: ", [f"{start}{name}{where}", how, rank], source=place.source, others=others)
+    if where and how.partition(", ")[0] not in line:  # how it is wrong says more than in which layer
+        line = _fitted("Wrong: ", [f"{start}{name}", how, rank], source=place.source, others=others)
+    return line
 
 
 def _fitted(start: str, parts: Sequence[str], *, source: str = "", others: int = 0) -> str:
