@@ -160,6 +160,14 @@ def mask_written_otherwise(number: str, target: str, golden: str, call: str) -> 
         )
     ),
     Situation(
+        "72 MindSpore",
+        Training("five_lines", ("rate",), has_debugger=True, framework="mindspore"),
+        Training("five_lines", has_debugger=True, framework="mindspore"),
+        outcome=WRONG,
+        first_line=("lr 0.2, golden 0.1",),
+        failing=("Optimizer.SGD.0.forward",),
+    ),
+    Situation(
         "case 01",
         Training("layers", ("1",)),
         Training("layers", ("0",)),

@@ -251,7 +251,8 @@ class Accountant:
         if found.partner is None:
             return account_of(found, "unmatched", keys)
         if found.operation.holds_calls and self._is_contained(found.operation, keys):
-            return account_of(found, "contained", keys)
+            definition = () if found.operation.is_cell else other_arguments(found)
+            return account_of(found, "contained", keys, definition=definition)
         meaningless = {value.path for value in found.values if value.status == "skip" and value.tolerance is None}
         is_given = self._is_given(found, [key for key in keys if key.path not in meaningless])
         changed = {key.path for key in keys if key.is_output and key.differs} - meaningless

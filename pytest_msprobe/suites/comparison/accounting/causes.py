@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msprobe_collector.dump_format import is_communication
 from pytest_msprobe.answers.finding import ArgumentDifference
 from pytest_msprobe.suites.comparison.accounting.account import Step
 from pytest_msprobe.suites.comparison.accounting.arguments import Differences, Numbers
@@ -82,6 +83,21 @@ class Fault:
     def key(self) -> str:
         """A name that stays while it is the same one."""
         return f"{self.kind}: {self.name or f'{self.step.record}.{self.value}'}"
+
+
+def from_another_rank(step: Step) -> Fault | None:
+    """A value that a communication call received, when what this rank gave agrees; None of all other records."""
+    if (
+        step.operation.phase != "forward"
+        or not is_communication(step.record)
+        or any(key.differs for key in step.inputs)
+    ):
+        return None
+    key = next((key for key in step.outputs if key.is_beyond), None)
+    if key is None:
+        return None
+    sentence = f"{key.path} differs, and what this rank gave agrees: it came from another rank"
+    return Fault(step, "another_rank", "both", key.path, sentence, "", key.distance)
 
 
 class Causes:

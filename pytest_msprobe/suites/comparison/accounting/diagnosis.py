@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msprobe_collector.dump_format import Frame
 from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, ValueKey
-from pytest_msprobe.suites.comparison.accounting.causes import Fault
-from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder, from_another_rank
+from pytest_msprobe.suites.comparison.accounting.causes import Fault, from_another_rank
+from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, SideFlow, is_held
 from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 from pytest_msprobe.suites.comparison.cells import Origin

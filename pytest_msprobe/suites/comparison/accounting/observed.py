@@ -58,7 +58,7 @@ def observed(found: OperationComparison, limits: DistanceLimits) -> Account:
     is_noise = all(value.tolerance is not None and value.tolerance.basis != "dtype" for value in differing)
     outputs = _outputs(found, tensors, keys, kind)
     dtype, is_cast = dtype_change(found.values)
-    definition = () if found.operation.holds_calls else other_arguments(found)
+    definition = () if found.operation.is_cell else other_arguments(found)
     return account_of(
         found,
         kind,

@@ -398,6 +398,36 @@ def test_numbers_that_earlier_records_gave_are_inherited(gives: Any, takes: Any,
     assert ("Tensor.narrow.0.forward" in [step.record for step in faults[0].reached]) == (len(blamed) == 1)
 
 
+@pytest.mark.parametrize(
+    ("gradient", "call", "definition", "kinds", "unexplained"),
+    [
+        ("g", "d", "input.settings.0.lr 0.02 against 0.01", ["defined"], 0),
+        ("g", "d", "", [], 1),  # another formula
+        ("g", "q|Q", "input.settings.0.lr 0.02 against 0.01", ["born"], 0),  # its calls are in the dump
+        ("g|G", "d", "", [], 0),
+    ],
+)
+def test_an_optimizer_whose_calls_no_dump_holds_is_no_rounding(
+    gradient: str, call: str, definition: str, kinds: list[str], unexplained: int
+) -> None:
+    run = Run().call(
+        "Tensor.add_.0.forward", ["p"], call, kind="fault" if "|" in call else "equal", blamed=(BORN,) * ("|" in call)
+    )
+    run.call(
+        "Optimizer.Momentum.0.forward",
+        [
+            value("input.parameters.w", "p"),
+            value("input.gradients.w", gradient),
+            value("input.state.learning_rate", "l|L"),
+        ],
+        [value("output.0.parameters.w", "q|Q")],
+        kind="contained",
+        definition=differences(definition) if definition else (),
+    )
+    finder = run.found()
+    assert ([fault.kind for fault in run.blamed], len(finder.unexplained)) == (kinds, unexplained)
+
+
 @pytest.mark.parametrize(("before", "count"), [("b|B", 1), ("x", 2)])
 def test_without_tensors_a_first_difference_that_a_cause_reaches_is_none(before: str, count: int) -> None:
     first = OutputAccount("output.0", 0.5, {}, {}, blamed={"first": "its inputs agree within their tolerances"})
