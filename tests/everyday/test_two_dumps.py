@@ -164,8 +164,7 @@ def mask_written_otherwise(number: str, target: str, golden: str, call: str) -> 
         Training("five_lines", ("rate",), has_debugger=True, framework="mindspore"),
         Training("five_lines", has_debugger=True, framework="mindspore"),
         outcome=WRONG,
-        first_line=("lr 0.2, golden 0.1",),
-        failing=("Optimizer.SGD.0.forward",),
+        first_line=("lr 0.2, golden 0.1",),  # which no item shows: the dumps end before the update
     ),
     Situation(
         "case 01",

@@ -1,4 +1,4 @@
-"""Train a MindSpore network with the five lines of the collector, as its page has them: `five_lines.py DUMP [raise|rate]`.
+"""Train a MindSpore network with the five lines of the page on collecting: `five_lines.py DUMP [raise|rate]`.
 
 `set_train()` is not called, and changes nothing in this network. `rate`: another learning rate.
 """

@@ -44,7 +44,7 @@ from pytest_msprobe.suites.comparison.accounting.answer import (
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, basis_of, open_key
 from pytest_msprobe.suites.comparison.accounting.next_collection import MOST_CALLS, next_collection
-from pytest_msprobe.suites.comparison.accounting.settings import Explained, called_alike, explained
+from pytest_msprobe.suites.comparison.accounting.settings import Explained, called_alike, explained, of_unseen_updates
 from pytest_msprobe.suites.contract import escape
 
 #: Kinds that a computation or the values themselves prove, where both dumps hold tensors.
@@ -105,6 +105,9 @@ def run_answer(
     is_open = "unaccounted" not in accept and any(pair.diagnosis.outcome == "unaccounted" for pair in pairs)
     if not findings and is_open:
         findings = [*_open_records(rows, pairs)]
+    unseen = of_unseen_updates(setup, [pair.diagnosis for pair in pairs])
+    if not findings and unseen:
+        findings = [_of_unseen(unseen)]
     # What fails for another reason than its numbers, such as a dtype, is no rounding.
     findings = findings or _failed(rows)
     steps = list(_next(rows, causes or _unknown(pairs), basis)) or _with_noise(pairs, basis) or None
@@ -220,6 +223,19 @@ def _of_setup(rows: RunRows, pair: Pair, reasons: Explained) -> Finding:
         figures=figures,
         arguments=(first.argument,),
         detail="; ".join(one.sentence for one in reasons.differences[:_SEVERAL]),
+    )
+
+
+def _of_unseen(differences: Sequence[ManifestDifference]) -> Finding:
+    """The finding that optimizers are set up differently, of which the dumps show no effect."""
+    first = differences[0]
+    sentences = (*(one.sentence for one in differences[:_SEVERAL]), "the dumps end before the update")
+    return Finding(
+        kind="setting",
+        confidence="likely",
+        place=Place(record="", operation=first.what),
+        arguments=(first.argument,),
+        detail="; ".join(sentences),
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from msprobe_collector.dump_format import is_optimizer_record
 from msprobe_collector.dump_format.dump import Slot
 from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.manifests.explanation import Effect, explains, explanations, is_of_another_model
@@ -61,6 +63,23 @@ def called_alike(reasons: Explained, diagnosis: RunDiagnosis) -> Iterator[Step]:
         effect = _effect_of(step, "arguments", arguments, diagnosis)
         if (step.operation.name, arguments) in causes or any(explains(one, effect) for one in reasons.differences):
             yield step
+
+
+#: What explains other numbers with a lower likelihood, such as how an optimizer is implemented, may change none.
+_SURE = 0.9
+
+
+def of_unseen_updates(
+    differences: Sequence[ManifestDifference], diagnoses: Sequence[RunDiagnosis]
+) -> list[ManifestDifference]:
+    """Settings of optimizers whose effect no value can show: the dumps end before the update of the parameters."""
+    for steps in (diagnosis.steps for diagnosis in diagnoses):
+        last = max((step.account.place for step in steps if step.operation.phase == "backward"), default=math.inf)
+        if any(is_optimizer_record(step.record) for step in steps):
+            return []
+        if math.isinf(last) or any(not step.operation.holds_calls and step.account.place > last for step in steps):
+            return []
+    return [one for one in differences if one.section == "optimizer" and one.likelihood > _SURE]
 
 
 def _effect(fault: Fault, diagnosis: RunDiagnosis) -> Effect:
