@@ -18,7 +18,7 @@ from msprobe_collector.dump_format import find_dtype
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import UNKNOWN, Provenance
-from pytest_msprobe.suites.comparison.accounting.arguments import Differences, listed_differences
+from pytest_msprobe.suites.comparison.accounting.arguments import Differences, Numbers, listed_differences
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
@@ -137,6 +137,8 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
         recomputed: of a backward, whether its forward got or gave other values when a checkpoint computed it again, in
             the target and in the golden run.
         is_compiled: without a partner, whether one run computes it in compiled code.
+        gives, takes: numbers (target, golden) that it gives differently, as a count does; those that are all that it
+            gets otherwise.
     """
 
     kind: Kind
@@ -155,6 +157,8 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
     recomputed: tuple[bool, bool] = (False, False)
     is_compiled: bool = False
     is_unreadable: bool = False
+    gives: tuple[Numbers, ...] = ()
+    takes: tuple[Numbers, ...] = ()
 
     @property
     def blamed(self) -> list[tuple[OutputAccount, str, str]]:

@@ -37,7 +37,7 @@ from pytest_msprobe.suites.comparison.accounting.account import Basis, Step
 from pytest_msprobe.suites.comparison.accounting.causes import OPERATIONS, Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, basis_of, open_key
 from pytest_msprobe.suites.comparison.accounting.next_collection import MOST_CALLS, next_collection
-from pytest_msprobe.suites.comparison.accounting.settings import Explained, explained
+from pytest_msprobe.suites.comparison.accounting.settings import Explained, called_alike, explained, of_unseen_updates
 from pytest_msprobe.suites.contract import escape
 
 #: Kinds that a computation or the values themselves prove, where both dumps hold tensors.
@@ -98,6 +98,9 @@ def run_answer(
     is_open = "unaccounted" not in accept and any(pair.diagnosis.outcome == "unaccounted" for pair in pairs)
     if not findings and is_open:
         findings = [*_open_records(rows, pairs)]
+    unseen = of_unseen_updates(setup, [pair.diagnosis for pair in pairs])
+    if not findings and unseen:
+        findings = [_of_unseen(unseen)]
     # What fails for another reason than its numbers, such as a dtype, is no rounding.
     findings = findings or _failed(rows)
     steps = list(_next(rows, causes or _unknown(pairs), basis)) or _with_noise(pairs, basis) or None
@@ -111,6 +114,9 @@ def run_answer(
     shown = [(pair, fault) for pair in pairs for fault in (*pair.diagnosis.faults, *pair.diagnosis.unknown)]
     rows.following |= {node_id for pair, fault in shown for node_id in _shown_by(rows, pair, fault)}
     rows.following |= {node_id for pair, reasons in by_setup for node_id in _around(rows, pair, reasons)}
+    rows.following |= {
+        _item_of(rows, pair, step) for pair, reasons in by_setup for step in called_alike(reasons, pair.diagnosis)
+    }
     return structs.replace(
         answer,
         basis=basis,
@@ -228,6 +234,19 @@ def _of_setup(rows: RunRows, pair: Pair, reasons: Explained) -> Finding:
         figures=figures,
         arguments=(first.argument,),
         detail="; ".join(one.sentence for one in reasons.differences[:_SEVERAL]),
+    )
+
+
+def _of_unseen(differences: Sequence[ManifestDifference]) -> Finding:
+    """The finding that optimizers are set up differently, of which the dumps show no effect."""
+    first = differences[0]
+    sentences = (*(one.sentence for one in differences[:_SEVERAL]), "the dumps end before the update")
+    return Finding(
+        kind="setting",
+        confidence="likely",
+        place=Place(record="", operation=first.what),
+        arguments=(first.argument,),
+        detail="; ".join(sentences),
     )
 
 
