@@ -1,0 +1,29 @@
+"""Weights and batch of a pair: the reference writes them into the working folder, the port reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def keep(weights: Mapping[str, torch.Tensor], **batch: torch.Tensor) -> None:
+    """Write both, as arrays that every framework reads."""
+    np.savez("weights.npz", **{name: value.detach().numpy() for name, value in weights.items()})
+    np.savez("batch.npz", **{name: value.numpy() for name, value in batch.items()})
+
+
+def kept() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return weights and batch, as tensors of PyTorch."""
+    files = (np.load(f"{name}.npz") for name in ("weights", "batch"))
+    weights, batch = ({name: torch.from_numpy(file[name]) for name in file.files} for file in files)
+    return weights, batch
+
+
+def move(model: torch.nn.Module, by: float = 0.1) -> None:
+    """Add noise to all parameters, so that no two of them are equal and no bias is 0."""
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(by * torch.randn_like(value))
