@@ -159,6 +159,7 @@ class RunRows:
         self._explained: _Counted | None = None
         self._inherited: _Counted | None = None
         self._expected: set[str] = set()
+        self._moot = 0
         self._known_of_run: dict[str, None] = {}
 
     def add(self, row: VerdictRow) -> None:
@@ -177,7 +178,9 @@ class RunRows:
             self._unreadable.setdefault(row.dump, _Counted(light)).count += 1
         elif row.outcome == "failed":
             self._causes.setdefault(_cause(row), _Cause(light)).add(light)
-        elif row.status == "skip" and not _has(row, MOOT):
+        elif row.status == "skip" and _has(row, MOOT):
+            self._moot += 1
+        elif row.status == "skip":
             self._skipped.setdefault(row.message, _Counted(light)).count += 1
 
     @property
@@ -211,7 +214,7 @@ class RunRows:
         return Measure(
             kind=kind,
             judged=self.judged,
-            total=self.counts.total,
+            total=self.counts.total - self._moot,
             noun=self.facts.item_noun,
             limits=limits,
             **more,

@@ -65,12 +65,15 @@ def _wrong(answer: Answer) -> str:
     name = re.sub(r",? forward(?: and backward)?$", "", name_of(first))
     rank = of_ranks(place.ranks) if place.ranks and place.ranks != (0,) else ""
     others = len(answer.findings) - 1 + answer.cut.get("findings", 0)
-    parts = [f"{start}{name}{where}", how_wrong(first), rank]
-    return _fitted("Wrong: ", parts, source=place.source, others=others)
+    how = how_wrong(first)
+    line = _fitted("Wrong: ", [f"{start}{name}{where}", how, rank], source=place.source, others=others)
+    if where and how.partition(", ")[0] not in line:  # how it is wrong says more than in which layer
+        line = _fitted("Wrong: ", [f"{start}{name}", how, rank], source=place.source, others=others)
+    return line
 
 
 def _fitted(start: str, parts: Sequence[str], *, source: str = "", others: int = 0) -> str:
-    """A headline: the first part is cut where it does not fit, and later ones are left out; the source stays."""
+    """A headline: the first part is cut where it does not fit, later ones behind a comma; the source stays."""
     text = start
     line = source.rpartition("/")[2]
     end = f", {line}" if line and len(line) <= MOST_HEADLINE // 3 else ""
@@ -80,13 +83,14 @@ def _fitted(start: str, parts: Sequence[str], *, source: str = "", others: int =
         first = _IN_BRACKETS.sub("", first)
     end += more if len(f"{text}{first}{end}{more}") <= MOST_HEADLINE else ""
     room = MOST_HEADLINE - len(end)
-    for place, part in enumerate((first, *rest)):
-        added = f"{', ' if place else ''}{part}"
-        if len(text) + len(added) <= room:
-            text += added
-        elif not place:
-            text = abridged(f"{text}{added}", room)
-            break
+    if len(text) + len(first) > room:
+        return f"{abridged(f'{text}{first}', room)}{end}"
+    text += first
+    for part in rest:
+        words = part.split(", ")
+        while words and len(", ".join([text, *words])) > room:
+            words.pop()
+        text = ", ".join([text, *words])
     return f"{text}{end}"
 
 
@@ -534,7 +538,8 @@ def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
     most = 1 if len(findings) == 1 else _SEVERAL
     for place, finding in enumerate(findings[:most], 1):
         number = f"{place}. " if len(findings) > 1 else ""
-        if len(findings) > 1 or finding.kind not in _OF_RUN or name_of(finding) not in answer.headline:
+        is_cut = finding.kind == "incomplete" and name_of(finding) not in answer.headline
+        if len(findings) > 1 or finding.kind not in _OF_RUN or is_cut:
             yield _wrapped(number, f"{sentence_of(finding)}{_told_apart(answer, finding)}", width)
     surplus = len(findings) - most + answer.cut.get("findings", 0)
     if findings and surplus > 0:

@@ -112,7 +112,11 @@ class CallRun:
         """The values of the dump as an engine."""
         case, dump = self.case, self._dump
         drawn = self._source.drawn
-        return RecordedEngine(case.forward, case.backward, case.pairing, dump.tensors, str(dump.path), drawn=drawn)
+        return RecordedEngine(
+            *(case.forward, case.backward, case.pairing, dump.tensors, str(dump.path)),
+            drawn=drawn,
+            ended="" if dump.ended_in is None else str(dump.ended_in),
+        )
 
     def ask(
         self, engine: Engine, result: Callable[[Execution], _Result], *, call: Call | None = None, variant: str = ""

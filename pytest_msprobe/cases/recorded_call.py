@@ -36,7 +36,15 @@ from pytest_msprobe.engines.protocol import (
     with_leaves,
 )
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, judge_output, measure, unit_roundoff
+from pytest_msprobe.numerics import (
+    BackwardError,
+    Judgement,
+    OutputPair,
+    find_pattern,
+    judge_output,
+    measure,
+    unit_roundoff,
+)
 
 _STANDARD = BackwardError()
 #: An output that rounding explains is as a whole no farther off than this many roundings of its dtype.
@@ -133,6 +141,20 @@ class RecordedCall(CallRun):
         found = judged()
         # A kernel that rounds inside as its tensors do is inaccurate in single elements, and no reason why runs differ.
         return judged(is_composite=True) if found.status == "error" and self._is_roundoff(output) else found
+
+    def pattern(self, direction: Direction, output: RecordedOutput) -> str:
+        """What the elements of an output that rounding does not explain have in common.
+
+        "" where they are everywhere and follow no rule.
+        """
+        compared = output.recorded, output.reference
+        tolerance: Array | float = 0.0
+        if output.recorded.dtype.kind not in "iub":
+            metrics = measure(*compared, off_bound=_STANDARD.off_bound)
+            pair = self._extra(direction, is_composite=False).pair(output.position, *compared, metrics)
+            tolerance = self._standard(direction, output).tolerances(pair)
+        found = find_pattern(*compared, tolerance)
+        return "" if found.kind in ("none", "noise") else str(found)
 
     def _is_roundoff(self, output: RecordedOutput) -> bool:
         """Whether an output of a call in a narrow dtype is as a whole as near to the benchmark as that allows."""

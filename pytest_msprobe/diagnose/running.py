@@ -168,7 +168,9 @@ def _rank(ran: Ran) -> tuple[int, bool, bool]:
 def summed_up(ran: Sequence[Ran], *, setup: Sequence[str], has_following_steps: bool = False) -> Answer:
     """The answer of all runs as one; `has_following_steps`: whether a step in the dump follows on another."""
     best = chosen(ran)
-    beside = [each.answer for each in ran if each is not best and each.answer.outcome != "wrong"]
+    # What looks once more where all is right finds faults: what it cannot judge is no doubt about what was asked.
+    asked = [each for each in ran if each.step.is_main or not each.step.if_clean]
+    beside = [each.answer for each in asked if each is not best and each.answer.outcome != "wrong"]
     # What holds from step to step cannot be judged, and need not be named, where no step follows on another.
     unnamed = () if has_following_steps else ("not checked",)
     gaps = [gap for other in beside for gap in [gap for gap in other.open if gap.kind not in unnamed][:1]]

@@ -184,13 +184,15 @@ class RecordedEngine:
         file: str,
         *,
         drawn: Sequence[str] = (),
+        ended: str = "",
     ) -> None:
         """The values in `tensors`, of the records in the dump.json `file`.
 
         `drawn` names inputs that the dump holds no values of, and may grow: what a benchmark makes of drawn ones says
-        nothing of the recorded results.
+        nothing of the recorded results. `ended` is the exception that ended the step, "" without one.
         """
         self._drawn = drawn
+        self._ended = ended
         self._forward = forward
         self._backward = backward
         self._pairing = pairing
@@ -221,7 +223,8 @@ class RecordedEngine:
             Unsupported: the dump holds no outputs of this call.
         """
         if self._forward.outputs is None:
-            raise Unsupported("the dump holds no outputs of this call (cut by data_mode or scope?)")
+            why = f"the step ended in {self._ended}" if self._ended else "cut by data_mode or scope?"
+            raise Unsupported(f"the dump holds no outputs of this call ({why})")
         return tuple(self._leaves((), self._forward.outputs, FieldPath(self._file, f"{call}.forward", OUTPUT)))
 
     def load_gradient(self, call: str, path: LeafPath) -> Array | None:

@@ -129,7 +129,7 @@ def _optimizer(optimizer: OptimizerFacts) -> Iterator[str]:
 
 def suspicions(manifest: Manifest) -> list[str]:
     """What looks wrong in a run by itself, one line each."""
-    looks = (_unoptimized, _frozen, _twice, _rates, _modes, _precision, _same_batch)
+    looks = (_unoptimized, _twice, _rates, _modes, _precision)
     return [line for look in looks for line in look(manifest)]
 
 
@@ -138,14 +138,6 @@ def _unoptimized(manifest: Manifest) -> Iterator[str]:
         count = sum(1 for model in manifest.models for one in model.parameters if not one.tied)
         verb = "is" if len(missing) == 1 else "are"
         yield f"{counted(len(missing), 'parameters')} of {count} {verb} in no optimizer: {names(missing)}"
-
-
-def _frozen(manifest: Manifest) -> Iterator[str]:
-    held = {name for one in manifest.optimizers for group in one.groups for name in group.parameters}
-    frozen = [name for name, one in manifest.parameters.items() if one.requires_grad is False and name in held]
-    if frozen:
-        verb = "requires" if len(frozen) == 1 else "require"
-        yield f"{counted(len(frozen), 'parameters')} in an optimizer {verb} no gradient: {names(frozen)}"
 
 
 def _twice(manifest: Manifest) -> Iterator[str]:
@@ -160,7 +152,7 @@ def _twice(manifest: Manifest) -> Iterator[str]:
 def _rates(manifest: Manifest) -> Iterator[str]:
     for optimizer in manifest.optimizers:
         idle = [number for number, group in enumerate(optimizer.groups) if group.settings.get("lr") == 0]
-        if idle:
+        if idle and not optimizer.schedulers:  # one may warm up
             yield f"lr of {last_name(optimizer.kind)} is 0 in group {', '.join(map(str, idle[:8]))}: it changes nothing"
 
 
@@ -186,14 +178,3 @@ def _precision(manifest: Manifest) -> Iterator[str]:
     if half and manifest.step.get("loss_scale") is None and all(scale == 1.0 for scale in scales):
         count = counted(len(half), "parameters")
         yield f"{count} of float16 and no loss scale: small gradients become 0: {names(half)}"
-
-
-def _same_batch(manifest: Manifest) -> Iterator[str]:
-    seen: dict[tuple[str | None, ...], int] = {}
-    for number, batch in enumerate(manifest.batches or ()):
-        key = tuple(one.fingerprint for one in batch)
-        if key and None not in key:
-            if key in seen:
-                yield f"forwards {seen[key]} and {number} of step {shown(manifest.number)} got the same batch"
-                return
-            seen[key] = number

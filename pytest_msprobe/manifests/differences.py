@@ -14,7 +14,7 @@ from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, TensorF
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.manifests.optimizers import optimizer_differences
 from pytest_msprobe.manifests.pairing import common_names, is_dropout, layer_pairs, plural_of, tensor_pairs, unwrapped
-from pytest_msprobe.manifests.value import Make, ManifestDifference, of_other_step
+from pytest_msprobe.manifests.value import MODE, Make, ManifestDifference, of_other_step
 from pytest_msprobe.manifests.wording import cut, last_name, names, numbers, shown, switched
 
 __all__ = ["ManifestDifference", "differences"]
@@ -172,7 +172,7 @@ def _modes(pairs: Sequence[tuple[LayerFacts, LayerFacts]], nouns: str) -> Iterat
             who = "the model is" if is_whole else f"{counted(len(found), nouns)} {'is' if len(found) == 1 else 'are'}"
             named = "" if is_whole else f": {_paths(found)}"
             sentence = f"{who} in {words[0]}, golden in {words[1]}{named}"
-            yield ManifestDifference("model", "training", words[0], words[1], sentence, 0.92)
+            yield ManifestDifference("model", MODE, words[0], words[1], sentence, 0.92)
 
 
 def _settings(

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from pytest_msprobe.answers.finding import ArgumentDifference
-from pytest_msprobe.manifests.value import ManifestDifference
+from pytest_msprobe.manifests.value import MODE, ManifestDifference
 
 #: Kinds of values that no operation of the run made.
 _BEFORE = frozenset({"parameter", "batch", "unknown", "unrecorded"})
@@ -59,8 +59,17 @@ def explains(difference: ManifestDifference, effect: Effect) -> bool:
     return difference.section == "batch" and effect.kind in _BEFORE - {"parameter"}
 
 
+#: How calls get the mode of their layer: by one of these names, or by place.
+_FLAGS = ("training", "is_training", "train")
+_FLAG_OF = {"training": "True", "eval": "False"}
+
+
 def _is_passed_on(difference: ManifestDifference, argument: ArgumentDifference) -> bool:
-    """Whether a call gets what a setting says: two equal values, by name or of no small number."""
+    """Whether a call gets what a setting says: two equal values, by name or of no small number; or the mode."""
+    if difference.what == MODE:
+        name = argument.name.rpartition(".")[2]
+        flags = tuple(map(_FLAG_OF.get, (difference.target, difference.golden)))
+        return (name in _FLAGS or name.isdecimal()) and flags == (argument.target, argument.golden)
     if not difference.target or (difference.target, difference.golden) != (argument.target, argument.golden):
         return False
     if argument.name.rpartition(".")[2] == difference.what:

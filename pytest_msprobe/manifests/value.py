@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from pytest_msprobe.answers.finding import ArgumentDifference
 
+#: What differs where a model trains in one run and is in eval in the other.
+MODE = "mode"
+
 
 @dataclass(frozen=True, slots=True)
 class ManifestDifference:

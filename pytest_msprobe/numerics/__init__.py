@@ -12,6 +12,7 @@ from pytest_msprobe.numerics.diagnosis import (
     diagnose as diagnose,
     explain as explain,
     summarise as summarise,
+    without_direction as without_direction,
 )
 from pytest_msprobe.numerics.dtypes import (
     Kind as Kind,

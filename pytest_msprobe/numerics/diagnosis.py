@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pytest_msprobe.numerics.judgement import (
     COUNTABLE,
+    CosineMaxAbs,
     Judgement,
     OutputPair,
     Standard,
@@ -31,6 +32,7 @@ _SECOND = BackwardError()
 
 
 _NO_PATTERN = Pattern()
+_NO_DIRECTION = f"about as large as its own rounding, which no cosine judges; --msprobe-standard={_SECOND.name} does"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,9 @@ class RoundingDiagnosis:
 
     Attributes:
         rounding: ``explained by rounding`` or ``not explained by rounding (331 times its tolerance)``, as
-            `backward-error` has it; "" for what must be equal, and where nothing could be measured.
+            `backward-error` has it; "" for what must be equal, and where it cannot tell.
+        excess: how many times its tolerance the error is where rounding does not explain it; None where not known.
+        undecided: why `backward-error` cannot tell whether rounding explains the error; empty where it can.
         pattern: what the wrong elements have in common; an empty one for what rounding explains.
         median: median of error over tolerance, of floats that are not explained; None otherwise.
     """
@@ -47,6 +51,8 @@ class RoundingDiagnosis:
     rounding: str = ""
     pattern: Pattern = _NO_PATTERN
     median: float | None = None
+    excess: float | None = None
+    undecided: tuple[str, ...] = ()
 
 
 #: Of what passed, or has no elements to look at.
@@ -73,11 +79,29 @@ def diagnose(
     second = judgement if standard == _SECOND else _SECOND.judge_pair(output)
     if second.is_pass:
         return RoundingDiagnosis(EXPLAINED)
+    if second.status == "skip":
+        return RoundingDiagnosis(
+            pattern=find_pattern(output.tested, output.reference, others=others()), undecided=second.reasons
+        )
     tolerance = _SECOND.tolerances(output)
     pattern = find_pattern(output.tested, output.reference, tolerance, others=others())
     ratio = second.ratio
     times = f" ({number(ratio)} times its tolerance)" if ratio is not None and ratio < COUNTABLE else ""
-    return RoundingDiagnosis(f"not explained by rounding{times}", pattern, _median(output, tolerance))
+    return RoundingDiagnosis(f"not explained by rounding{times}", pattern, _median(output, tolerance), ratio)
+
+
+def without_direction(standard: Standard, metrics: Metrics, diagnosis: RoundingDiagnosis) -> Judgement | None:
+    """The verdict on an error of the cosine alone that may all be rounding; None where it is another error.
+
+    Values that are hardly more than their rounding, such as the gradient of a bias in front of a norm, have no
+    direction that two orders of adding share: a cosine does not judge them, and the other limit holds.
+    """
+    may_be_rounding = diagnosis.rounding == EXPLAINED or diagnosis.undecided
+    if not (isinstance(standard, CosineMaxAbs) and may_be_rounding):
+        return None
+    if metrics.cosine is None or metrics.max_abs is None or not metrics.max_abs < standard.max_abs:
+        return None
+    return Judgement("skip", diagnosis.undecided or (_NO_DIRECTION,))
 
 
 def _median(output: OutputPair, tolerance: npt.NDArray[np.float64]) -> float:

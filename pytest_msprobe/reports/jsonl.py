@@ -107,14 +107,28 @@ class JsonLines:
             found |= {COVERS: covered.number} if answer is not None else {}
             name, row = _decoded(last, str(self.path))
             longer = encode_row(name, replace(row, attachment={**(row.attachment or {}), **found}))
-            os.truncate(self.path, start)
-            self._file.seek(start)
-            self._file.write(longer)
-            self._file.flush()
+            _replace(self.path, start, last, longer)
+            self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _replace(path: Path, start: int, before: bytes, after: bytes) -> None:
+    """Write a line in place of the last one, which stays where there is no room. Raises OSError."""
+    with path.open("r+b", buffering=0) as file:
+        file.seek(start)
+        left = memoryview(after)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            file.seek(start)
+            file.write(before)
+            file.truncate(start + len(before))
+            raise
+        file.truncate(start + len(after))
 
 
 def check_replaceable(path: Path) -> None:

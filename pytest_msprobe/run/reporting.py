@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -253,12 +253,14 @@ class ReportPlugin:
         self._known.finish(session, self._report)
         self.answer = self._answered(session)
         changes = self._settle(session)
+        if self.answer is not None:
+            try:
+                self._report.conclude(self.answer)
+            except OSError as error:
+                self._fail(f"--msprobe-out={self._settings.out}", "", error)
         if self._lines is not None:
             try:
-                self._lines.append_corrections(self._report.levels(), changes)
-                partial = self.answering.why_partial(self._missing(session))
-                self._lines.attach(self.answer, fault_keys(self._report), self._known.known_of_run, partial)
-                self._lines.close()
+                self._conclude_lines(self._lines, session, changes)
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
         self._write_answer_file()
@@ -432,6 +434,16 @@ class ReportPlugin:
         counts = {word: count for word in self._tally.outcomes if (count := self._tally.outcomes[word])}
         self.answer = self.answering.complete_with(structs.replace(self.answer, counts=counts))
         return changes
+
+    def _conclude_lines(self, lines: JsonLines, session: pytest.Session, changes: Mapping[str, Change]) -> None:
+        """Add to the rows what the whole run says, where all of them could be written, and close their file."""
+        try:
+            if f"--msprobe-jsonl={self._jsonl_path}" not in self._problems:
+                lines.append_corrections(self._report.levels(), changes)
+                partial = self.answering.why_partial(self._missing(session))
+                lines.attach(self.answer, fault_keys(self._report), self._known.known_of_run, partial)
+        finally:
+            lines.close()
 
     def _write_answer_file(self) -> None:
         if self.answer is None:

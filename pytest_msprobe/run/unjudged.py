@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.manifest import CompiledCode, StepError
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.run.dump_folders import DumpFolder
@@ -49,7 +50,23 @@ class Unjudged:
         ]
         for dump in self._suite.dumps():
             found += dump.damage()
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys([*found, *self._missing_ranks()]))
+
+    def _missing_ranks(self) -> Iterator[str]:
+        """Steps in the given folders that lack dumps of ranks; none where the folders of ranks were given."""
+        steps: dict[Path, tuple[list[int], set[int | None]]] = {}
+        for dump in self._suite.dumps():
+            slot, step = Slot.of(dump.path), dump.path.parent.parent
+            if slot.rank is not None and any(step.is_relative_to(folder.path) for folder in self._folders):
+                steps.setdefault(step, (dump.ranks_of_step(), set()))[1].add(slot.rank)
+        for step, (expected, there) in steps.items():
+            missing = [rank for rank in expected if rank not in there]
+            if missing:
+                named = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+                yield (
+                    f"{counted(len(missing), 'ranks', 'are')} missing of {len(expected)} ({named}) in {step}; to judge "
+                    "the others alone, name their folders"
+                )
 
     @cached_property
     def compiled(self) -> dict[Path, tuple[CompiledCode, ...]]:

@@ -168,6 +168,9 @@ class SuiteReport:
     def finish(self) -> None:
         """Complete the files. Raises OSError or SuiteError when one cannot be written."""
 
+    def conclude(self, answer: Answer) -> None:
+        """Write what is made of the answer of the run. Raises OSError when a file cannot be written."""
+
     def levels(self) -> Mapping[tuple[str, str, str], str]:
         """Property `level` by (dump, call, part), of rows of which all rows together say more than they did."""
         return self.summary.levels()

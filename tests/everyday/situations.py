@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -327,3 +328,9 @@ def on_cuda(dump: Path) -> None:
     for path in dump.rglob("run.json"):
         text = path.read_text(encoding="utf-8")
         path.write_text(text.replace('"kind":"cpu"', '"kind":"cuda","name":"NVIDIA H100 80GB HBM3"'), encoding="utf-8")
+
+
+def without_last_rank(dump: Path) -> None:
+    """Take the dump of the last rank away."""
+    *_, last = sorted(dump.glob("step*/rank*"))
+    shutil.rmtree(last)

@@ -31,6 +31,7 @@ from situations import (
     row,
     row_of_cases,
     rows,
+    without_last_rank,
 )
 
 FIVE_LINES = Training("five_lines", has_debugger=True, framework="mindspore")
@@ -126,6 +127,18 @@ FIVE_LINES = Training("five_lines", has_debugger=True, framework="mindspore")
         for kind in ("autocast", "bfloat16", "checkpointing", "masks", "zero_gradients")
     ),
     Situation("16 statistics", COMMITTED / "gpt_tiny_statistics", outcome=NOTHING, also=(RIGHT, AS_FAR)),
+    # Biases in front of a norm, and of a key, have gradients that are 0 but for rounding: no cosine judges them.
+    Situation("61", Training("pictures"), outcome=AS_FAR, first_line=("as large as its own rounding",)),
+    Situation("62", Training("counted_router"), also=(AS_FAR,)),
+    Situation("63", Training("recurrent"), absent=("as far as",)),
+    Situation("64", Training("adversarial"), absent=("same batch",)),
+    Situation("65", Training("fine_tuning"), absent=("lr", "no gradient")),
+    Situation(
+        "66",
+        Training("data_parallel", ("2",), has_debugger=True, edit=without_last_rank),
+        outcome=WRONG,
+        first_line=("1 rank is missing of 2",),
+    ),
     Situation(
         "case 10 softmax",
         Training("nan_swallowed", ("softmax",), has_debugger=True, framework="mindspore"),

@@ -16,6 +16,13 @@ def training(*arguments: str) -> Training:
     return Training("training", arguments)
 
 
+PICTURES, ROUTER = Training("pictures"), Training("counted_router")
+
+
+def statistics(*arguments: str) -> Training:
+    return Training("counted_router", arguments, ("--exit", "--task=statistics"))
+
+
 def mask(kind: str) -> Training:
     return Training("causal_mask", (kind,))
 
@@ -112,6 +119,53 @@ def mask_written_otherwise(number: str, target: str, golden: str, call: str) -> 
         absent=("not finite", "arange"),
     ),
     Situation("30", TRAINING, Training("training", options=("--exit", "--step=0")), first_line=("bit",)),
+    Situation("67", PICTURES, Training("pictures", options=("--exit", "--step=0")), first_line=("bit by bit",)),
+    Situation(
+        "68",
+        Training("pictures", ("betas",)),
+        PICTURES,
+        outcome=WRONG,
+        first_line=("betas [0.9, 0.95], golden [0.9, 0.999]",),
+        failing=("Tensor.mul_.0.forward",),
+    ),
+    Situation(
+        "69",
+        Training("pictures", ("eval",)),
+        PICTURES,
+        outcome=WRONG,
+        first_line=("mode eval, golden training",),
+        failing=("Functional.batch_norm.0.forward",),
+    ),
+    Situation(
+        "70",
+        Training("pictures", ("tile",)),
+        PICTURES,
+        outcome=WRONG,
+        first_line=("second.Conv2d", "1.01 x too large", line_of("pictures", "self.second(")),
+        failing=("Functional.conv2d.1.forward",),
+    ),
+    *(
+        Situation(
+            number,
+            target,
+            golden,
+            outcome=WRONG,
+            first_line=("Tensor.__truediv__.0", line_of("counted_router", "@ self.key(")),
+            absent=("more)\nruns differ",),
+            failing=("Tensor.__truediv__.0.forward",),
+        )
+        for number, target, golden in (
+            ("71", Training("counted_router", ("scale",)), ROUTER),
+            ("71 statistics", statistics("scale"), statistics()),
+        )
+    ),
+    Situation(
+        "72 MindSpore",
+        Training("five_lines", ("rate",), has_debugger=True, framework="mindspore"),
+        Training("five_lines", has_debugger=True, framework="mindspore"),
+        outcome=WRONG,
+        first_line=("lr 0.2, golden 0.1",),  # which no item shows: the dumps end before the update
+    ),
     Situation(
         "case 01",
         Training("layers", ("1",)),

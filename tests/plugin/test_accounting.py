@@ -326,6 +326,17 @@ def test_one_story_in_terminal_json_page_advice_and_first_divergence(pytester: p
     assert not any("the difference arises" in note for note in notes)
 
 
+def test_the_advice_on_a_dump_is_of_the_causes_that_it_shows(pytester: pytest.Pytester) -> None:
+    options = pair(pytester.path, fault=1.02)
+    for side in ("target", "golden"):
+        shutil.copytree(pytester.path / "golden" / "step0" / "rank0", pytester.path / side / "step0" / "rank1")
+    pytester.runpytest(*options)
+    suspects = [
+        path.read_text(encoding="utf-8").splitlines()[1] for path in sorted(pytester.path.glob("advisor_*.txt"))
+    ]
+    assert suspects == ["Suspect Nodes: Mint.exp.0.forward.output.0", "Suspect Nodes: NA"]
+
+
 def from_rows(pytester: pytest.Pytester, *rows: Path) -> dict[str, Any]:
     """The answer on a page that is made from rows."""
     page = pytester.path / "page.html"

@@ -48,6 +48,37 @@ def test_the_answer_about_one_dump_names_the_exception(tmp_path: Path, capsys: p
     assert f": {SAID}\n" in capsys.readouterr().out
 
 
+def test_a_call_that_did_not_return_was_ended_by_the_exception(pytester: pytest.Pytester) -> None:
+    path = dump(pytester.path / "dump", "Torch.neg.0", "Torch.tanh.0", ended_in=ERROR)
+    content = json.loads(path.read_text())
+    del content["data"]["Torch.tanh.0.forward"]["output"]
+    path.write_text(json.dumps(content))
+    result = pytester.runpytest("--msprobe-dump=dump", "-rs")
+    result.stdout.fnmatch_lines([f"*holds no outputs of this call ({SAID})*"])
+    assert "data_mode" not in result.stdout.str()
+
+
+@pytest.mark.parametrize(
+    ("header", "named", "is_whole"),
+    [
+        ({"world_size": 3}, "dump", False),
+        ({"world_size": 3}, "dump/step0/rank0", True),  # one rank is what was asked about
+        ({"world_size": 3, "collected": [[0, 0]]}, "dump", True),
+        ({"world_size": 1}, "dump", True),
+        ({"world_size": 3, "collected": "0"}, "dump", True),
+    ],
+)
+def test_a_step_without_the_dumps_of_some_ranks_is_no_success(
+    pytester: pytest.Pytester, header: dict[str, Any], named: str, is_whole: bool
+) -> None:
+    path = dump(pytester.path / "dump", "Torch.neg.0")
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "ranks": {"rank": 0, "groups": {}, **header}}))
+    result = pytester.runpytest(f"--msprobe-dump={named}")
+    said = "2 ranks are missing of 3 (1, 2) in "
+    assert (result.ret, said in result.stdout.str()) == ((0, False) if is_whole else (1, True))
+
+
 @pytest.mark.parametrize("compiled_side", ["dump", "golden"])
 def test_what_one_run_calls_and_the_other_compiles_is_no_difference(
     pytester: pytest.Pytester, compiled_side: str

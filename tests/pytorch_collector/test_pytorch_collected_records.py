@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.leaves import flatten
+from msprobe_collector.pytorch.framework import PyTorch
 
 
 class Net(nn.Module):
@@ -468,6 +469,15 @@ def test_steps_ranks_and_token_range(make_debugger, records, tmp_path: Path) -> 
     assert [folder.name for folder in (tmp_path / "dump").iterdir()] == ["step1"]
     assert [folder.name for folder in (tmp_path / "dump" / "step1").iterdir()] == ["rank3"]
     assert sum(name.startswith("Module.head.Linear.forward") for name in records(1)) == 2
+
+
+def test_the_header_says_which_ranks_are_collected(make_debugger, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(PyTorch, "ranks", lambda self: {"world_size": 8, "rank": 3, "groups": {}})
+    debugger = make_debugger(common={"rank": [3, "5-6"]})
+    with debugger.collect(rank_id=3):
+        F.relu(torch.randn(3))
+    dump = Dump(tmp_path / "dump" / "step0" / "rank3" / "dump.json")
+    assert dump.ranks_of_step() == [3, 5, 6]
 
 
 def test_gradients_arrive_after_stop(make_debugger, records) -> None:

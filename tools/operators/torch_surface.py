@@ -13,7 +13,10 @@ from tools.operators.mindspore_surface import OPERATORS, PublicApi
 
 _SUBMODULES = ("fft", "linalg", "special")
 #: Private functions that compute values from tensors, and which optimizers, clipping, scalers and layers call.
-_PRIVATE = re.compile(r"_foreach_\w+|_amp_\w+|_fused_(adam|adamw|sgd|adagrad)_|_fused_rms_norm|_weight_norm")
+_PRIVATE = re.compile(
+    r"_foreach_\w+|_amp_\w+|_fused_(adam|adamw|sgd|adagrad)_|_fused_rms_norm|_weight_norm|"
+    r"_pack_padded_sequence|_pad_packed_sequence"
+)
 
 
 def public_operators() -> tuple[PublicApi, ...]:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from msprobe_collector.dump_format.sketch_files import SketchFile
     from msprobe_collector.dump_format.sketches import Sketch
 
+#: A header is data of strangers: a larger world is none.
+_MOST_RANKS = 1 << 20
 STEP = re.compile(r"step(\d+)")
 RANK = re.compile(r"rank(\d+)?")
 
@@ -459,6 +461,18 @@ class Dump:
         stacks = self.stacks.problem if has_stacks else ""
         found = (self.problem, self._parents_and_problem[1], stacks, self._sketch_damage())
         return [printable(problem) for problem in found if problem]
+
+    def ranks_of_step(self) -> list[int]:
+        """The ranks that wrote a dump of this step, as far as the header says; empty where it does not."""
+        header = self.ranks if isinstance(self.ranks, dict) else {}
+        size, collected = header.get("world_size"), header.get("collected")
+        if type(size) is not int or not 1 < size <= _MOST_RANKS:
+            return []
+        try:
+            wanted = [(int(first), int(last)) for first, last in collected or [(0, size - 1)]]
+        except (TypeError, ValueError):
+            return []
+        return [rank for rank in range(size) if any(first <= rank <= last for first, last in wanted)]
 
     @property
     def ended_in(self) -> StepError | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -40,6 +40,7 @@ class Difference:
         relative: Euclidean norm of the difference of finite elements over that of the golden ones.
         not_finite: NaN and infinities of target and golden.
         is_cast: whether the wider side, rounded once to the dtype of the other, is equal to it.
+        way: how the names were found to belong together, "" for equal ones.
     """
 
     target: tuple[str, ...]
@@ -53,6 +54,7 @@ class Difference:
     relative: float
     not_finite: tuple[tuple[int, int], tuple[int, int]]
     is_cast: bool = False
+    way: str = ""
 
     @property
     def is_equal(self) -> bool:
@@ -161,12 +163,13 @@ def _of_names(match: Matched, left: Tensor, right: Tensor) -> Layout | None:
     """How two tensors of matching names are to be compared; None where their shapes do not allow it."""
     names = (match.target,), (match.golden,)
     if left.shape == right.shape:
-        return Layout(*names, left, right, match.how)
+        return Layout(*names, left, right, match.how, match.how)
     if is_turned(left, right):
-        return Layout(*names, left, Transposed(right), _and(match.how, "transposed"))
+        return Layout(*names, left, Transposed(right), _and(match.how, "transposed"), match.how)
     without = [tuple(size for size in tensor.shape if size != 1) for tensor in (left, right)]
     if without[0] == without[1]:
-        return Layout(*names, left, right, _and(match.how, f"shapes {left.shape} and {right.shape}"))
+        how = _and(match.how, f"shapes {left.shape} and {right.shape}")
+        return Layout(*names, left, right, how, match.how)
     return None
 
 
@@ -197,8 +200,7 @@ def _add(result: Result, layout: Layout, watch: _Watch) -> None:
         found = measure(layout, watch)
         is_square = len(found.shape) == 2 and found.shape[0] == found.shape[1]
         if found.relative > _FAR and is_square and is_turned(layout.left, layout.right):
-            how = _and(layout.how, "transposed")
-            turned = Layout(layout.target, layout.golden, layout.left, Transposed(layout.right), how)
+            turned = replace(layout, right=Transposed(layout.right), how=_and(layout.how, "transposed"))
             found = measure(turned, watch)
         result.compared.append(found)
     except ReadError as error:
@@ -250,6 +252,7 @@ def measure(layout: Layout, watch: _Watch) -> Difference:
         sums.relative,
         sums.not_finite,
         is_cast=sums.is_cast,
+        way=layout.way,
     )
 
 

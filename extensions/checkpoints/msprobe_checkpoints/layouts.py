@@ -35,6 +35,9 @@ _MOST_CANDIDATES = 4096
 _FEWEST_ROW_BYTES = 32
 _FEWEST_DISTINCT = 3
 
+#: How names belong together of which one side has several.
+_SEVERAL = "fused or divided layout"
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -44,6 +47,7 @@ class Layout:
         target, golden: names; one of them has one element.
         left, right: tensors of one shape that are to be compared.
         how: in words.
+        way: how the names were found to belong together, "" for equal ones.
     """
 
     target: tuple[str, ...]
@@ -51,6 +55,7 @@ class Layout:
     left: Tensor
     right: Tensor
     how: str
+    way: str = ""
 
 
 Names = Mapping[str, Tensor]
@@ -125,8 +130,8 @@ def find_layouts(
 
 def _layout(name: str, whole: Tensor, parts: tuple[str, ...], joined: Tensor, how: str, *, is_target: bool) -> Layout:
     if is_target:
-        return Layout((name,), parts, whole, joined, how)
-    return Layout(parts, (name,), joined, whole, how)
+        return Layout((name,), parts, whole, joined, how, _SEVERAL)
+    return Layout(parts, (name,), joined, whole, how, _SEVERAL)
 
 
 def _single(target: dict[str, Tensor], golden: dict[str, Tensor]) -> Iterator[Layout]:
@@ -173,7 +178,7 @@ def _nearest(
         if len(np.unique(sample)) < _FEWEST_DISTINCT and not words[1]:
             continue
         how = "transposed, found by content" if turned else "found by content"
-        yield Layout((name,), (chosen,), target[name], right[chosen], how)
+        yield Layout((name,), (chosen,), target[name], right[chosen], how, "content")
         del target[name], golden[chosen]
 
 

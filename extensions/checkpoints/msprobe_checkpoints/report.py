@@ -87,7 +87,7 @@ def _how(one: Difference) -> str:
 
 def _notes(result: Result, sides: Sequence[tuple[Path, Contents]], most: int | None) -> Iterator[str]:
     """What is no difference, but worth knowing."""
-    ways = Counter(_kind(one.how) for one in result.compared if one.how)
+    ways = Counter(one.way for one in result.compared if one.way)
     if ways:
         yield f"names: {', '.join(f'{count} by {way}' for way, count in ways.most_common())}"
     if most is None:
@@ -109,14 +109,6 @@ def _notes(result: Result, sides: Sequence[tuple[Path, Contents]], most: int | N
             shown = ", ".join(map(_name, alone[: None if most is None else 5]))
             more = ", ..." if most is not None and alone[5:] else ""
             yield f"other values only in {letter}, not counted{why}: {len(alone)}: {shown}{more}"
-
-
-def _kind(how: str) -> str:
-    if "parts" in how:
-        return "fused or divided layout"
-    if "content" in how:
-        return "content"
-    return how.partition(",")[0]
 
 
 def _summary(result: Result) -> str:

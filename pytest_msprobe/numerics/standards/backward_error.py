@@ -80,20 +80,13 @@ _HOPELESS = 32.0
 #: More runs forgive more, never less: what passes after four needs no others.
 _PROBES = (4, 16)
 _TINY = 2.0**-1022
-#: A tolerance of this share of an element tells nothing of it.
-_SIGNAL = 0.2
-_BY_JUMPS = (
-    "Not judged: the result jumps when its inputs or intermediate results are rounded, by as much as it is large. Its "
-    "elements cannot be told right from wrong; judge it on other inputs, or by another standard."
-)
 _FLUSHED_BELOW = 2.0**-126
 #: In smallest normal values: what an operation flushes inside it multiplies by incoming gradients of a few deviations.
 _FLUSHED = 32
 #: What forgives this share of an element tells nothing of it.
 _SIGNAL = 0.2
 _FORGIVEN = (
-    "Not judged: rounding inputs or intermediate results changes most elements by as much as they are large, as where "
-    "a result jumps, so that right and wrong cannot be told apart."
+    "about as large as its own rounding, as where terms cancel or a result jumps: right and wrong cannot be told apart"
 )
 
 

@@ -13,7 +13,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ from pytest_msprobe.answers import (
     with_findings,
 )
 from pytest_msprobe.answers.words import headline, readable
-from pytest_msprobe.suites.comparison.advice import advice, suspect_of
+from pytest_msprobe.suites.comparison.advice import advice, value_of
 from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
@@ -420,6 +419,7 @@ class ComparisonOutput:
     def __init__(self, target: Path, divergence: Divergence) -> None:
         self._target = target
         self._rows = RowStore()
+        self._advice: Path | None = None
         self.divergence = divergence
 
     def add(self, order: int, record: str, rows: list[list[Any]]) -> None:
@@ -433,11 +433,8 @@ class ComparisonOutput:
         settings: ComparisonSettings,
         *,
         targets: Sequence[Path],
-        answer: Callable[[], Answer] | None = None,
     ) -> list[Path]:
-        """Write table and advice into `folder`, if `settings` ask for them; their paths.
-
-        `targets` are all target dumps of the run; `answer` gives the one on this dump, for the advice; None for none.
+        """Write the table into `folder`, if `settings` ask for it; its paths. `targets` are all of the run.
 
         Raises:
             OSError: a file cannot be written.
@@ -456,8 +453,8 @@ class ComparisonOutput:
             return json.dumps([str(frame) for frame in frames], ensure_ascii=False) if frames else ""
 
         paths = table.write_csv(self._rows, stack_of)
-        if answer is not None:
-            paths.append(self._write_advice(paths[0], stem, answer()))
+        suffix = stem.partition("compare_result")[2]
+        self._advice = paths[0].with_name(f"advisor{suffix}_{paths[0].stem.rpartition('_')[2]}.txt")
         if settings.xlsx:
             try:
                 paths.append(table.write_xlsx(self._rows, stack_of, beside=paths[0]))
@@ -469,15 +466,26 @@ class ComparisonOutput:
         """Let go of the temporary file."""
         self._rows.close()
 
-    def _write_advice(self, table: Path, stem: str, answer: Answer) -> Path:
-        record, value = suspect_of(answer)
-        line = self._rows.line_of_value(record, value) if record else 0
-        suffix = stem.partition("compare_result")[2]
-        path = table.with_name(f"advisor{suffix}_{table.stem.rpartition('_')[2]}.txt")
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    def write_advice(self, answer: Answer) -> list[Path]:
+        """Write the advice beside the table, where there is one: its path. Raises OSError."""
+        if self._advice is None:
+            return []
+        slot = Slot.of(self._target)
+        findings = [finding for finding in answer.findings if _is_of(finding.place, slot)]
+        suspect = next((finding for finding in findings if finding.place.record), None)
+        line = 0
+        if suspect is not None:
+            line = self._rows.line_of_value(suspect.place.record, value_of(suspect))
+        descriptor = os.open(self._advice, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(printable_lines(advice(answer, line)))
-        return path
+            file.write(printable_lines(advice(answer, suspect, line)))
+        return [self._advice]
+
+
+def _is_of(place: Place, slot: Slot) -> bool:
+    """Whether a dump of that rank and step shows a finding, as far as numbers are known."""
+    pairs = ((slot.rank, place.ranks), (slot.step, place.steps))
+    return all(number is None or not numbers or number in numbers for number, numbers in pairs)
 
 
 class ComparisonReport(SuiteReport):
@@ -507,25 +515,30 @@ class ComparisonReport(SuiteReport):
             self._lacks_rows = True
 
     def finish(self) -> None:
-        """Write the files; those that rows were added to are closed in any case.
+        """Write the tables.
 
         Raises:
             SuiteError: the tables of ranks cannot be merged, a package that a table needs is missing, or rows are.
         """
         settings, tables = self._suite.settings, []
         try:
-            diagnoses = self._summary.diagnoses(self._sides)
+            self._summary.diagnoses(self._sides)
             if self._lacks_rows:
                 raise SuiteError("no table: the run that is continued had --msprobe-table=off; give it here as well")
             for target, output in self._outputs.items():
                 comparison = self._suite.comparison(target)
-                answer = partial(self._pair_answer, target, diagnoses.get(str(target)))
-                written = output.write(self._out, comparison, settings, targets=self._suite.files, answer=answer)
+                written = output.write(self._out, comparison, settings, targets=self._suite.files)
                 tables += written[:1]
                 self._files += written
             self._files += merge_steps(tables, self._out)
         except (ImportError, MergeError) as error:
             raise SuiteError(str(error)) from None
+
+    def conclude(self, answer: Answer) -> None:
+        """Write the advice; the rows of the tables are let go of in any case."""
+        try:
+            for output in self._outputs.values():
+                self._files += output.write_advice(answer)
         finally:
             for output in self._outputs.values():
                 output.close()
@@ -553,13 +566,6 @@ class ComparisonReport(SuiteReport):
             step = [NextStep("accept unmatched")] if incomplete and incomplete[0].figures else []
             answer = structs.replace(with_findings(answer, incomplete[:1]), next=(*answer.next, *step))
         return structs.replace(answer, setup=tuple(self._suite.setup))
-
-    def _pair_answer(self, target: Path, diagnosis: RunDiagnosis | None) -> Answer:
-        if diagnosis is None:
-            return self._outputs[target].divergence.answer()
-        from pytest_msprobe.suites.comparison.accounting.run_answer import pair_answer
-
-        return pair_answer(str(target), diagnosis, self._suite.setup_differences, self._suite.settings.accept)
 
     def _uncompared(self) -> dict[str, Finding]:
         """What was not compared, the most important first, by names that stay while it is the same."""

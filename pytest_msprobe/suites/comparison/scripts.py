@@ -167,8 +167,9 @@ def _compare_pair(
         found = rows(verdict, comparison.mode, settings.result_column)
         output.add(verdict.order, verdict.operation.record, found)
     try:
-        answer = output.divergence.answer if with_advice else None
-        files = output.write(folder, comparison, settings, targets=targets, answer=answer)
+        files = output.write(folder, comparison, settings, targets=targets)
+        if with_advice:
+            files += output.write_advice(output.divergence.answer())
     finally:
         output.close()
     _show(f"{'advice' if path.suffix == '.txt' else 'table'}: {path}" for path in files)

@@ -25,8 +25,9 @@ def _with_confidence(finding: Finding, *, is_recorded: bool) -> Finding:
     if finding.kind == "error":
         return finding
     ratio, rounding = finding.figures.get("ratio"), finding.figures.get("rounding")
+    excess = finding.figures.get("excess", ratio)
     is_gradient = "backward" in finding.place.directions
-    if (isinstance(ratio, float) and ratio < HARDLY) or (not is_recorded and is_gradient):
+    if (isinstance(excess, float) and excess < HARDLY) or (not is_recorded and is_gradient):
         return structs.replace(finding, confidence="possible")
     is_exact = "max_abs" in finding.figures and not rounding and ratio is None
     is_beyond = rounding not in (None, EXPLAINED) and isinstance(ratio, float)

@@ -59,6 +59,7 @@ from pytest_msprobe.numerics import (
     judge_output,
     measure,
     summarise,
+    without_direction,
 )
 from pytest_msprobe.suites.precheck.hooks import Hooks, reference_fault
 from pytest_msprobe.suites.precheck.options import NumericSettings
@@ -182,6 +183,7 @@ class Comparison:
         diagnosis = NOTHING_MORE
         if judgement.status == "error":
             diagnosis = diagnose(standard, judgement, pair, lambda: self._extra_runs().lookalikes(position))
+            judgement = without_direction(standard, metrics, diagnosis) or judgement
         self._add(label, names, tuple(expected.shape), metrics, judgement, standard.name, diagnosis)
 
     def _add_indices(self, label: str, actual: Array, expected: Array, metrics: Metrics) -> None:
@@ -222,7 +224,11 @@ class Comparison:
                 status=judgement.status,
                 message="" if is_pass else summarise(metrics, judgement, diagnosis),
                 standard=standard if standard != CosineMaxAbs.name else "",
-                figures={**{name: getattr(metrics, name) for name in _FIGURES}, "ratio": judgement.ratio},
+                figures={
+                    **{name: getattr(metrics, name) for name in _FIGURES},
+                    "ratio": judgement.ratio,
+                    "excess": diagnosis.excess,
+                },
                 rounding=diagnosis.rounding,
                 pattern=str(diagnosis.pattern),
                 pattern_kind=diagnosis.pattern.kind,

@@ -1,6 +1,6 @@
-"""Train a MindSpore network with the five lines of the collector, as its page has them: `five_lines.py DUMP [raise]`.
+"""Train a MindSpore network with the five lines of the page on collecting: `five_lines.py DUMP [raise|rate]`.
 
-`set_train()` is not called, and changes nothing in this network.
+`set_train()` is not called, and changes nothing in this network. `rate`: another learning rate.
 """
 
 import sys
@@ -23,7 +23,7 @@ class Network(nn.Cell):
 
 ms.set_seed(1)
 network = Network()
-optimizer = nn.SGD(network.trainable_params(), learning_rate=0.1)
+optimizer = nn.SGD(network.trainable_params(), learning_rate=0.2 if "rate" in sys.argv else 0.1)
 forward_backward = ms.value_and_grad(
     lambda inputs, goals: nn.MSELoss()(network(inputs), goals), None, network.trainable_params()
 )

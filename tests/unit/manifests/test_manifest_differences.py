@@ -397,12 +397,10 @@ WRONG = [
     (put(*OPTIMIZER, "groups", 0, "parameters", ["emb.weight"]), "1 parameter of 4 is in no optimizer: head.weight"),
     (put(*OPTIMIZER, "groups", 0, "parameters", ["emb.weight", "head.weight", "norm.bias"]), "in several groups"),
     (put(*OPTIMIZER, "groups", 1, "settings", "lr", 0), "lr of AdamW is 0 in group 1"),
-    (put(*MODEL, "parameters", 1, "requires_grad", False), "in an optimizer requires no gradient: norm.weight"),
     (
         put(*MODEL, "modules", 3, {"path": "drop", "class": "Dropout", "training": False, "settings": {"p": 0.1}}),
         "dropout is in eval in 1 Module",
     ),
-    (put("step", "batches", 1, 0, "fingerprint", "aa"), "forwards 0 and 1 of step 0 got the same batch"),
 ]
 
 
@@ -416,6 +414,22 @@ def test_what_looks_wrong_in_one_run_alone(tmp_path: Path, change: Callable[[Run
     assert code == 1
     (line,) = [line for line in lines if line.startswith("looks wrong: ")]
     assert words in line
+
+
+WARM_UP = put(*OPTIMIZER, "schedulers", [{"class": "x.LambdaLR", "settings": {}}])
+MEANT = {
+    "frozen and in an optimizer": [put(*MODEL, "parameters", 1, "requires_grad", False)],
+    "lr 0 as a warm-up begins": [put(*OPTIMIZER, "groups", 1, "settings", "lr", 0), WARM_UP],
+    "one batch in two forwards": [put("step", "batches", 1, 0, "fingerprint", "aa")],
+}
+
+
+@pytest.mark.parametrize("changes", MEANT.values(), ids=MEANT)
+def test_what_people_do_on_purpose_looks_right(tmp_path: Path, changes: list[Callable[[Run], None]]) -> None:
+    run = a_run()
+    for change in changes:
+        change(run)
+    assert suspicions(read_manifest(written(run, tmp_path / "run.json"))) == []
 
 
 def test_facts_of_an_empty_manifest_can_be_told() -> None:

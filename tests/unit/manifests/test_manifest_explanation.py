@@ -6,7 +6,7 @@ import pytest
 
 from pytest_msprobe.answers.finding import ArgumentDifference
 from pytest_msprobe.manifests.explanation import Effect, explanations
-from pytest_msprobe.manifests.value import ManifestDifference
+from pytest_msprobe.manifests.value import MODE, ManifestDifference
 
 SEED = ManifestDifference("random", "seed", "1", "0", "seed of torch 1, golden 0", 0.87, ("torch",))
 WEIGHTS = ManifestDifference("initial state", "parameters", "2 of 2", "", "another initial state", 0.62, ("a", "b"))
@@ -14,8 +14,9 @@ RATE = ManifestDifference("optimizer", "lr", "0.01", "0.001", "lr 0.01, golden 0
 SHAPE = ManifestDifference("model", "shape", "[4]", "[8]", "shape [4], golden [8]", 0.9, ("emb.weight",))
 EPS = ManifestDifference("model", "eps", "1e-05", "1e-06", "eps 1e-05, golden 1e-06", 0.86)
 AFFINE = ManifestDifference("model", "affine", "True", "False", "affine True, golden False", 0.86)
+EVAL = ManifestDifference("model", MODE, "eval", "training", "the model is in eval, golden in training", 0.92)
 COMMAND = ManifestDifference("script", "command line", "a", "b", "command line: a, golden b", 0.2)
-ALL = [RATE, SHAPE, SEED, EPS, AFFINE, WEIGHTS, COMMAND]
+ALL = [RATE, SHAPE, EVAL, SEED, EPS, AFFINE, WEIGHTS, COMMAND]
 
 
 @pytest.mark.parametrize(
@@ -28,8 +29,15 @@ ALL = [RATE, SHAPE, SEED, EPS, AFFINE, WEIGHTS, COMMAND]
         (Effect("defined", arguments=(ArgumentDifference("kwargs.eps", "1e-05", "1e-06"),)), [EPS]),
         (Effect("defined", arguments=(ArgumentDifference("kwargs.eps", "1e-05", "1e-12"),)), []),
         (Effect("defined", arguments=(ArgumentDifference("input.4", "1e-05", "1e-06"),)), [EPS]),
-        (Effect("defined", arguments=(ArgumentDifference("kwargs.training", "True", "False"),)), []),
+        (
+            Effect("defined", arguments=(ArgumentDifference("kwargs.training", "True", "False"),)),
+            [],
+        ),  # the reverse of what the modes are
         (Effect("defined", arguments=(ArgumentDifference("kwargs.affine", "True", "False"),)), [AFFINE]),
+        (Effect("defined", arguments=(ArgumentDifference("kwargs.training", "False", "True"),)), [EVAL]),
+        (Effect("defined", arguments=(ArgumentDifference("input.5", "False", "True"),)), [EVAL]),
+        (Effect("defined", arguments=(ArgumentDifference("input.5", "True", "False"),)), []),
+        (Effect("defined", arguments=(ArgumentDifference("kwargs.inplace", "False", "True"),)), []),
         (Effect("born", is_update=True), []),
         (Effect("rewired"), []),
     ],

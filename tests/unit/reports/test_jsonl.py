@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,3 +163,18 @@ def test_the_answer_goes_with_the_last_row_and_holds_for_its_rows_alone(tmp_path
     later = covered.number
     covered.add(found["Mint.add.2"])
     assert covered.number != later
+
+
+def test_where_there_is_no_room_the_last_row_stays_as_it_was(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", row("Mint.add.0", "forward"))
+    before = path.read_bytes()
+    lines = JsonLines(path, appends=True)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 7, limits[1]))
+        with pytest.raises(OSError, match="large"):
+            lines.attach(Answer(suite="precheck", outcome="right"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        lines.close()
+    assert path.read_bytes() == before

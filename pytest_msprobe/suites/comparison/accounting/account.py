@@ -18,7 +18,7 @@ from msprobe_collector.dump_format import find_dtype
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import UNKNOWN, Provenance
-from pytest_msprobe.suites.comparison.accounting.arguments import Differences, listed_differences
+from pytest_msprobe.suites.comparison.accounting.arguments import Differences, Numbers, listed_differences
 from pytest_msprobe.suites.comparison.content.content import ContentState
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
@@ -139,6 +139,8 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
             the target and in the golden run.
         is_compiled: without a partner, whether one run computes it in compiled code.
         content: of two runs with different calls, what is known of the values that it makes.
+        gives, takes: numbers (target, golden) that it gives differently, as a count does; those that are all that it
+            gets otherwise.
     """
 
     kind: Kind
@@ -158,6 +160,8 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
     is_compiled: bool = False
     content: ContentState = ""
     is_unreadable: bool = False
+    gives: tuple[Numbers, ...] = ()
+    takes: tuple[Numbers, ...] = ()
 
     @property
     def blamed(self) -> list[tuple[OutputAccount, str, str]]:

@@ -41,7 +41,6 @@ from pytest_msprobe.engines.protocol import (
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.numerics import kind_of, unit_roundoff
 from pytest_msprobe.numerics.dtypes import float_format
-from pytest_msprobe.numerics.patterns import find_pattern
 from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
@@ -65,6 +64,8 @@ from pytest_msprobe.suites.comparison.accounting.arguments import (
     Differences,
     is_of_sizes,
     listed_differences,
+    numbers_given,
+    numbers_taken,
     other_arguments,
 )
 from pytest_msprobe.suites.comparison.accounting.terms import Terms, content_of, load, split
@@ -241,11 +242,17 @@ class Accountant:
 
     def account(self, found: OperationComparison) -> Account:
         """What became of the difference of an operation, which was compared `for_account`."""
+        account, given = self._account(found), numbers_given(found)
+        taken = numbers_taken(found) if account.definition else ()
+        return structs.replace(account, gives=given, takes=taken) if given or taken else account
+
+    def _account(self, found: OperationComparison) -> Account:
         keys = [self._key(value) for value in found.values if value.is_tensor]
         if found.partner is None:
             return account_of(found, "unmatched", keys)
         if found.operation.holds_calls and self._is_contained(found.operation, keys):
-            return account_of(found, "contained", keys)
+            definition = () if found.operation.is_cell else other_arguments(found)
+            return account_of(found, "contained", keys, definition=definition)
         meaningless = {value.path for value in found.values if value.status == "skip" and value.tolerance is None}
         is_given = self._is_given(found, [key for key in keys if key.path not in meaningless])
         changed = {key.path for key in keys if key.is_output and key.differs} - meaningless
@@ -448,7 +455,7 @@ class Accountant:
             if judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS):
                 blamed[part] = f"arises in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
                 ratio = judgement.ratio if ratio is None else ratio
-                pattern = pattern or _pattern_of(output)
+                pattern = pattern or call.pattern(direction, output)
         defined = terms.parts[DEFINED]
         is_blamed = pair.is_defined_otherwise and defined.weight >= SHARE
         if is_blamed and defined.size > max(_roundoff(mine.recorded), _roundoff(theirs.recorded)):
@@ -466,18 +473,6 @@ class Accountant:
             ratio,
             pattern,
         )
-
-
-#: An element that is off by fewer roundings of its own size than this has no part in a pattern.
-_ROUNDINGS_OF_PATTERN = 16
-
-
-def _pattern_of(output: RecordedOutput) -> str:
-    """What the wrong elements of an output have in common; "" where they are everywhere and follow no rule."""
-    recorded, reference = np.asarray(output.recorded), np.asarray(output.reference)
-    few_roundings = _ROUNDINGS_OF_PATTERN * _roundoff(output.recorded) * np.abs(reference.astype(np.float64))
-    pattern = find_pattern(recorded, reference, few_roundings)
-    return "" if pattern.kind in ("none", "noise") else str(pattern)
 
 
 def _as_computed(output: OutputAccount) -> OutputAccount:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import math
+from typing import Any, TypeAlias
 
+from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.answers.finding import ArgumentDifference
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import ValueComparison
 
 Differences: TypeAlias = tuple[ArgumentDifference, ...]
+Number: TypeAlias = int | float | None
+#: Of the target and of the golden run.
+Numbers: TypeAlias = tuple[Number, Number]
 
 #: Name of the difference where the two sides call different APIs.
 OTHER_API = "api"
@@ -36,6 +41,39 @@ def _text(value: ValueComparison, side: int) -> str:
     if leaf is None or leaf.is_none:
         return ""
     return "tensor" if leaf.is_tensor else str(leaf.statistics[0])
+
+
+def numbers_given(found: OperationComparison) -> tuple[Numbers, ...]:
+    """The numbers that an operation gives differently, as a count and `item` do."""
+    pairs = (
+        (_given(value.target), _given(value.golden))
+        for value in found.values
+        if value.is_output and value.target is not None and value.golden is not None
+    )
+    return tuple(pair for pair in pairs if None not in pair and pair[0] != pair[1])
+
+
+def numbers_taken(found: OperationComparison) -> tuple[Numbers, ...]:
+    """The numbers that an operation gets otherwise; () where it gets something else otherwise."""
+    taken: list[Numbers] = []
+    for value in filter(_is_other, found.values):
+        target, golden = (() if leaf is None else _parts(leaf.value) for leaf in (value.target, value.golden))
+        if not target or len(target) != len(golden):
+            return ()
+        taken += [pair for pair in zip(target, golden) if pair[0] != pair[1]]
+    return tuple(taken)
+
+
+def _given(leaf: Leaf) -> Number:
+    """The number in a tensor of one element, or the number that a call returns; None of all else."""
+    number = leaf.statistics[0] if leaf.tensor is None or math.prod(leaf.shape) == 1 else None
+    return number if type(number) in (int, float) else None
+
+
+def _parts(value: Any) -> tuple[Number, ...]:
+    """A number, or those of a slice; () of any other value."""
+    parts = (value.start, value.stop, value.step) if isinstance(value, slice) else (value,)
+    return parts if all(part is None or type(part) in (int, float) for part in parts) else ()
 
 
 def listed_differences(differences: Differences) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msprobe_collector.dump_format import is_communication
 from pytest_msprobe.answers.finding import ArgumentDifference
 from pytest_msprobe.suites.comparison.accounting.account import Step
-from pytest_msprobe.suites.comparison.accounting.arguments import Differences
+from pytest_msprobe.suites.comparison.accounting.arguments import Differences, Numbers
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
 
@@ -84,6 +85,21 @@ class Fault:
         return f"{self.kind}: {self.name or f'{self.step.record}.{self.value}'}"
 
 
+def from_another_rank(step: Step) -> Fault | None:
+    """A value that a communication call received, when what this rank gave agrees; None of all other records."""
+    if (
+        step.operation.phase != "forward"
+        or not is_communication(step.record)
+        or any(key.differs for key in step.inputs)
+    ):
+        return None
+    key = next((key for key in step.outputs if key.is_beyond), None)
+    if key is None:
+        return None
+    sentence = f"{key.path} differs, and what this rank gave agrees: it came from another rank"
+    return Fault(step, "another_rank", "both", key.path, sentence, "", key.distance)
+
+
 class Causes:
     """Faults by node, and what each node inherits from.
 
@@ -97,6 +113,7 @@ class Causes:
         self._faults: dict[str, Fault] = {}
         self._parents: dict[str, dict[str, None]] = {}
         self._reached: dict[str, set[str]] = {}
+        self._number_makers: dict[Numbers, str] = {}
 
     def __iter__(self) -> Iterator[Fault]:
         """The faults, in the order in which they were found."""
@@ -135,6 +152,20 @@ class Causes:
         """Note that a backward inherits all that its forward does."""
         self._parents.setdefault(backward.record, {}).update(self._parents.get(forward.record, {}))
         self.link(backward, forward.operation.call)
+
+    def inherit_numbers(self, step: Step) -> bool:
+        """Note that a call inherits the numbers that earlier records gave; whether that is all that it gets otherwise.
+
+        Records come in the order of execution: counts, sizes and scales that one gives are known to those behind.
+        """
+        makers = [self._number_makers.get(numbers) for numbers in step.account.takes]
+        self._number_makers |= dict.fromkeys(step.account.gives, step.record)
+        given = [maker for maker in makers if maker is not None]
+        if not makers or len(given) < len(makers):
+            return False
+        for maker in given:
+            self.link(step, maker)
+        return True
 
     def parents(self, node: str) -> tuple[str, ...]:
         """What a node inherits from."""
@@ -202,5 +233,7 @@ class Causes:
                 if other != node and not known.kind == fault.kind == "recomputed"
             ]
             own = node if node in self._parents else fault.step.record
-            if fault.kind in _OF_FLOW and any(own in seen or fault.step.record in seen for seen in others):
+            is_later_first = fault.kind == FIRST and fault.after
+            of_flow = fault.kind in _OF_FLOW and any(own in seen or fault.step.record in seen for seen in others)
+            if is_later_first or of_flow:
                 del self._faults[node]

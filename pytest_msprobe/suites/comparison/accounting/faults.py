@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
-from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import is_batch_argument
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.arguments import listed_differences, numbers_of
-from pytest_msprobe.suites.comparison.accounting.causes import OBSERVED, Causes, Fault, FaultKind
+from pytest_msprobe.suites.comparison.accounting.causes import OBSERVED, Causes, Fault, FaultKind, from_another_rank
 from pytest_msprobe.suites.comparison.accounting.evidence import (
     ARGUMENT_EXACT,
     ARGUMENT_ROUNDED,
@@ -32,26 +31,13 @@ from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 from pytest_msprobe.suites.comparison.accounting.recomputed import recomputed_otherwise
 from pytest_msprobe.suites.comparison.cells import Origin
 
-
-def from_another_rank(step: Step) -> Fault | None:
-    """A value that a communication call received, when what this rank gave agrees; None of all other records."""
-    if (
-        step.operation.phase != "forward"
-        or not is_communication(step.record)
-        or any(key.differs for key in step.inputs)
-    ):
-        return None
-    key = next((key for key in step.outputs if key.is_beyond), None)
-    if key is None:
-        return None
-    sentence = f"{key.path} differs, and what this rank gave agrees: it came from another rank"
-    return Fault(step, "another_rank", "both", key.path, sentence, "", key.distance)
-
-
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden"}
 _KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "arguments"}
 #: Of a record whose partner by name and order is none by its place in the network.
 _OTHER_PLACE = "and the two runs use what is made of it in other places"
+
+#: Inputs of an optimizer that it alone writes to.
+_STATE = "input.state."
 
 #: Of a value and of the gradients that it should be the sum of.
 IsWrongSum = Callable[[Step, ValueKey, list[tuple[Step, ValueKey]]], bool | None]
@@ -109,6 +95,7 @@ class FaultFinder:
         for step in steps:
             self._visit(step)
         self._blame_recomputed()
+        self._blame_updates()
         self.unexplained += self._unexplained_cells()
         if not self._causes and self._is_one_framework and self._tells_dtypes:
             self._blame_lone_gradient()
@@ -211,7 +198,10 @@ class FaultFinder:
         if received is not None:
             self._causes.blame(step, received)
             return True
+        is_given = self._causes.inherit_numbers(step)
         for output, part, sentence in account.blamed:
+            if part in (DEFINED, ARGUMENTS) and is_given:
+                continue
             if part in OBSERVED and self._takes_from_forward(step):
                 continue
             if part == DEFINED and is_cast(step) and not self._tells_dtypes:
@@ -219,7 +209,7 @@ class FaultFinder:
             kind, side = _KINDS.get(part, "born"), _SIDES.get(part, "both")
             share, size = output.shares.get(part), output.size
             self._causes.blame(step, Fault(step, kind, side, output.path, sentence, "", size, share, output.worst))
-        if account.definition and not account.blamed:
+        if account.definition and not account.blamed and not is_given:
             self._blame_arguments(step)
         if account.is_cast and step.operation.phase == "forward" and self._tells_dtypes and not account.blamed:
             self._causes.blame(
@@ -390,6 +380,20 @@ class FaultFinder:
             if own:
                 return [step for step in own if not any(is_inside(other, step) for other in own)]
         return [] if self._causes else beyond[:1]
+
+    def _blame_updates(self) -> None:
+        """Optimizers that get the same and give something else, which no call in the dumps has made."""
+        made = {key.target for step in self._flow.steps.values() for key in step.outputs}
+        for step in self._flow.optimizers:
+            own = [key for key in step.outputs if key.is_beyond and key.target not in made]
+            if not own or any(key.is_beyond and not key.path.startswith(_STATE) for key in step.inputs):
+                continue
+            if step.account.definition:
+                sentence = f"called otherwise: {listed_differences(step.account.definition)}"
+                fault = Fault(step, "defined", "both", own[0].path, sentence, "", own[0].distance)
+                self._causes.blame(step, fault, step.record)
+            elif not self._causes:
+                self.unexplained.append(step)
 
     def _blame_recomputed(self) -> None:
         """A checkpoint computed a call again with another result: that reaches the backwards made of it."""

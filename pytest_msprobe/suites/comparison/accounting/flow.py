@@ -199,7 +199,7 @@ class DataFlow:
         steps: of API calls by the name of their record, in the order of execution of the target.
         golden_only: of those that only the golden run has.
         sides: of the target and of the golden run.
-        cells: of layers, in that order.
+        cells, optimizers: of layers and of optimizers, in that order.
         batch: contents of what goes into the outermost layers, on both sides.
     """
 
@@ -215,6 +215,7 @@ class DataFlow:
         for side in self.sides:
             side.add(steps)
         self.cells = sorted((step for step in steps if step.operation.is_cell), key=lambda step: step.account.place)
+        self.optimizers = [step for step in steps if step.operation.holds_calls and not step.operation.is_cell]
         outermost = [step for step in self.cells if len(step.cells) == 1]
         self.batch = {(key.target, key.golden) for step in outermost for key in step.inputs if not _is_parameter(key)}
         self._given: tuple[dict[str, str], dict[str, str]] | None = None

@@ -21,7 +21,12 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     dtype_change,
     value_key,
 )
-from pytest_msprobe.suites.comparison.accounting.arguments import listed_differences, other_arguments
+from pytest_msprobe.suites.comparison.accounting.arguments import (
+    listed_differences,
+    numbers_given,
+    numbers_taken,
+    other_arguments,
+)
 from pytest_msprobe.suites.comparison.operations import GROWTH, OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 
@@ -61,7 +66,7 @@ def observed(found: OperationComparison, limits: DistanceLimits, *, is_alone: bo
     is_noise = all(value.tolerance is not None and value.tolerance.basis != "dtype" for value in differing)
     outputs = _outputs(found, tensors, keys, kind)
     dtype, is_cast = dtype_change(found.values)
-    definition = () if found.operation.holds_calls else other_arguments(found)
+    definition = () if found.operation.is_cell else other_arguments(found)
     return account_of(
         found,
         kind,
@@ -73,6 +78,8 @@ def observed(found: OperationComparison, limits: DistanceLimits, *, is_alone: bo
         is_cast=is_cast,
         definition=definition,
         **fields,
+        gives=numbers_given(found),
+        takes=numbers_taken(found) if definition else (),
     )
 
 

@@ -6,7 +6,6 @@ Faults of one cause in several layers, calls or ranks are one; a later step come
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,6 @@ from pytest_msprobe.answers import (
     NextStep,
     Place,
     Reach,
-    RunFacts,
     RunRows,
 )
 from pytest_msprobe.answers.from_rows import place_of_calls
@@ -39,9 +37,8 @@ from pytest_msprobe.suites.comparison.accounting.account import Basis, Step
 from pytest_msprobe.suites.comparison.accounting.causes import OPERATIONS, Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, basis_of, open_key
 from pytest_msprobe.suites.comparison.accounting.next_collection import MOST_CALLS, next_collection
-from pytest_msprobe.suites.comparison.accounting.settings import Explained, explained
+from pytest_msprobe.suites.comparison.accounting.settings import Explained, called_alike, explained, of_unseen_updates
 from pytest_msprobe.suites.contract import escape
-from pytest_msprobe.verdicts import RowCounts
 
 #: Kinds that a computation or the values themselves prove, where both dumps hold tensors.
 _PROVED = ("born", "defined", "dtype", "only_one_side", "rewired", "arguments", "parameter", "batch", "recomputed")
@@ -101,6 +98,9 @@ def run_answer(
     is_open = "unaccounted" not in accept and any(pair.diagnosis.outcome == "unaccounted" for pair in pairs)
     if not findings and is_open:
         findings = [*_open_records(rows, pairs)]
+    unseen = of_unseen_updates(setup, [pair.diagnosis for pair in pairs])
+    if not findings and unseen:
+        findings = [_of_unseen(unseen)]
     # What fails for another reason than its numbers, such as a dtype, is no rounding.
     findings = findings or _failed(rows)
     steps = list(_next(rows, causes or _unknown(pairs), basis)) or _with_noise(pairs, basis) or None
@@ -114,20 +114,15 @@ def run_answer(
     shown = [(pair, fault) for pair in pairs for fault in (*pair.diagnosis.faults, *pair.diagnosis.unknown)]
     rows.following |= {node_id for pair, fault in shown for node_id in _shown_by(rows, pair, fault)}
     rows.following |= {node_id for pair, reasons in by_setup for node_id in _around(rows, pair, reasons)}
+    rows.following |= {
+        _item_of(rows, pair, step) for pair, reasons in by_setup for step in called_alike(reasons, pair.diagnosis)
+    }
     return structs.replace(
         answer,
         basis=basis,
         reach=_reach(causes),
         next_collection=_collection([pair.diagnosis for pair in pairs]),
     )
-
-
-def pair_answer(
-    dump: str, diagnosis: RunDiagnosis, setup: Sequence[ManifestDifference] = (), accept: Collection[str] = ()
-) -> Answer:
-    """The answer on one pair of dumps alone, before the rows of the run are put together."""
-    counts = RowCounts(Counter(passed=len(diagnosis.steps)))
-    return run_answer(RunRows(RunFacts(item_noun="operations"), counts), {dump: diagnosis}, setup, accept)
 
 
 def open_keys(diagnosis: RunDiagnosis, accept: Collection[str]) -> Iterator[str]:
@@ -244,6 +239,19 @@ def _of_setup(rows: RunRows, pair: Pair, reasons: Explained) -> Finding:
         figures=figures,
         arguments=(first.argument,),
         detail="; ".join(one.sentence for one in reasons.differences[:_SEVERAL]),
+    )
+
+
+def _of_unseen(differences: Sequence[ManifestDifference]) -> Finding:
+    """The finding that optimizers are set up differently, of which the dumps show no effect."""
+    first = differences[0]
+    sentences = (*(one.sentence for one in differences[:_SEVERAL]), "the dumps end before the update")
+    return Finding(
+        kind="setting",
+        confidence="likely",
+        place=Place(record="", operation=first.what),
+        arguments=(first.argument,),
+        detail="; ".join(sentences),
     )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from msprobe_collector.dump_format import is_optimizer_record
 from msprobe_collector.dump_format.dump import Slot
 from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.manifests.explanation import Effect, explains, explanations, is_of_another_model
 from pytest_msprobe.manifests.value import ManifestDifference
 from pytest_msprobe.suites.comparison.accounting.account import Step
+from pytest_msprobe.suites.comparison.accounting.arguments import Differences
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 
@@ -50,16 +53,49 @@ def _place(step: Step) -> int:
     return step.account.place if step.account.place >= 0 else step.account.partner_place
 
 
+def called_alike(reasons: Explained, diagnosis: RunDiagnosis) -> Iterator[Step]:
+    """Calls with other arguments that no value shows, as a cause has them too, or as a set-up says."""
+    causes = {(fault.step.operation.name, fault.arguments) for fault in diagnosis.faults if fault.arguments}
+    for step in diagnosis.steps:
+        arguments = step.account.definition
+        if not arguments or step.account.blamed:
+            continue
+        effect = _effect_of(step, "arguments", arguments, diagnosis)
+        if (step.operation.name, arguments) in causes or any(explains(one, effect) for one in reasons.differences):
+            yield step
+
+
+#: What explains other numbers with a lower likelihood, such as how an optimizer is implemented, may change none.
+_SURE = 0.9
+
+
+def of_unseen_updates(
+    differences: Sequence[ManifestDifference], diagnoses: Sequence[RunDiagnosis]
+) -> list[ManifestDifference]:
+    """Settings of optimizers whose effect no value can show: the dumps end before the update of the parameters."""
+    for steps in (diagnosis.steps for diagnosis in diagnoses):
+        last = max((step.account.place for step in steps if step.operation.phase == "backward"), default=math.inf)
+        if any(is_optimizer_record(step.record) for step in steps):
+            return []
+        if math.isinf(last) or any(not step.operation.holds_calls and step.account.place > last for step in steps):
+            return []
+    return [one for one in differences if one.section == "optimizer" and one.likelihood > _SURE]
+
+
 def _effect(fault: Fault, diagnosis: RunDiagnosis) -> Effect:
+    return _effect_of(fault.step, fault.kind, fault.arguments, diagnosis)
+
+
+def _effect_of(step: Step, kind: str, arguments: Differences, diagnosis: RunDiagnosis) -> Effect:
     backwards = [step.account for step in diagnosis.steps if step.operation.phase == "backward"]
-    account = fault.step.account
+    account = step.account
     if account.place >= 0:
         is_update = account.place > max((one.place for one in backwards), default=account.place)
     else:
         is_update = account.partner_place > max((one.partner_place for one in backwards), default=account.partner_place)
     number = Slot.of(diagnosis.sides[0].path).step if diagnosis.sides is not None else None
-    is_drawn = fault.kind == "defined" and fact_of("random", fault.step.operation.name) is not None
-    return Effect(fault.kind, is_update, is_drawn, bool(number), fault.arguments)
+    is_drawn = kind == "defined" and fact_of("random", step.operation.name) is not None
+    return Effect(kind, is_update, is_drawn, bool(number), arguments)
 
 
 def _other_shapes(faults: Sequence[Fault]) -> list[ManifestDifference]:

@@ -13,7 +13,7 @@ from dump_builder import DumpBuilder
 from msprobe_collector.dump_format import Dump
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.numerics import BackwardError, SelectedValues
+from pytest_msprobe.numerics import BackwardError, CosineMaxAbs, SelectedValues, Standard
 from pytest_msprobe.suites.precheck.answer import SHOWING_ROUNDING
 from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
 
@@ -51,12 +51,21 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     "moved": lambda right: np.roll(right.reshape(-1), 1).reshape(right.shape),
 }
 
+BY_ROUNDING = BackwardError()
 
-def verdict(folder: Path, api: str, arguments: list[Any], keywords: dict[str, Any], outputs: list[Any]) -> str:
+
+def verdict(
+    folder: Path,
+    api: str,
+    arguments: list[Any],
+    keywords: dict[str, Any],
+    outputs: list[Any],
+    standard: Standard = BY_ROUNDING,
+) -> str:
     builder = DumpBuilder(folder, framework="pytorch")
     dump = Dump(builder.call(f"{api}.0", arguments, outputs, keywords=keywords).write())
     engines = Engines(EngineChoice(parse_device("recorded"), "torch", None))
-    settings = CheckSettings(seed=0, max_memory_bytes=1 << 30, standard=BackwardError())
+    settings = CheckSettings(seed=0, max_memory_bytes=1 << 30, standard=standard)
     check = CallCheck(dump, f"{api}.0", engines, settings, directions=("forward",))
     found = check.run("forward")
     check.close()
@@ -81,7 +90,27 @@ def test_wrong_outputs_are_refused_or_not_judged_and_right_ones_pass(tmp_path: P
         wrong = np.asarray(change(right))
         if not np.array_equal(wrong, right):
             found = verdict(tmp_path / fault, api, arguments, keywords, [wrong, *others])
-            assert found == "error" or found.startswith("skip Not judged"), f"{fault}: {found}"
+            assert found == "error" or found.startswith("skip about as large as its own rounding"), f"{fault}: {found}"
+
+
+#: Sums that cancel to a rounding of their terms, 1e-6, and to some of them: what two orders of adding make of them has
+#: no direction in common.
+CANCELS = (ROWS - ROWS.mean(1, keepdims=True)).repeat(16, 1)
+ONE_ORDER, OTHER_ORDER = CANCELS.sum(1), CANCELS[:, ::-1].cumsum(1, dtype=np.float32)[:, -1]
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        (OTHER_ORDER, "skip about as large as its own rounding"),
+        (OTHER_ORDER + np.float32(5e-5), "error"),  # not a rounding of these terms
+        (OTHER_ORDER + np.float32(2e-3), "error"),  # beyond the other limit
+    ],
+)
+def test_a_cosine_does_not_judge_what_is_all_rounding(tmp_path: Path, output: Any, found: str) -> None:
+    assert abs(np.corrcoef(ONE_ORDER, OTHER_ORDER)[0, 1]) < 0.9
+    said = verdict(tmp_path, "Torch.sum", [CANCELS, 1], {}, [output], CosineMaxAbs())
+    assert said.startswith(found), said
 
 
 def test_indices_are_judged_by_what_they_select_whatever_the_standard(tmp_path: Path) -> None:

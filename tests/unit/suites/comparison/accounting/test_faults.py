@@ -370,6 +370,75 @@ def test_an_argument_behind_what_differs_may_be_computed_from_it() -> None:
     assert [fault.kind for fault in run.faults()] == ["born"]
 
 
+@pytest.mark.parametrize(
+    ("gives", "takes", "blamed"),
+    [
+        (((24, 25),), ((24, 25),), ["Mint.exp.0.forward"]),  # a count and what is sliced by it
+        (((24, 25), (0.5, 0.75)), ((24, 25), (0.5, 0.75)), ["Mint.exp.0.forward"]),
+        (((24, 25),), ((25, 24),), ["Mint.exp.0.forward", "Tensor.narrow.0.forward"]),
+        (((24, 25),), ((24, 25), (1, 2)), ["Mint.exp.0.forward", "Tensor.narrow.0.forward"]),
+        ((), (), ["Mint.exp.0.forward", "Tensor.narrow.0.forward"]),
+    ],
+)
+def test_numbers_that_earlier_records_gave_are_inherited(gives: Any, takes: Any, blamed: list[str]) -> None:
+    called = OutputAccount("output.0", 0.5, {"defined": 0.5}, {"defined": 1.0}, blamed={"defined": "called otherwise"})
+    run = Run().call("Mint.exp.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
+    run.call("Mint.sum.0.forward", ["b|B"], "n|N", gives=gives)
+    run.call(
+        "Tensor.narrow.0.forward",
+        ["x"],
+        "y|Y",
+        kind="fault",
+        blamed=(called,),
+        definition=differences("input.1 24 against 25"),
+        takes=takes,
+    )
+    faults = run.faults()
+    assert [fault.records[0] for fault in faults] == blamed
+    assert ("Tensor.narrow.0.forward" in [step.record for step in faults[0].reached]) == (len(blamed) == 1)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "call", "definition", "kinds", "unexplained"),
+    [
+        ("g", "d", "input.settings.0.lr 0.02 against 0.01", ["defined"], 0),
+        ("g", "d", "", [], 1),  # another formula
+        ("g", "q|Q", "input.settings.0.lr 0.02 against 0.01", ["born"], 0),  # its calls are in the dump
+        ("g|G", "d", "", [], 0),
+    ],
+)
+def test_an_optimizer_whose_calls_no_dump_holds_is_no_rounding(
+    gradient: str, call: str, definition: str, kinds: list[str], unexplained: int
+) -> None:
+    run = Run().call(
+        "Tensor.add_.0.forward", ["p"], call, kind="fault" if "|" in call else "equal", blamed=(BORN,) * ("|" in call)
+    )
+    run.call(
+        "Optimizer.Momentum.0.forward",
+        [
+            value("input.parameters.w", "p"),
+            value("input.gradients.w", gradient),
+            value("input.state.learning_rate", "l|L"),
+        ],
+        [value("output.0.parameters.w", "q|Q")],
+        kind="contained",
+        definition=differences(definition) if definition else (),
+    )
+    finder = run.found()
+    assert ([fault.kind for fault in run.blamed], len(finder.unexplained)) == (kinds, unexplained)
+
+
+@pytest.mark.parametrize(("before", "count"), [("b|B", 1), ("x", 2)])
+def test_without_tensors_a_first_difference_that_a_cause_reaches_is_none(before: str, count: int) -> None:
+    first = OutputAccount("output.0", 0.5, {}, {}, blamed={"first": "its inputs agree within their tolerances"})
+    near_input = near("input.0", before) if "|" in before else value("input.0", before)
+    run = Run().call(
+        "Mint.exp.0.forward", ["a"], [near("output.0", "b|B")], kind="first", blamed=(first,), basis="statistics"
+    )
+    run.call("Mint.log.0.forward", [near_input], "c|C", kind="first", blamed=(first,), basis="statistics")
+    assert len(run.faults()) == count
+
+
 def test_of_layers_without_calls_the_innermost_that_makes_the_difference_is_unexplained() -> None:
     run = Run().call("Cell.a.A.forward.0", ["x"], "y", kind="equal", cells=("a.A",))
     run.call("Cell.b.c.C.forward.0", ["y"], "z|Z", kind="unaccounted", cells=("b.B", "b.c.C"))

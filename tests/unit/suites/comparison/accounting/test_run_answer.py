@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 from written_differences import differences
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.answers import Answer
+from pytest_msprobe.answers import Answer, RunFacts, RunRows
 from pytest_msprobe.suites.comparison.accounting.account import (
     Account,
     Kind,
@@ -19,8 +20,9 @@ from pytest_msprobe.suites.comparison.accounting.account import (
 )
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
-from pytest_msprobe.suites.comparison.accounting.run_answer import open_keys, pair_answer
+from pytest_msprobe.suites.comparison.accounting.run_answer import open_keys, run_answer
 from pytest_msprobe.suites.comparison.advice import advice
+from pytest_msprobe.verdicts import RowCounts
 
 
 def key(path: str, distance: float | None = 0.5, *, is_beyond: bool = True) -> ValueKey:
@@ -61,7 +63,8 @@ def answer(
     unexplained: Sequence[Step] = (),
 ) -> Answer:
     found = RunDiagnosis(tuple(steps), tuple(faults), tuple(unknown), frozenset(), (), tuple(unexplained))
-    return pair_answer("/run/dump.json", found)
+    counts = RowCounts(Counter(passed=len(steps)))
+    return run_answer(RunRows(RunFacts(item_noun="operations"), counts), {"/run/dump.json": found})
 
 
 def test_the_same_argument_in_every_layer_is_one_cause() -> None:
@@ -113,15 +116,16 @@ def test_what_is_not_known_is_named() -> None:
     ]
 
 
-def test_advice_is_the_answer_on_the_pair() -> None:
+def test_advice_is_the_answer() -> None:
     one = step("Mint.exp.0.forward", 0, key("output.0"))
-    assert advice(answer([one], [fault(one)]), 3).splitlines() == [
+    found = answer([one], [fault(one)])
+    assert advice(found, found.findings[0], 3).splitlines() == [
         "Line: 3",
         "Suspect Nodes: Mint.exp.0.forward.output.0",
         "Expert Advice: Mint.exp.0 forward (wrong result, proved): off by 0.1235, at net.py:7",
     ]
     right = step("Mint.exp.0.forward", 0, key("output.0", 0.0), kind="equal")
-    assert advice(answer([right]), 0).startswith("Line: NA\nSuspect Nodes: NA\nExpert Advice: Right: ")
+    assert advice(answer([right]), None, 0).startswith("Line: NA\nSuspect Nodes: NA\nExpert Advice: Right: ")
 
 
 def test_accepted_differences_make_no_run_a_failure() -> None:
