@@ -34,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--task", help="default: tensor; statistics is far smaller; grad_probe: all gradients")
     command.add_argument("--level", help="default: mix")
     command.add_argument("--step", action="append", metavar="N", help="step, or a range such as 3-5; default: 0")
+    command.add_argument(
+        "--dtype",
+        choices=("float64",),
+        help="compute in float64: the exact run that diagnose --exact=DIR holds two others to; best on a CPU",
+    )
     command.add_argument("--exit", action="store_true", help="end a training behind the last of these steps")
     command.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
     command.add_argument("script", metavar="SCRIPT", help="a file, or a module behind -m")
@@ -54,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.arguments,
             is_module=given.is_module,
             ends_after_steps=given.exit,
+            is_exact=given.dtype is not None,
             config_path=given.config,
             **settings,
         )

@@ -11,7 +11,7 @@ from msprobe_collector.dump_format.manifest import MANIFEST_FILE, read_manifest
 from pytest_msprobe.answers.answer import About
 
 
-def about_of(path: Path, *, side: Literal["target", "golden"] = "target") -> About:
+def about_of(path: Path, *, side: Literal["target", "golden", "exact"] = "target") -> About:
     """The dump at `path` with the script and time of its first run.json; both are "" where there is none."""
     manifest = _first_manifest(path)
     if manifest is None:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, structs
 
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.answers.finding import Finding, Gap, NextStep, Reach
+from pytest_msprobe.answers.finding import Exact, Finding, Gap, NextStep, Reach
 from pytest_msprobe.verdicts import FigureWire
 
 #: Version of the schema: another one where a reader of this one would read wrongly. New keys do not change it.
@@ -54,7 +54,10 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """A dump that was judged, or that was held against it."""
 
     path: Annotated[str, Meta(description="as it was named")]
-    side: Annotated[Literal["target", "golden"], Meta(description="golden: what the target is held to")] = "target"
+    side: Annotated[
+        Literal["target", "golden", "exact"],
+        Meta(description="golden: what the target is held to; exact: what both are held to"),
+    ] = "target"
     script: Annotated[str, Meta(description="the command that made it; empty if unknown")] = ""
     time: Annotated[str, Meta(description="when it was made, in UTC; empty if unknown")] = ""
 
@@ -92,6 +95,7 @@ class Answer(FigureWire, msgspec.Struct, frozen=True, kw_only=True):
     basis: Annotated[
         str, Meta(description="of a comparison: what values are known by, such as tensors or statistics; else empty")
     ] = ""
+    exact: Annotated[Exact | None, Meta(description="of --msprobe-exact: which run is nearer to the exact one")] = None
     next_collection: Annotated[
         dict[str, Any] | None,
         Meta(description="what `python -m pytest_msprobe next` writes: calls, and config.json of both runs"),

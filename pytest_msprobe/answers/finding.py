@@ -90,6 +90,35 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     text: Annotated[str, Meta(description="all of it in words, for people")] = ""
 
 
+ExactKind = Literal["left", "together", "other input", "drifted", "alike", "near", "nothing"]
+Farther = Literal["", "target", "golden", "both"]
+
+
+class Exact(msgspec.Struct, frozen=True, kw_only=True):
+    """How far both runs are from the exact run, in roundings: units of the roundoff of the coarsest dtype on the way."""
+
+    kind: Annotated[
+        ExactKind,
+        Meta(
+            description="left: one run leaves the exact one at the place, from inputs that are near; drifted: one is "
+            "many times farther off, by no one call; near: both are as near as their dtypes allow; alike: some values "
+            "are far off in both; together: both leave it and agree with each other; other input: it gets what neither "
+            "of them gets; nothing: no value is in all three"
+        ),
+    ]
+    farther: Annotated[Farther, Meta(description="which run is farther off; empty where neither is")] = ""
+    place: Place = Place(record="", operation="")
+    target: Annotated[float, Meta(description="roundings that the value at the place is off; of near, the most")] = 0.0
+    golden: Annotated[float, Meta(description="the same of the golden run")] = 0.0
+    target_input: Annotated[float, Meta(description="roundings that what goes in is off at most")] = 0.0
+    golden_input: Annotated[float, Meta(description="the same of the golden run")] = 0.0
+    target_dtype: Annotated[str, Meta(description="the coarsest dtype on the way")] = ""
+    golden_dtype: Annotated[str, Meta(description="the same of the golden run")] = ""
+    judged: Annotated[int, Meta(description="values that all three runs hold; those before the place where both leave")] = 0
+    basis: Annotated[str, Meta(description="tensors or statistics")] = "tensors"
+    is_proved: Annotated[bool, Meta(description="whether computing the call again blames it as well")] = False
+
+
 class NextStep(msgspec.Struct, frozen=True):
     """A command that tells more, or what to do by hand."""
 

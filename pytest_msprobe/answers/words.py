@@ -15,7 +15,7 @@ from msgspec import structs
 
 from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.answers.answer import MOST_HEADLINE, Answer, Measure, abridged
-from pytest_msprobe.answers.finding import Finding, Gap, NextStep, Place
+from pytest_msprobe.answers.finding import Exact, Finding, Gap, NextStep, Place
 
 #: Most lines of the text of an answer.
 MOST_LINES = 12
@@ -423,6 +423,77 @@ def follows_from(finding: Finding) -> str:
     return f"follows from {name_of(finding)}{f' ({finding.place.record})' if finding.place.record else ''}"
 
 
+# Which run is nearer to an exact one.
+
+_NAMES_OF_RUNS = {"target": "the target", "golden": "the golden run"}
+#: Digits of a number of roundings.
+_ROUNDINGS = 2
+
+
+def nearer(exact: Exact) -> str:
+    """Which run is nearer to the exact one, in one sentence."""
+    return _EXACT[exact.kind](exact)
+
+
+def _at_place(exact: Exact) -> str:
+    """`Functional.softmax.3 output.0: target 0.9 and golden 40 roundings (float32) off`."""
+    target, golden = (f"{number:.{_ROUNDINGS}g}" for number in (exact.target, exact.golden))
+    if exact.target_dtype == exact.golden_dtype:
+        off = f"target {target} and golden {golden} roundings ({exact.target_dtype}) off"
+    else:
+        off = f"target {target} roundings ({exact.target_dtype}) and golden {golden} ({exact.golden_dtype}) off"
+    return f"{place_in_words(exact.place)} {exact.place.value}: {off}"
+
+
+def _source(exact: Exact) -> str:
+    return f", at {exact.place.source}" if exact.place.source else ""
+
+
+def _left(exact: Exact) -> str:
+    name = _NAMES_OF_RUNS[exact.farther]
+    inputs = f"{exact.target_input:.{_ROUNDINGS}g} and {exact.golden_input:.{_ROUNDINGS}g}"
+    verdict = f"{name} is wrong" if exact.is_proved else f"{name} leaves it there"
+    by = ", by statistics alone" if exact.basis == "statistics" else ""
+    return f"{_at_place(exact)}, what goes in {inputs}: {verdict}{by}{_source(exact)}"
+
+
+def _drifted(exact: Exact) -> str:
+    name = _NAMES_OF_RUNS[exact.farther]
+    return f"{name} is farther off, by no one call, most in {_at_place(exact)}{_source(exact)}"
+
+
+def _near(exact: Exact) -> str:
+    values = counted(exact.judged, "values")
+    return f"both are as near as their dtypes allow in {values}, farthest in {_at_place(exact)}"
+
+
+def _alike(exact: Exact) -> str:
+    return f"neither is nearer; {_at_place(exact)}, and what is made of it is near again{_source(exact)}"
+
+
+def _together(exact: Exact) -> str:
+    return (
+        f"both leave it and agree with each other; it draws other numbers, or both are wrong, from "
+        f"{_at_place(exact)}{_source(exact)}"
+    )
+
+
+def _other_input(exact: Exact) -> str:
+    place = f"{place_in_words(exact.place)} {exact.place.value}"
+    return f"it says nothing: it is of another step, batch or seed, and gets another {place}{_source(exact)}"
+
+
+_EXACT: Mapping[str, Callable[[Exact], str]] = {
+    "left": _left,
+    "drifted": _drifted,
+    "near": _near,
+    "alike": _alike,
+    "together": _together,
+    "other input": _other_input,
+    "nothing": lambda exact: "it says nothing: it holds no float64 value that both runs hold",
+}
+
+
 # What was not judged, and what to do.
 
 _WHY: Mapping[str, str] = {
@@ -444,6 +515,7 @@ _WHY: Mapping[str, str] = {
     "not on every rank": "not every rank has them",
     "unreadable": "cannot be read",
     "ranks alone": "the logical run has no such call",
+    "exact": "far off the exact run",
 }
 
 
@@ -534,6 +606,8 @@ def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
     if answer.setup:
         more = f" (and {len(answer.setup) - 2} more)" if len(answer.setup) > 2 else ""
         yield _wrapped("runs differ: ", f"{'; '.join(answer.setup[:2])}{more}", width)
+    if answer.exact is not None:
+        yield _wrapped("exact run: ", nearer(answer.exact), width)
     findings = answer.findings
     most = 1 if len(findings) == 1 else _SEVERAL
     for place, finding in enumerate(findings[:most], 1):

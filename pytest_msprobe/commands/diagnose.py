@@ -6,7 +6,8 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -17,7 +18,7 @@ from pytest_msprobe.answers import About, Answer, ArgumentDifference, Finding, G
 from pytest_msprobe.answers.about import about_of
 from pytest_msprobe.answers.file import check_replaceable, to_json, write_answer
 from pytest_msprobe.answers.words import lines as lines_of
-from pytest_msprobe.commands.common import check_place, stated_errors
+from pytest_msprobe.commands.common import CommandError, check_place, stated_errors
 from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
 from pytest_msprobe.diagnose.planning import Step, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
@@ -29,6 +30,7 @@ from pytest_msprobe.diagnose.setup import (
     with_suspicions,
 )
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
+from pytest_msprobe.suites.comparison.sides import find_files
 from pytest_msprobe.suites.registry import suite_class
 
 #: Exit code where what was named is no dump.
@@ -49,6 +51,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("dump", metavar="DUMP", type=Path, help="dump.json, a folder of dumps, or of gradients")
     parser.add_argument("golden", metavar="GOLDEN", nargs="?", type=Path, help="the same of a run that is right")
+    parser.add_argument(
+        "--exact",
+        metavar="DUMP",
+        type=Path,
+        help="say which of both is nearer to this run, the same step by python -m msprobe_collector collect "
+        "--dtype=float64",
+    )
     parser.add_argument("--page", metavar="FILE", type=Path, help="write the page of all verdicts as well")
     parser.add_argument("--json", metavar="FILE", help="write the answer as JSON of at most 4 kB; - for the output")
     parser.add_argument("--out", metavar="DIR", type=Path, help="keep the result files of the suites in DIR")
@@ -87,6 +96,8 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Answer, int]
     golden = look_at(arguments.golden) if arguments.golden is not None else None
     sides = [side for side in (target, golden) if side is not None]
     steps = plan(target, golden)
+    if arguments.exact is not None:
+        steps = _with_exact(steps, arguments.exact)
     if not steps:
         why = target.why_nothing or "holds nothing that a suite judges"
         if target.has_manifest and golden is not None and golden.has_manifest:
@@ -110,11 +121,28 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Answer, int]
         answer = _with_own_file(answer, Path(folder), arguments)
         if golden is None:
             answer = with_derivatives(with_suspicions(answer, looks_wrong(target)), target)
-        answer = structs.replace(answer, about=_about(target, golden))
+        exact = () if arguments.exact is None else (about_of(arguments.exact, side="exact"),)
+        answer = structs.replace(answer, about=(*_about(target, golden), *exact))
         if arguments.page is not None:
             _write_page(arguments.page, ran, answer, talk)
     code = next((INTERRUPTED for each in ran if each.code == INTERRUPTED), answer.exit_code)
     return answer, code
+
+
+def _with_exact(steps: Sequence[Step], exact: Path) -> list[Step]:
+    """`steps`, of which the comparison says which run is nearer to the exact one.
+
+    Raises:
+        CommandError: there is no comparison, or no exact run.
+    """
+    if not any(step.suite == "comparison" for step in steps):
+        raise CommandError("--exact: no two runs are compared; give DUMP and GOLDEN of one rank, and --exact=DUMP")
+    if not find_files(exact):
+        raise CommandError(f"--exact={exact}: holds no dump.json; give a dump, step or rank folder")
+    more = (f"--msprobe-exact={exact}",)
+    return [
+        replace(step, arguments=(*step.arguments, *more)) if step.suite == "comparison" else step for step in steps
+    ]
 
 
 def _unreadable(path: str, why: str) -> Finding:

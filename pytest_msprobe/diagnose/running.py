@@ -181,6 +181,7 @@ def summed_up(ran: Sequence[Ran], *, setup: Sequence[str], has_following_steps: 
         setup=(*setup, *(line for line in answer.setup if line not in setup)),
         open=(*answer.open, *gaps),
         steps=tuple(steps),
+        exact=next((each.answer.exact for each in ran if each.answer.exact is not None), None),
     )
 
 

@@ -73,7 +73,7 @@ class RunAnswering:
                 suite=suite.name,
                 item_noun="records" if " by " in suite.item_noun else suite.item_noun,
                 arguments=tuple(map(str, config.invocation_params.args)),
-                about=_about(named, sides),
+                about=(*_about(named, sides), *_exact_runs(settings)),
                 passing=suite.passing,
                 limits=suite.limits(),
                 certainty=suite.certainty,
@@ -173,6 +173,11 @@ class RunAnswering:
         """Write the file, where one was asked for. Raises OSError."""
         if self.path is not None:
             write_answer(self.path, self.answer)
+
+
+def _exact_runs(settings: Settings) -> Iterator[About]:
+    if isinstance(path := settings.values.get("exact"), Path):
+        yield about_of(path, side="exact")
 
 
 def _about(targets: Iterable[Path], golden: Iterable[Path]) -> tuple[About, ...]:

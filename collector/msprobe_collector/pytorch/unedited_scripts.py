@@ -25,6 +25,7 @@ from torch import nn
 
 from msprobe_collector import main_script
 from msprobe_collector.log import logger
+from msprobe_collector.pytorch.exact import ExactRun
 from msprobe_collector.pytorch.framework import PrecisionDebugger
 from msprobe_collector.pytorch.manifest import eval_lines
 from msprobe_collector.pytorch.parameter_names import outermost_modules
@@ -37,7 +38,13 @@ MOST_STEPS_OF_ONE = 16
 
 
 def run_script(
-    script: str, arguments: Sequence[str], *, is_module: bool, ends_after_steps: bool, **settings: Any
+    script: str,
+    arguments: Sequence[str],
+    *,
+    is_module: bool,
+    ends_after_steps: bool,
+    is_exact: bool = False,
+    **settings: Any,
 ) -> int:
     """Run a script, or a module, as the main one of this process, and collect its steps.
 
@@ -46,6 +53,7 @@ def run_script(
         arguments: What it gets as `sys.argv[1:]`.
         is_module: Whether `script` is a module, as behind `python -m`.
         ends_after_steps: Whether the script is ended (`SystemExit`) behind the last step that is collected.
+        is_exact: Whether the script computes in float64 from the first of these steps on.
         **settings: Arguments of `PrecisionDebugger`.
 
     Returns:
@@ -54,7 +62,7 @@ def run_script(
     Raises:
         ConfigurationError: A setting is wrong.
     """
-    steps = StepFinder(PrecisionDebugger(**settings), ends_after_steps=ends_after_steps)
+    steps = StepFinder(PrecisionDebugger(**settings), ends_after_steps=ends_after_steps, is_exact=is_exact)
     steps.install()
     try:
         main_script.run(script, arguments, is_module=is_module)
@@ -82,8 +90,12 @@ class StepFinder:
         has_begun: Whether a step was found.
     """
 
-    def __init__(self, debugger: PrecisionDebugger, *, ends_after_steps: bool = False) -> None:
+    def __init__(
+        self, debugger: PrecisionDebugger, *, ends_after_steps: bool = False, is_exact: bool = False
+    ) -> None:
         """Look for nothing yet."""
+        #: What makes the step to come one in float64; None where that is not asked for, or done.
+        self._exact = ExactRun() if is_exact else None
         self.debugger, self._ends_after_steps = debugger, ends_after_steps
         self._guard = debugger._guard
         self._calls, self._optimizer_steps, self._modes = MethodSwaps(), MethodSwaps(), MethodSwaps()
@@ -179,7 +191,7 @@ class StepFinder:
             logger.info("no optimizer of torch.optim is there: forwards of %s are collected, no backward", kind)
         self.has_begun = True
         self._forward = (module, outermost)
-        self.debugger.start(outermost)
+        self._start(outermost)
         return True
 
     def _end_forward(self) -> None:
@@ -207,7 +219,13 @@ class StepFinder:
         for optimizer in optimizers:
             self._optimizer_steps.put(optimizer, "step", functools.partial(self._ending, optimizer))
         models = _models(module, optimizers)
-        self.debugger.start(models[0] if len(models) == 1 else models)
+        self._start(models[0] if len(models) == 1 else models)
+
+    def _start(self, model: nn.Module | list[nn.Module]) -> None:
+        if self._exact is not None and self.debugger.configuration.steps.admits(self._number):
+            self._exact.begin()
+            self._exact = None
+        self.debugger.start(model)
 
     def _ending(self, optimizer: torch.optim.Optimizer, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -346,6 +346,18 @@ class DumpComparison:
             values.append(found)
         return OperationComparison(operation, partner, "both", operation.index, tuple(values), content=state)
 
+    def pairs(self, operation: Operation) -> Iterator[tuple[Leaf, Leaf]]:
+        """The values that a target operation and its partner both have, of the target and of the golden dump."""
+        partner = self.matching.partners.get(operation.record)
+        try:
+            target = self.target.leaves(operation.record)
+            golden = self.golden.leaves(partner.record) if partner is not None else []
+        except DumpError:
+            return
+        for left, right in self._values.pairs(operation, partner, target, golden) if partner is not None else ():
+            if left is not None and right is not None:
+                yield left, right
+
     def release(self) -> None:
         """Let go of the tensors that stayed loaded."""
         self.target.tensors.release()

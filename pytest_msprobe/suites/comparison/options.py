@@ -17,6 +17,7 @@ from pytest_msprobe.suites.options import (
     existing_file,
     flag,
     option,
+    parse_optional_path,
 )
 
 #: Differences that a user may declare to be expected.
@@ -81,6 +82,15 @@ class ComparisonSettings(Options):
     golden: Path | None = GOLDEN
     data_dir: tuple[Path, ...] = DATA_DIR
     noise: Path | None = NOISE
+    exact: Path | None = option(
+        "PATH",
+        "say which of both runs is nearer to this dump, the same step in float64: made by python -m msprobe_collector "
+        "collect --dtype=float64",
+        parse_optional_path,
+        is_path=True,
+        question="what",
+        is_common=True,
+    )
     cell_mapping: Path | bool | None = option(
         f"FILE|{BUILT_IN}",
         f"YAML file on which Cell of the target is which Module of the golden run; {BUILT_IN}: those of one path",

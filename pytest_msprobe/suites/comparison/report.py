@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import structs
 
@@ -24,6 +24,8 @@ from msprobe_collector.dump_format.values import abbreviated, counted, printable
 from pytest_msprobe.answers import (
     Answer,
     ArgumentDifference,
+    Exact,
+    ExactKind,
     Finding,
     Gap,
     Measure,
@@ -31,10 +33,12 @@ from pytest_msprobe.answers import (
     Place,
     RunRows,
     with_findings,
+    with_open,
 )
 from pytest_msprobe.answers.words import headline, readable
 from pytest_msprobe.suites.comparison.advice import advice, value_of
 from pytest_msprobe.suites.comparison.cells import CellDifferences
+from pytest_msprobe.suites.comparison.exact import EXACT, RecordErrors, exact_of
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
@@ -42,7 +46,7 @@ from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
 from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
-from pytest_msprobe.suites.contract import RowSummary, SuiteError, SuiteReport, file_id
+from pytest_msprobe.suites.contract import RowSummary, SuiteError, SuiteReport, cells_of, file_id
 from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
@@ -53,6 +57,8 @@ if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.suite import ComparisonSuite
 
 _MOST_NAMED = 10
+#: What the exact run may say, what says most first.
+_EXACT_KINDS = get_args(ExactKind)
 _NONE: dict[str, int] = {}
 _STATES = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
 
@@ -332,6 +338,7 @@ class _Pair:
     divergence: Divergence = field(default_factory=Divergence)
     cells: CellDifferences = field(default_factory=CellDifferences)
     steps: list[Step] = field(default_factory=list)
+    errors: list[RecordErrors] = field(default_factory=list)
     diagnosis: RunDiagnosis | None = None
 
 
@@ -349,6 +356,8 @@ class ComparisonSummary(RowSummary):
         pair.divergence.add(RecordSummary.from_wire(row.attachment["summary"]))
         if row.place is not None and row.place.cells:
             pair.cells.add(row)
+        if EXACT in row.attachment:
+            pair.errors.append(RecordErrors.from_wire(row.attachment[EXACT]))
         if "account" in row.attachment:
             from pytest_msprobe.suites.comparison.accounting.account import Step
 
@@ -381,6 +390,11 @@ class ComparisonSummary(RowSummary):
         findings = [structs.replace(one, confidence="first difference only") for one in rows.findings(by_order=True)]
         differing = sum(pair.divergence.differing for pair in self._pairs.values())
         return rows.made(findings, measure=rows.measure("tolerance" if differing else "equal", differing=differing))
+
+    def exact(self) -> tuple[str, Exact]:
+        """What the exact run says, and of which dump: of several the first of which it says most."""
+        judged = [(dump, exact_of(pair.errors)) for dump, pair in self._pairs.items()]
+        return min(judged, key=lambda entry: _EXACT_KINDS.index(entry[1].kind), default=("", Exact(kind="nothing")))
 
     def lines(self) -> Iterator[str]:
         """What was compared in each dump."""
@@ -565,7 +579,29 @@ class ComparisonReport(SuiteReport):
             incomplete = [finding for key, finding in self._uncompared().items() if not rows.is_known(key)]
             step = [NextStep("accept unmatched")] if incomplete and incomplete[0].figures else []
             answer = structs.replace(with_findings(answer, incomplete[:1]), next=(*answer.next, *step))
+        if self._suite.settings.exact is not None:
+            answer = self._with_exact(answer)
         return structs.replace(answer, setup=tuple(self._suite.setup))
+
+    def _with_exact(self, answer: Answer) -> Answer:
+        """`answer` with which run is nearer to the exact one."""
+        dump, exact = self._summary.exact()
+        place = exact.place
+        if place.record:
+            comparison = self._suite.comparison(Path(dump))
+            forward = f"{place.operation}.forward"
+            frame = comparison.target.stacks.user_frame(forward)
+            cells = cells_of(comparison.target, place.record, forward)
+            source = f"{frame.file}:{frame.line}" if frame is not None else ""
+            place = structs.replace(place, source=source, cell=cells[-1] if cells else "")
+        is_proved = any(
+            finding.confidence == "proved" and finding.place.record.startswith(f"{place.operation}.")
+            for finding in answer.findings
+        )
+        answer = structs.replace(answer, exact=structs.replace(exact, place=place, is_proved=is_proved))
+        if answer.outcome == "right" and exact.kind in ("left", "together"):
+            return with_open(answer, [Gap(kind="exact", what=place.record)])
+        return answer
 
     def _uncompared(self) -> dict[str, Finding]:
         """What was not compared, the most important first, by names that stay while it is the same."""

@@ -30,6 +30,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
 )
 from pytest_msprobe.suites.comparison.cells import CELL, LEVEL, CellFacts, cell_facts
+from pytest_msprobe.suites.comparison.exact import EXACT, ExactRun, RecordErrors
 from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
@@ -154,6 +155,13 @@ def pictured(
 
     pairs = map(arrays, filter(_is_shown, found.values))
     return replace(verdict, outputs=pictures.added(verdict.outputs, pairs))
+
+
+def _with_errors(verdict: Verdict, errors: RecordErrors | None) -> Verdict:
+    """The verdict with how far the record is from the exact run, where that is known."""
+    if errors is None:
+        return verdict
+    return replace(verdict, attachment={**(verdict.attachment or {}), EXACT: errors.to_wire()})
 
 
 def _is_shown(value: ValueComparison) -> bool:
@@ -306,6 +314,8 @@ class ComparisonSuite(Suite):
         if not find_files(golden):
             why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
             raise SuiteError(f"--msprobe-golden={golden}: {why}")
+        if settings.exact is not None and not find_files(settings.exact):
+            raise SuiteError(f"--msprobe-exact={settings.exact}: holds no dump.json; give a dump, step or rank folder")
         if settings.accounting == "off":
             needless = ("inherited", "bench", "bench_python", "max_memory")
             refuse_unused(
@@ -324,6 +334,8 @@ class ComparisonSuite(Suite):
         self.pairs = pair_dumps(context.dumps, golden)
         self._comparisons: dict[Path, DumpComparison] = {}
         self._accountants: dict[Path, Accountant | None] = {}
+        self._exact_runs: dict[Path, ExactRun] = {}
+        self._exact_files = pair_dumps(context.dumps, settings.exact).golden if settings.exact is not None else {}
         self.engines = Engines(EngineChoice(parse_device("recorded"), settings.bench, settings.bench_python))
 
     @property
@@ -353,7 +365,10 @@ class ComparisonSuite(Suite):
             if golden is None:
                 raise SuiteError(self.pairs.problems.get(target, f"{target}: is not a dump of this run"))
             try:
-                self._comparisons[target] = DumpComparison(target, golden, self.settings)
+                comparison = DumpComparison(target, golden, self.settings)
+                if (exact := self._exact_files.get(target)) is not None:
+                    self._exact_runs[target] = ExactRun(comparison, exact, self.settings)
+                self._comparisons[target] = comparison
             except MappingError as error:
                 raise SuiteError(str(error)) from None
         return self._comparisons[target]
@@ -382,6 +397,8 @@ class ComparisonSuite(Suite):
             found = comparison.verdict(operation, for_account=accountant is not None)
         account = accountant.account(found) if accountant is not None else self._observed(comparison, found)
         verdict = verdict_of(found, account, comparison, self.settings)
+        if record.file in self._exact_runs and not _payload(record).is_golden_only:
+            verdict = _with_errors(verdict, self._exact_runs[record.file].errors(operation))
         if verdict.status != "error" or verdict.excuse or self._pictures is None:
             return verdict
         return pictured(verdict, found, (comparison.target, comparison.golden), self._pictures)

@@ -106,7 +106,7 @@ def held_records(dump: ComparedDump) -> dict[str, HeldRecord]:
             continue
         held = records[operation.record] = HeldRecord(operation)
         for leaf in leaves:
-            value = _value(operation, leaf)
+            value = held_value(operation, leaf)
             if value is None:
                 continue
             if leaf.is_output:
@@ -147,7 +147,7 @@ def held_parameters(dump: ComparedDump) -> list[HeldParameter]:
         for leaf in dump.leaves(operation.record):
             part, _, rest = leaf.path.partition(".")
             kind, _, name = rest.partition(".")
-            value = _value(operation, leaf)
+            value = held_value(operation, leaf)
             if value is not None and kind in ("parameters", "gradients"):
                 values.setdefault(name, {})[f"{part}.{kind}"] = value
         for of_name in values.values():
@@ -171,7 +171,7 @@ def split_name(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _value(operation: Operation, leaf: Leaf) -> HeldValue | None:
+def held_value(operation: Operation, leaf: Leaf) -> HeldValue | None:
     """The value of a leaf; None of what is no tensor, or whose statistics are not all known and finite."""
     if leaf.tensor is None:
         return None
