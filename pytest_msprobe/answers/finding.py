@@ -108,10 +108,10 @@ class Exact(msgspec.Struct, frozen=True, kw_only=True):
     ]
     farther: Annotated[Farther, Meta(description="which run is farther off; empty where neither is")] = ""
     place: Place = Place(record="", operation="")
-    target: Annotated[float, Meta(description="roundings that the value at the place is off; of near, the most")] = 0.0
-    golden: Annotated[float, Meta(description="the same of the golden run")] = 0.0
-    target_input: Annotated[float, Meta(description="roundings that what goes in is off at most")] = 0.0
-    golden_input: Annotated[float, Meta(description="the same of the golden run")] = 0.0
+    target: Annotated[float | None, Meta(description="roundings that the value at the place is off, of near the most; null: not finite")] = None
+    golden: Annotated[float | None, Meta(description="the same of the golden run")] = None
+    target_input: Annotated[float | None, Meta(description="roundings that what goes in is off at most")] = None
+    golden_input: Annotated[float | None, Meta(description="the same of the golden run")] = None
     target_dtype: Annotated[str, Meta(description="the coarsest dtype on the way")] = ""
     golden_dtype: Annotated[str, Meta(description="the same of the golden run")] = ""
     judged: Annotated[int, Meta(description="values that all three runs hold; those before the place where both leave")] = 0

@@ -425,72 +425,58 @@ def follows_from(finding: Finding) -> str:
 
 # Which run is nearer to an exact one.
 
-_NAMES_OF_RUNS = {"target": "the target", "golden": "the golden run"}
-#: Digits of a number of roundings.
-_ROUNDINGS = 2
+_RUNS = {"target": "the target", "golden": "the golden run"}
 
 
 def nearer(exact: Exact) -> str:
     """Which run is nearer to the exact one, in one sentence."""
-    return _EXACT[exact.kind](exact)
+    source = f", at {exact.place.source}" if exact.place.source else ""
+    return f"{_EXACT[exact.kind](exact)}{source}"
 
 
-def _at_place(exact: Exact) -> str:
-    """`Functional.softmax.3 output.0: target 0.9 and golden 40 roundings (float32) off`."""
-    target, golden = (f"{number:.{_ROUNDINGS}g}" for number in (exact.target, exact.golden))
+def _roundings(number: float | None) -> str:
+    return "not finite" if number is None else f"{number:.2g}"
+
+
+def _off(exact: Exact) -> str:
+    """`Functional.softmax.3 forward output.0: target 0.9 and golden 40 roundings of float32 off`."""
+    target, golden = _roundings(exact.target), _roundings(exact.golden)
     if exact.target_dtype == exact.golden_dtype:
-        off = f"target {target} and golden {golden} roundings ({exact.target_dtype}) off"
+        off = f"target {target} and golden {golden} roundings of {exact.target_dtype} off"
     else:
-        off = f"target {target} roundings ({exact.target_dtype}) and golden {golden} ({exact.golden_dtype}) off"
-    return f"{place_in_words(exact.place)} {exact.place.value}: {off}"
+        off = f"target {target} roundings of {exact.target_dtype} and golden {golden} of {exact.golden_dtype} off"
+    return f"{_value(exact)}: {off}"
 
 
-def _source(exact: Exact) -> str:
-    return f", at {exact.place.source}" if exact.place.source else ""
+def _value(exact: Exact) -> str:
+    return f"{place_in_words(exact.place)} {exact.place.value}"
 
 
 def _left(exact: Exact) -> str:
-    name = _NAMES_OF_RUNS[exact.farther]
-    inputs = f"{exact.target_input:.{_ROUNDINGS}g} and {exact.golden_input:.{_ROUNDINGS}g}"
-    verdict = f"{name} is wrong" if exact.is_proved else f"{name} leaves it there"
-    by = ", by statistics alone" if exact.basis == "statistics" else ""
-    return f"{_at_place(exact)}, what goes in {inputs}: {verdict}{by}{_source(exact)}"
-
-
-def _drifted(exact: Exact) -> str:
-    name = _NAMES_OF_RUNS[exact.farther]
-    return f"{name} is farther off, by no one call, most in {_at_place(exact)}{_source(exact)}"
-
-
-def _near(exact: Exact) -> str:
-    values = counted(exact.judged, "values")
-    return f"both are as near as their dtypes allow in {values}, farthest in {_at_place(exact)}"
-
-
-def _alike(exact: Exact) -> str:
-    return f"neither is nearer; {_at_place(exact)}, and what is made of it is near again{_source(exact)}"
-
-
-def _together(exact: Exact) -> str:
-    return (
-        f"both leave it and agree with each other; it draws other numbers, or both are wrong, from "
-        f"{_at_place(exact)}{_source(exact)}"
-    )
+    inputs = f"{_roundings(exact.target_input)} and {_roundings(exact.golden_input)}"
+    verdict = "is wrong" if exact.is_proved else "leaves it there"
+    by = ", by statistics alone" if exact.basis == "statistics" and not exact.is_proved else ""
+    return f"{_off(exact)}, what goes in {inputs}: {_RUNS[exact.farther]} {verdict}{by}"
 
 
 def _other_input(exact: Exact) -> str:
-    place = f"{place_in_words(exact.place)} {exact.place.value}"
-    return f"it says nothing: it is of another step, batch or seed, and gets another {place}{_source(exact)}"
+    if exact.farther == "both":
+        return f"says nothing, since it is of another step, batch or seed: it gets another {_value(exact)}"
+    return f"says nothing of {_RUNS[exact.farther]}, which gets another {_value(exact)}"
 
 
 _EXACT: Mapping[str, Callable[[Exact], str]] = {
     "left": _left,
-    "drifted": _drifted,
-    "near": _near,
-    "alike": _alike,
-    "together": _together,
+    "drifted": lambda exact: f"{_RUNS[exact.farther]} is farther off, by no one call, most in {_off(exact)}",
+    "near": lambda exact: (
+        f"both are as near as their dtypes allow in {counted(exact.judged, 'values')}, farthest in {_off(exact)}"
+    ),
+    "alike": lambda exact: f"neither is nearer; {_off(exact)}, and what is made of it is near again",
+    "together": lambda exact: (
+        f"both leave it and agree with each other: it draws other numbers, or both are wrong, from {_off(exact)}"
+    ),
     "other input": _other_input,
-    "nothing": lambda exact: "it says nothing: it holds no float64 value that both runs hold",
+    "nothing": lambda exact: "says nothing: no value of it in float64 is in both runs",
 }
 
 

@@ -30,7 +30,7 @@ from pytest_msprobe.diagnose.setup import (
     with_suspicions,
 )
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
-from pytest_msprobe.suites.comparison.sides import find_files
+from pytest_msprobe.suites.comparison.exact import why_not_exact
 from pytest_msprobe.suites.registry import suite_class
 
 #: Exit code where what was named is no dump.
@@ -137,8 +137,10 @@ def _with_exact(steps: Sequence[Step], exact: Path) -> list[Step]:
     """
     if not any(step.suite == "comparison" for step in steps):
         raise CommandError("--exact: no two runs are compared; give DUMP and GOLDEN of one rank, and --exact=DUMP")
-    if not find_files(exact):
-        raise CommandError(f"--exact={exact}: holds no dump.json; give a dump, step or rank folder")
+    with stated_errors():
+        why = why_not_exact(exact)
+    if why:
+        raise CommandError(f"--exact={exact}: {why}")
     more = (f"--msprobe-exact={exact}",)
     return [
         replace(step, arguments=(*step.arguments, *more)) if step.suite == "comparison" else step for step in steps

@@ -27,7 +27,7 @@ from pytest_msprobe.suites.comparison.content.regions import sources_of
 from pytest_msprobe.suites.comparison.content.values import HeldValue, held_records, held_value, split_name
 from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.comparison.sides import ComparedDump
+from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files
 from pytest_msprobe.verdicts import FigureWire
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ _GROWTH, _OF_STATISTICS = 8.0, 64.0
 _OF_ONE = 16
 #: What statistics, sums of thousands of terms in float32, may be off by themselves.
 _LONG_SUMS = 50 * 2.0**-24
+#: So many times farther off is not chance.
+_SURELY = 2.0
 #: From this relative error on a value has no digit of the exact one, and shows nothing of the other run.
 _NO_DIGIT = 0.1
 #: Elements that may be anything: what is next to a step of a function falls to either side of it.
@@ -60,7 +62,7 @@ class RecordErrors(FigureWire):
     Attributes:
         record: of the target.
         order: its place in the order of execution.
-        path: of the output; of an input where the exact run gets another one than both.
+        path: of the output, or of the other input.
         errors: roundings that it is off, in the target and in the golden run.
         inputs: the most roundings that anything is off that goes in.
         dtypes: the coarsest on the way.
@@ -68,7 +70,8 @@ class RecordErrors(FigureWire):
         values: number of outputs that were compared.
         is_bound: whether only statistics were.
         leaves: which run leaves the exact one here.
-        has_other_input: whether the exact run gets another input than both, which no call made.
+        other_input: which run gets another input than the exact one, which no call made: its parameter or batch.
+        is_update: whether it comes behind the gradients.
     """
 
     record: str
@@ -81,7 +84,8 @@ class RecordErrors(FigureWire):
     values: int = 0
     is_bound: bool = False
     leaves: Farther = ""
-    has_other_input: bool = False
+    other_input: Farther = ""
+    is_update: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class _Off:
         path: of the value.
         errors: in roundings.
         bulk: the same without the few worst elements.
-        apart: roundings between the two runs, in the finer unit.
+        apart: distance of the two runs, relative to the exact value.
         size: number of elements.
         is_bound: whether statistics alone say so.
     """
@@ -108,32 +112,48 @@ class _Off:
         """Which run leaves the exact one, `inputs` being off so far, with sums of `length` terms."""
         growth = (_OF_STATISTICS if self.is_bound else _GROWTH) * (1 + _OF_ONE / self.size)
         least = [max(1.0, math.sqrt(length), _LONG_SUMS / unit if self.is_bound else 0.0) for unit in units]
+        relative = [error * unit for error, unit in zip(self.errors, units)]
         for side, other in ((0, 1), (1, 0)):
-            allowed = growth * max(least[side], *inputs, self.errors[other])
-            if self.bulk[side] > allowed and self.errors[other] * units[other] < _NO_DIGIT:
+            is_far = self.bulk[side] > growth * max(least[side], *inputs, self.errors[other])
+            # Of two dtypes the finer one, whose roundings are smaller, shows nothing where it is nearer all the same.
+            if is_far and relative[other] < min(_NO_DIGIT, self.bulk[side] * units[side] / _SURELY):
                 return _SIDES[side]
         are_far = all(self.bulk[side] > growth * max(least[side], inputs[side]) for side in (0, 1))
-        distance = self.apart * min(units)
-        nearest = min(error * unit for error, unit in zip(self.errors, units))
-        return "both" if are_far and distance * growth < nearest else ""
+        return "both" if are_far and self.apart * growth < min(relative) else ""
+
+
+    def other_input(self, units: Pair) -> Farther:
+        """Which run gets another value than the exact one, where neither or the other one does."""
+        is_other = [error > _GROWTH for error in self.errors]
+        if all(is_other):
+            nearest = min(error * unit for error, unit in zip(self.errors, units))
+            return "both" if self.apart * _GROWTH < nearest else ""
+        for side, other in ((0, 1), (1, 0)):
+            if is_other[side] and self.errors[other] <= 1:
+                return _SIDES[side]
+        return ""
+
+
+def why_not_exact(root: Path) -> str:
+    """Why the dumps at `root` are no exact run; "" where they may be. Raises OSError."""
+    paths = find_files(root)
+    if not paths:
+        return "holds no dump.json; give a dump, step or rank folder"
+    if b"float64" in paths[0].read_bytes().lower():
+        return ""
+    return "computes nothing in float64; make it by python -m msprobe_collector collect --dtype=float64 SCRIPT"
 
 
 class ExactRun:
     """The exact run of one pair of dumps."""
 
     def __init__(self, pair: DumpComparison, path: Path, settings: ComparisonSettings) -> None:
-        """Read the exact run at `path`.
-
-        Raises:
-            DumpError: it cannot be read, or computes nothing in float64.
-        """
+        """Read the exact run at `path`. Raises DumpError."""
         self._pair = pair
         self._exact = DumpComparison(pair.target.path, path, replace(settings, noise=None))
-        exact = self._exact.golden
-        if not any(b"float64" in exact.raw(name).lower() for name in exact.record_names):
-            words = "computes nothing in float64; make it by python -m msprobe_collector collect --dtype=float64 SCRIPT"
-            raise DumpError(f"--msprobe-exact: this run {words}", file=str(path))
         self._ways = _coarsest(pair.target), _coarsest(pair.golden)
+        backwards = (one.index for one in pair.target.operations if one.phase == "backward")
+        self._last_backward = max(backwards, default=len(pair.target.operations))
         #: How far the values of a forward are off, which its backward uses.
         self._forwards: dict[str, Pair] = {}
 
@@ -152,12 +172,17 @@ class ExactRun:
             before = _most((before, self._of_forward(operation)))
         elif operation.phase == "forward":
             self._forwards[operation.call] = _most((before, *(off.errors for _, off in outputs)))
-        dtypes = ways[0][1], ways[1][1]
-        result = RecordErrors(operation.record, operation.index, inputs=before, dtypes=dtypes, units=units)
+        result = RecordErrors(
+            operation.record,
+            operation.index,
+            inputs=before,
+            dtypes=(ways[0][1], ways[1][1]),
+            units=units,
+            is_update=operation.index > self._last_backward,
+        )
         for leaf, off in inputs:
-            is_other = off.apart <= min(off.errors) / _GROWTH and min(off.errors) > _GROWTH
-            if is_other and not leaf.provenance.made_by:
-                return replace(result, path=off.path, errors=off.errors, has_other_input=True)
+            if (other := off.other_input(units)) and not leaf.provenance.made_by:
+                return replace(result, path=off.path, errors=off.errors, other_input=other)
         if not outputs:
             return None
         sizes = sorted((off.size for _, off in inputs), reverse=True)
@@ -224,7 +249,7 @@ class ExactRun:
             leaves[0].path,
             (errors[0] / units[0], errors[1] / units[1]),
             (bulk[0] / units[0], bulk[1] / units[1]),
-            apart / min(units),
+            apart,
             size,
             is_bound,
         )
@@ -303,7 +328,7 @@ _NO_FLOAT: _Format = (0.0, "")
 def _coarsest(dump: ComparedDump) -> dict[str, _Format]:
     """The coarsest dtype on the way to each record; of a backward and what comes behind it, of all before it."""
     rounded = rounded_operands(dump.manifest) if dump.manifest is not None else {}
-    records, formats, most = held_records(dump), dict[str, _Format](), _NO_FLOAT
+    records, formats, most, is_forward = held_records(dump), dict[str, _Format](), _NO_FLOAT, True
     for operation in dump.operations:
         try:
             leaves = dump.leaves(operation.record)
@@ -318,7 +343,8 @@ def _coarsest(dump: ComparedDump) -> dict[str, _Format]:
             *_of_operands(operation, rounded),
         )
         most = max(most, coarsest)
-        formats[operation.record] = coarsest if operation.phase == "forward" and held is not None else most
+        is_forward = is_forward and operation.phase != "backward"
+        formats[operation.record] = coarsest if is_forward and held is not None else most
     return formats
 
 
@@ -341,15 +367,15 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
     """What the errors of the records of a run amount to."""
     ordered = sorted(records, key=lambda errors: errors.order)
     judged = [errors for errors in ordered if errors.values]
-    together = [errors for errors in ordered if errors.leaves == "both" or errors.has_other_input]
+    together = [errors for errors in ordered if errors.other_input or (errors.leaves == "both" and not errors.is_update)]
     alone = next((errors for errors in judged if errors.leaves in _SIDES), None)
     lasting = next((errors for errors in together if _lasts(errors, judged)), None)
     if lasting is not None and not (alone is not None and alone.order < lasting.order):
         before = [errors for errors in judged if errors.order < lasting.order]
-        return _exact("other input" if lasting.has_other_input else "together", "both", lasting, before)
+        return _exact(*(("other input", lasting.other_input) if lasting.other_input else ("together", "both")), lasting, before)
     if alone is not None:
         return _exact("left", alone.leaves, alone, judged)
-    shown = [errors for errors in judged if _has_digits(errors)]
+    shown = [errors for errors in judged if _has_digits(errors) and not errors.is_update]
     if not shown:
         return Exact(kind="nothing")
     if together:
@@ -375,10 +401,10 @@ def _exact(kind: ExactKind, farther: Farther, errors: RecordErrors, judged: Sequ
         place=Place(
             record=errors.record, operation=operation.call, directions=(operation.phase,), value=errors.path
         ),
-        target=errors.errors[0],
-        golden=errors.errors[1],
-        target_input=errors.inputs[0],
-        golden_input=errors.inputs[1],
+        target=_shown(errors.errors[0]),
+        golden=_shown(errors.errors[1]),
+        target_input=_shown(errors.inputs[0]),
+        golden_input=_shown(errors.inputs[1]),
         target_dtype=errors.dtypes[0],
         golden_dtype=errors.dtypes[1],
         judged=sum(record.values for record in judged),
@@ -386,9 +412,15 @@ def _exact(kind: ExactKind, farther: Farther, errors: RecordErrors, judged: Sequ
     )
 
 
+def _shown(number: float) -> float | None:
+    return float(f"{number:.4g}") if math.isfinite(number) else None
+
+
 def _lasts(place: RecordErrors, judged: Sequence[RecordErrors]) -> bool:
-    """Whether most of what comes behind a place is off in both runs: what cancels is off by itself alone."""
-    return median([min(errors.errors) for errors in judged if errors.order >= place.order] or [math.inf]) > _GROWTH
+    """Whether most of what comes behind a place is off as it is: what cancels is off by itself alone."""
+    sides = [side for side, name in enumerate(_SIDES) if place.other_input in ("", "both", name)]
+    later = [errors for errors in judged if errors.order >= place.order and not errors.is_update]
+    return median([min(errors.errors[side] for side in sides) for errors in later] or [math.inf]) > _GROWTH
 
 
 def _has_digits(errors: RecordErrors) -> bool:

@@ -30,7 +30,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
 )
 from pytest_msprobe.suites.comparison.cells import CELL, LEVEL, CellFacts, cell_facts
-from pytest_msprobe.suites.comparison.exact import EXACT, ExactRun, RecordErrors
+from pytest_msprobe.suites.comparison.exact import EXACT, ExactRun, RecordErrors, why_not_exact
 from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
@@ -314,8 +314,8 @@ class ComparisonSuite(Suite):
         if not find_files(golden):
             why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
             raise SuiteError(f"--msprobe-golden={golden}: {why}")
-        if settings.exact is not None and not find_files(settings.exact):
-            raise SuiteError(f"--msprobe-exact={settings.exact}: holds no dump.json; give a dump, step or rank folder")
+        if settings.exact is not None and (why := why_not_exact(settings.exact)):
+            raise SuiteError(f"--msprobe-exact={settings.exact}: {why}")
         if settings.accounting == "off":
             needless = ("inherited", "bench", "bench_python", "max_memory")
             refuse_unused(
