@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from pytest_msprobe.answers.answer import MOST_HEADLINE, Answer, Measure, abridged
-from pytest_msprobe.answers.finding import Finding
+from pytest_msprobe.answers.finding import Exact, Finding
 from pytest_msprobe.answers.words import said
 
 #: Largest size of the JSON, in bytes.
@@ -91,6 +91,8 @@ def _bounded(answer: Answer) -> Answer:
             cut[name] = cut.get(name, 0) + surplus
     for name, entries in kept.items():
         kept[name] = tuple(_short(entry) if isinstance(entry, msgspec.Struct) else entry for entry in entries)
+    if answer.exact is not None:
+        kept["exact"] = _short(answer.exact)
     kept["setup"] = tuple(abridged(sentence, _LONGEST["reason"]) for sentence in kept["setup"])
     return structs.replace(answer, **kept, cut=cut, headline=abridged(answer.headline, MOST_HEADLINE))
 
@@ -99,6 +101,9 @@ def _short(entry: msgspec.Struct) -> msgspec.Struct:
     changes: dict[str, Any] = {
         name: abridged(getattr(entry, name), most) for name, most in _LONGEST.items() if hasattr(entry, name)
     }
+    if isinstance(entry, Exact):
+        place = entry.place
+        changes["place"] = structs.replace(place, source=abridged(place.source, 160))
     if isinstance(entry, Finding):
         place = entry.place
         changes["place"] = structs.replace(
@@ -134,6 +139,7 @@ def _bare(answer: Answer) -> Answer:
         **dict.fromkeys(_MOST, ()),
         reach=structs.replace(answer.reach, last=""),
         measure=Measure(),
+        exact=None,
         next_collection=None,
         cut={name: count for name, count in cut.items() if count},
     )

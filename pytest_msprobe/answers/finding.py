@@ -95,7 +95,7 @@ Farther = Literal["", "target", "golden", "both"]
 
 
 class Exact(msgspec.Struct, frozen=True, kw_only=True):
-    """How far both runs are from the exact run, in roundings: units of the roundoff of the coarsest dtype on the way."""
+    """How far both runs are from the exact run, in roundings: units of the roundoff of the coarsest dtype so far."""
 
     kind: Annotated[
         ExactKind,
@@ -108,15 +108,23 @@ class Exact(msgspec.Struct, frozen=True, kw_only=True):
     ]
     farther: Annotated[Farther, Meta(description="which run is farther off; empty where neither is")] = ""
     place: Place = Place(record="", operation="")
-    target: Annotated[float | None, Meta(description="roundings that the value at the place is off, of near the most; null: not finite")] = None
+    target: Annotated[
+        float | None,
+        Meta(description="roundings that the value at the place is off, of near the most; null: not finite"),
+    ] = None
     golden: Annotated[float | None, Meta(description="the same of the golden run")] = None
-    target_input: Annotated[float | None, Meta(description="roundings that what goes in is off at most")] = None
+    target_input: Annotated[
+        float | None, Meta(description="roundings that what goes in is off at most; null: not known")
+    ] = None
     golden_input: Annotated[float | None, Meta(description="the same of the golden run")] = None
     target_dtype: Annotated[str, Meta(description="the coarsest dtype on the way")] = ""
     golden_dtype: Annotated[str, Meta(description="the same of the golden run")] = ""
-    judged: Annotated[int, Meta(description="values that all three runs hold; those before the place where both leave")] = 0
+    judged: Annotated[
+        int, Meta(description="values that all three runs hold; those before the place where both leave")
+    ] = 0
     basis: Annotated[str, Meta(description="tensors or statistics")] = "tensors"
     is_proved: Annotated[bool, Meta(description="whether computing the call again blames it as well")] = False
+    text: Annotated[str, Meta(description="all of it in words, for people")] = ""
 
 
 class NextStep(msgspec.Struct, frozen=True):

@@ -31,7 +31,8 @@ def said(answer: Answer) -> Answer:
     findings = tuple(structs.replace(one, name=name_of(one), how=how_wrong(one)) for one in answer.findings)
     gaps = tuple(structs.replace(gap, text=text_of(gap)) for gap in answer.open)
     steps = tuple(structs.replace(step, tells=told_by(step)) for step in answer.next)
-    answer = structs.replace(answer, findings=findings, open=gaps, next=steps)
+    exact = structs.replace(answer.exact, text=nearer(answer.exact)) if answer.exact is not None else None
+    answer = structs.replace(answer, findings=findings, open=gaps, next=steps, exact=exact)
     return structs.replace(answer, headline=headline(answer))
 
 
@@ -448,15 +449,20 @@ def _off(exact: Exact) -> str:
     return f"{_value(exact)}: {off}"
 
 
+def _inputs(exact: Exact) -> str:
+    if exact.target_input is None or exact.golden_input is None:
+        return ""
+    return f", what goes in {_roundings(exact.target_input)} and {_roundings(exact.golden_input)}"
+
+
 def _value(exact: Exact) -> str:
     return f"{place_in_words(exact.place)} {exact.place.value}"
 
 
 def _left(exact: Exact) -> str:
-    inputs = f"{_roundings(exact.target_input)} and {_roundings(exact.golden_input)}"
     verdict = "is wrong" if exact.is_proved else "leaves it there"
     by = ", by statistics alone" if exact.basis == "statistics" and not exact.is_proved else ""
-    return f"{_off(exact)}, what goes in {inputs}: {_RUNS[exact.farther]} {verdict}{by}"
+    return f"{_off(exact)}{_inputs(exact)}: {_RUNS[exact.farther]} {verdict}{by}"
 
 
 def _other_input(exact: Exact) -> str:
@@ -467,11 +473,11 @@ def _other_input(exact: Exact) -> str:
 
 _EXACT: Mapping[str, Callable[[Exact], str]] = {
     "left": _left,
-    "drifted": lambda exact: f"{_RUNS[exact.farther]} is farther off, by no one call, most in {_off(exact)}",
+    "drifted": lambda exact: f"{_RUNS[exact.farther]} is farther off from {_off(exact)}{_inputs(exact)}",
     "near": lambda exact: (
         f"both are as near as their dtypes allow in {counted(exact.judged, 'values')}, farthest in {_off(exact)}"
     ),
-    "alike": lambda exact: f"neither is nearer; {_off(exact)}, and what is made of it is near again",
+    "alike": lambda exact: f"neither is nearer, both are far off in {_off(exact)}",
     "together": lambda exact: (
         f"both leave it and agree with each other: it draws other numbers, or both are wrong, from {_off(exact)}"
     ),
@@ -593,7 +599,7 @@ def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
         more = f" (and {len(answer.setup) - 2} more)" if len(answer.setup) > 2 else ""
         yield _wrapped("runs differ: ", f"{'; '.join(answer.setup[:2])}{more}", width)
     if answer.exact is not None:
-        yield _wrapped("exact run: ", nearer(answer.exact), width)
+        yield _wrapped("exact run: ", answer.exact.text, width)
     findings = answer.findings
     most = 1 if len(findings) == 1 else _SEVERAL
     for place, finding in enumerate(findings[:most], 1):

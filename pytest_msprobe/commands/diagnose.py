@@ -142,9 +142,7 @@ def _with_exact(steps: Sequence[Step], exact: Path) -> list[Step]:
     if why:
         raise CommandError(f"--exact={exact}: {why}")
     more = (f"--msprobe-exact={exact}",)
-    return [
-        replace(step, arguments=(*step.arguments, *more)) if step.suite == "comparison" else step for step in steps
-    ]
+    return [replace(step, arguments=(*step.arguments, *more)) if step.suite == "comparison" else step for step in steps]
 
 
 def _unreadable(path: str, why: str) -> Finding:

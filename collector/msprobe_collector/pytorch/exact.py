@@ -12,7 +12,7 @@ import gc
 from typing import Any
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -28,12 +28,31 @@ _EXACT = {
 #: Operators that draw other numbers in another dtype.
 _DRAWS = frozenset(
     f"aten::{name}"
-    for name in ("rand", "rand_like", "randn", "randn_like", "normal", "normal_", "uniform_", "log_normal_", "bernoulli")
+    for name in (
+        "rand",
+        "rand_like",
+        "randn",
+        "randn_like",
+        "normal",
+        "normal_",
+        "uniform_",
+        "log_normal_",
+        "bernoulli",
+    )
 )
+
+
+#: Operators of loss scalers, whose scale is a float32, beside the gradients in a list.
+_SCALES = ("aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_")
 
 
 class ExactRun(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's own __init_subclass__
     """Computes in float64 what a script computes."""
+
+    def __init__(self) -> None:
+        """Compute as the script does until `begin`."""
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch's own
+        self._drawn_dtype = torch.get_default_dtype()
 
     def begin(self) -> None:
         """Compute in float64 from here to the end of the process.
@@ -47,12 +66,12 @@ class ExactRun(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's
         torch.set_default_dtype(torch.float64)
         torch.compiler.set_stance("force_eager")
         for value in gc.get_objects():
-            # What takes a gradient is exact before autograd sees it; other values are when they are first used.
-            if issubclass(type(value), torch.Tensor) and value.is_leaf and value.requires_grad:
+            # Before autograd sees them; what is not tracked here is exact when it is first used.
+            if type(value) in (torch.Tensor, nn.Parameter, nn.Buffer) and value.is_leaf:
                 _made_exact(value)
                 if value.grad is not None:
                     _made_exact(value.grad)
-        self.__enter__()
+        self.__enter__()  # type: ignore[no-untyped-call]  # PyTorch's own
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -63,6 +82,8 @@ class ExactRun(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's
             if func._schema.name in _DRAWS:
                 return self._drawn(func, args, kwargs)
             args, kwargs = tree_map(_exact, args), tree_map(_exact, kwargs)
+            if func._schema.name in _SCALES:
+                return _scaled(func, args)
             return tree_map(_exact, func(*args, **kwargs))
 
     def _drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -78,6 +99,15 @@ class ExactRun(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's
         return value.to(self._drawn_dtype) if isinstance(value, torch.Tensor) and value.dtype in _EXACT else value
 
 
+def _scaled(func: Any, args: tuple[Any, ...]) -> Any:
+    scales = [argument.float() if isinstance(argument, torch.Tensor) else argument for argument in args]
+    func(*scales)
+    for argument, scale in zip(args, scales):
+        if isinstance(argument, torch.Tensor):
+            argument.copy_(scale)
+    return args[0] if isinstance(args[0], torch.Tensor) else None
+
+
 def _exact(value: Any) -> Any:
     """A dtype or a tensor in float64; all else, integers too, as it is.
 
@@ -85,11 +115,12 @@ def _exact(value: Any) -> Any:
     """
     if isinstance(value, torch.dtype):
         return _EXACT.get(value, value)
-    if not isinstance(value, torch.Tensor) or _EXACT.get(value.dtype, value.dtype) is value.dtype:
+    if not isinstance(value, torch.Tensor):
         return value
-    return value.to(_EXACT[value.dtype]) if value.requires_grad else _made_exact(value)
+    return value.to(_EXACT[value.dtype]) if value.requires_grad and value.dtype in _EXACT else _made_exact(value)
 
 
 def _made_exact(tensor: torch.Tensor) -> torch.Tensor:
-    tensor.data = tensor.data.to(_EXACT[tensor.dtype])
+    if tensor.dtype in _EXACT and tensor.dtype is not _EXACT[tensor.dtype]:
+        tensor.data = tensor.data.to(_EXACT[tensor.dtype])
     return tensor

@@ -90,9 +90,7 @@ class StepFinder:
         has_begun: Whether a step was found.
     """
 
-    def __init__(
-        self, debugger: PrecisionDebugger, *, ends_after_steps: bool = False, is_exact: bool = False
-    ) -> None:
+    def __init__(self, debugger: PrecisionDebugger, *, ends_after_steps: bool = False, is_exact: bool = False) -> None:
         """Look for nothing yet."""
         #: What makes the step to come one in float64; None where that is not asked for, or done.
         self._exact = ExactRun() if is_exact else None

@@ -9,7 +9,7 @@ up long rows, is far off in both.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,13 @@ from pytest_msprobe.answers import Exact, ExactKind, Farther, Place
 from pytest_msprobe.manifests.rounded_operands import rounded_operands
 from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.content.regions import sources_of
-from pytest_msprobe.suites.comparison.content.values import HeldValue, held_records, held_value, split_name
+from pytest_msprobe.suites.comparison.content.values import (
+    HeldRecord,
+    HeldValue,
+    held_records,
+    held_value,
+    split_name,
+)
 from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files
@@ -44,15 +50,27 @@ _OF_ONE = 16
 _LONG_SUMS = 50 * 2.0**-24
 #: So many times farther off is not chance.
 _SURELY = 2.0
+#: From so many roundings on in both runs it is not said that their dtypes make them.
+_FAR = 1000.0
 #: From this relative error on a value has no digit of the exact one, and shows nothing of the other run.
 _NO_DIGIT = 0.1
+#: From this relative error on in both runs the exact value is zero, but for rounding, or the runs scale it.
+_NO_VALUE = 10.0
 #: Elements that may be anything: what is next to a step of a function falls to either side of it.
 _FEW = 2
+#: Elements from here on mask others, whatever their dtype lets them be.
+_MASK = 1e30
 _EXACT = ("Float64", "Complex128")
 _SIDES: tuple[Farther, Farther] = ("target", "golden")
 
 #: Of the target, of the golden run.
 Pair = tuple[float, float]
+_UNKNOWN = math.inf, math.inf
+#: Roundoff and name of a dtype.
+_Format = tuple[float, str]
+_NO_FLOAT: _Format = (0.0, "")
+#: Relative errors of both runs, the same without the few worst elements, and the distance of both.
+_Figures = tuple[Pair, Pair, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +80,30 @@ class RecordErrors(FigureWire):
     Attributes:
         record: of the target.
         order: its place in the order of execution.
+        dtypes: the coarsest on the way.
+        units: their roundoff.
+        is_update: whether it comes behind the last forward that is trained, as the optimizer's calls do.
         path: of the output, or of the other input.
         errors: roundings that it is off, in the target and in the golden run.
         inputs: the most roundings that anything is off that goes in.
-        dtypes: the coarsest on the way.
-        units: their roundoff.
         values: number of outputs that were compared.
         is_bound: whether only statistics were.
         leaves: which run leaves the exact one here.
         other_input: which run gets another input than the exact one, which no call made: its parameter or batch.
-        is_update: whether it comes behind the gradients.
     """
 
     record: str
     order: int
+    dtypes: tuple[str, str]
+    units: Pair
+    is_update: bool = False
     path: str = ""
     errors: Pair = (0.0, 0.0)
     inputs: Pair = (0.0, 0.0)
-    dtypes: tuple[str, str] = ("", "")
-    units: Pair = (0.0, 0.0)
     values: int = 0
     is_bound: bool = False
     leaves: Farther = ""
     other_input: Farther = ""
-    is_update: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +124,7 @@ class _Off:
     bulk: Pair
     apart: float
     size: int
-    is_bound: bool = False
+    is_bound: bool
 
     def leaves(self, inputs: Pair, units: Pair, length: float) -> Farther:
         """Which run leaves the exact one, `inputs` being off so far, with sums of `length` terms."""
@@ -121,17 +139,13 @@ class _Off:
         are_far = all(self.bulk[side] > growth * max(least[side], inputs[side]) for side in (0, 1))
         return "both" if are_far and self.apart * growth < min(relative) else ""
 
-
     def other_input(self, units: Pair) -> Farther:
-        """Which run gets another value than the exact one, where neither or the other one does."""
+        """Which run gets another value than the exact one; "" where that is not clear."""
         is_other = [error > _GROWTH for error in self.errors]
         if all(is_other):
             nearest = min(error * unit for error, unit in zip(self.errors, units))
             return "both" if self.apart * _GROWTH < nearest else ""
-        for side, other in ((0, 1), (1, 0)):
-            if is_other[side] and self.errors[other] <= 1:
-                return _SIDES[side]
-        return ""
+        return next((_SIDES[side] for side in (0, 1) if is_other[side] and self.errors[1 - side] <= 1), "")
 
 
 def why_not_exact(root: Path) -> str:
@@ -151,53 +165,68 @@ class ExactRun:
         """Read the exact run at `path`. Raises DumpError."""
         self._pair = pair
         self._exact = DumpComparison(pair.target.path, path, replace(settings, noise=None))
-        self._ways = _coarsest(pair.target), _coarsest(pair.golden)
-        backwards = (one.index for one in pair.target.operations if one.phase == "backward")
-        self._last_backward = max(backwards, default=len(pair.target.operations))
+        self._records = [held_records(dump) for dump in (pair.target, pair.golden, self._exact.golden)]
+        self._ways = _coarsest(pair.target, self._records[0]), _coarsest(pair.golden, self._records[1])
+        backwards = {record.call for record in pair.target.operations if record.phase == "backward"}
+        trained = (
+            record.index for record in pair.target.operations if _is_forward(record) and record.call in backwards
+        )
+        self._last_forward = max(trained, default=len(pair.target.operations))
         #: How far the values of a forward are off, which its backward uses.
         self._forwards: dict[str, Pair] = {}
 
     def errors(self, operation: Operation) -> RecordErrors | None:
-        """How far a record is from the exact run; None where one of the three runs does not hold it."""
+        """How far a record is from the exact run; None where one of the three runs holds nothing of it."""
         partner = self._pair.matching.partners.get(operation.record)
-        if partner is None or operation.phase not in DIRECTIONS:
+        if operation.phase not in DIRECTIONS:
             return None
-        ways = self._ways[0].get(operation.record, _NO_FLOAT), self._ways[1].get(partner.record, _NO_FLOAT)
-        units = ways[0][0], ways[1][0]
-        if not all(units):
-            return None
-        inputs, outputs = self._values(operation, units)
-        before = _most(off.errors for _, off in inputs)
-        if operation.phase == "backward":
+        if partner is None or operation.record not in self._exact.matching.partners:
+            return self._by_content(operation)
+        result = self._record(operation, partner.record)
+        inputs, outputs = self._values(operation, result.units)
+        before = _most(_UNKNOWN if off is None else off.errors for _, off in inputs)
+        if not _is_forward(operation):
             before = _most((before, self._of_forward(operation)))
-        elif operation.phase == "forward":
-            self._forwards[operation.call] = _most((before, *(off.errors for _, off in outputs)))
-        result = RecordErrors(
-            operation.record,
-            operation.index,
-            inputs=before,
-            dtypes=(ways[0][1], ways[1][1]),
-            units=units,
-            is_update=operation.index > self._last_backward,
-        )
-        for leaf, off in inputs:
-            if (other := off.other_input(units)) and not leaf.provenance.made_by:
+        else:
+            self._forwards[operation.call] = _most((before, *(off.errors for off in outputs)))
+        result = replace(result, inputs=before)
+        for leaf, off in inputs if _is_forward(operation) and not result.is_update else ():
+            if off is not None and (other := off.other_input(result.units)) and not leaf.provenance.made_by:
                 return replace(result, path=off.path, errors=off.errors, other_input=other)
-        if not outputs:
-            return None
-        sizes = sorted((off.size for _, off in inputs), reverse=True)
-        worst, leaves = max(
-            ((off, off.leaves(before, units, _length(sizes, off.size))) for _, off in outputs),
-            key=lambda judged: (judged[1] != "", max(judged[0].errors)),
-        )
-        return replace(
-            result,
-            path=worst.path,
-            errors=worst.errors,
-            values=len(outputs),
-            is_bound=any(off.is_bound for _, off in outputs),
-            leaves=leaves,
-        )
+        sizes = sorted((math.prod(leaf.shape) for leaf, _ in inputs), reverse=True)
+        leaves = [off.leaves(before, result.units, _length(sizes, off.size)) for off in outputs]
+        return _with_outputs(result, outputs, leaves)
+
+    def _by_content(self, operation: Operation) -> RecordErrors | None:
+        """How far values are off that the other runs hold somewhere, as equals: the record does not leave them."""
+        result, outputs = None, list[_Off]()
+        for target in self._outputs(0, operation.record):
+            golden = self._found(self._pair, 1, operation, target)
+            exact = self._found(self._exact, 2, operation, target)
+            if golden is not None and exact is not None and exact.unit == _format("Float64")[0]:
+                result = result or self._record(operation, golden.record)
+                off = _off(target.path, target.size, _of_statistics((target, golden, exact)), result.units)
+                outputs += [off] if off is not None else []
+        return _with_outputs(result, outputs, [""] * len(outputs)) if result is not None else None
+
+    def _found(self, pair: DumpComparison, side: int, operation: Operation, target: HeldValue) -> HeldValue | None:
+        """The value of another run that is `target`, by its place or by what it holds."""
+        if pair.content is not None:
+            return pair.content.partner(target.name)
+        partner = pair.matching.partners.get(operation.record)
+        values = self._outputs(side, partner.record) if partner is not None else []
+        return next((value for value in values if value.path == target.path), None)
+
+    def _outputs(self, side: int, record: str) -> list[HeldValue]:
+        held = self._records[side].get(record)
+        return held.outputs if held is not None else []
+
+    def _record(self, operation: Operation, golden: str) -> RecordErrors:
+        """What is known of a record before its values are compared."""
+        ways = self._ways[0].get(operation.record, _NO_FLOAT), self._ways[1].get(golden, _NO_FLOAT)
+        is_update = _is_forward(operation) and operation.index > self._last_forward
+        dtypes, units = (ways[0][1], ways[1][1]), (ways[0][0], ways[1][0])
+        return RecordErrors(operation.record, operation.index, dtypes, units, is_update)
 
     def _of_forward(self, operation: Operation) -> Pair:
         """How far the values of the forward of a backward are off."""
@@ -208,19 +237,20 @@ class ExactRun:
                 self.errors(forward)
         return self._forwards.get(operation.call, (0.0, 0.0))
 
-    def _values(self, operation: Operation, units: Pair) -> tuple[list[tuple[Leaf, _Off]], list[tuple[Leaf, _Off]]]:
-        """Inputs and outputs of a record that all three runs hold."""
-        exact = {leaf.path: other for leaf, other in self._exact.pairs(operation)}
-        inputs, outputs = [], []
-        for target, golden in self._pair.pairs(operation):
-            other = exact.get(target.path)
-            off = self._off(operation, (target, golden, other), units) if other is not None else None
-            if off is None:
-                continue
+    def _values(self, operation: Operation, units: Pair) -> tuple[list[tuple[Leaf, _Off | None]], list[_Off]]:
+        """The inputs of a record, None where one run does not hold it; the outputs that all three hold."""
+        exact_of = {leaf.path: other for leaf, other in self._exact.pairs(operation)}
+        inputs: list[tuple[Leaf, _Off | None]] = []
+        outputs: list[_Off] = []
+        for target, golden in self._pair.pairs(operation) if all(units) else ():
+            exact = exact_of.get(target.path)
+            off = None
+            if golden is not None and exact is not None:
+                off = self._off(operation, (target, golden, exact), units)
             if not target.is_output:
-                inputs.append((target, off))
-            elif canonical_dtype(exact[target.path].dtype) in _EXACT:
-                outputs.append((target, off))
+                inputs += [(target, off)] if target.is_tensor else []
+            elif off is not None and exact is not None and canonical_dtype(exact.dtype) in _EXACT:
+                outputs.append(off)
         return inputs, outputs
 
     def _off(self, operation: Operation, leaves: Sequence[Leaf], units: Pair) -> _Off | None:
@@ -228,65 +258,80 @@ class ExactRun:
         size, tensors = math.prod(leaves[0].shape), [leaf.tensor for leaf in leaves]
         kinds = {tensor.dtype.kind for tensor in tensors if tensor is not None and tensor.dtype is not None}
         shapes = {tuple(length for length in leaf.shape if length != 1) for leaf in leaves}
-        if not size or None in tensors or len(kinds) > 1 or len(shapes) > 1:
+        if None in tensors or len(kinds) != 1 or len(shapes) > 1:
             return None
         is_bound = not all(leaf.data_name for leaf in leaves)
         if not is_bound:
             dumps = self._pair.target, self._pair.golden, self._exact.golden
             try:
-                arrays = [dump.tensors.load(leaf.tensor, leaf.place) for dump, leaf in zip(dumps, leaves) if leaf.tensor]
+                arrays = [
+                    dump.tensors.load(leaf.tensor, leaf.place) for dump, leaf in zip(dumps, leaves) if leaf.tensor
+                ]
             except DumpError:
                 return None
             figures = _of_arrays(arrays, units)
-        elif kinds & {"float", "complex"}:
-            figures = _of_statistics([held_value(operation, leaf) for leaf in leaves])
         else:
-            figures = _of_equality(leaves, lambda one, other: one.statistics == other.statistics)
-        if figures is None:
-            return None
-        errors, bulk, apart = figures
-        return _Off(
-            leaves[0].path,
-            (errors[0] / units[0], errors[1] / units[1]),
-            (bulk[0] / units[0], bulk[1] / units[1]),
-            apart,
-            size,
-            is_bound,
-        )
+            figures = _of_statistics([held_value(operation, leaf) for leaf in leaves])
+            if figures is None or not kinds & {"float", "complex"}:
+                figures = _of_equality([leaf.statistics for leaf in leaves])
+        return _off(leaves[0].path, size, figures, units, is_bound=is_bound)
 
 
-#: Relative errors of both runs, the same without the few worst elements, and the distance of both.
-_Figures = tuple[Pair, Pair, float]
+def _is_forward(operation: Operation) -> bool:
+    return operation.phase == "forward"
+
+
+def _off(path: str, size: int, figures: _Figures | None, units: Pair, *, is_bound: bool = True) -> _Off | None:
+    """`figures` in roundings; None where they say nothing."""
+    if figures is None or _NO_VALUE < min(figures[0]) < math.inf:
+        return None
+    errors, bulk = ((pair[0] / units[0], pair[1] / units[1]) for pair in figures[:2])
+    return _Off(path, errors, bulk, figures[2], max(size, 1), is_bound)
 
 
 def _of_arrays(arrays: Sequence[npt.NDArray[Any]], units: Pair) -> _Figures | None:
+    """Figures of the elements of a target, a golden and an exact value."""
     import numpy as np
 
-    if arrays[0].dtype.kind in "biu":
-        return _of_equality(arrays, lambda one, other: np.array_equal(one.ravel(), other.ravel()))
+    if arrays[0].dtype.kind in "biu" or not arrays[0].size:
+        return _of_equality([array.tobytes() for array in arrays])
     kind = np.complex128 if arrays[0].dtype.kind == "c" else np.float64
-    target, golden, exact = (array.astype(kind).ravel() for array in arrays)
-    scale = float(np.linalg.norm(exact))
-    if not 0 < scale < math.inf:
-        return None
-    with np.errstate(all="ignore"):
-        off = [np.abs(side - exact) for side in (target, golden)]
-        errors = [_finite(float(np.linalg.norm(side)) / scale) for side in off]
-        apart = _finite(float(np.linalg.norm(target - golden)) / scale)
-    bulk = [_bulk(side, error, scale, unit) for side, error, unit in zip(off, errors, units)]
+    values = [array.astype(kind).ravel() for array in arrays]
+    marks = [_marks(value) for value in values]
+    inside = marks[2] == 0
+    scale = float(np.linalg.norm(values[2][inside]))
+    if scale == 0:
+        return _of_equality([(mark.tobytes(), value[inside].tobytes()) for mark, value in zip(marks, values)])
+    errors, bulk = [], []
+    for value, mark, unit in zip(values, marks, units):
+        if not np.array_equal(mark, marks[2]):
+            errors.append(math.inf)
+            bulk.append(math.inf)
+            continue
+        off = np.abs(value[inside] - values[2][inside])
+        errors.append(float(np.linalg.norm(off)) / scale)
+        bulk.append(_bulk(off, errors[-1], scale, unit))
+    are_comparable = np.array_equal(marks[0], marks[1])
+    apart = float(np.linalg.norm(values[0][inside] - values[1][inside])) / scale if are_comparable else math.inf
     return (errors[0], errors[1]), (bulk[0], bulk[1]), apart
 
 
+def _marks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Where elements mask others: 1 and -1 for what is huge, 2 for NaN, 0 elsewhere."""
+    import numpy as np
+
+    signs: npt.NDArray[Any] = np.where(np.abs(values) < _MASK, 0.0, np.sign(values.real))
+    return np.nan_to_num(signs, copy=False, nan=2.0)
+
+
 def _bulk(off: npt.NDArray[Any], error: float, scale: float, unit: float) -> float:
-    """The relative error without the worst elements; as many as rounding lets fall to the other side of a step."""
+    """The relative error without the worst elements, as many as rounding lets fall to the other side of a step."""
     import numpy as np
 
     count = _FEW + math.ceil(_GROWTH * unit * off.size)
-    if error <= _GROWTH * unit or math.isinf(error):
+    if error <= _GROWTH * unit or off.size == 1:
         return error
-    if count >= off.size:
-        return error if off.size == 1 else 0.0
-    return float(np.linalg.norm(np.partition(off, off.size - count)[: off.size - count])) / scale
+    return float(np.linalg.norm(np.partition(off, -count)[:-count])) / scale if count < off.size else 0.0
 
 
 def _of_statistics(values: Sequence[HeldValue | None]) -> _Figures | None:
@@ -297,15 +342,11 @@ def _of_statistics(values: Sequence[HeldValue | None]) -> _Figures | None:
     return errors, errors, target.distance(golden)
 
 
-def _of_equality(values: Sequence[Any], are_equal: Callable[[Any, Any], bool]) -> _Figures:
-    """Figures of whole numbers, which are equal or not."""
+def _of_equality(values: Sequence[object]) -> _Figures:
+    """Figures of what is equal or not."""
     target, golden, exact = values
-    errors = (0.0 if are_equal(target, exact) else math.inf), (0.0 if are_equal(golden, exact) else math.inf)
-    return errors, errors, (0.0 if are_equal(target, golden) else math.inf)
-
-
-def _finite(error: float) -> float:
-    return math.inf if math.isnan(error) else error
+    errors = (0.0 if target == exact else math.inf), (0.0 if golden == exact else math.inf)
+    return errors, errors, (0.0 if target == golden else math.inf)
 
 
 def _most(pairs: Iterable[Pair]) -> Pair:
@@ -320,15 +361,25 @@ def _length(inputs: Sequence[int], output: int) -> float:
     return max(1.0, rows, math.sqrt(inputs[0] * inputs[1] / output) if len(inputs) > 1 else 1.0)
 
 
-#: Roundoff and name of a dtype.
-_Format = tuple[float, str]
-_NO_FLOAT: _Format = (0.0, "")
+def _with_outputs(result: RecordErrors, outputs: Sequence[_Off], leaves: Sequence[Farther]) -> RecordErrors | None:
+    """`result` with the output that leaves the exact run, or is farthest off; None without any."""
+    if not outputs:
+        return None
+    at = max(range(len(outputs)), key=lambda place: (leaves[place] != "", max(outputs[place].errors)))
+    return replace(
+        result,
+        path=outputs[at].path,
+        errors=outputs[at].errors,
+        values=len(outputs),
+        is_bound=any(off.is_bound for off in outputs),
+        leaves=leaves[at],
+    )
 
 
-def _coarsest(dump: ComparedDump) -> dict[str, _Format]:
+def _coarsest(dump: ComparedDump, records: Mapping[str, HeldRecord]) -> dict[str, _Format]:
     """The coarsest dtype on the way to each record; of a backward and what comes behind it, of all before it."""
     rounded = rounded_operands(dump.manifest) if dump.manifest is not None else {}
-    records, formats, most, is_forward = held_records(dump), dict[str, _Format](), _NO_FLOAT, True
+    formats, most, has_backward = dict[str, _Format](), _NO_FLOAT, False
     for operation in dump.operations:
         try:
             leaves = dump.leaves(operation.record)
@@ -343,17 +394,19 @@ def _coarsest(dump: ComparedDump) -> dict[str, _Format]:
             *_of_operands(operation, rounded),
         )
         most = max(most, coarsest)
-        is_forward = is_forward and operation.phase != "backward"
-        formats[operation.record] = coarsest if is_forward and held is not None else most
+        has_backward = has_backward or operation.phase == "backward"
+        formats[operation.record] = most if has_backward or held is None else coarsest
     return formats
 
 
-def _of_operands(operation: Operation, rounded: Mapping[str, str]) -> list[_Format]:
-    if not rounded:
-        return []
-    from pytest_msprobe.cases.second_runs import has_rounded_operands, operand_roundoff
+def _of_operands(operation: Operation, rounded: Mapping[str, str]) -> Iterator[_Format]:
+    """Formats to which an operation rounds operands, as a run allows it."""
+    if rounded:
+        from pytest_msprobe.cases.second_runs import has_rounded_operands, operand_roundoff
 
-    return [(operand_roundoff(name), name) for kind, name in rounded.items() if has_rounded_operands(operation.bare, kind)]
+        for kind, name in rounded.items():
+            if has_rounded_operands(operation.bare, kind):
+                yield operand_roundoff(name), name
 
 
 @cache
@@ -367,30 +420,32 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
     """What the errors of the records of a run amount to."""
     ordered = sorted(records, key=lambda errors: errors.order)
     judged = [errors for errors in ordered if errors.values]
-    together = [errors for errors in ordered if errors.other_input or (errors.leaves == "both" and not errors.is_update)]
+    others = [errors for errors in ordered if errors.other_input]
+    together = [errors for errors in judged if errors.leaves == "both" and not errors.is_update]
+    lasting = next((errors for errors in (*others, *together) if _lasts(errors, judged)), None)
     alone = next((errors for errors in judged if errors.leaves in _SIDES), None)
-    lasting = next((errors for errors in together if _lasts(errors, judged)), None)
     if lasting is not None and not (alone is not None and alone.order < lasting.order):
         before = [errors for errors in judged if errors.order < lasting.order]
-        return _exact(*(("other input", lasting.other_input) if lasting.other_input else ("together", "both")), lasting, before)
+        if lasting.other_input:
+            return _exact("other input", lasting.other_input, lasting, before)
+        return _exact("together", "both", lasting, before)
     if alone is not None:
         return _exact("left", alone.leaves, alone, judged)
     shown = [errors for errors in judged if _has_digits(errors) and not errors.is_update]
     if not shown:
         return Exact(kind="nothing")
+    farthest = [max(shown, key=lambda errors, side=side: errors.errors[side]) for side in (0, 1)]  # type: ignore[misc]
+    most = farthest[0].errors[0], farthest[1].errors[1]
+    for side in (0, 1):
+        limit = _GROWTH * max(1.0, most[1 - side])
+        if most[side] > limit:
+            first = next(errors for errors in shown if errors.errors[side] > limit)
+            return _exact("drifted", _SIDES[side], first, judged)
     if together:
         return _exact("alike", "", together[0], judged)
-    target, golden = (max(shown, key=lambda errors, side=side: errors.errors[side]) for side in (0, 1))
-    for farther, most, least in ((_SIDES[0], target, golden.errors[1]), (_SIDES[1], golden, target.errors[0])):
-        side = _SIDES.index(farther)
-        if most.errors[side] > _GROWTH * max(1.0, least):
-            return _exact("drifted", farther, most, judged)
-    both = replace(
-        target if target.errors[0] >= golden.errors[1] else golden,
-        errors=(target.errors[0], golden.errors[1]),
-        dtypes=(_coarser(judged, 0), _coarser(judged, 1)),
-    )
-    return _exact("near", "", both, judged)
+    dtypes = _coarser(judged, 0), _coarser(judged, 1)
+    both = replace(farthest[0] if most[0] >= most[1] else farthest[1], errors=most, dtypes=dtypes)
+    return _exact("near" if max(most) < _FAR else "alike", "", both, judged)
 
 
 def _exact(kind: ExactKind, farther: Farther, errors: RecordErrors, judged: Sequence[RecordErrors]) -> Exact:
@@ -398,9 +453,7 @@ def _exact(kind: ExactKind, farther: Farther, errors: RecordErrors, judged: Sequ
     return Exact(
         kind=kind,
         farther=farther,
-        place=Place(
-            record=errors.record, operation=operation.call, directions=(operation.phase,), value=errors.path
-        ),
+        place=Place(record=errors.record, operation=operation.call, directions=(operation.phase,), value=errors.path),
         target=_shown(errors.errors[0]),
         golden=_shown(errors.errors[1]),
         target_input=_shown(errors.inputs[0]),

@@ -346,16 +346,18 @@ class DumpComparison:
             values.append(found)
         return OperationComparison(operation, partner, "both", operation.index, tuple(values), content=state)
 
-    def pairs(self, operation: Operation) -> Iterator[tuple[Leaf, Leaf]]:
-        """The values that a target operation and its partner both have, of the target and of the golden dump."""
+    def pairs(self, operation: Operation) -> Iterator[tuple[Leaf, Leaf | None]]:
+        """The values of a target operation, and those of its partner; not of memory that nobody wrote to."""
         partner = self.matching.partners.get(operation.record)
+        if partner is None:
+            return
+        unwritten = _unwritten(operation, self.target)
         try:
-            target = self.target.leaves(operation.record)
-            golden = self.golden.leaves(partner.record) if partner is not None else []
+            target, golden = self.target.leaves(operation.record), self.golden.leaves(partner.record)
         except DumpError:
             return
-        for left, right in self._values.pairs(operation, partner, target, golden) if partner is not None else ():
-            if left is not None and right is not None:
+        for left, right in self._values.pairs(operation, partner, target, golden):
+            if left is not None and not (unwritten and unwritten.covers(left.path)):
                 yield left, right
 
     def release(self) -> None:

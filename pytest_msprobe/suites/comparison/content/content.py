@@ -58,6 +58,10 @@ class Content:
         """What is known of a record of one side."""
         return self._states[is_golden].get(operation.record, "beside")
 
+    def partner(self, name: str) -> HeldValue | None:
+        """The value of the golden run that is the value `name` of the target; None where it holds none."""
+        return self._located.found.partners.get(name)
+
     def agrees(self, target: str, golden: str) -> bool:
         """Whether two records may be one: the golden one holds what the target makes, or both get the same."""
         mine, theirs = self._sides[0].get(target), self._sides[1].get(golden)
