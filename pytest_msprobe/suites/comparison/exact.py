@@ -82,7 +82,8 @@ class RecordErrors(FigureWire):
         order: its place in the order of execution.
         dtypes: the coarsest on the way.
         units: their roundoff.
-        is_update: whether it comes behind the last forward that is trained, as the optimizer's calls do.
+        is_update: whether it comes behind a backward and is not trained, as the calls of an optimizer are, which may
+            divide what is rounding by itself.
         path: of the output, or of the other input.
         errors: roundings that it is off, in the target and in the golden run.
         inputs: the most roundings that anything is off that goes in.
@@ -167,18 +168,16 @@ class ExactRun:
         self._exact = DumpComparison(pair.target.path, path, replace(settings, noise=None))
         self._records = [held_records(dump) for dump in (pair.target, pair.golden, self._exact.golden)]
         self._ways = _coarsest(pair.target, self._records[0]), _coarsest(pair.golden, self._records[1])
-        backwards = {record.call for record in pair.target.operations if record.phase == "backward"}
-        trained = (
-            record.index for record in pair.target.operations if _is_forward(record) and record.call in backwards
-        )
-        self._last_forward = max(trained, default=len(pair.target.operations))
+        backwards = [record for record in pair.target.operations if record.phase == "backward"]
+        self._trained = {record.call for record in backwards}
+        self._first_backward = min((record.index for record in backwards), default=len(pair.target.operations))
         #: How far the values of a forward are off, which its backward uses.
         self._forwards: dict[str, Pair] = {}
 
     def errors(self, operation: Operation) -> RecordErrors | None:
         """How far a record is from the exact run; None where one of the three runs holds nothing of it."""
         partner = self._pair.matching.partners.get(operation.record)
-        if operation.phase not in DIRECTIONS:
+        if operation.phase not in DIRECTIONS or (operation.holds_calls and self._pair.target.has_calls):
             return None
         if partner is None or operation.record not in self._exact.matching.partners:
             return self._by_content(operation)
@@ -224,7 +223,8 @@ class ExactRun:
     def _record(self, operation: Operation, golden: str) -> RecordErrors:
         """What is known of a record before its values are compared."""
         ways = self._ways[0].get(operation.record, _NO_FLOAT), self._ways[1].get(golden, _NO_FLOAT)
-        is_update = _is_forward(operation) and operation.index > self._last_forward
+        is_update = _is_forward(operation) and operation.index > self._first_backward
+        is_update = is_update and operation.call not in self._trained
         dtypes, units = (ways[0][1], ways[1][1]), (ways[0][0], ways[1][0])
         return RecordErrors(operation.record, operation.index, dtypes, units, is_update)
 
@@ -419,9 +419,9 @@ def _format(dtype_name: str) -> _Format:
 def exact_of(records: Iterable[RecordErrors]) -> Exact:
     """What the errors of the records of a run amount to."""
     ordered = sorted(records, key=lambda errors: errors.order)
-    judged = [errors for errors in ordered if errors.values]
+    judged = [errors for errors in ordered if errors.values and not errors.is_update]
     others = [errors for errors in ordered if errors.other_input]
-    together = [errors for errors in judged if errors.leaves == "both" and not errors.is_update]
+    together = [errors for errors in judged if errors.leaves == "both"]
     lasting = next((errors for errors in (*others, *together) if _lasts(errors, judged)), None)
     alone = next((errors for errors in judged if errors.leaves in _SIDES), None)
     if lasting is not None and not (alone is not None and alone.order < lasting.order):
@@ -431,7 +431,7 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
         return _exact("together", "both", lasting, before)
     if alone is not None:
         return _exact("left", alone.leaves, alone, judged)
-    shown = [errors for errors in judged if _has_digits(errors) and not errors.is_update]
+    shown = [errors for errors in judged if _has_digits(errors)]
     if not shown:
         return Exact(kind="nothing")
     farthest = [max(shown, key=lambda errors, side=side: errors.errors[side]) for side in (0, 1)]  # type: ignore[misc]
@@ -472,8 +472,8 @@ def _shown(number: float) -> float | None:
 def _lasts(place: RecordErrors, judged: Sequence[RecordErrors]) -> bool:
     """Whether most of what comes behind a place is off as it is: what cancels is off by itself alone."""
     sides = [side for side, name in enumerate(_SIDES) if place.other_input in ("", "both", name)]
-    later = [errors for errors in judged if errors.order >= place.order and not errors.is_update]
-    return median([min(errors.errors[side] for side in sides) for errors in later] or [math.inf]) > _GROWTH
+    later = [min(errors.errors[side] for side in sides) for errors in judged if errors.order >= place.order]
+    return median(later or [math.inf]) > _GROWTH
 
 
 def _has_digits(errors: RecordErrors) -> bool:

@@ -205,7 +205,8 @@ function Next({ section, fault }) {
 // What the answer does not cover, and how the two runs are set up differently.
 function Unsaid({ diagnosis }) {
   const left = diagnosis.cut.open || 0;
-  return html`${diagnosis.setup.length > 0 && html`<h2>The runs are set up differently</h2><ul class="points">${diagnosis.setup.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`}
+  return html`${diagnosis.exact && html`<h2>Against the exact run</h2><p>${diagnosis.exact.text}</p>`}
+    ${diagnosis.setup.length > 0 && html`<h2>The runs are set up differently</h2><ul class="points">${diagnosis.setup.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`}
     ${diagnosis.open.length > 0 && html`<h2>Not judged</h2><ul class="points">${diagnosis.open.slice(0, 4).map((one) => html`<li key=${one.text}>${one.text}</li>`)}</ul>
       ${diagnosis.open.length + left > 4 && html`<p class="muted">and ${diagnosis.open.length + left - 4} more reasons</p>`}`}`;
 }
