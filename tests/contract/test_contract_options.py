@@ -37,6 +37,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-data-dir={folder}": (PRECHECK, COMPARISON, OVERFLOW, REPEAT, SHARDED),
     "--msprobe-golden={golden}": (COMPARISON, GRADIENTS),
     "--msprobe-noise={golden}": (COMPARISON, SHARDED),
+    "--msprobe-exact=exact": (COMPARISON,),
     "--msprobe-cell-mapping=builtin": (COMPARISON,),
     "--msprobe-api-mapping=builtin": (COMPARISON,),
     "--msprobe-data-mapping=names.yaml": (COMPARISON,),
@@ -83,6 +84,8 @@ NEEDS = {
     "--msprobe-error-data-limit": "--msprobe-error-data=kept",
     **{f"--msprobe-gradient-{name}": "--msprobe-golden=" for name in ("fail-zero", "turbulence", "collapse", "warmup")},
 }
+#: A dump of one value in float64.
+_EXACT = '{"task": "statistics", "data": {"Mint.add.0.forward": {"output": [{"type": "Tensor", "dtype": "Float64"}]}}}'
 #: Options that need workers to have an effect.
 FOR_WORKERS = ("--msprobe-device-ids", "--msprobe-workers-per-device", "--msprobe-remote-root")
 
@@ -132,6 +135,8 @@ def test_options_are_honoured_or_refused(workspace: Workspace, suite: str) -> No
     (workspace.folder / "layers.yaml").write_text("Dense:\n  weight: weight\n")
     (workspace.folder / "known.json").write_text('{"baseline": 1}')
     (workspace.folder / "rules.yaml").write_text("- apis: [Custom.other]\n  outputs: [0]\n")
+    (workspace.folder / "exact").mkdir()
+    (workspace.folder / "exact" / "dump.json").write_text(_EXACT)
     golden = next((a.partition("=")[2] for a in workspace.sample.arguments if "golden" in a), "step0")
     words = {"python": sys.executable, "golden": golden, "folder": str(workspace.folder), "logical": "logical"}
     options = asked(suite)

@@ -82,8 +82,7 @@ class RecordErrors(FigureWire):
         order: its place in the order of execution.
         dtypes: the coarsest on the way.
         units: their roundoff.
-        is_update: whether it comes behind a backward and is not trained, as the calls of an optimizer are, which may
-            divide what is rounding by itself.
+        is_update: whether an optimizer calls it, which may divide what is rounding by itself.
         path: of the output, or of the other input.
         errors: roundings that it is off, in the target and in the golden run.
         inputs: the most roundings that anything is off that goes in.
@@ -189,7 +188,7 @@ class ExactRun:
         else:
             self._forwards[operation.call] = _most((before, *(off.errors for off in outputs)))
         result = replace(result, inputs=before)
-        for leaf, off in inputs if _is_forward(operation) and not result.is_update else ():
+        for leaf, off in inputs if operation.index < self._first_backward else ():
             if off is not None and (other := off.other_input(result.units)) and not leaf.provenance.made_by:
                 return replace(result, path=off.path, errors=off.errors, other_input=other)
         sizes = sorted((math.prod(leaf.shape) for leaf, _ in inputs), reverse=True)
@@ -204,7 +203,8 @@ class ExactRun:
             exact = self._found(self._exact, 2, operation, target)
             if golden is not None and exact is not None and exact.unit == _format("Float64")[0]:
                 result = result or self._record(operation, golden.record)
-                off = _off(target.path, target.size, _of_statistics((target, golden, exact)), result.units)
+                figures = _of_statistics((target, golden, exact)) if all(result.units) else None
+                off = _off(target.path, target.size, figures, result.units)
                 outputs += [off] if off is not None else []
         return _with_outputs(result, outputs, [""] * len(outputs)) if result is not None else None
 
@@ -223,10 +223,14 @@ class ExactRun:
     def _record(self, operation: Operation, golden: str) -> RecordErrors:
         """What is known of a record before its values are compared."""
         ways = self._ways[0].get(operation.record, _NO_FLOAT), self._ways[1].get(golden, _NO_FLOAT)
-        is_update = _is_forward(operation) and operation.index > self._first_backward
-        is_update = is_update and operation.call not in self._trained
         dtypes, units = (ways[0][1], ways[1][1]), (ways[0][0], ways[1][0])
-        return RecordErrors(operation.record, operation.index, dtypes, units, is_update)
+        return RecordErrors(operation.record, operation.index, dtypes, units, self._is_update(operation))
+
+    def _is_update(self, operation: Operation) -> bool:
+        if not _is_forward(operation) or operation.index < self._first_backward or operation.call in self._trained:
+            return False
+        frames = self._pair.target.stacks.frames(operation.record)
+        return not frames or any("optim" in frame.file for frame in frames)
 
     def _of_forward(self, operation: Operation) -> Pair:
         """How far the values of the forward of a backward are off."""
