@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from pytest_msprobe.answers.answer import MOST_HEADLINE, Answer, Measure, abridged
-from pytest_msprobe.answers.finding import Exact, Finding
+from pytest_msprobe.answers.finding import Finding
 from pytest_msprobe.answers.words import said
 
 #: Largest size of the JSON, in bytes.
@@ -18,7 +18,17 @@ MOST_BYTES = 4096
 _BEGINNING = b'{\n "schema": '
 #: Most entries of each list.
 _MOST = {"findings": 8, "open": 8, "next": 5, "setup": 8, "about": 4, "steps": 6}
-_LONGEST = {"detail": 300, "name": 120, "reason": 240, "text": 260, "what": 160, "tells": 200, "how": 60, "script": 160}
+_LONGEST = {
+    "detail": 300,
+    "name": 120,
+    "reason": 240,
+    "text": 260,
+    "what": 160,
+    "tells": 200,
+    "how": 60,
+    "script": 160,
+    "source": 160,
+}
 
 
 def check_replaceable(path: Path) -> None:
@@ -101,9 +111,6 @@ def _short(entry: msgspec.Struct) -> msgspec.Struct:
     changes: dict[str, Any] = {
         name: abridged(getattr(entry, name), most) for name, most in _LONGEST.items() if hasattr(entry, name)
     }
-    if isinstance(entry, Exact):
-        place = entry.place
-        changes["place"] = structs.replace(place, source=abridged(place.source, 160))
     if isinstance(entry, Finding):
         place = entry.place
         changes["place"] = structs.replace(

@@ -100,17 +100,19 @@ class Exact(msgspec.Struct, frozen=True, kw_only=True):
     kind: Annotated[
         ExactKind,
         Meta(
-            description="left: one run leaves the exact one at the place, from inputs that are near; drifted: one is "
+            description="left: one run leaves the exact one at this record, from inputs that are near; drifted: one is "
             "many times farther off, by no one call; near: both are as near as their dtypes allow; alike: some values "
             "are far off in both; together: both leave it and agree with each other; other input: it gets what neither "
             "of them gets; nothing: no value is in all three"
         ),
     ]
     farther: Annotated[Farther, Meta(description="which run is farther off; empty where neither is")] = ""
-    place: Place = Place(record="", operation="")
+    record: Annotated[str, Meta(description="where that is, in the target; of near the farthest")] = ""
+    value: Annotated[str, Meta(description="its output, or of another input that")] = ""
+    source: Annotated[str, Meta(description="line of the training script, file:line; empty if unknown")] = ""
     target: Annotated[
         float | None,
-        Meta(description="roundings that the value at the place is off, of near the most; null: not finite"),
+        Meta(description="roundings that the value is off, of near the most; null: not finite"),
     ] = None
     golden: Annotated[float | None, Meta(description="the same of the golden run")] = None
     target_input: Annotated[
@@ -120,7 +122,7 @@ class Exact(msgspec.Struct, frozen=True, kw_only=True):
     target_dtype: Annotated[str, Meta(description="the coarsest dtype on the way")] = ""
     golden_dtype: Annotated[str, Meta(description="the same of the golden run")] = ""
     judged: Annotated[
-        int, Meta(description="values that all three runs hold; those before the place where both leave")
+        int, Meta(description="values that all three runs hold; those before the record where both leave")
     ] = 0
     basis: Annotated[str, Meta(description="tensors or statistics")] = "tensors"
     is_proved: Annotated[bool, Meta(description="whether computing the call again blames it as well")] = False

@@ -431,7 +431,7 @@ _RUNS = {"target": "the target", "golden": "the golden run"}
 
 def nearer(exact: Exact) -> str:
     """Which run is nearer to the exact one, in one sentence."""
-    source = f", at {exact.place.source}" if exact.place.source else ""
+    source = f", at {exact.source}" if exact.source else ""
     return f"{_EXACT[exact.kind](exact)}{source}"
 
 
@@ -456,7 +456,8 @@ def _inputs(exact: Exact) -> str:
 
 
 def _value(exact: Exact) -> str:
-    return f"{place_in_words(exact.place)} {exact.place.value}"
+    call, _, direction = exact.record.rpartition(".")
+    return f"{call} {direction} {exact.value}"
 
 
 def _left(exact: Exact) -> str:

@@ -20,7 +20,7 @@ from msprobe_collector.dump_format import DIRECTIONS, DumpError, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import array_dtype
-from pytest_msprobe.answers import Exact, ExactKind, Farther, Place
+from pytest_msprobe.answers import Exact, ExactKind, Farther
 from pytest_msprobe.manifests.rounded_operands import rounded_operands
 from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.content.regions import sources_of
@@ -48,8 +48,8 @@ _GROWTH, _OF_STATISTICS = 8.0, 64.0
 _OF_ONE = 16
 #: What statistics, sums of thousands of terms in float32, may be off by themselves.
 _LONG_SUMS = 50 * 2.0**-24
-#: So many times farther off is not chance.
-_SURELY = 2.0
+#: So many times farther off is not chance; of the farthest values of two right runs a half as much was measured.
+_SURELY, _FARTHER = 2.0, 4.0
 #: From so many roundings on in both runs it is not said that their dtypes make them.
 _FAR = 1000.0
 #: From this relative error on a value has no digit of the exact one, and shows nothing of the other run.
@@ -276,7 +276,8 @@ class ExactRun:
             figures = _of_arrays(arrays, units)
         else:
             figures = _of_statistics([held_value(operation, leaf) for leaf in leaves])
-            if figures is None or not kinds & {"float", "complex"}:
+            are_equal = len({leaf.statistics for leaf in leaves}) == 1
+            if figures is None and (are_equal or not kinds & {"float", "complex"}):
                 figures = _of_equality([leaf.statistics for leaf in leaves])
         return _off(leaves[0].path, size, figures, units, is_bound=is_bound)
 
@@ -441,7 +442,7 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
     farthest = [max(shown, key=lambda errors, side=side: errors.errors[side]) for side in (0, 1)]  # type: ignore[misc]
     most = farthest[0].errors[0], farthest[1].errors[1]
     for side in (0, 1):
-        limit = _GROWTH * max(1.0, most[1 - side])
+        limit = _FARTHER * max(1.0, most[1 - side])
         if most[side] > limit:
             first = next(errors for errors in shown if errors.errors[side] > limit)
             return _exact("drifted", _SIDES[side], first, judged)
@@ -453,11 +454,11 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
 
 
 def _exact(kind: ExactKind, farther: Farther, errors: RecordErrors, judged: Sequence[RecordErrors]) -> Exact:
-    operation = Operation.of(errors.record, errors.order)
     return Exact(
         kind=kind,
         farther=farther,
-        place=Place(record=errors.record, operation=operation.call, directions=(operation.phase,), value=errors.path),
+        record=errors.record,
+        value=errors.path,
         target=_shown(errors.errors[0]),
         golden=_shown(errors.errors[1]),
         target_input=_shown(errors.inputs[0]),

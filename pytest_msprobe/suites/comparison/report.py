@@ -46,7 +46,7 @@ from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
 from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
-from pytest_msprobe.suites.contract import RowSummary, SuiteError, SuiteReport, cells_of, file_id
+from pytest_msprobe.suites.contract import RowSummary, SuiteError, SuiteReport, file_id
 from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
@@ -586,21 +586,16 @@ class ComparisonReport(SuiteReport):
     def _with_exact(self, answer: Answer) -> Answer:
         """`answer` with which run is nearer to the exact one."""
         dump, exact = self._summary.exact()
-        place = exact.place
-        if place.record:
-            comparison = self._suite.comparison(Path(dump))
-            forward = f"{place.operation}.forward"
-            frame = comparison.target.stacks.user_frame(forward)
-            cells = cells_of(comparison.target, place.record, forward)
-            source = f"{frame.file}:{frame.line}" if frame is not None else ""
-            place = structs.replace(place, source=source, cell=cells[-1] if cells else "")
+        call = exact.record.rpartition(".")[0]
+        frame = self._suite.comparison(Path(dump)).target.stacks.user_frame(f"{call}.forward") if call else None
         is_proved = any(
-            finding.confidence == "proved" and finding.place.record.startswith(f"{place.operation}.")
+            finding.confidence == "proved" and finding.place.record.rpartition(".")[0] == call
             for finding in answer.findings
         )
-        answer = structs.replace(answer, exact=structs.replace(exact, place=place, is_proved=is_proved))
+        source = f"{frame.file}:{frame.line}" if frame is not None else ""
+        answer = structs.replace(answer, exact=structs.replace(exact, source=source, is_proved=is_proved))
         if answer.outcome == "right" and exact.kind in ("left", "together"):
-            return with_open(answer, [Gap(kind="exact", what=place.record)])
+            return with_open(answer, [Gap(kind="exact", what=exact.record)])
         return answer
 
     def _uncompared(self) -> dict[str, Finding]:
