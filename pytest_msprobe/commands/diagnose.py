@@ -30,7 +30,7 @@ from pytest_msprobe.diagnose.setup import (
     with_suspicions,
 )
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
-from pytest_msprobe.suites.comparison.exact import why_not_exact
+from pytest_msprobe.suites.comparison.sides import why_not_exact
 from pytest_msprobe.suites.registry import suite_class
 
 #: Exit code where what was named is no dump.

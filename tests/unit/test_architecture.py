@@ -199,6 +199,7 @@ def test_frameworks_load_only_inside_functions() -> None:
                 "msprobe_collector.pytorch.calls",
                 "msprobe_collector.pytorch.communication",
                 "msprobe_collector.pytorch.checkpoints",
+                "msprobe_collector.pytorch.exact",
                 "msprobe_collector.pytorch.gradients",
                 "msprobe_collector.pytorch.hyperparameters",
                 "msprobe_collector.pytorch.installation",

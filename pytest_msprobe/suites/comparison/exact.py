@@ -33,7 +33,7 @@ from pytest_msprobe.suites.comparison.content.values import (
 )
 from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files
+from pytest_msprobe.suites.comparison.sides import ComparedDump
 from pytest_msprobe.verdicts import FigureWire
 
 if TYPE_CHECKING:
@@ -146,16 +146,6 @@ class _Off:
             nearest = min(error * unit for error, unit in zip(self.errors, units))
             return "both" if self.apart * _GROWTH < nearest else ""
         return next((_SIDES[side] for side in (0, 1) if is_other[side] and self.errors[1 - side] <= 1), "")
-
-
-def why_not_exact(root: Path) -> str:
-    """Why the dumps at `root` are no exact run; "" where they may be. Raises OSError."""
-    paths = find_files(root)
-    if not paths:
-        return "holds no dump.json; give a dump, step or rank folder"
-    if b"float64" in paths[0].read_bytes().lower():
-        return ""
-    return "computes nothing in float64; make it by python -m msprobe_collector collect --dtype=float64 SCRIPT"
 
 
 class ExactRun:

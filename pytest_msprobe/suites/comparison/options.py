@@ -89,7 +89,6 @@ class ComparisonSettings(Options):
         parse_optional_path,
         is_path=True,
         question="what",
-        is_common=True,
     )
     cell_mapping: Path | bool | None = option(
         f"FILE|{BUILT_IN}",

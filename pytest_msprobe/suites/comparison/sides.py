@@ -175,6 +175,16 @@ def find_files(root: Path) -> list[Path]:
     return sorted(found, key=natural)
 
 
+def why_not_exact(root: Path) -> str:
+    """Why the dumps at `root` are no exact run; "" where they may be. Raises OSError."""
+    paths = find_files(root)
+    if not paths:
+        return "holds no dump.json; give a dump, step or rank folder"
+    if b"float64" in paths[0].read_bytes().lower():
+        return ""
+    return "computes nothing in float64; make it by python -m msprobe_collector collect --dtype=float64 SCRIPT"
+
+
 def pair_dumps(targets: Sequence[Path], golden_root: Path) -> DumpPairs:
     """The golden dump of every target dump.
 

@@ -30,14 +30,14 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
 )
 from pytest_msprobe.suites.comparison.cells import CELL, LEVEL, CellFacts, cell_facts
-from pytest_msprobe.suites.comparison.exact import EXACT, ExactRun, RecordErrors, why_not_exact
+from pytest_msprobe.suites.comparison.exact import EXACT, ExactRun, RecordErrors
 from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
 from pytest_msprobe.suites.comparison.run_setup import differences_before, told_before
 from pytest_msprobe.suites.comparison.shards import why_sharded
-from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps
+from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps, why_not_exact
 from pytest_msprobe.suites.comparison.table import rows
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import (
