@@ -19,6 +19,7 @@ from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.apis.topics import UnwrittenMemory, says_where, unwritten_memory
 from pytest_msprobe.suites.comparison.content.content import Content, ContentState
+from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.mapping import (
     ValuePairing,
@@ -64,6 +65,7 @@ class OperationComparison:
         is_skipped: whether that is deliberate.
         compiled: of one without a partner, the compiled code of either run that it is a part of; None without.
         content: of two runs with different calls, what is known of the values that it makes.
+        region: the calls in which the two runs part, of the record that stands for them.
     """
 
     operation: Operation
@@ -75,6 +77,7 @@ class OperationComparison:
     is_skipped: bool = False
     compiled: CompiledCode | None = None
     content: ContentState = ""
+    region: Region | None = None
 
     @cached_property
     def status(self) -> Literal["pass", "error", "skip"]:

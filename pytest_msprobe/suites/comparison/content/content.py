@@ -8,15 +8,17 @@ from dataclasses import replace
 from typing import Literal
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.content.regions import Located, Parting, locate, lost_results
-from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldValue, held_parameters, held_records
+from pytest_msprobe.suites.comparison.content.regions import Located, Parting, islands, locate, lost_results
+from pytest_msprobe.suites.comparison.content.place import Region, region_of
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, HeldValue, held_run
 from pytest_msprobe.suites.comparison.matching import Matching
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
-#: `found`: the other run holds what the record makes. `rejoined`: it does not, and holds all that is made of it.
-#: `unused`: it does not, and nothing is made of it. `parted`: something is made of it that the other run never holds;
-#: `first`: the same, and what goes in is held. `beside`: no API call of the model. "": nothing is said.
-ContentState = Literal["", "found", "rejoined", "unused", "parted", "first", "beside"]
+#: `found`: the other run holds what the record makes. `coarser`: the same, in a finer dtype. `rejoined`: it does not,
+#: and holds all that is made of it. `unused`: it does not, and nothing is made of it. `parted`: something is made of it
+#: that the other run never holds; `first`: the same, and what goes in is held. `beside`: no API call of the model.
+#: "": nothing is said.
+ContentState = Literal["", "found", "coarser", "rejoined", "unused", "parted", "first", "beside"]
 
 
 class Content:
@@ -24,39 +26,46 @@ class Content:
 
     Attributes:
         is_parted: whether one of them makes something that the other one never holds.
+        place: the calls in which they part; None where they do not, or where only an optimizer makes other values.
     """
 
     def __init__(
         self,
-        target: Mapping[str, HeldRecord],
-        golden: Mapping[str, HeldRecord],
+        target: HeldRun,
+        golden: HeldRun,
         located: Located,
         lost: Sequence[HeldValue] = (),
     ) -> None:
         """What `located` says of two runs; `lost` are results of parameters that the golden run does not have."""
-        self._sides = target, golden
+        self._sides = target.records, golden.records
         self._located = located
         has_parted = bool(located.target.parted and located.golden.parted)
         self.is_parted = has_parted or bool(lost)
         self._states = (
-            _states(target, located.target, has_parted=has_parted),
-            _states(golden, located.golden, has_parted=has_parted),
+            _states(target.records, located.target, has_parted=has_parted),
+            _states(golden.records, located.golden, has_parted=has_parted),
         )
+        self.place = region_of(located) if has_parted else None
+        self._states[0].update(dict.fromkeys(islands(target.records, located.found), "coarser"))
         if lost and not has_parted:
             self._states[0][lost[0].record] = "first"
 
     @classmethod
     def of(cls, target: ComparedDump, golden: ComparedDump) -> Content | None:
         """What two dumps hold of each other; None where they have nothing in common."""
-        sides = held_records(target), held_records(golden)
-        located = locate(*sides)
-        if not located.found.partners:
-            return None
-        return cls(*sides, located, lost_results(held_parameters(target), held_parameters(golden), located))
+        runs = held_run(target), held_run(golden)
+        located = locate(*runs)
+        return cls(*runs, located, lost_results(*runs, located)) if located.found.partners else None
 
     def state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         """What is known of a record of one side."""
         return self._states[is_golden].get(operation.record, "beside")
+
+    def region(self, operation: Operation, *, is_golden: bool = False) -> Region | None:
+        """The place where the runs part, of the record that stands for it."""
+        calls = self.place.target or self.place.golden if self.place is not None else ()
+        is_it = bool(calls) and calls[0] == operation.record and is_golden == (not self.place.target)
+        return self.place if is_it else None
 
     def agrees(self, target: str, golden: str) -> bool:
         """Whether two records may be one: the golden one holds what the target makes, or both get the same."""

@@ -25,11 +25,23 @@ def causes_by_content(steps: Sequence[Step], faults: Sequence[Fault]) -> list[Fa
     kept = [fault for fault in faults if fault.kind in _OF_ITSELF]
     kept += [fault for fault in faults if fault.kind in _OF_PAIRS and fault.step.account.partner]
     parted = [step for step in steps if step.account.content in ("parted", "first")]
+    islands = list(_islands(steps))
     if not parted:
-        return [*kept, *_not_finite(steps)]
+        return [*kept, *islands, *_not_finite(steps)]
     itself = [fault for fault in kept if fault.kind in _OF_ITSELF]
     there = [fault for fault in kept if fault.step.account.content == "first"]
-    return itself or there or [_place(parted)]
+    earlier = [island for island in islands if 0 <= island.step.account.place < parted[0].account.place]
+    return itself or there or earlier or [_place(parted)]
+
+
+def _islands(steps: Sequence[Step]) -> Iterator[Fault]:
+    """The calls from which on the target computes in a coarser dtype than the golden run, of one line of the script."""
+    coarser: dict[str, list[Step]] = {}
+    for step in steps:
+        if step.account.content == "coarser":
+            coarser.setdefault(step.source, []).append(step)
+    for of_line in coarser.values():
+        yield Fault(of_line[0], "dtype", "target", "output.0", "", records=[step.record for step in of_line])
 
 
 def _not_finite(steps: Sequence[Step]) -> Iterator[Fault]:
@@ -45,19 +57,8 @@ def _not_finite(steps: Sequence[Step]) -> Iterator[Fault]:
 
 
 def _place(parted: Sequence[Step]) -> Fault:
-    """The fault that the runs part at the first of their records."""
-    first = [step for step in parted if step.account.content == "first"] or list(parted)
-    first = [step for step in first if step.operation.phase == "forward"] or first
-    target = [step for step in first if step.account.place >= 0]
-    golden = [step for step in first if step.account.place < 0]
-    step = (target or golden)[0]
-    words, other = "what goes in is found in the golden run, and what is made of it never again", ""
-    if step.account.partner:
-        other = step.account.partner.rpartition(".")[0]
-    elif target and golden:
-        other = golden[0].operation.call
-        words += f"; there the golden run calls {other}, {golden[0].source}" if golden[0].source else ""
+    """The fault that the runs part in a region."""
+    step = next((step for step in parted if step.account.region is not None), parted[0])
     value = next((key.path for key in step.outputs), "output.0")
-    after = [later for later in parted if later is not step]
-    records = [step.record]
-    return Fault(step, "parted", "both", value, words, other, records=records, inheriting=after, reached=after)
+    after = [other for other in parted if other is not step]
+    return Fault(step, "parted", "both", value, "", records=[step.record], inheriting=after, reached=after)

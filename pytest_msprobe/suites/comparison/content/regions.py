@@ -8,11 +8,12 @@ where it is not, they have *parted*, at the first calls whose inputs are found.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRecord, HeldValue, split_name
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, HeldValue, split_name
 
 #: Roundings of its dtype by which one operation may change a statistic.
 _ROUNDINGS = 8.0
@@ -20,6 +21,8 @@ _ROUNDINGS = 8.0
 _LONG_SUMS, _SHORT_SUMS = 50 * 2.0**-24, 8 * 2.0**-24
 #: So many times as far as what it is made of may be, a value may be off: measured where runs differ by rounding alone.
 _GROWTH = 8.0
+#: A share of all records: where more are in a coarser dtype, that is the precision of the run.
+_MOST_ISLANDS = 0.1
 
 
 @dataclass(slots=True)
@@ -29,12 +32,14 @@ class Found:
     Attributes:
         partners: found value of the other run, by name.
         distances: how far both are apart, by name.
-        unjudged: names of values that say nothing: all elements are equal, or there is but one.
+        unjudged: names of values that say nothing: all elements are equal, or there is but one, or they are rounding.
+        noise: looks of gradients that are rounding.
     """
 
     partners: dict[str, HeldValue] = field(default_factory=dict)
     distances: dict[str, float] = field(default_factory=dict)
     unjudged: set[str] = field(default_factory=set)
+    noise: set[tuple[object, ...]] = field(default_factory=set)
 
     def has(self, value: HeldValue) -> bool:
         """Whether a value is found, or says nothing."""
@@ -48,17 +53,22 @@ class _Run:
         units: roundoff of the coarsest dtype on the way to a value, by name.
     """
 
-    def __init__(self, records: Mapping[str, HeldRecord]) -> None:
+    def __init__(self, run: HeldRun) -> None:
         self.units: dict[str, float] = {}
         by_size: dict[int, list[HeldValue]] = {}
-        for record in records.values():
-            unit = max((self.units[name] for name in sources_of(record, records) if name in self.units), default=0.0)
+        for record in run.records.values():
+            sources = sources_of(record, run.records)
+            unit = max((self.units[name] for name in sources if name in self.units), default=0.0)
             for value in record.outputs:
                 self.units[value.name] = max(unit, value.unit)
                 by_size.setdefault(value.size, []).append(value)
+        coarsest = max(self.units.values(), default=0.0)
+        for value in run.gradients:
+            self.units[value.name] = coarsest
+            by_size.setdefault(value.size, []).append(value)
         self._values = {size: sorted(values, key=lambda value: value.norm) for size, values in by_size.items()}
         self._norms = {size: [value.norm for value in values] for size, values in self._values.items()}
-        self._coarsest = max(self.units.values(), default=0.0)
+        self._coarsest = coarsest
 
     def near(self, value: HeldValue, unit: float, least: float) -> Iterator[tuple[float, HeldValue]]:
         """(distance, value) of all that may be `value`, which has a `unit` on its way and may be off by `least`."""
@@ -79,22 +89,27 @@ def sources_of(record: HeldRecord, records: Mapping[str, HeldRecord]) -> list[st
     return record.makers if forward is None else [*record.makers, *(value.name for value in forward.outputs)]
 
 
-def find(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord], sums: float = _LONG_SUMS) -> Found:
+def find(target: HeldRun, golden: HeldRun, sums: float = _LONG_SUMS) -> Found:
     """Return where the outputs of `target`, in the order of execution, are held by `golden`; `sums` is what sums in
     float32 may be off.
     """
     found, mine, theirs = Found(), _Run(target), _Run(golden)
     levels: dict[str, float] = {}
-    for record in target.values():
-        level = max((levels[name] for name in sources_of(record, target) if name in levels), default=0.0)
+    for record in target.records.values():
+        level = max((levels[name] for name in sources_of(record, target.records) if name in levels), default=0.0)
         for value in record.outputs:
             levels[value.name] = level
             if value.is_plain:
                 found.unjudged.add(value.name)
                 continue
-            candidates = list(theirs.near(value, mine.units[value.name], max(sums, _GROWTH * level)))
+            least = max(sums, _GROWTH * level)
+            if _is_noise(value, record, max(least, _tolerance(mine.units[value.name]))):
+                found.unjudged.add(value.name)
+                found.noise.add(value.look)
+                continue
+            candidates = list(theirs.near(value, mine.units[value.name], least))
             if candidates:
-                distance, partner = min(candidates, key=lambda item: _rank(record, item, found, golden))
+                distance, partner = min(candidates, key=lambda item: _rank(record, item, found, golden.records))
                 found.partners[value.name], found.distances[value.name] = partner, distance
                 # What is near by its statistics may be as far as the roundings on its way, as its like was.
                 levels[value.name] = max(distance, min(level, _tolerance(mine.units[value.name])))
@@ -105,12 +120,29 @@ def _tolerance(unit: float) -> float:
     return _ROUNDINGS * unit
 
 
+def _is_noise(value: HeldValue, record: HeldRecord, tolerance: float) -> bool:
+    """Whether a gradient is no larger than the rounding of the sums that it is.
+
+    The gradient of a bias adds up n elements of the incoming one for each of its own: at most sqrt(n) times its norm.
+    That of a bias in front of a norm, or of the keys of an attention, is 0 in exact arithmetic.
+    """
+    if record.operation.phase != "backward":
+        return False
+    sums = (other for other in record.inputs if other.size > value.size and other.size % value.size == 0)
+    return any(value.norm <= tolerance * math.sqrt(other.size / value.size) * other.norm for other in sums)
+
+
 def _rank(
     record: HeldRecord, candidate: tuple[float, HeldValue], found: Found, golden: Mapping[str, HeldRecord]
 ) -> tuple[bool, int, bool, float]:
-    """Order of candidates for an output of `record`: of its phase, of what its inputs are, of one name, nearest."""
+    """Order of candidates for an output of `record`: of its phase, of what its inputs are, of one name, nearest.
+
+    Last come gradients of parameters, which no API call has made as they are.
+    """
     distance, value = candidate
-    other = golden[value.record]
+    other = golden.get(value.record)
+    if other is None:
+        return True, 1, True, distance
     shared = sum(found.partners[name].name in other.makers for name in record.makers if name in found.partners)
     is_other_phase = other.operation.phase != record.operation.phase
     return is_other_phase, -shared, other.operation.bare != record.operation.bare, distance
@@ -123,7 +155,8 @@ class Parting:
     Attributes:
         records: of the run.
         parted: records of which something is made that is never found again, in the order of execution.
-        first: those of them whose inputs come from no other of them; not those that get nothing, such as `arange`.
+        first: those of them whose inputs come from no other of them, but for those that make constants or move elements;
+            these without others.
         rejoined: records with outputs that are not found, behind which all is found again.
     """
 
@@ -153,19 +186,23 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
         if not record.users and record.operation.phase == "forward":
             rejoins[name] = rejoins[name] and _is_right_end(record, records, found, is_clean)
         is_clean[name] = rejoins[name] and all(is_clean[user] for users in record.users.values() for user in users)
-    result, sources = Parting(records), set[str]()
+    result, sources, others = Parting(records), set[str](), []
     for name, record in records.items():
         if not rejoins[name]:
             result.parted.append(record)
             makers = {maker_record(maker) for maker in record.makers}
             forward = f"{record.operation.call}.forward" if record.operation.phase == "backward" else ""
-            is_source = not (record.makers or record.leaves)
-            if not is_source and all(rejoins.get(maker, True) or maker in sources for maker in (*makers, forward)):
-                result.first.append(record)
-            if is_source:
+            is_given = all(rejoins.get(maker, True) or maker in sources for maker in (*makers, forward))
+            # What is made of nothing but numbers, such as a mask, is part of the first call that it meets values in.
+            is_constant = not record.leaves and makers <= sources and record.operation.phase == "forward"
+            if is_given and (is_constant or record.is_movement):
                 sources.add(name)
+                others.append(record)
+            elif is_given:
+                result.first.append(record)
         elif not all(map(found.has, record.outputs)):
             result.rejoined.append(record)
+    result.first = result.first or others
     return result
 
 
@@ -204,6 +241,21 @@ def _results(
     return [value for value in unused if value.shape in shapes]
 
 
+def islands(records: Mapping[str, HeldRecord], found: Found) -> list[str]:
+    """Return the first records of each stretch in which a run computes in a coarser dtype than the other one.
+
+    A run in another precision does so in many places.
+    """
+    coarser = set()
+    for name, record in records.items():
+        partners = [(value, found.partners[value.name]) for value in record.outputs if value.name in found.partners]
+        if record.operation.phase == "forward" and any(value.unit > other.unit > 0 for value, other in partners):
+            coarser.add(name)
+    if len(coarser) > _MOST_ISLANDS * len(records):
+        return []
+    return [name for name in coarser if not coarser.intersection(map(maker_record, records[name].makers))]
+
+
 def maker_record(name: str) -> str:
     """`Torch.chunk.0.forward` of `Torch.chunk.0.forward.output.1`."""
     return split_name(name)[0]
@@ -215,15 +267,17 @@ class Located:
 
     Attributes:
         found: values of the target that the golden run holds.
+        held: values of the golden run that the target holds.
         target, golden: where each run parts from the other one.
     """
 
     found: Found
+    held: Found
     target: Parting
     golden: Parting
 
 
-def locate(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord]) -> Located:
+def locate(target: HeldRun, golden: HeldRun) -> Located:
     """Return where two runs part.
 
     Where they do, small models may have differences that are below what long sums explain: then sums are taken to be
@@ -233,25 +287,29 @@ def locate(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord]) -
     return _located(target, golden, _SHORT_SUMS) if located.target.parted or located.golden.parted else located
 
 
-def lost_results(target: Sequence[HeldParameter], golden: Sequence[HeldParameter], located: Located) -> list[HeldValue]:
+def lost_results(target: HeldRun, golden: HeldRun, located: Located) -> list[HeldValue]:
     """Return gradients and updates of parameters of the target which the golden run has, and whose results it has not.
 
-    They may be off by what the gradients inside of the step are.
+    They may be off by what the gradients inside of the step are. An update by a gradient that is rounding in both runs
+    is not judged: Adam makes a whole step of it.
     """
     values = [value for record in located.target.records.values() for value in record.outputs]
     unit = max((value.unit for value in values), default=0.0)
     tolerance = max(_LONG_SUMS, _tolerance(unit), _GROWTH * max(located.found.distances.values(), default=0.0))
     lost = []
-    for parameter in target:
-        partners = [other for other in golden if parameter.before.is_like(other.before)]
+    for parameter in target.parameters:
+        partners = [other for other in golden.parameters if parameter.before.is_like(other.before)]
+        others = [other for partner in partners for other in partner.results]
+        is_noise = any(value.gradient_look in located.found.noise for value in parameter.results)
+        if is_noise and any(value.gradient_look in located.held.noise for value in others):
+            continue
         for value in parameter.results if partners else ():
-            others = [other for partner in partners for other in partner.results]
             if not any(value.size == other.size and value.distance(other) <= tolerance for other in others):
                 lost.append(value)
     return lost
 
 
-def _located(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord], sums: float) -> Located:
-    leaves = [[leaf for record in run.values() for leaf in record.leaves] for run in (target, golden)]
+def _located(target: HeldRun, golden: HeldRun, sums: float) -> Located:
+    leaves = [[leaf for record in run.records.values() for leaf in record.leaves] for run in (target, golden)]
     found, held = find(target, golden, sums), find(golden, target, sums)
-    return Located(found, parting(target, found, leaves[1]), parting(golden, held, leaves[0]))
+    return Located(found, held, parting(target.records, found, leaves[1]), parting(golden.records, held, leaves[0]))

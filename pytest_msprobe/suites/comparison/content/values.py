@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msprobe_collector.dump_format import DIRECTIONS, DumpError, is_optimizer_record
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import array_dtype, find_dtype
+from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
@@ -44,6 +45,16 @@ class HeldValue:
         return f"{self.record}.{self.path}"
 
     @property
+    def look(self) -> tuple[object, ...]:
+        """What equal values of one direction have in common."""
+        return self.record.endswith(".backward"), *self.gradient_look[1:]
+
+    @property
+    def gradient_look(self) -> tuple[object, ...]:
+        """What a gradient of a parameter that an optimizer gets has in common with that of the backward."""
+        return True, self.size, self.norm, self.most, self.least, self.mean
+
+    @property
     def is_plain(self) -> bool:
         """Whether all elements are equal, as the only one is: an equal value elsewhere says nothing."""
         return self.most == self.least
@@ -75,13 +86,14 @@ class HeldRecord:
 
     Attributes:
         operation: its name taken apart.
-        outputs: values that it made.
+        inputs, outputs: values that went in, and that it made.
         leaves: parameters that went in.
         makers: values of other records that went in, by name.
         users: records that use its outputs, by path of the output.
     """
 
     operation: Operation
+    inputs: list[HeldValue] = field(default_factory=list)
     outputs: list[HeldValue] = field(default_factory=list)
     leaves: list[HeldValue] = field(default_factory=list)
     makers: list[str] = field(default_factory=list)
@@ -92,36 +104,10 @@ class HeldRecord:
         """`Torch.exp.0.forward`."""
         return self.operation.record
 
-
-def held_records(dump: ComparedDump) -> dict[str, HeldRecord]:
-    """Return the API calls of a dump in the order of execution, linked by the values that they use."""
-    records: dict[str, HeldRecord] = {}
-    last_alike: dict[tuple[object, ...], str] = {}
-    for operation in dump.operations:
-        if operation.holds_calls or operation.phase not in DIRECTIONS:
-            continue
-        try:
-            leaves = dump.leaves(operation.record)
-        except DumpError:
-            continue
-        held = records[operation.record] = HeldRecord(operation)
-        for leaf in leaves:
-            value = _value(operation, leaf)
-            if value is None:
-                continue
-            if leaf.is_output:
-                held.outputs.append(value)
-            elif leaf.provenance.leaf is not None:
-                held.leaves.append(value)
-            else:
-                maker = leaf.provenance.made_by or ("" if value.is_plain else last_alike.get(_look(value), ""))
-                record, path = split_name(maker)
-                if record in records and record != operation.record:
-                    held.makers.append(maker)
-                    records[record].users.setdefault(path, set()).add(operation.record)
-        for value in held.outputs:
-            last_alike[_look(value)] = value.name
-    return records
+    @property
+    def is_movement(self) -> bool:
+        """Whether it computes nothing: its outputs are elements of what went in."""
+        return fact_of("movements", self.operation.name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,37 +115,89 @@ class HeldParameter:
     """What became of one parameter in the step.
 
     Attributes:
+        name: in the model.
         before: the parameter as the optimizer got it.
         results: its gradient, and the parameter behind the step, as far as the dump has them.
     """
 
+    name: str
     before: HeldValue
     results: tuple[HeldValue, ...]
 
 
-def held_parameters(dump: ComparedDump) -> list[HeldParameter]:
-    """Return the parameters that optimizers of a dump changed, with their gradients."""
+@dataclass(frozen=True, slots=True)
+class HeldRun:
+    """One run, as far as a dump holds it.
+
+    Attributes:
+        records: API calls in the order of execution, by name.
+        parameters: those that optimizers changed.
+        gradients: gradients of parameters, whole.
+    """
+
+    records: Mapping[str, HeldRecord]
+    parameters: Sequence[HeldParameter] = ()
+    gradients: Sequence[HeldValue] = ()
+
+
+def held_run(dump: ComparedDump) -> HeldRun:
+    """Return what a dump holds, API calls linked by the values that they use; what cannot be read is left out."""
+    records: dict[str, HeldRecord] = {}
     parameters: list[HeldParameter] = []
+    gradients: list[HeldValue] = []
+    last_alike: dict[tuple[object, ...], str] = {}
     for operation in dump.operations:
-        if not is_optimizer_record(operation.record):
+        try:
+            leaves = dump.leaves(operation.record)
+        except DumpError:
             continue
-        values: dict[str, dict[str, HeldValue]] = {}
-        for leaf in dump.leaves(operation.record):
-            part, _, rest = leaf.path.partition(".")
-            kind, _, name = rest.partition(".")
-            value = _value(operation, leaf)
-            if value is not None and kind in ("parameters", "gradients"):
-                values.setdefault(name, {})[f"{part}.{kind}"] = value
-        for of_name in values.values():
-            before = of_name.pop("input.parameters", None)
-            if before is not None:
-                parameters.append(HeldParameter(before, tuple(of_name.values())))
-    return parameters
+        values = [(leaf, value) for leaf in leaves if (value := _value(operation, leaf)) is not None]
+        if is_optimizer_record(operation.record):
+            parameters += _parameters(values)
+        elif operation.phase == "parameters_grad":
+            gradients += [value for _, value in values]
+        elif operation.phase in DIRECTIONS and not operation.holds_calls:
+            records[operation.record] = _record(operation, values, records, last_alike)
+    gradients += [value for parameter in parameters for value in parameter.results if ".gradients." in value.path]
+    return HeldRun(records, parameters, gradients)
 
 
-def _look(value: HeldValue) -> tuple[object, ...]:
-    is_backward = value.record.endswith(".backward")
-    return is_backward, value.size, value.norm, value.most, value.least, value.mean
+def _record(
+    operation: Operation,
+    values: Sequence[tuple[Leaf, HeldValue]],
+    records: Mapping[str, HeldRecord],
+    last_alike: dict[tuple[object, ...], str],
+) -> HeldRecord:
+    """The record of a call, linked to those before it; `last_alike` has the last output of each look."""
+    held = HeldRecord(operation)
+    for leaf, value in values:
+        (held.outputs if leaf.is_output else held.inputs).append(value)
+        if leaf.is_output:
+            continue
+        if leaf.provenance.leaf is not None:
+            held.leaves.append(value)
+            continue
+        maker = leaf.provenance.made_by or ("" if value.is_plain else last_alike.get(value.look, ""))
+        record, path = split_name(maker)
+        if record in records:
+            held.makers.append(maker)
+            records[record].users.setdefault(path, set()).add(operation.record)
+    last_alike |= {value.look: value.name for value in held.outputs}
+    return held
+
+
+def _parameters(values: Sequence[tuple[Leaf, HeldValue]]) -> Iterator[HeldParameter]:
+    """What an optimizer did: its record has parameters and gradients by name."""
+    by_name: dict[str, dict[str, HeldValue]] = {}
+    for leaf, value in values:
+        part, _, rest = leaf.path.partition(".")
+        kind, _, name = rest.partition(".")
+        if kind in ("parameters", "gradients"):
+            by_name.setdefault(name, {})[f"{part}.{kind}"] = value
+    for name, parts in by_name.items():
+        before = parts.pop("input.parameters", None)
+        if before is not None:
+            yield HeldParameter(name, before, tuple(parts.values()))
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -1,0 +1,93 @@
+"""The calls of both runs between the last values that they share and the first that should be equal and are not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import dropwhile, islice
+
+import msgspec
+
+from pytest_msprobe.suites.comparison.content.regions import Found, Located, Parting, maker_record
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldValue
+
+#: So many records behind the first are searched for values that correspond to each other.
+_MOST_RECORDS = 24
+#: Values of the same size that are further apart correspond to nothing.
+_FARTHEST = 0.3
+#: A factor is at least that far from 1, and all statistics agree in it to that part of the way.
+_LEAST_FACTOR, _SAME_FACTOR = 1e-4, 0.01
+
+
+class Region(msgspec.Struct, frozen=True):
+    """Where two runs part.
+
+    Attributes:
+        target, golden: records of each run from the first whose inputs are found, in the order of execution.
+        distance: how far their results are apart at least; -1 where no values correspond.
+        factor: of the result of the target to that of the golden run; 0 without one.
+    """
+
+    target: tuple[str, ...]
+    golden: tuple[str, ...]
+    distance: float = -1.0
+    factor: float = 0.0
+
+
+def region_of(located: Located) -> Region:
+    """Return the calls in which two runs part; where none of their values correspond, the first ones alone."""
+    target, golden = _first(located)
+    pairs = [
+        (value.distance(other), value, other)
+        for value in _lost(located.target, target, located.found)
+        for other in _lost(located.golden, golden, located.held)
+        if value.size == other.size and (value.record in target or other.record in golden)
+    ]
+    distance, value, other = min(pairs, key=lambda pair: pair[0], default=(_FARTHEST, None, None))
+    if value is None or other is None or distance >= _FARTHEST:
+        return Region(tuple(target[:1]), tuple(golden[:1]))
+    calls = [tuple(_way(side, it.record)) for side, it in ((located.target, value), (located.golden, other))]
+    return Region(*calls, distance, _factor(value, other))
+
+
+def _first(located: Located) -> tuple[list[str], list[str]]:
+    """The first records of each run that part: forwards alone, where there are any."""
+    first = [*located.target.first, *located.golden.first]
+    is_forward = any(record.operation.phase == "forward" for record in first)
+    phases = ("forward",) if is_forward else ("forward", "backward")
+    target, golden = (
+        [record.name for record in side.first if record.operation.phase in phases]
+        for side in (located.target, located.golden)
+    )
+    return target, golden
+
+
+def _lost(side: Parting, first: Sequence[str], found: Found) -> Iterator[HeldValue]:
+    """Values of the records that part which are not found, from the first one on."""
+    behind = dropwhile(lambda record: record.name not in first, side.parted)
+    for record in islice(behind, _MOST_RECORDS):
+        is_backward = record.operation.phase == "backward"
+        yield from (value for value in record.outputs if not (found.has(value) or is_backward))
+
+
+def _way(side: Parting, record: str) -> Iterator[str]:
+    """The records that part and lead to `record`, in the order of execution."""
+    parted = {other.name for other in side.parted}
+    waiting, leading = [record], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in parted and name not in leading:
+            leading.add(name)
+            waiting += map(maker_record, side.records[name].makers)
+    return (other.name for other in side.parted if other.name in leading)
+
+
+def _factor(value: HeldValue, other: HeldValue) -> float:
+    """By which all statistics of two values differ; 0 where there is no such factor, or it is 1."""
+    factor = value.norm / other.norm if other.norm else 0.0
+    off = abs(factor - 1)
+    largest = max(abs(other.most), abs(other.least))
+    pairs = ((value.most, other.most), (value.least, other.least), (value.mean, other.mean))
+    scales = (largest, largest, other.norm / math.sqrt(other.size))
+    is_one = all(abs(x - factor * y) <= _SAME_FACTOR * off * scale for (x, y), scale in zip(pairs, scales))
+    return factor if is_one and off > _LEAST_FACTOR else 0.0
