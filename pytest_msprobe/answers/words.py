@@ -28,11 +28,18 @@ _SEVERAL = 3
 
 def said(answer: Answer) -> Answer:
     """`answer` with its texts: the headline, the names of findings, what was not judged, what commands tell."""
-    findings = tuple(structs.replace(one, name=name_of(one), how=how_wrong(one)) for one in answer.findings)
+    findings = tuple(map(_finding_said, answer.findings))
     gaps = tuple(structs.replace(gap, text=text_of(gap)) for gap in answer.open)
     steps = tuple(structs.replace(step, tells=told_by(step)) for step in answer.next)
     answer = structs.replace(answer, findings=findings, open=gaps, next=steps)
     return structs.replace(answer, headline=headline(answer))
+
+
+def _finding_said(finding: Finding) -> Finding:
+    detail = finding.detail
+    if not detail and finding.kind in _DETAILS:
+        detail = _DETAILS[finding.kind](finding)
+    return structs.replace(finding, name=name_of(finding), how=how_wrong(finding), detail=detail)
 
 
 # The first line.
@@ -61,7 +68,11 @@ def _wrong(answer: Answer) -> str:
     first = answer.findings[0]
     place = first.place
     where = f" in {place.cell}" if place.cell and not place.layers and place.cell not in name_of(first) else ""
-    start = "differs first in " if first.confidence == "first difference only" and first.kind not in _OF_RUN else ""
+    start = (
+        "differs first in "
+        if first.confidence == "first difference only" and first.kind not in (*_OF_RUN, "parted")
+        else ""
+    )
     name = re.sub(r",? forward(?: and backward)?$", "", name_of(first))
     rank = of_ranks(place.ranks) if place.ranks and place.ranks != (0,) else ""
     others = len(answer.findings) - 1 + answer.cut.get("findings", 0)
@@ -392,14 +403,43 @@ def _only_one_side(finding: Finding) -> str:
     return "only in the golden run" if side == "golden" else f"only in the {side}"
 
 
+def _golden_calls(finding: Finding) -> str:
+    """`2 x, golden Functional.layer_norm.0`; of several calls the first and the last."""
+    ratio = finding.figures.get("factor")
+    factor = f"{figure(ratio)} x" if isinstance(ratio, float) else ""
+    call, until = finding.figures.get("golden"), finding.figures.get("golden_until")
+    calls = "" if call is None else f"golden {call}{f' to {until}' if until is not None else ''}"
+    return ", ".join(filter(None, (factor, calls)))
+
+
 _HOW_OF_KIND: Mapping[str, Callable[[Finding], str]] = {
     "only_one_side": _only_one_side,
     "rewired": lambda finding: "from another place",
     "dtype": lambda finding: "another dtype",
     "device": lambda finding: f"in {finding.figures.get('differing')} of {finding.figures.get('of')} results",
     "arguments": lambda finding: "other arguments",
-    "parted": lambda finding: f"golden {finding.figures['golden']}" if "golden" in finding.figures else "",
+    "parted": _golden_calls,
     "error": lambda finding: abridged(finding.detail, 40),
+}
+
+
+def _parted(finding: Finding) -> str:
+    """What is found, what is not, and what the other run computes there."""
+    figures = finding.figures
+    until = f", up to {figures['until']}," if "until" in figures else ""
+    text = f"what goes in is found in the golden run, and what is made of it{until} never again"
+    if "golden" in figures:
+        source = f", {figures['golden_source']}" if "golden_source" in figures else ""
+        until = f" to {figures['golden_until']}" if "golden_until" in figures else ""
+        text += f"; there it calls {figures['golden']}{until}{source}"
+    if isinstance(factor := figures.get("factor"), float):
+        text += f"; the result is {figure(factor)} times the golden one"
+    return text
+
+
+_DETAILS: Mapping[str, Callable[[Finding], str]] = {
+    "parted": _parted,
+    "dtype": lambda finding: "the golden run makes the same values in a finer dtype",
 }
 
 

@@ -6,7 +6,7 @@ A dump against its golden dump: every operation matched, measured and judged, on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -97,7 +97,7 @@ class OperationComparison:
     @property
     def is_equal_again(self) -> bool:
         """Whether it has no partner, and the other run holds what it makes, or all that is made of it."""
-        return self.held_by != "both" and self.content in ("found", "rejoined")
+        return self.held_by != "both" and self.content in EQUAL_AGAIN
 
     @property
     def places(self) -> tuple[int, int]:
@@ -153,7 +153,7 @@ class OperationComparison:
         if self.compiled is not None:
             return f"one run computes it in compiled code: {self.compiled}"
         if self.is_equal_again:
-            return _EQUAL_AGAIN[self.content]
+            return EQUAL_AGAIN[self.content]
         if self.held_by == "target":
             return "unmatched: the golden dump has no such operation"
         if self.held_by == "golden":
@@ -167,8 +167,10 @@ class OperationComparison:
         return "; ".join(notes)
 
 
-_EQUAL_AGAIN = {
+#: What is known of a record by the values that it makes, and that they are right.
+EQUAL_AGAIN: Mapping[ContentState, str] = {
     "found": "another call of the other run makes equal values",
+    "coarser": "the other run makes these values in a finer dtype",
     "rejoined": "computed in other steps than in the other run, and all that is made of it is equal again",
 }
 
@@ -188,6 +190,8 @@ def _skip_message(values: Sequence[ValueComparison]) -> str:
 
 #: Two runs that share fewer calls than this leaves are two implementations.
 _OTHER_CALLS = 0.2
+#: Of an optimizer that another implementation may have cut into other tensors.
+_COUNT = ".parameters"
 _UNWRITTEN_OUTPUT = "The call leaves this memory uninitialised."
 _UNWRITTEN_INPUT = "The call takes buffers to fill, whose content before it means nothing."
 
@@ -290,6 +294,9 @@ class DumpComparison:
     def _state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         return "" if self.content is None else self.content.state(operation, is_golden=is_golden)
 
+    def _region(self, operation: Operation, *, is_golden: bool = False) -> Region | None:
+        return None if self.content is None else self.content.region(operation, is_golden=is_golden)
+
     @property
     def operations(self) -> list[Operation]:
         """All operations in the order of verdicts: the target's, then those that only the golden dump has."""
@@ -318,8 +325,8 @@ class DumpComparison:
         if partner is None:
             lone = tuple(self._lone(leaf, None) for leaf in target)
             compiled = self.target.compiled_in(self.golden, operation)
-            content = self._state(operation)
-            return OperationComparison(operation, None, "target", operation.index, lone, "", False, compiled, content)
+            states = self._state(operation), self._region(operation)
+            return OperationComparison(operation, None, "target", operation.index, lone, "", False, compiled, *states)
         unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
         noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
         values, state = [], self._state(operation)
@@ -332,7 +339,7 @@ class DumpComparison:
                 found = judge_place(left, right)
             elif left is None or right is None:
                 found = self._lone(left, right)
-                if state in ("found", "rejoined", "beside"):
+                if state in (*EQUAL_AGAIN, "beside"):
                     found = replace(found, status="skip")  # what it is for shows in what is made
             elif (unwritten[0] and unwritten[0].covers(left.path)) or (
                 unwritten[1] and unwritten[1].covers(right.path)
@@ -344,10 +351,14 @@ class DumpComparison:
                 if operation.record in self.matching.by_bare_name:
                     status = "warning" if found.status == "pass" else found.status
                     found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
-            if state == "found" and found.status == "error" and not found.is_tensor:
+            is_count = state == "beside" and left is not None and left.path.endswith(_COUNT)
+            if found.status == "error" and (state in EQUAL_AGAIN or is_count):
                 found = replace(found, status="warning")  # called otherwise, for the same values
             values.append(found)
-        return OperationComparison(operation, partner, "both", operation.index, tuple(values), content=state)
+        region = self._region(operation)
+        return OperationComparison(
+            operation, partner, "both", operation.index, tuple(values), content=state, region=region
+        )
 
     def release(self) -> None:
         """Let go of the tensors that stayed loaded."""
@@ -362,8 +373,8 @@ class DumpComparison:
         except DumpError as error:
             return OperationComparison(operation, None, "golden", order, fault=str(error))
         compiled = self.golden.compiled_in(self.target, operation)
-        content = self._state(operation, is_golden=True)
-        return OperationComparison(operation, None, "golden", order, values, "", False, compiled, content)
+        states = self._state(operation, is_golden=True), self._region(operation, is_golden=True)
+        return OperationComparison(operation, None, "golden", order, values, "", False, compiled, *states)
 
     def cells_in_target(self, cells: tuple[str, ...]) -> tuple[str, ...]:
         """The path of a golden Cell in the target's tree: of its innermost Cell that matches, from there its own."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Literal
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.content.regions import Located, Parting, islands, locate, lost_results
 from pytest_msprobe.suites.comparison.content.place import Region, region_of
+from pytest_msprobe.suites.comparison.content.regions import Located, Parting, islands, locate, lost_results
 from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, HeldValue, held_run
 from pytest_msprobe.suites.comparison.matching import Matching
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -63,9 +63,9 @@ class Content:
 
     def region(self, operation: Operation, *, is_golden: bool = False) -> Region | None:
         """The place where the runs part, of the record that stands for it."""
-        calls = self.place.target or self.place.golden if self.place is not None else ()
-        is_it = bool(calls) and calls[0] == operation.record and is_golden == (not self.place.target)
-        return self.place if is_it else None
+        if self.place is None or is_golden == bool(self.place.target):
+            return None
+        return self.place if operation.record in (self.place.target or self.place.golden)[:1] else None
 
     def agrees(self, target: str, golden: str) -> bool:
         """Whether two records may be one: the golden one holds what the target makes, or both get the same."""

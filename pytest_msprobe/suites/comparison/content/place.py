@@ -9,7 +9,7 @@ from itertools import dropwhile, islice
 import msgspec
 
 from pytest_msprobe.suites.comparison.content.regions import Found, Located, Parting, maker_record
-from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldValue
+from pytest_msprobe.suites.comparison.content.values import HeldValue
 
 #: So many records behind the first are searched for values that correspond to each other.
 _MOST_RECORDS = 24
@@ -37,17 +37,17 @@ class Region(msgspec.Struct, frozen=True):
 def region_of(located: Located) -> Region:
     """Return the calls in which two runs part; where none of their values correspond, the first ones alone."""
     target, golden = _first(located)
-    pairs = [
-        (value.distance(other), value, other)
-        for value in _lost(located.target, target, located.found)
-        for other in _lost(located.golden, golden, located.held)
-        if value.size == other.size and (value.record in target or other.record in golden)
-    ]
-    distance, value, other = min(pairs, key=lambda pair: pair[0], default=(_FARTHEST, None, None))
-    if value is None or other is None or distance >= _FARTHEST:
-        return Region(tuple(target[:1]), tuple(golden[:1]))
-    calls = [tuple(_way(side, it.record)) for side, it in ((located.target, value), (located.golden, other))]
-    return Region(*calls, distance, _factor(value, other))
+    regions = []
+    for value in _lost(located.target, target, located.found):
+        mine = tuple(_way(located.target, value.record))
+        # What parts later may have another cause.
+        for other in _lost(located.golden, golden, located.held) if set(target[:1]) <= set(mine) else ():
+            if value.size == other.size and (value.record in target or other.record in golden):
+                theirs, distance = tuple(_way(located.golden, other.record)), value.distance(other)
+                if distance < _FARTHEST and len(mine) + len(theirs) <= _MOST_RECORDS:
+                    regions.append(Region(mine, theirs, distance, _factor(value, other)))
+    alone = Region(tuple(target[:1]), tuple(golden[:1]))
+    return min(regions, key=lambda region: region.distance * len(region.target + region.golden), default=alone)
 
 
 def _first(located: Located) -> tuple[list[str], list[str]]:
@@ -66,8 +66,8 @@ def _lost(side: Parting, first: Sequence[str], found: Found) -> Iterator[HeldVal
     """Values of the records that part which are not found, from the first one on."""
     behind = dropwhile(lambda record: record.name not in first, side.parted)
     for record in islice(behind, _MOST_RECORDS):
-        is_backward = record.operation.phase == "backward"
-        yield from (value for value in record.outputs if not (found.has(value) or is_backward))
+        if record.operation.phase == "forward" and not record.is_movement:
+            yield from (value for value in record.outputs if not found.has(value))
 
 
 def _way(side: Parting, record: str) -> Iterator[str]:

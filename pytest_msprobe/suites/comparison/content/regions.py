@@ -34,12 +34,14 @@ class Found:
         distances: how far both are apart, by name.
         unjudged: names of values that say nothing: all elements are equal, or there is but one, or they are rounding.
         noise: looks of gradients that are rounding.
+        refuted: names of values without other elements, such as a loss, that the same call makes otherwise of the same.
     """
 
     partners: dict[str, HeldValue] = field(default_factory=dict)
     distances: dict[str, float] = field(default_factory=dict)
     unjudged: set[str] = field(default_factory=set)
     noise: set[tuple[object, ...]] = field(default_factory=set)
+    refuted: set[str] = field(default_factory=set)
 
     def has(self, value: HeldValue) -> bool:
         """Whether a value is found, or says nothing."""
@@ -99,10 +101,13 @@ def find(target: HeldRun, golden: HeldRun, sums: float = _LONG_SUMS) -> Found:
         level = max((levels[name] for name in sources_of(record, target.records) if name in levels), default=0.0)
         for value in record.outputs:
             levels[value.name] = level
-            if value.is_plain:
-                found.unjudged.add(value.name)
-                continue
             least = max(sums, _GROWTH * level)
+            if value.is_plain:
+                rivals = list(_rivals(value, record, found, golden.records))
+                limit = max(least, _tolerance(mine.units[value.name]))
+                is_refuted = bool(rivals) and all(value.distance(rival) > limit for rival in rivals)
+                (found.refuted if is_refuted else found.unjudged).add(value.name)
+                continue
             if _is_noise(value, record, max(least, _tolerance(mine.units[value.name]))):
                 found.unjudged.add(value.name)
                 found.noise.add(value.look)
@@ -118,6 +123,19 @@ def find(target: HeldRun, golden: HeldRun, sums: float = _LONG_SUMS) -> Found:
 
 def _tolerance(unit: float) -> float:
     return _ROUNDINGS * unit
+
+
+def _rivals(
+    value: HeldValue, record: HeldRecord, found: Found, golden: Mapping[str, HeldRecord]
+) -> Iterator[HeldValue]:
+    """What the same call of the other run makes of the same values."""
+    partners = [found.partners[name] for name in record.makers if name in found.partners]
+    if not partners or len(partners) < len(record.makers):
+        return
+    users = (golden[it.record].users.get(it.path, set()) if it.record in golden else set() for it in partners)
+    for name in set[str].intersection(*users):
+        if golden[name].operation.bare == record.operation.bare:
+            yield from (other for other in golden[name].outputs if other.is_plain and other.size == value.size)
 
 
 def _is_noise(value: HeldValue, record: HeldRecord, tolerance: float) -> bool:
@@ -155,8 +173,8 @@ class Parting:
     Attributes:
         records: of the run.
         parted: records of which something is made that is never found again, in the order of execution.
-        first: those of them whose inputs come from no other of them, but for those that make constants or move elements;
-            these without others.
+        first: those of them whose inputs come from no other of them, but for those that make constants or move
+            elements; these without others.
         rejoined: records with outputs that are not found, behind which all is found again.
     """
 
@@ -215,6 +233,8 @@ def _is_right_end(
     behind it tell.
     """
     backward = records.get(f"{record.operation.call}.backward")
+    if any(value.name in found.refuted for value in record.outputs):
+        return False
     if backward is None:
         return True
     if all(name in found.partners or name in found.unjudged for name in record.makers):
@@ -296,16 +316,18 @@ def lost_results(target: HeldRun, golden: HeldRun, located: Located) -> list[Hel
     values = [value for record in located.target.records.values() for value in record.outputs]
     unit = max((value.unit for value in values), default=0.0)
     tolerance = max(_LONG_SUMS, _tolerance(unit), _GROWTH * max(located.found.distances.values(), default=0.0))
-    lost = []
+    lost: list[HeldValue] = []
     for parameter in target.parameters:
         partners = [other for other in golden.parameters if parameter.before.is_like(other.before)]
         others = [other for partner in partners for other in partner.results]
         is_noise = any(value.gradient_look in located.found.noise for value in parameter.results)
         if is_noise and any(value.gradient_look in located.held.noise for value in others):
             continue
-        for value in parameter.results if partners else ():
-            if not any(value.size == other.size and value.distance(other) <= tolerance for other in others):
-                lost.append(value)
+        lost += [
+            value
+            for value in parameter.results
+            if partners and not any(value.size == it.size and value.distance(it) <= tolerance for it in others)
+        ]
     return lost
 
 
