@@ -405,6 +405,8 @@ def _only_one_side(finding: Finding) -> str:
 
 def _golden_calls(finding: Finding) -> str:
     """`2 x, golden Functional.layer_norm.0`; of several calls the first and the last."""
+    if "lost" in finding.figures:
+        return f"another {finding.figures['lost']}"
     ratio = finding.figures.get("factor")
     factor = f"{figure(ratio)} x" if isinstance(ratio, float) else ""
     call, until = finding.figures.get("golden"), finding.figures.get("golden_until")
@@ -426,6 +428,10 @@ _HOW_OF_KIND: Mapping[str, Callable[[Finding], str]] = {
 def _parted(finding: Finding) -> str:
     """What is found, what is not, and what the other run computes there."""
     figures = finding.figures
+    if "lost" in figures:
+        tied = f"; in the golden run it is one parameter, {figures['golden']}" if "golden" in figures else ""
+        update = "the gradients are, and the update is not" if figures["lost"] == "update" else "the gradient is not"
+        return f"they start equal in both runs; {update} found in the golden run{tied}"
     until = f", up to {figures['until']}," if "until" in figures else ""
     text = f"what goes in is found in the golden run, and what is made of it{until} never again"
     if "golden" in figures:

@@ -3,9 +3,9 @@
     python -m quality.ports [-k TEXT] [--tasks tensor,statistics] [--folder FOLDER] [--losses] [--write-results]
 
 Runs the scripts of pairs.tsv, the reference first, since it writes weights and batch, and asks `diagnose` about each
-port. The place is right where the first finding stands at a line of the port with the comment `# bug: NAME`, or at a
-record that the table has: `records` of the port, `golden` of the reference; what is said of the right port as well
-names no bug. --losses runs the scripts alone: the loss of a right pair is equal, and that of a bug is not, but where
+port. The place is right where the first finding stands at a line of the port with the comment `# bug: NAME`, or has it
+among the lines of the region that it names, or at a record that the table has: `records` of the port, `golden` of the
+reference; what is said of the right port as well names no bug. --losses runs the scripts alone: the loss of a right pair is equal, and that of a bug is not, but where
 only a gradient differs (gpt2 tied). Dumps stay in the folder and are made again when a script is newer.
 --write-results writes results/ports.tsv: what was said of a row when it was first asked about stays.
 """
@@ -28,6 +28,8 @@ from quality.results import FOLDER, Table, how, read
 
 HERE = Path(__file__).parent
 _MODULE = [sys.executable, "-m"]
+#: Lines that are read at once.
+_SCREEN = 24
 _ANSWER = ("named", "outcome", "causes", "record", "source", "first line")
 HEAD = ("pair", "bug", "task", *(f"{when}: {what}" for when in ("first", "now") for what in _ANSWER))
 
@@ -63,11 +65,23 @@ class Row:
         return {f"{name}:{number}" for number, here in enumerate(bugs, 1) if self.bug in here}
 
     def is_named_by(self, finding: dict[str, Any]) -> bool:
-        """Return whether a finding stands where the bug is."""
-        place = finding["place"]
-        call = re.sub(r"\.(forward|backward)$", "", place["record"] or "")
-        calls = self.golden if finding["figures"].get("side") == "golden" else self.records
-        return Path(place["source"] or "").name in self.lines or call in calls.split(",")
+        """Return whether a finding stands where the bug is: a call, or a region of calls in which the runs part."""
+        place, figures = finding["place"], finding["figures"]
+        calls = {re.sub(r"\.(forward|backward)$", "", place["record"] or "")}
+        golden = {figures[end] for end in ("golden", "golden_until") if end in figures}
+        if figures.get("side") == "golden":
+            calls, golden = set(), golden | calls
+        ends = [Path(source or "").name for source in (place["source"], figures.get("until_source"))]
+        lines = _lines_between(*(end for end in ends if end))
+        return bool(lines & self.lines or calls & set(self.records.split(",")) or golden & set(self.golden.split(",")))
+
+
+def _lines_between(first: str = "", last: str = "") -> set[str]:
+    """`file.py:12` of all lines from one to another of the same file, of a screen at most."""
+    file, _, start = first.rpartition(":")
+    end = last.rpartition(":")[2] if last.startswith(f"{file}:") else start
+    numbers = sorted((int(start or 0), int(end or 0)))
+    return {f"{file}:{number}" for number in range(numbers[0], min(numbers[1], numbers[0] + _SCREEN) + 1)}
 
 
 @dataclass(frozen=True)

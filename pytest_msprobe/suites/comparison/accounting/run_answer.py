@@ -279,8 +279,10 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
     if growth := next(iter(pair.diagnosis.growths(fault.reached)), None):
         figures |= {"grows_in": growth[0], "growth": growth[1]}
     parameters = [each.name or f"{each.step.record}.{each.value}" for each in own] if fault.kind == "parameter" else []
+    if step.account.region is not None:
+        parameters = list(step.account.region.parameters)
     detail = readable(fault.sentence).rstrip(".")
-    if len(parameters) >= _SEVERAL:
+    if len(parameters) >= _SEVERAL and fault.kind == "parameter":
         detail = "they differ before any operation: another initial state, checkpoint or number of optimizer steps"
     return Finding(
         id=next((each for each in ids if not rows.is_expected(each)), ids[0]),
@@ -306,6 +308,9 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
 
 def _figures_of(region: Region, diagnosis: RunDiagnosis) -> dict[str, float | int | str]:
     """The calls of both runs in which they part, with the lines of the golden script."""
+    if region.parameters:
+        tied = {"golden": region.golden_parameters[0]} if len(region.golden_parameters) == 1 else {}
+        return {"lost": "update" if region.is_update else "gradient", **tied}
     figures: dict[str, float | int | str] = {"calls": len(region.target), "golden_calls": len(region.golden)}
     if len(region.target) > 1:
         figures["until"] = region.target[-1].rpartition(".")[0]

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Literal
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.content.place import Region, region_of
-from pytest_msprobe.suites.comparison.content.regions import Located, Parting, islands, locate, lost_results
-from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, HeldValue, held_run
+from pytest_msprobe.suites.comparison.content.place import Region, region_of, region_of_results
+from pytest_msprobe.suites.comparison.content.regions import Located, Lost, Parting, islands, locate, lost_results
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, held_run
 from pytest_msprobe.suites.comparison.matching import Matching
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
@@ -26,7 +26,7 @@ class Content:
 
     Attributes:
         is_parted: whether one of them makes something that the other one never holds.
-        place: the calls in which they part; None where they do not, or where only an optimizer makes other values.
+        place: the calls in which they part; None where they do not.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Content:
         target: HeldRun,
         golden: HeldRun,
         located: Located,
-        lost: Sequence[HeldValue] = (),
+        lost: Sequence[Lost] = (),
     ) -> None:
         """What `located` says of two runs; `lost` are results of parameters that the golden run does not have."""
         self._sides = target.records, golden.records
@@ -48,7 +48,8 @@ class Content:
         self.place = region_of(located) if has_parted else None
         self._states[0].update(dict.fromkeys(islands(target.records, located.found), "coarser"))
         if lost and not has_parted:
-            self._states[0][lost[0].record] = "first"
+            self.place = region_of_results(lost, target.gradients)
+            self._states[0][self.place.target[0]] = "first"
 
     @classmethod
     def of(cls, target: ComparedDump, golden: ComparedDump) -> Content | None:

@@ -8,13 +8,15 @@ from itertools import dropwhile, islice
 
 import msgspec
 
-from pytest_msprobe.suites.comparison.content.regions import Found, Located, Parting, maker_record
+from pytest_msprobe.suites.comparison.content.regions import Found, Located, Lost, Parting, maker_record
 from pytest_msprobe.suites.comparison.content.values import HeldValue
 
 #: So many records behind the first are searched for values that correspond to each other.
 _MOST_RECORDS = 24
 #: Values of the same size that are further apart correspond to nothing.
 _FARTHEST = 0.3
+#: In the path of a gradient that an optimizer gets.
+_GRADIENTS = ".gradients."
 #: A factor is at least that far from 1, and all statistics agree in it to that part of the way.
 _LEAST_FACTOR, _SAME_FACTOR = 1e-4, 0.01
 
@@ -26,12 +28,30 @@ class Region(msgspec.Struct, frozen=True):
         target, golden: records of each run from the first whose inputs are found, in the order of execution.
         distance: how far their results are apart at least; -1 where no values correspond.
         factor: of the result of the target to that of the golden run; 0 without one.
+        parameters: of the target, where only their gradients or updates are not found; `golden_parameters` start equal.
+        is_update: whether their gradients are found.
     """
 
     target: tuple[str, ...]
-    golden: tuple[str, ...]
+    golden: tuple[str, ...] = ()
     distance: float = -1.0
     factor: float = 0.0
+    parameters: tuple[str, ...] = ()
+    golden_parameters: tuple[str, ...] = ()
+    is_update: bool = False
+
+
+def region_of_results(lost: Sequence[Lost], gradients: Sequence[HeldValue]) -> Region:
+    """Return the optimizer that gets or makes what the golden run does not have; of a gradient, what gives it."""
+    missing = [one for one in lost if _GRADIENTS in one.value.path]
+    first = (missing or lost)[0]
+    makers = (it.record for it in gradients if missing and it.gradient_look == first.value.gradient_look)
+    return Region(
+        (next(makers, first.value.record),),
+        parameters=tuple(dict.fromkeys(one.parameter for one in missing or lost)),
+        golden_parameters=tuple(dict.fromkeys(name for one in missing or lost for name in one.partners)),
+        is_update=not missing,
+    )
 
 
 def region_of(located: Located) -> Region:

@@ -307,7 +307,22 @@ def locate(target: HeldRun, golden: HeldRun) -> Located:
     return _located(target, golden, _SHORT_SUMS) if located.target.parted or located.golden.parted else located
 
 
-def lost_results(target: HeldRun, golden: HeldRun, located: Located) -> list[HeldValue]:
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A gradient or an update of a parameter of the target which the golden run does not have.
+
+    Attributes:
+        parameter: the parameter of the target.
+        value: the gradient, or the parameter behind the update.
+        partners: names of parameters of the golden run that start equal.
+    """
+
+    parameter: str
+    value: HeldValue
+    partners: tuple[str, ...]
+
+
+def lost_results(target: HeldRun, golden: HeldRun, located: Located) -> list[Lost]:
     """Return gradients and updates of parameters of the target which the golden run has, and whose results it has not.
 
     They may be off by what the gradients inside of the step are. An update by a gradient that is rounding in both runs
@@ -316,17 +331,18 @@ def lost_results(target: HeldRun, golden: HeldRun, located: Located) -> list[Hel
     values = [value for record in located.target.records.values() for value in record.outputs]
     unit = max((value.unit for value in values), default=0.0)
     tolerance = max(_LONG_SUMS, _tolerance(unit), _GROWTH * max(located.found.distances.values(), default=0.0))
-    lost: list[HeldValue] = []
+    lost: list[Lost] = []
     for parameter in target.parameters:
         partners = [other for other in golden.parameters if parameter.before.is_like(other.before)]
         others = [other for partner in partners for other in partner.results]
         is_noise = any(value.gradient_look in located.found.noise for value in parameter.results)
         if is_noise and any(value.gradient_look in located.held.noise for value in others):
             continue
+        names = tuple(partner.name for partner in partners)
         lost += [
-            value
+            Lost(parameter.name, value, names)
             for value in parameter.results
-            if partners and not any(value.size == it.size and value.distance(it) <= tolerance for it in others)
+            if names and not any(value.size == it.size and value.distance(it) <= tolerance for it in others)
         ]
     return lost
 

@@ -14,6 +14,9 @@ from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
+#: Digits of a statistic that do not depend on the order of a sum.
+_LOOK_DIGITS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class HeldValue:
@@ -46,13 +49,15 @@ class HeldValue:
 
     @property
     def look(self) -> tuple[object, ...]:
-        """What equal values of one direction have in common."""
+        """What equal values of one direction have in common, also where sums ran in another order."""
         return self.record.endswith(".backward"), *self.gradient_look[1:]
 
     @property
     def gradient_look(self) -> tuple[object, ...]:
         """What a gradient of a parameter that an optimizer gets has in common with that of the backward."""
-        return True, self.size, self.norm, self.most, self.least, self.mean
+        parts = (self.most, self.least, self.mean * math.sqrt(self.size))
+        shares = (round(part / self.norm, _LOOK_DIGITS) for part in parts) if self.norm else parts
+        return True, self.size, f"{self.norm:.{_LOOK_DIGITS}e}", *shares
 
     @property
     def is_plain(self) -> bool:
@@ -177,7 +182,9 @@ def _record(
         if leaf.provenance.leaf is not None:
             held.leaves.append(value)
             continue
-        maker = leaf.provenance.made_by or ("" if value.is_plain else last_alike.get(value.look, ""))
+        maker = leaf.provenance.made_by or ""
+        if split_name(maker)[0] not in records and not value.is_plain:  # nobody says it, or a layer made it
+            maker = last_alike.get(value.look, "")
         record, path = split_name(maker)
         if record in records:
             held.makers.append(maker)
