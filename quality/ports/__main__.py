@@ -5,9 +5,10 @@
 Runs the scripts of pairs.tsv, the reference first, since it writes weights and batch, and asks `diagnose` about each
 port. The place is right where the first finding stands at a line of the port with the comment `# bug: NAME`, or has it
 among the lines of the region that it names, or at a record that the table has: `records` of the port, `golden` of the
-reference; what is said of the right port as well names no bug. --losses runs the scripts alone: the loss of a right pair is equal, and that of a bug is not, but where
-only a gradient differs (gpt2 tied). Dumps stay in the folder and are made again when a script is newer.
---write-results writes results/ports.tsv: what was said of a row when it was first asked about stays.
+reference; what is said of the right port as well names no bug. --losses runs the scripts alone: the loss of a right
+pair is equal, and that of a bug is not, but where only a gradient differs (gpt2 tied). Dumps stay in the folder and
+are made again when a script is newer. --write-results writes results/ports.tsv: what was said of a row when it was
+first asked about stays.
 """
 
 from __future__ import annotations

@@ -355,7 +355,7 @@ class DumpComparison:
             if found.status == "error" and (state in EQUAL_AGAIN or is_count):
                 found = replace(found, status="warning")  # called otherwise, for the same values
             values.append(found)
-        region = self._region(operation)
+        region = self._region(operation) or self._region(partner, is_golden=True)
         return OperationComparison(
             operation, partner, "both", operation.index, tuple(values), content=state, region=region
         )

@@ -46,7 +46,7 @@ class Content:
             _states(golden.records, located.golden, has_parted=has_parted),
         )
         self.place = region_of(located) if has_parted else None
-        self._states[0].update(dict.fromkeys(islands(target.records, located.found), "coarser"))
+        self._states[0].update(dict.fromkeys(islands(target, golden, located.found), "coarser"))
         if lost and not has_parted:
             self.place = region_of_results(lost, target.gradients)
             self._states[0][self.place.target[0]] = "first"
@@ -102,7 +102,7 @@ class Content:
 
 
 def _states(records: Mapping[str, HeldRecord], side: Parting, *, has_parted: bool) -> dict[str, ContentState]:
-    """What is known of each record; nothing of those that part where only one run has any."""
+    """What is known of each record; those that part are not used where only one run has any."""
     states: dict[str, ContentState] = dict.fromkeys(records, "found")
     last = max((one.operation.index for one in records.values() if one.operation.phase == "backward"), default=math.inf)
     for record in side.rejoined:
@@ -110,6 +110,7 @@ def _states(records: Mapping[str, HeldRecord], side: Parting, *, has_parted: boo
         # What comes behind the gradients is the optimizer's, and what nothing goes into and nothing uses is nobody's.
         is_beside = record.operation.index > last or not (record.makers or record.leaves)
         states[record.name] = "rejoined" if is_used else "beside" if is_beside else "unused"
-    states |= dict.fromkeys((record.name for record in side.parted), "parted" if has_parted else "")
-    states |= dict.fromkeys((record.name for record in side.first), "first" if has_parted else "")
+    # What one run makes besides has no effect on the other values of both.
+    states |= dict.fromkeys((record.name for record in side.parted), "parted" if has_parted else "unused")
+    states |= dict.fromkeys((record.name for record in side.first), "first" if has_parted else "unused")
     return states

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.suites.comparison.accounting.account import Step
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.content.values import split_name
@@ -23,7 +24,7 @@ def causes_by_content(steps: Sequence[Step], faults: Sequence[Fault]) -> list[Fa
         faults: what names and order of calls show.
     """
     kept = [fault for fault in faults if fault.kind in _OF_ITSELF]
-    kept += [fault for fault in faults if fault.kind in _OF_PAIRS and fault.step.account.partner]
+    kept += [fault for fault in faults if fault.kind in _OF_PAIRS and _is_of_pair(fault)]
     parted = [step for step in steps if step.account.content in ("parted", "first")]
     islands = list(_islands(steps))
     if not parted:
@@ -32,6 +33,17 @@ def causes_by_content(steps: Sequence[Step], faults: Sequence[Fault]) -> list[Fa
     there = [fault for fault in kept if fault.step.account.content == "first"]
     earlier = [island for island in islands if 0 <= island.step.account.place < parted[0].account.place]
     return itself or there or earlier or [_place(parted)]
+
+
+def _is_of_pair(fault: Fault) -> bool:
+    """Whether two calls are one call of both runs that makes other values, or would for other ones.
+
+    Numbers among the arguments of what moves elements, or makes constants, are how an implementation cuts its tensors.
+    """
+    step = fault.step
+    if fault.kind == "arguments" and step.account.content == "found":
+        return fact_of("movements", step.operation.name) is None and any(key.target for key in step.inputs)
+    return bool(step.account.partner) and step.account.content in ("first", "parted", "coarser")
 
 
 def _islands(steps: Sequence[Step]) -> Iterator[Fault]:

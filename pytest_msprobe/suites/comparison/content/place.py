@@ -11,8 +11,10 @@ import msgspec
 from pytest_msprobe.suites.comparison.content.regions import Found, Located, Lost, Parting, maker_record
 from pytest_msprobe.suites.comparison.content.values import HeldValue
 
-#: So many records behind the first are searched for values that correspond to each other.
-_MOST_RECORDS = 24
+#: So many records behind the first, and values of the target, are searched for values that correspond to each other.
+_MOST_RECORDS, _MOST_VALUES = 400, 24
+#: A region of more calls of the target is no place.
+_MOST_CALLS = 16
 #: Values of the same size that are further apart correspond to nothing.
 _FARTHEST = 0.3
 #: In the path of a gradient that an optimizer gets.
@@ -57,17 +59,20 @@ def region_of_results(lost: Sequence[Lost], gradients: Sequence[HeldValue]) -> R
 def region_of(located: Located) -> Region:
     """Return the calls in which two runs part; where none of their values correspond, the first ones alone."""
     target, golden = _first(located)
-    regions = []
-    for value in _lost(located.target, target, located.found):
+    ways = [(value, tuple(_way(located.golden, value.record))) for value in _lost(located.golden, golden, located.held)]
+    sharp: list[Region] = []
+    regions: list[Region] = []
+    for value in islice(_lost(located.target, target, located.found), _MOST_VALUES):
         mine = tuple(_way(located.target, value.record))
         # What parts later may have another cause.
-        for other in _lost(located.golden, golden, located.held) if set(target[:1]) <= set(mine) else ():
-            if value.size == other.size and (value.record in target or other.record in golden):
-                theirs, distance = tuple(_way(located.golden, other.record)), value.distance(other)
-                if distance < _FARTHEST and len(mine) + len(theirs) <= _MOST_RECORDS:
-                    regions.append(Region(mine, theirs, distance, _factor(value, other)))
+        for other, theirs in ways if set(target[:1]) <= set(mine) and len(mine) <= _MOST_CALLS else ():
+            if value.size == other.size and (distance := value.distance(other)) < _FARTHEST:
+                region = Region(mine, theirs, distance, _factor(value, other))
+                is_sharp = value.record in target or other.record in golden
+                (sharp if is_sharp else regions).append(region)
+    # In the sharpest region one run computes in one call what the other one may compute in several.
     alone = Region(tuple(target[:1]), tuple(golden[:1]))
-    return min(regions, key=lambda region: region.distance * len(region.target + region.golden), default=alone)
+    return min(sharp or regions, key=lambda region: region.distance * len(region.target), default=alone)
 
 
 def _first(located: Located) -> tuple[list[str], list[str]]:

@@ -32,7 +32,8 @@ class Found:
     Attributes:
         partners: found value of the other run, by name.
         distances: how far both are apart, by name.
-        unjudged: names of values that say nothing: all elements are equal, or there is but one, or they are rounding.
+        unjudged: names of values that say nothing: all elements are equal, as the only one is; they are rounding; or
+            they are not finite in both runs.
         noise: looks of gradients that are rounding.
         refuted: names of values without other elements, such as a loss, that the same call makes otherwise of the same.
     """
@@ -53,21 +54,24 @@ class _Run:
 
     Attributes:
         units: roundoff of the coarsest dtype on the way to a value, by name.
+        infinite_sizes: numbers of elements of values that hold NaN or Inf.
     """
 
     def __init__(self, run: HeldRun) -> None:
         self.units: dict[str, float] = {}
         by_size: dict[int, list[HeldValue]] = {}
+        infinite: dict[int, list[HeldValue]] = {}
         for record in run.records.values():
             sources = sources_of(record, run.records)
             unit = max((self.units[name] for name in sources if name in self.units), default=0.0)
             for value in record.outputs:
                 self.units[value.name] = max(unit, value.unit)
-                by_size.setdefault(value.size, []).append(value)
+                (by_size if value.is_finite else infinite).setdefault(value.size, []).append(value)
         coarsest = max(self.units.values(), default=0.0)
         for value in run.gradients:
             self.units[value.name] = coarsest
-            by_size.setdefault(value.size, []).append(value)
+            (by_size if value.is_finite else infinite).setdefault(value.size, []).append(value)
+        self.infinite_sizes = {size for size, values in infinite.items() if not all(it.is_unknown for it in values)}
         self._values = {size: sorted(values, key=lambda value: value.norm) for size, values in by_size.items()}
         self._norms = {size: [value.norm for value in values] for size, values in self._values.items()}
         self._coarsest = coarsest
@@ -102,6 +106,10 @@ def find(target: HeldRun, golden: HeldRun, sums: float = _LONG_SUMS) -> Found:
         for value in record.outputs:
             levels[value.name] = level
             least = max(sums, _GROWTH * level)
+            if not value.is_finite:
+                if value.is_unknown or value.size in theirs.infinite_sizes:
+                    found.unjudged.add(value.name)
+                continue
             if value.is_plain:
                 rivals = list(_rivals(value, record, found, golden.records))
                 limit = max(least, _tolerance(mine.units[value.name]))
@@ -204,16 +212,14 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
         if not record.users and record.operation.phase == "forward":
             rejoins[name] = rejoins[name] and _is_right_end(record, records, found, is_clean)
         is_clean[name] = rejoins[name] and all(is_clean[user] for users in record.users.values() for user in users)
-    result, sources, others = Parting(records), set[str](), []
+    result, sources, others, constants = Parting(records), set[str](), [], _constants(records)
     for name, record in records.items():
         if not rejoins[name]:
             result.parted.append(record)
             makers = {maker_record(maker) for maker in record.makers}
             forward = f"{record.operation.call}.forward" if record.operation.phase == "backward" else ""
             is_given = all(rejoins.get(maker, True) or maker in sources for maker in (*makers, forward))
-            # What is made of nothing but numbers, such as a mask, is part of the first call that it meets values in.
-            is_constant = not record.leaves and makers <= sources and record.operation.phase == "forward"
-            if is_given and (is_constant or record.is_movement):
+            if is_given and (name in constants or record.is_movement):
                 sources.add(name)
                 others.append(record)
             elif is_given:
@@ -222,6 +228,16 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
             result.rejoined.append(record)
     result.first = result.first or others
     return result
+
+
+def _constants(records: Mapping[str, HeldRecord]) -> set[str]:
+    """Records that no parameter enters, such as those of a mask: part of the first call in which they meet others."""
+    constants = set[str]()
+    for name, record in records.items():
+        is_forward = record.operation.phase == "forward"
+        if is_forward and not record.leaves and constants.issuperset(map(maker_record, record.makers)):
+            constants.add(name)
+    return constants
 
 
 def _is_right_end(
@@ -261,19 +277,21 @@ def _results(
     return [value for value in unused if value.shape in shapes]
 
 
-def islands(records: Mapping[str, HeldRecord], found: Found) -> list[str]:
+def islands(target: HeldRun, golden: HeldRun, found: Found) -> list[str]:
     """Return the first records of each stretch in which a run computes in a coarser dtype than the other one.
 
     A run in another precision does so in many places.
     """
+    coarsest = max((value.unit for record in golden.records.values() for value in record.outputs), default=0.0)
     coarser = set()
-    for name, record in records.items():
+    for name, record in target.records.items():
         partners = [(value, found.partners[value.name]) for value in record.outputs if value.name in found.partners]
-        if record.operation.phase == "forward" and any(value.unit > other.unit > 0 for value, other in partners):
+        is_other = any(value.unit > other.unit > 0 for value, other in partners)
+        if record.operation.phase == "forward" and (is_other or any(it.unit > coarsest for it in record.outputs)):
             coarser.add(name)
-    if len(coarser) > _MOST_ISLANDS * len(records):
+    if len(coarser) > _MOST_ISLANDS * len(target.records):
         return []
-    return [name for name in coarser if not coarser.intersection(map(maker_record, records[name].makers))]
+    return [name for name in coarser if not coarser.intersection(map(maker_record, target.records[name].makers))]
 
 
 def maker_record(name: str) -> str:

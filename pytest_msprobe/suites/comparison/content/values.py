@@ -27,7 +27,7 @@ class HeldValue:
         place: of the record in the order of execution.
         size: number of elements.
         shape: of the tensor.
-        norm, most, least, mean: in the 2-norm, largest and smallest element, mean.
+        norm, most, least, mean: in the 2-norm, largest and smallest element, mean; NaN where a dump does not have them.
         unit: roundoff of its dtype; 0 for integers.
     """
 
@@ -56,8 +56,20 @@ class HeldValue:
     def gradient_look(self) -> tuple[object, ...]:
         """What a gradient of a parameter that an optimizer gets has in common with that of the backward."""
         parts = (self.most, self.least, self.mean * math.sqrt(self.size))
+        if not self.is_finite:
+            return True, self.size, self.record, self.path
         shares = (round(part / self.norm, _LOOK_DIGITS) for part in parts) if self.norm else parts
         return True, self.size, f"{self.norm:.{_LOOK_DIGITS}e}", *shares
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether its statistics are known, and finite."""
+        return all(map(math.isfinite, (self.norm, self.most, self.least, self.mean)))
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether a dump has no statistics of it."""
+        return all(map(math.isnan, (self.norm, self.most, self.least, self.mean)))
 
     @property
     def is_plain(self) -> bool:
@@ -66,13 +78,15 @@ class HeldValue:
 
     def is_like(self, other: HeldValue) -> bool:
         """Whether both are one value that no operation changed, in one shape or its transpose."""
-        return not self.is_plain and self.size == other.size and self.distance(other) < 1e-6
+        return not self.is_plain and self.is_finite and self.size == other.size and self.distance(other) < 1e-6
 
     def distance(self, other: HeldValue) -> float:
         """How far both are apart at least, as the norm of the difference over the larger norm.
 
         Each statistic of a tensor x changes by at most |x - y|, the mean by at most |x - y| / sqrt(n).
         """
+        if not (self.is_finite and other.is_finite):
+            return 0.0 if self.is_finite == other.is_finite else math.inf
         scale = max(self.norm, other.norm)
         if scale == 0:
             return 0.0
@@ -183,7 +197,9 @@ def _record(
             held.leaves.append(value)
             continue
         maker = leaf.provenance.made_by or ""
-        if split_name(maker)[0] not in records and not value.is_plain:  # nobody says it, or a layer made it
+        if (
+            split_name(maker)[0] not in records and value.is_finite and not value.is_plain
+        ):  # nobody says it, or a layer made it
             maker = last_alike.get(value.look, "")
         record, path = split_name(maker)
         if record in records:
@@ -217,21 +233,13 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _value(operation: Operation, leaf: Leaf) -> HeldValue | None:
-    """The value of a leaf; None of what is no tensor, or whose statistics are not all known and finite."""
-    if leaf.tensor is None:
-        return None
-    numbers = list(_finite(leaf))
+    """The value of a leaf; None of what is no tensor."""
     dtype = find_dtype(leaf.dtype)
-    if len(numbers) != 4 or dtype is None:
+    if leaf.tensor is None or dtype is None:
         return None
-    most, least, mean, norm = numbers
+    numbers = [float(it) if isinstance(it, (bool, int, float)) else math.nan for it in leaf.statistics]
+    most, least, mean, norm = numbers if len(numbers) == 4 else [math.nan] * 4
     elements = array_dtype(dtype)
     unit = unit_roundoff(elements) if elements is not None and dtype.kind in ("float", "complex") else 0.0
     size = math.prod(leaf.shape)
     return HeldValue(operation.record, leaf.path, operation.index, size, leaf.shape, norm, most, least, mean, unit)
-
-
-def _finite(leaf: Leaf) -> Iterator[float]:
-    for number in leaf.statistics:
-        if isinstance(number, (bool, int, float)) and math.isfinite(number):
-            yield float(number)
