@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from msprobe_collector.dump_format import Dump, DumpError, TensorValue, find_dtype
+from msprobe_collector.dump_format import DIRECTIONS, Dump, DumpError, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.manifest import CompiledCode
 from msprobe_collector.dump_format.records import Operation
@@ -190,10 +190,14 @@ def _skip_message(values: Sequence[ValueComparison]) -> str:
 
 #: Two runs that share fewer calls than this leaves are two implementations.
 _OTHER_CALLS = 0.2
-#: Of an optimizer that another implementation may have cut into other tensors.
-_COUNT = ".parameters"
+#: What an optimizer is set up with, but for how many parameters the model is cut into.
+_SETTINGS, _COUNT = "input.settings.", ".parameters"
 _UNWRITTEN_OUTPUT = "The call leaves this memory uninitialised."
 _UNWRITTEN_INPUT = "The call takes buffers to fill, whose content before it means nothing."
+
+
+def _is_setting(leaf: Leaf | None) -> bool:
+    return leaf is not None and leaf.path.startswith(_SETTINGS) and not leaf.path.endswith(_COUNT)
 
 
 class DumpComparison:
@@ -279,14 +283,14 @@ class DumpComparison:
             (self.target, self.golden, one) for one in self.target.operations if one.record not in matching.partners
         ]
         count = sum(
-            operation.phase == "forward" and not operation.is_cell and side.compiled_in(other, operation) is None
+            operation.phase in DIRECTIONS and not operation.is_cell and side.compiled_in(other, operation) is None
             for side, other, operation in lone
         )
         if not count or self.is_mapped:
             return None
         content = Content.of(self.target, self.golden)
         calls = sum(
-            one.phase == "forward" and not one.is_cell for one in (*self.target.operations, *self.golden.operations)
+            one.phase in DIRECTIONS and not one.is_cell for one in (*self.target.operations, *self.golden.operations)
         )
         # Where few calls differ, names and order show more of a fault than its place.
         return None if content is None or (content.is_parted and count < _OTHER_CALLS * calls) else content
@@ -351,9 +355,8 @@ class DumpComparison:
                 if operation.record in self.matching.by_bare_name:
                     status = "warning" if found.status == "pass" else found.status
                     found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
-            is_count = state == "beside" and left is not None and left.path.endswith(_COUNT)
-            if found.status == "error" and (state in EQUAL_AGAIN or is_count):
-                found = replace(found, status="warning")  # called otherwise, for the same values
+            if found.status == "error" and (state in EQUAL_AGAIN or (state == "beside" and not _is_setting(left))):
+                found = replace(found, status="warning")  # what both runs hold says that the values are right
             values.append(found)
         region = self._region(operation) or self._region(partner, is_golden=True)
         return OperationComparison(

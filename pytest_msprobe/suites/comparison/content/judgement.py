@@ -63,7 +63,8 @@ def _not_finite(steps: Sequence[Step]) -> Iterator[Fault]:
         is_pair = step.account.partner and step.account.content == "found"
         for key in step.inputs if is_pair else ():
             maker = makers.get(split_name(key.origins[0].made_by)[0])
-            if maker is not None and key.excess == math.inf and key.shape == key.golden_shape:
+            is_infinite = key.excess == math.inf and not key.is_integer and key.shape == key.golden_shape
+            if maker is not None and is_infinite:
                 words = "one run makes NaN or Inf there, the other one numbers, and what is made of both agrees"
                 yield Fault(maker, "defined", "both", "output.0", words, size=math.inf, records=[maker.record])
 
