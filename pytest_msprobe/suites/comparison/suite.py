@@ -197,8 +197,8 @@ def _accounted(verdict: Verdict, found: OperationComparison, account: Account, s
     """The verdict by distances, changed by what the `account` shows.
 
     An operation at fault is an error, whatever its distance. One that is not keeps its error as an expected failure,
-    where `settings` say so, and no value of it is in question beside those that the account splits. Where what both runs
-    hold shows that its values are right, it may be defined differently, but not computed wrongly.
+    where `settings` say so, and no value of it is in question beside those that the account splits. Where what both
+    runs hold shows that its values are right, it may be defined differently, but not computed wrongly.
     """
     is_born = any(part in (BORN_TARGET, BORN_GOLDEN) for _, part, _ in account.blamed)
     if found.content in EQUAL_AGAIN and not is_born:

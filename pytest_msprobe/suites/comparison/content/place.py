@@ -66,10 +66,11 @@ def region_of(located: Located) -> Region:
         mine = tuple(_way(located.target, value.record))
         # What parts later may have another cause.
         for other, theirs in ways if set(target[:1]) <= set(mine) and len(mine) <= _MOST_CALLS else ():
-            if value.size == other.size and (distance := value.distance(other)) < _FARTHEST:
-                region = Region(mine, theirs, distance, _factor(value, other))
-                is_sharp = value.record in target or other.record in golden
-                (sharp if is_sharp else regions).append(region)
+            factor = _factor(value, other) if value.size == other.size else 0.0
+            ends = value.record in target, other.record in golden
+            distance = 0.0 if factor and all(ends) else value.distance(other)
+            if value.size == other.size and distance < _FARTHEST:
+                (sharp if any(ends) else regions).append(Region(mine, theirs, distance, factor))
     # In the sharpest region one run computes in one call what the other one may compute in several.
     alone = Region(tuple(target[:1]), tuple(golden[:1]))
     return min(sharp or regions, key=lambda region: region.distance * len(region.target), default=alone)
@@ -111,8 +112,9 @@ def _factor(value: HeldValue, other: HeldValue) -> float:
     """By which all statistics of two values differ; 0 where there is no such factor, or it is 1."""
     factor = value.norm / other.norm if other.norm else 0.0
     off = abs(factor - 1)
+    allowed = _SAME_FACTOR * off * min(1.0, factor)
     largest = max(abs(other.most), abs(other.least))
     pairs = ((value.most, other.most), (value.least, other.least), (value.mean, other.mean))
     scales = (largest, largest, other.norm / math.sqrt(other.size))
-    is_one = all(abs(x - factor * y) <= _SAME_FACTOR * off * scale for (x, y), scale in zip(pairs, scales))
+    is_one = all(abs(x - factor * y) <= allowed * scale for (x, y), scale in zip(pairs, scales))
     return factor if is_one and off > _LEAST_FACTOR else 0.0

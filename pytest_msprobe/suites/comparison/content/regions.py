@@ -54,7 +54,6 @@ class _Run:
 
     Attributes:
         units: roundoff of the coarsest dtype on the way to a value, by name.
-        infinite_sizes: numbers of elements of values that hold NaN or Inf.
     """
 
     def __init__(self, run: HeldRun) -> None:
@@ -71,10 +70,16 @@ class _Run:
         for value in run.gradients:
             self.units[value.name] = coarsest
             (by_size if value.is_finite else infinite).setdefault(value.size, []).append(value)
-        self.infinite_sizes = {size for size, values in infinite.items() if not all(it.is_unknown for it in values)}
+        self._infinite = {
+            (size, math.isnan(it.norm)) for size, values in infinite.items() for it in values if it.is_known
+        }
         self._values = {size: sorted(values, key=lambda value: value.norm) for size, values in by_size.items()}
         self._norms = {size: [value.norm for value in values] for size, values in self._values.items()}
         self._coarsest = coarsest
+
+    def has_infinite(self, value: HeldValue) -> bool:
+        """Whether a value of that size holds NaN, as `value` does, or Inf."""
+        return (value.size, math.isnan(value.norm)) in self._infinite
 
     def near(self, value: HeldValue, unit: float, least: float) -> Iterator[tuple[float, HeldValue]]:
         """(distance, value) of all that may be `value`, which has a `unit` on its way and may be off by `least`."""
@@ -107,7 +112,7 @@ def find(target: HeldRun, golden: HeldRun, sums: float = _LONG_SUMS) -> Found:
             levels[value.name] = level
             least = max(sums, _GROWTH * level)
             if not value.is_finite:
-                if value.is_unknown or value.size in theirs.infinite_sizes:
+                if not value.is_known or theirs.has_infinite(value):
                     found.unjudged.add(value.name)
                 continue
             if value.is_plain:
@@ -251,7 +256,7 @@ def _is_right_end(
     backward = records.get(f"{record.operation.call}.backward")
     if any(value.name in found.refuted for value in record.outputs):
         return False
-    if backward is None:
+    if backward is None or all(value.name in found.partners for value in record.outputs):
         return True
     if all(name in found.partners or name in found.unjudged for name in record.makers):
         return all(found.has(value) or value.path in backward.users for value in backward.outputs)

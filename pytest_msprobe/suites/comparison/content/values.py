@@ -27,8 +27,9 @@ class HeldValue:
         place: of the record in the order of execution.
         size: number of elements.
         shape: of the tensor.
-        norm, most, least, mean: in the 2-norm, largest and smallest element, mean; NaN where a dump does not have them.
+        norm, most, least, mean: in the 2-norm, largest and smallest element, mean.
         unit: roundoff of its dtype; 0 for integers.
+        is_known: whether the dump has its statistics; they are NaN otherwise.
     """
 
     record: str
@@ -41,6 +42,7 @@ class HeldValue:
     least: float
     mean: float
     unit: float
+    is_known: bool = True
 
     @property
     def name(self) -> str:
@@ -65,11 +67,6 @@ class HeldValue:
     def is_finite(self) -> bool:
         """Whether its statistics are known, and finite."""
         return all(map(math.isfinite, (self.norm, self.most, self.least, self.mean)))
-
-    @property
-    def is_unknown(self) -> bool:
-        """Whether a dump has no statistics of it."""
-        return all(map(math.isnan, (self.norm, self.most, self.least, self.mean)))
 
     @property
     def is_plain(self) -> bool:
@@ -237,9 +234,10 @@ def _value(operation: Operation, leaf: Leaf) -> HeldValue | None:
     dtype = find_dtype(leaf.dtype)
     if leaf.tensor is None or dtype is None:
         return None
-    numbers = [float(it) if isinstance(it, (bool, int, float)) else math.nan for it in leaf.statistics]
-    most, least, mean, norm = numbers if len(numbers) == 4 else [math.nan] * 4
+    numbers = [float(it) for it in leaf.statistics if isinstance(it, (bool, int, float))]
+    is_known = len(numbers) == 4
+    most, least, mean, norm = numbers if is_known else [math.nan] * 4
     elements = array_dtype(dtype)
     unit = unit_roundoff(elements) if elements is not None and dtype.kind in ("float", "complex") else 0.0
-    size = math.prod(leaf.shape)
-    return HeldValue(operation.record, leaf.path, operation.index, size, leaf.shape, norm, most, least, mean, unit)
+    size, place = math.prod(leaf.shape), operation.index
+    return HeldValue(operation.record, leaf.path, place, size, leaf.shape, norm, most, least, mean, unit, is_known)
