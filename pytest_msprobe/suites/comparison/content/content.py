@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.comparison.content.place import Region, region_of, region_of_results
 from pytest_msprobe.suites.comparison.content.regions import Located, Lost, Parting, islands, locate, lost_results
-from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, held_run
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, held_run, held_value
 from pytest_msprobe.suites.comparison.matching import Matching
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
@@ -67,6 +68,12 @@ class Content:
         if self.place is None or is_golden == bool(self.place.target):
             return None
         return self.place if operation.record in (self.place.target or self.place.golden)[:1] else None
+
+    def is_rounding(self, target: Leaf, golden: Leaf) -> bool:
+        """Whether two gradients are no larger than the rounding of what they are summed up of."""
+        values = held_value(target), held_value(golden)
+        noise = self._located.found.noise, self._located.held.noise
+        return all(value is not None and value.gradient_look in looks for value, looks in zip(values, noise))
 
     def agrees(self, target: str, golden: str) -> bool:
         """Whether two records may be one: the golden one holds what the target makes, or both get the same."""

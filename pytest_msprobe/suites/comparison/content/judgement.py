@@ -25,7 +25,7 @@ def causes_by_content(steps: Sequence[Step], faults: Sequence[Fault]) -> list[Fa
     """
     kept = [fault for fault in faults if fault.kind in _OF_ITSELF]
     kept += [fault for fault in faults if fault.kind in _OF_PAIRS and _is_of_pair(fault)]
-    parted = [step for step in steps if step.account.content in ("parted", "first")]
+    parted = [step for step in steps if step.account.content in ("parted", "first") or step.account.region is not None]
     islands = list(_islands(steps))
     if not parted:
         return [*kept, *islands, *_not_finite(steps)]

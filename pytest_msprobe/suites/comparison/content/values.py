@@ -24,7 +24,6 @@ class HeldValue:
 
     Attributes:
         record, path: where it stands: `Torch.exp.0.forward`, `output.0`.
-        place: of the record in the order of execution.
         size: number of elements.
         shape: of the tensor.
         norm, most, least, mean: in the 2-norm, largest and smallest element, mean.
@@ -34,7 +33,6 @@ class HeldValue:
 
     record: str
     path: str
-    place: int
     size: int
     shape: tuple[int, ...]
     norm: float
@@ -167,7 +165,7 @@ def held_run(dump: ComparedDump) -> HeldRun:
             leaves = dump.leaves(operation.record)
         except DumpError:
             continue
-        values = [(leaf, value) for leaf in leaves if (value := _value(operation, leaf)) is not None]
+        values = [(leaf, value) for leaf in leaves if (value := held_value(leaf, operation)) is not None]
         if is_optimizer_record(operation.record):
             parameters += _parameters(values)
         elif operation.phase == "parameters_grad":
@@ -229,8 +227,8 @@ def split_name(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _value(operation: Operation, leaf: Leaf) -> HeldValue | None:
-    """The value of a leaf; None of what is no tensor."""
+def held_value(leaf: Leaf, operation: Operation | None = None) -> HeldValue | None:
+    """Return the value of a leaf; None of what is no tensor."""
     dtype = find_dtype(leaf.dtype)
     if leaf.tensor is None or dtype is None:
         return None
@@ -239,5 +237,5 @@ def _value(operation: Operation, leaf: Leaf) -> HeldValue | None:
     most, least, mean, norm = numbers if is_known else [math.nan] * 4
     elements = array_dtype(dtype)
     unit = unit_roundoff(elements) if elements is not None and dtype.kind in ("float", "complex") else 0.0
-    size, place = math.prod(leaf.shape), operation.index
-    return HeldValue(operation.record, leaf.path, place, size, leaf.shape, norm, most, least, mean, unit, is_known)
+    record, size = "" if operation is None else operation.record, math.prod(leaf.shape)
+    return HeldValue(record, leaf.path, size, leaf.shape, norm, most, least, mean, unit, is_known)

@@ -58,7 +58,7 @@ class Written:
         unit = 0.0 if array.dtype.kind in "iub" else unit_roundoff(array.dtype)
         with np.errstate(invalid="ignore"):
             statistics = [float(it) for it in (np.linalg.norm(exact), exact.max(), exact.min(), exact.mean())]
-        return HeldValue(operation.record, path, operation.index, array.size, array.shape, *statistics, unit)
+        return HeldValue(operation.record, path, array.size, array.shape, *statistics, unit)
 
 
 def normed(x: np.ndarray, eps: float = 1e-5) -> np.ndarray:
