@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.comparison.content.place import Region, region_of, region_of_results
-from pytest_msprobe.suites.comparison.content.regions import Located, Lost, Parting, islands, locate, lost_results
-from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, held_run, held_value
+from pytest_msprobe.suites.comparison.content.regions import (
+    Found,
+    Located,
+    Lost,
+    Parting,
+    constants_of,
+    islands,
+    locate,
+    lost_results,
+)
+from pytest_msprobe.suites.comparison.content.values import HeldRun, held_run, held_value
 from pytest_msprobe.suites.comparison.matching import Matching
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
@@ -43,8 +52,8 @@ class Content:
         has_parted = bool(located.target.parted and located.golden.parted)
         self.is_parted = has_parted or bool(lost)
         self._states = (
-            _states(target.records, located.target, has_parted=has_parted),
-            _states(golden.records, located.golden, has_parted=has_parted),
+            _states(target, located.target, located.found, has_parted=has_parted),
+            _states(golden, located.golden, located.held, has_parted=has_parted),
         )
         self.place = region_of(located) if has_parted else None
         self._states[0].update(dict.fromkeys(islands(target, golden, located.found), "coarser"))
@@ -108,16 +117,23 @@ class Content:
         return partner is None or self.agrees(record, partner.record)
 
 
-def _states(records: Mapping[str, HeldRecord], side: Parting, *, has_parted: bool) -> dict[str, ContentState]:
-    """What is known of each record; those that part are not used where only one run has any."""
-    states: dict[str, ContentState] = dict.fromkeys(records, "found")
-    last = max((one.operation.index for one in records.values() if one.operation.phase == "backward"), default=math.inf)
-    for record in side.rejoined:
-        is_used = record.users or record.operation.phase == "backward"
-        # What comes behind the gradients is the optimizer's, and what nothing goes into and nothing uses is nobody's.
-        is_beside = record.operation.index > last or not (record.makers or record.leaves)
-        states[record.name] = "rejoined" if is_used else "beside" if is_beside else "unused"
-    # What one run makes besides has no effect on the other values of both.
-    states |= dict.fromkeys((record.name for record in side.parted), "parted" if has_parted else "unused")
-    states |= dict.fromkeys((record.name for record in side.first), "first" if has_parted else "unused")
+def _states(run: HeldRun, side: Parting, found: Found, *, has_parted: bool) -> dict[str, ContentState]:
+    """What is known of each record of a run; those that part are not used where only this run has any."""
+    states: dict[str, ContentState] = {}
+    constants = constants_of(side.records)
+    operations = [record.operation for record in side.records.values()]
+    last = max((operation.index for operation in operations if operation.phase == "backward"), default=math.inf)
+    parted, first = ({record.name for record in records} for records in (side.parted, side.first))
+    for name, record in side.records.items():
+        if name in parted:
+            # What one run makes besides has no effect on the other values of both.
+            states[name] = ("first" if name in first else "parted") if has_parted else "unused"
+        elif any(value.name in found.partners for value in record.outputs):
+            states[name] = "found" if all(map(found.has, record.outputs)) else "rejoined"
+        elif record.users or record.operation.phase == "backward":
+            states[name] = "rejoined"
+        else:
+            # What an optimizer calls behind the gradients shows in the parameters, and unused numbers are nobody's.
+            is_beside = (bool(run.parameters) and record.operation.index > last) or name in constants
+            states[name] = "beside" if is_beside else "unused"
     return states

@@ -217,7 +217,7 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
         if not record.users and record.operation.phase == "forward":
             rejoins[name] = rejoins[name] and _is_right_end(record, records, found, is_clean)
         is_clean[name] = rejoins[name] and all(is_clean[user] for users in record.users.values() for user in users)
-    result, sources, others, constants = Parting(records), set[str](), [], _constants(records)
+    result, sources, others, constants = Parting(records), set[str](), [], constants_of(records)
     for name, record in records.items():
         if not rejoins[name]:
             result.parted.append(record)
@@ -235,12 +235,13 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
     return result
 
 
-def _constants(records: Mapping[str, HeldRecord]) -> set[str]:
-    """Records that no parameter enters, such as those of a mask: part of the first call in which they meet others."""
+def constants_of(records: Mapping[str, HeldRecord]) -> set[str]:
+    """Return the records that no parameter enters, such as those of a mask, and no values but integers of the batch."""
     constants = set[str]()
     for name, record in records.items():
-        is_forward = record.operation.phase == "forward"
-        if is_forward and not record.leaves and constants.issuperset(map(maker_record, record.makers)):
+        floats = sum(value.unit > 0 for value in record.inputs)
+        is_given = len(record.makers) < floats or bool(record.leaves) or record.operation.phase == "backward"
+        if not is_given and constants.issuperset(map(maker_record, record.makers)):
             constants.add(name)
     return constants
 
