@@ -38,11 +38,13 @@ def causes_by_content(steps: Sequence[Step], faults: Sequence[Fault]) -> list[Fa
 def _is_of_pair(fault: Fault) -> bool:
     """Whether two calls are one call of both runs that makes other values, or would for other ones.
 
-    Numbers among the arguments of what moves elements, or makes constants, are how an implementation cuts its tensors.
+    Arguments are compared where both get equal values. Of what moves elements, or makes constants, they say how an
+    implementation cuts its tensors.
     """
     step = fault.step
     if fault.kind == "arguments" and step.account.content == "found":
-        return fact_of("movements", step.operation.name) is None and any(key.target for key in step.inputs)
+        is_given = all(key.shape == key.golden_shape and not key.is_beyond for key in step.inputs)
+        return is_given and bool(step.inputs) and fact_of("movements", step.operation.name) is None
     return bool(step.account.partner) and step.account.content in ("first", "parted", "coarser")
 
 
