@@ -10,10 +10,10 @@ text = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_atten
 text |= {"num_hidden_layers": 2, "max_position_embeddings": 12, "bos_token_id": 1, "eos_token_id": 60}
 image = {"hidden_size": 24, "intermediate_size": 48, "num_attention_heads": 3, "num_hidden_layers": 2}
 image |= {"image_size": 12, "patch_size": 4}
+for tower in (text, image):
+    tower["attn_implementation"] = "sdpa" if "sdpa" in sys.argv else "eager"
 torch.manual_seed(0)
-attention = "sdpa" if "sdpa" in sys.argv else "eager"
-config = CLIPConfig(text_config=text, vision_config=image, projection_dim=16, attn_implementation=attention)
-model = CLIPModel(config)
+model = CLIPModel(CLIPConfig(text_config=text, vision_config=image, projection_dim=16))
 move(model)
 tokens = torch.randint(2, 60, (3, 10))
 for sentence, end in enumerate((9, 6, 4)):
