@@ -23,6 +23,7 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import astuple, dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ def rows() -> list[Row]:
     return both
 
 
+@cache
 def loss(command: str, folder: Path) -> str:
     """Return what a script prints last."""
     script, *arguments = command.split()
