@@ -197,6 +197,8 @@ def main() -> int:
     tables = {row.pair: row.table for row in rows()}
     for table, task in product(TABLES, options.tasks.split(",")):
         counts = Counter(now.named for (pair, _, one), now in said.items() if (tables[pair], one) == (table, task))
+        if not counts:
+            continue
         right, wrong = counts["clean"] + counts["open"] + counts["blamed"], sum(counts[name] for name in _NAMED)
         sys.stdout.write(f"{table}, {task}: {counts['blamed']} of {right} right pairs are blamed; ")
         sys.stdout.write(f"{counts['alone']} of {wrong} bugs are named first and alone\n")
