@@ -9,16 +9,15 @@ from typing import Literal
 
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.comparison.content.parameters import Lost, lost_results
 from pytest_msprobe.suites.comparison.content.place import Region, region_of, region_of_results
 from pytest_msprobe.suites.comparison.content.regions import (
     Found,
     Located,
-    Lost,
     Parting,
     constants_of,
     islands,
     locate,
-    lost_results,
 )
 from pytest_msprobe.suites.comparison.content.values import HeldRun, held_run, held_value
 from pytest_msprobe.suites.comparison.matching import Matching

@@ -18,9 +18,9 @@ from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun,
 #: Roundings of its dtype by which one operation may change a statistic.
 _ROUNDINGS = 8.0
 #: What sums of thousands of terms in float32, of which statistics are some, may be off; and sums of few.
-_LONG_SUMS, _SHORT_SUMS = 50 * 2.0**-24, 8 * 2.0**-24
+LONG_SUMS, _SHORT_SUMS = 50 * 2.0**-24, 8 * 2.0**-24
 #: So many times as far as what it is made of may be, a value may be off: measured where runs differ by rounding alone.
-_GROWTH = 8.0
+GROWTH = 8.0
 #: A share of all records: where more are in a coarser dtype, that is the precision of the run.
 _MOST_ISLANDS = 0.1
 
@@ -84,13 +84,13 @@ class _Run:
     def near(self, value: HeldValue, unit: float, least: float) -> Iterator[tuple[float, HeldValue]]:
         """(distance, value) of all that may be `value`, which has a `unit` on its way and may be off by `least`."""
         norms, values = self._norms.get(value.size, []), self._values.get(value.size, [])
-        widest = max(_tolerance(max(unit, self._coarsest)), least)
+        widest = max(tolerance_of(max(unit, self._coarsest)), least)
         for index in range(bisect_left(norms, value.norm * (1 - widest)), len(norms)):
             if norms[index] * (1 - widest) > value.norm:
                 return
             other = values[index]
             distance = value.distance(other)
-            if distance <= max(_tolerance(max(unit, self.units[other.name])), least):
+            if distance <= max(tolerance_of(max(unit, self.units[other.name])), least):
                 yield distance, other
 
 
@@ -100,7 +100,7 @@ def sources_of(record: HeldRecord, records: Mapping[str, HeldRecord]) -> list[st
     return record.makers if forward is None else [*record.makers, *(value.name for value in forward.outputs)]
 
 
-def find(target: HeldRun, golden: HeldRun, sums: float = _LONG_SUMS) -> Found:
+def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
     """Return where the outputs of `target`, in the order of execution, are held by `golden`; `sums` is what sums in
     float32 may be off.
     """
@@ -110,18 +110,18 @@ def find(target: HeldRun, golden: HeldRun, sums: float = _LONG_SUMS) -> Found:
         level = max((levels[name] for name in sources_of(record, target.records) if name in levels), default=0.0)
         for value in record.outputs:
             levels[value.name] = level
-            least = max(sums, _GROWTH * level)
+            least = max(sums, GROWTH * level)
             if not value.is_finite:
                 if not value.is_known or theirs.has_infinite(value):
                     found.unjudged.add(value.name)
                 continue
             if value.is_plain:
                 rivals = list(_rivals(value, record, found, golden.records))
-                limit = max(least, _tolerance(mine.units[value.name]))
+                limit = max(least, tolerance_of(mine.units[value.name]))
                 is_refuted = bool(rivals) and all(value.distance(rival) > limit for rival in rivals)
                 (found.refuted if is_refuted else found.unjudged).add(value.name)
                 continue
-            if _is_noise(value, record, max(least, _tolerance(mine.units[value.name]))):
+            if _is_noise(value, record, max(least, tolerance_of(mine.units[value.name]))):
                 found.unjudged.add(value.name)
                 found.noise.add(value.look)
                 continue
@@ -130,11 +130,12 @@ def find(target: HeldRun, golden: HeldRun, sums: float = _LONG_SUMS) -> Found:
                 distance, partner = min(candidates, key=lambda item: _rank(record, item, found, golden.records))
                 found.partners[value.name], found.distances[value.name] = partner, distance
                 # What is near by its statistics may be as far as the roundings on its way, as its like was.
-                levels[value.name] = max(distance, min(level, _tolerance(mine.units[value.name])))
+                levels[value.name] = max(distance, min(level, tolerance_of(mine.units[value.name])))
     return found
 
 
-def _tolerance(unit: float) -> float:
+def tolerance_of(unit: float) -> float:
+    """How far rounding to a dtype with that roundoff may move a statistic in one operation."""
     return _ROUNDINGS * unit
 
 
@@ -327,48 +328,8 @@ def locate(target: HeldRun, golden: HeldRun) -> Located:
     Where they do, small models may have differences that are below what long sums explain: then sums are taken to be
     short, so that the place is the earliest that shows.
     """
-    located = _located(target, golden, _LONG_SUMS)
+    located = _located(target, golden, LONG_SUMS)
     return _located(target, golden, _SHORT_SUMS) if located.target.parted or located.golden.parted else located
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A gradient or an update of a parameter of the target which the golden run does not have.
-
-    Attributes:
-        parameter: the parameter of the target.
-        value: the gradient, or the parameter behind the update.
-        partners: names of parameters of the golden run that start equal.
-    """
-
-    parameter: str
-    value: HeldValue
-    partners: tuple[str, ...]
-
-
-def lost_results(target: HeldRun, golden: HeldRun, located: Located) -> list[Lost]:
-    """Return gradients and updates of parameters of the target which the golden run has, and whose results it has not.
-
-    They may be off by what the gradients inside of the step are. An update by a gradient that is rounding in both runs
-    is not judged: Adam makes a whole step of it.
-    """
-    values = [value for record in located.target.records.values() for value in record.outputs]
-    unit = max((value.unit for value in values), default=0.0)
-    tolerance = max(_LONG_SUMS, _tolerance(unit), _GROWTH * max(located.found.distances.values(), default=0.0))
-    lost: list[Lost] = []
-    for parameter in target.parameters:
-        partners = [other for other in golden.parameters if parameter.before.is_like(other.before)]
-        others = [other for partner in partners for other in partner.results]
-        is_noise = any(value.gradient_look in located.found.noise for value in parameter.results)
-        if is_noise and any(value.gradient_look in located.held.noise for value in others):
-            continue
-        names = tuple(partner.name for partner in partners)
-        lost += [
-            Lost(parameter.name, value, names)
-            for value in parameter.results
-            if names and not any(value.size == it.size and value.distance(it) <= tolerance for it in others)
-        ]
-    return lost
 
 
 def _located(target: HeldRun, golden: HeldRun, sums: float) -> Located:

@@ -10,8 +10,9 @@ import pytest
 
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.numerics import unit_roundoff
+from pytest_msprobe.suites.comparison.content.parameters import lost_results
 from pytest_msprobe.suites.comparison.content.place import region_of, region_of_results
-from pytest_msprobe.suites.comparison.content.regions import Located, islands, locate, lost_results
+from pytest_msprobe.suites.comparison.content.regions import Located, islands, locate
 from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRecord, HeldRun, HeldValue
 
 RANDOM = np.random.default_rng(0)
@@ -46,12 +47,10 @@ class Written:
     def optimizer(self, name: str, before: np.ndarray, gradient: np.ndarray, after: np.ndarray) -> None:
         """Record what an optimizer gets and leaves of one parameter."""
         operation = Operation.of("Optimizer.SGD.0.forward", 999)
-        results = tuple(
-            self.value(operation, f"{path}.{name}", it)
-            for path, it in (("input.gradients", gradient), ("output.parameters", after))
-        )
-        self.run.parameters.append(HeldParameter(name, self.value(operation, f"input.{name}", before), results))
-        self.run.gradients.append(results[0])
+        paths = ("input.parameters", "input.gradients", "output.0.parameters")
+        values = [self.value(operation, f"{path}.{name}", it) for path, it in zip(paths, (before, gradient, after))]
+        self.run.parameters.append(HeldParameter(name, *values))
+        self.run.gradients.append(values[1])
 
     def value(self, operation: Operation, path: str, array: np.ndarray) -> HeldValue:
         exact = array.astype(np.float64)
