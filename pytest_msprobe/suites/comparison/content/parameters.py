@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from pytest_msprobe.suites.comparison.content.regions import GROWTH, LONG_SUMS, Located, tolerance_of
+from pytest_msprobe.suites.comparison.content.regions import GROWTH, LONG_SUMS, MOST, Located, tolerance_of
 from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRun, HeldValue
 
 #: So many parameters may be joined into one, as query, key and value are.
@@ -19,6 +19,8 @@ _MOST_JOINED = 3
 #: Of a norm, in steps of the learning rate: 6 sqrt(p), where a share p = 0.001 of the elements has gradients that are
 #: rounding, so that Adam may move them either way by one step.
 _UNSURE_STEPS = 0.2
+#: Ratios of updates that differ by less have one cause.
+_ONE_FACTOR = 1.3
 #: Digits of the norm by which parts of a joined parameter are looked up.
 _DIGITS = 5
 
@@ -39,20 +41,43 @@ class Lost:
     is_gradient: bool
 
 
-def lost_results(target: HeldRun, golden: HeldRun, located: Located) -> list[Lost]:
-    """Return gradients and updates of parameters of the target which the golden run has, and whose results it has not.
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What became of the parameters of two runs in a step.
+
+    Attributes:
+        lost: gradients and updates of the target that the golden run does not have.
+        is_complete: whether each parameter of both runs has a partner, and all gradients are known.
+    """
+
+    lost: Sequence[Lost] = ()
+    is_complete: bool = False
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether all that both steps were for is the same."""
+        return self.is_complete and not self.lost
+
+
+def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
+    """Return which gradients and updates of parameters both runs have.
 
     They may be off by what the gradients inside of the step are. What an update makes of a gradient that is rounding is
-    not judged: Adam makes a whole step of it. Of elements it does the same, so that updates are held to their norms.
+    not judged: Adam makes a whole step of it. Of elements it does the same, so that updates are held to their norms,
+    and those of vectors, of which a third may be such, are lost where several are by one factor.
     """
     values = [value for record in located.target.records.values() for value in record.outputs]
     unit = max((value.unit for value in values), default=0.0)
-    tolerance = max(LONG_SUMS, tolerance_of(unit), GROWTH * max(located.found.distances.values(), default=0.0))
+    farthest = max(located.found.distances.values(), default=0.0)
+    tolerance = max(LONG_SUMS, tolerance_of(unit), min(GROWTH * farthest, MOST))
     rate = max(target.rate, golden.rate)
     lost: list[Lost] = []
+    updates: list[tuple[float, Lost]] = []
+    known = 0
     for mine, theirs in _pairs(target.parameters, golden.parameters, tolerance):
         names = tuple(it.name for it in mine), tuple(it.name for it in theirs)
         gradient, other = _whole(mine, _gradient), _whole(theirs, _gradient)
+        known += 0 if gradient is None or other is None else len(mine) + len(theirs)
         if gradient is not None and other is not None:
             if gradient.gradient_look in located.found.noise and other.gradient_look in located.held.noise:
                 continue
@@ -60,11 +85,23 @@ def lost_results(target: HeldRun, golden: HeldRun, located: Located) -> list[Los
                 lost.append(Lost(names[0], names[1], gradient, is_gradient=True))
                 continue
         after, other = _whole(mine, _after), _whole(theirs, _after)
-        if after is not None and other is not None:
-            allowed = tolerance * after.norm + _UNSURE_STEPS * rate
-            if not abs(after.norm - other.norm) <= allowed:
-                lost.append(Lost(names[0], names[1], after, is_gradient=False))
-    return lost
+        if (
+            after is not None
+            and other is not None
+            and not abs(after.norm - other.norm) <= (tolerance * after.norm + _UNSURE_STEPS * rate)
+        ):
+            ratio = after.norm / other.norm - 1 if other.norm else math.inf
+            updates.append((ratio, Lost(names[0], names[1], after, is_gradient=False)))
+    total = len(target.parameters) + len(golden.parameters)
+    is_complete = bool(target.parameters and golden.parameters) and known >= total
+    return Results([*lost, *_sure(updates)], is_complete)
+
+
+def _sure(updates: Sequence[tuple[float, Lost]]) -> list[Lost]:
+    """Updates that are not what Adam makes of gradients that are rounding: of matrices, or of several by one factor."""
+    ratios = [ratio for ratio, _ in updates]
+    is_one = len(ratios) > 1 and 0 < max(ratios, key=abs) / min(ratios, key=abs) < _ONE_FACTOR
+    return [lost for _, lost in updates if is_one or len(lost.value.shape) > 1]
 
 
 def _gradient(parameter: HeldParameter) -> HeldValue | None:

@@ -125,7 +125,7 @@ def _lost(side: Parting, first: Sequence[str], found: Found) -> Iterator[HeldVal
     behind = dropwhile(lambda record: record.name not in first, side.parted)
     for record in islice(behind, _MOST_RECORDS):
         if record.operation.phase == "forward" and not record.is_movement:
-            yield from (value for value in record.outputs if not found.has(value))
+            yield from (value for value in record.outputs if found.is_lost(value))
 
 
 def _way(side: Parting, record: str) -> Iterator[str]:

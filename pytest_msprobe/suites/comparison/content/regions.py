@@ -21,6 +21,8 @@ _ROUNDINGS = 8.0
 LONG_SUMS, _SHORT_SUMS = 50 * 2.0**-24, 8 * 2.0**-24
 #: So many times as far as what it is made of may be, a value may be off: measured where runs differ by rounding alone.
 GROWTH = 8.0
+#: What differs by more is another value in any precision.
+MOST = 0.15
 #: A share of all records: where more are in a coarser dtype, that is the precision of the run.
 _MOST_ISLANDS = 0.1
 
@@ -32,21 +34,27 @@ class Found:
     Attributes:
         partners: found value of the other run, by name.
         distances: how far both are apart, by name.
-        unjudged: names of values that say nothing: all elements are equal, as the only one is; they are rounding; or
-            they are not finite in both runs.
-        noise: looks of gradients that are rounding.
+        silent: names of values that say nothing by themselves: all elements are equal, as the only one is; the dump
+            has no statistics; or they are not finite in both runs. What is made of them tells.
+        unjudged: names of gradients that are rounding.
+        noise: looks of these.
         refuted: names of values without other elements, such as a loss, that the same call makes otherwise of the same.
     """
 
     partners: dict[str, HeldValue] = field(default_factory=dict)
     distances: dict[str, float] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
     unjudged: set[str] = field(default_factory=set)
     noise: set[tuple[object, ...]] = field(default_factory=set)
     refuted: set[str] = field(default_factory=set)
 
     def has(self, value: HeldValue) -> bool:
-        """Whether a value is found, or says nothing."""
+        """Whether a value is found, or is rounding."""
         return value.name in self.partners or value.name in self.unjudged
+
+    def is_lost(self, value: HeldValue) -> bool:
+        """Whether a value says something, and is not found."""
+        return not self.has(value) and value.name not in self.silent
 
 
 class _Run:
@@ -110,16 +118,16 @@ def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
         level = max((levels[name] for name in sources_of(record, target.records) if name in levels), default=0.0)
         for value in record.outputs:
             levels[value.name] = level
-            least = max(sums, GROWTH * level)
+            least = max(sums, min(GROWTH * level, MOST))
             if not value.is_finite:
                 if not value.is_known or theirs.has_infinite(value):
-                    found.unjudged.add(value.name)
+                    found.silent.add(value.name)
                 continue
             if value.is_plain:
                 rivals = list(_rivals(value, record, found, golden.records))
                 limit = max(least, tolerance_of(mine.units[value.name]))
                 is_refuted = bool(rivals) and all(value.distance(rival) > limit for rival in rivals)
-                (found.refuted if is_refuted else found.unjudged).add(value.name)
+                (found.refuted if is_refuted else found.silent).add(value.name)
                 continue
             if _is_noise(value, record, max(least, tolerance_of(mine.units[value.name]))):
                 found.unjudged.add(value.name)
@@ -217,7 +225,10 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
         ) and all(found.has(value) for value in _results(record, records, found, parameters, has_backward))
         if not record.users and record.operation.phase == "forward":
             rejoins[name] = rejoins[name] and _is_right_end(record, records, found, is_clean)
-        is_clean[name] = rejoins[name] and all(is_clean[user] for users in record.users.values() for user in users)
+        is_clean[name] = rejoins[name] and all(
+            all(is_clean[user] for user in record.users[value.path]) if value.path in record.users else found.has(value)
+            for value in record.outputs
+        )
     result, sources, others, constants = Parting(records), set[str](), [], constants_of(records)
     for name, record in records.items():
         if not rejoins[name]:
@@ -225,13 +236,16 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
             makers = {maker_record(maker) for maker in record.makers}
             forward = f"{record.operation.call}.forward" if record.operation.phase == "backward" else ""
             is_given = all(rejoins.get(maker, True) or maker in sources for maker in (*makers, forward))
-            if is_given and (name in constants or record.is_movement):
+            is_silent = not any(map(found.is_lost, record.outputs))
+            if is_given and (is_silent or name in constants or record.is_movement):
                 sources.add(name)
                 others.append(record)
             elif is_given:
                 result.first.append(record)
-        elif not all(map(found.has, record.outputs)):
+        elif any(map(found.is_lost, record.outputs)):
             result.rejoined.append(record)
+    if not any(found.is_lost(value) for record in result.parted for value in record.outputs):
+        return Parting(records, rejoined=result.rejoined)
     result.first = result.first or others
     return result
 
@@ -260,9 +274,9 @@ def _is_right_end(
         return False
     if backward is None or all(value.name in found.partners for value in record.outputs):
         return True
-    if all(name in found.partners or name in found.unjudged for name in record.makers):
-        return all(found.has(value) or value.path in backward.users for value in backward.outputs)
-    return all(is_clean[user] for users in backward.users.values() for user in users)
+    if all(name in found.partners for name in record.makers):
+        return not any(found.is_lost(value) and value.path not in backward.users for value in backward.outputs)
+    return is_clean[backward.name]
 
 
 def _results(
@@ -275,7 +289,7 @@ def _results(
     """Outputs that no record uses and that count all the same: results of a run without gradients, and gradients of
     parameters that the other run has.
     """
-    unused = [value for value in record.outputs if value.path not in record.users and value.name not in found.unjudged]
+    unused = [value for value in record.outputs if value.path not in record.users and value.name not in found.silent]
     if record.operation.phase == "forward":
         return [] if has_backward or record.users else unused
     forward = records.get(f"{record.operation.call}.forward")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from msprobe_collector.dump_format import DIRECTIONS, DumpError, is_optimizer_record
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from msprobe_collector.dump_format.values import array_dtype, find_dtype
+from msprobe_collector.dump_format.values import PlainValue, array_dtype, find_dtype
 from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -175,7 +175,7 @@ def held_run(dump: ComparedDump) -> HeldRun:
         if is_optimizer_record(operation.record):
             parameters += _parameters(values)
             settings = [leaf.value for leaf in leaves if _RATE.fullmatch(leaf.path)]
-            rates += [float(it) for it in settings if isinstance(it, (int, float))]
+            rates += [it.value for it in settings if isinstance(it, PlainValue) and isinstance(it.value, float)]
         elif operation.phase == "parameters_grad":
             gradients += [value for _, value in values]
         elif operation.phase in DIRECTIONS and not operation.holds_calls:

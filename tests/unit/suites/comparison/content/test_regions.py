@@ -10,7 +10,7 @@ import pytest
 
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.numerics import unit_roundoff
-from pytest_msprobe.suites.comparison.content.parameters import lost_results
+from pytest_msprobe.suites.comparison.content.parameters import results_of
 from pytest_msprobe.suites.comparison.content.place import region_of, region_of_results
 from pytest_msprobe.suites.comparison.content.regions import Located, islands, locate
 from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRecord, HeldRun, HeldValue
@@ -170,7 +170,7 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_not_judged(noise: float, is
         run.optimizer("bias", bias, gradient, bias - np.sign(gradient) * np.float32(0.1))
     located = locate(target.run, golden.run)
     assert (names(located) == ([], [])) == is_right
-    assert (lost_results(target.run, golden.run, located) == []) == is_right
+    assert (results_of(target.run, golden.run, located).lost == []) == is_right
 
 
 def test_a_loss_that_differs_for_equal_values_is_no_agreement() -> None:
@@ -226,7 +226,7 @@ def test_a_weight_that_is_tied_in_one_run_has_another_gradient_in_the_other_one(
     for name, gradient in (("words", first), ("head", second)):
         target.optimizer(name, WEIGHT, gradient, WEIGHT - gradient)
     golden.optimizer("shared", WEIGHT, first + second, WEIGHT - first - second)
-    lost = lost_results(target.run, golden.run, locate(target.run, golden.run))
+    lost = results_of(target.run, golden.run, locate(target.run, golden.run)).lost
     region = region_of_results(lost, target.run.gradients)
     assert (region.parameters, region.golden_parameters, region.is_update) == (("words", "head"), ("shared",), False)
 
@@ -236,7 +236,7 @@ def test_an_update_that_differs_with_equal_gradients_is_the_optimizer_s() -> Non
     for run, rate in ((target, 0.1), (golden, 0.2)):
         run.call("Torch.matmul.0", X @ WEIGHT, leaves=[WEIGHT])
         run.optimizer("weight", WEIGHT, WEIGHT.T, WEIGHT - np.float32(rate) * WEIGHT.T)
-    lost = lost_results(target.run, golden.run, locate(target.run, golden.run))
+    lost = results_of(target.run, golden.run, locate(target.run, golden.run)).lost
     assert region_of_results(lost, target.run.gradients).is_update
 
 
