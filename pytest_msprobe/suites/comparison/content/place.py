@@ -64,7 +64,7 @@ def region_of_results(lost: Sequence[Lost], gradients: Sequence[HeldValue]) -> R
 
 def region_of(located: Located) -> Region:
     """Return the calls in which two runs part; where none of their values correspond, the first ones alone."""
-    region = _nearest(located)
+    region = _trimmed(_nearest(located), located)
     calls = [
         [(side.records[name].operation.bare, name) for name in names]
         for side, names in ((located.target, region.target), (located.golden, region.golden))
@@ -138,6 +138,16 @@ def _way(side: Parting, record: str) -> Iterator[str]:
             leading.add(name)
             waiting += map(maker_record, side.records[name].makers)
     return (other.name for other in side.parted if other.name in leading)
+
+
+def _trimmed(region: Region, located: Located) -> Region:
+    """A region without calls whose values say nothing, such as masks of Inf."""
+    sides = (located.target, located.found, region.target), (located.golden, located.held, region.golden)
+    lost = [
+        tuple(name for name in names if any(map(found.is_lost, side.records[name].outputs)))
+        for side, found, names in sides
+    ]
+    return structs.replace(region, target=lost[0] or region.target, golden=lost[1] or region.golden)
 
 
 def _factor(value: HeldValue, other: HeldValue) -> float:

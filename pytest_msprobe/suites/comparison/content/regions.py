@@ -23,8 +23,6 @@ LONG_SUMS, _SHORT_SUMS = 50 * 2.0**-24, 8 * 2.0**-24
 GROWTH = 8.0
 #: What differs by more is another value in any precision.
 MOST = 0.15
-#: A share of all records: where more are in a coarser dtype, that is the precision of the run.
-_MOST_ISLANDS = 0.1
 
 
 @dataclass(slots=True)
@@ -301,18 +299,23 @@ def _results(
 def islands(target: HeldRun, golden: HeldRun, found: Found) -> list[str]:
     """Return the first records of each stretch in which a run computes in a coarser dtype than the other one.
 
-    A run in another precision does so in many places.
+    Where most products do, that is the precision of the run.
     """
     coarsest = max((value.unit for record in golden.records.values() for value in record.outputs), default=0.0)
-    coarser = set()
+    coarser: dict[str, HeldRecord] = {}
+    products = 0
     for name, record in target.records.items():
-        partners = [(value, found.partners[value.name]) for value in record.outputs if value.name in found.partners]
-        is_other = any(value.unit > other.unit > 0 for value, other in partners)
-        if record.operation.phase == "forward" and (is_other or any(it.unit > coarsest for it in record.outputs)):
-            coarser.add(name)
-    if len(coarser) > _MOST_ISLANDS * len(target.records):
+        if record.operation.phase == "forward":
+            partners = [(value, found.partners[value.name]) for value in record.outputs if value.name in found.partners]
+            is_other = any(value.unit > other.unit > 0 for value, other in partners)
+            if is_other or any(value.unit > coarsest for value in record.outputs):
+                coarser[name] = record
+            products += record.is_product
+    if 2 * sum(record.is_product for record in coarser.values()) >= max(products, 1):
         return []
-    return [name for name in coarser if not coarser.intersection(map(maker_record, target.records[name].makers))]
+    return [
+        name for name, record in coarser.items() if not any(maker_record(maker) in coarser for maker in record.makers)
+    ]
 
 
 def maker_record(name: str) -> str:

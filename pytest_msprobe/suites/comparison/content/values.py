@@ -124,6 +124,11 @@ class HeldRecord:
         """Whether it computes nothing: its outputs are elements of what went in."""
         return fact_of("movements", self.operation.name) is not None
 
+    @property
+    def is_product(self) -> bool:
+        """Whether it is one of the APIs that run in a low precision where a training does."""
+        return fact_of("mixed_precision", self.operation.name) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class HeldParameter:
