@@ -15,7 +15,8 @@ from msgspec import structs
 
 from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.answers.answer import MOST_HEADLINE, Answer, Measure, abridged
-from pytest_msprobe.answers.finding import Exact, Finding, Gap, NextStep, Place
+from pytest_msprobe.answers.exact_words import nearer
+from pytest_msprobe.answers.finding import Finding, Gap, NextStep, Place
 
 #: Most lines of the text of an answer.
 MOST_LINES = 12
@@ -28,12 +29,19 @@ _SEVERAL = 3
 
 def said(answer: Answer) -> Answer:
     """`answer` with its texts: the headline, the names of findings, what was not judged, what commands tell."""
-    findings = tuple(structs.replace(one, name=name_of(one), how=how_wrong(one)) for one in answer.findings)
+    findings = tuple(map(_finding_said, answer.findings))
     gaps = tuple(structs.replace(gap, text=text_of(gap)) for gap in answer.open)
     steps = tuple(structs.replace(step, tells=told_by(step)) for step in answer.next)
     exact = structs.replace(answer.exact, text=nearer(answer.exact)) if answer.exact is not None else None
     answer = structs.replace(answer, findings=findings, open=gaps, next=steps, exact=exact)
     return structs.replace(answer, headline=headline(answer))
+
+
+def _finding_said(finding: Finding) -> Finding:
+    detail = finding.detail
+    if not detail and finding.kind in _DETAILS:
+        detail = _DETAILS[finding.kind](finding)
+    return structs.replace(finding, name=name_of(finding), how=how_wrong(finding), detail=detail)
 
 
 # The first line.
@@ -62,7 +70,11 @@ def _wrong(answer: Answer) -> str:
     first = answer.findings[0]
     place = first.place
     where = f" in {place.cell}" if place.cell and not place.layers and place.cell not in name_of(first) else ""
-    start = "differs first in " if first.confidence == "first difference only" and first.kind not in _OF_RUN else ""
+    start = (
+        "differs first in "
+        if first.confidence == "first difference only" and first.kind not in (*_OF_RUN, "parted")
+        else ""
+    )
     name = re.sub(r",? forward(?: and backward)?$", "", name_of(first))
     rank = of_ranks(place.ranks) if place.ranks and place.ranks != (0,) else ""
     others = len(answer.findings) - 1 + answer.cut.get("findings", 0)
@@ -393,14 +405,49 @@ def _only_one_side(finding: Finding) -> str:
     return "only in the golden run" if side == "golden" else f"only in the {side}"
 
 
+def _golden_calls(finding: Finding) -> str:
+    """`2 x, golden Functional.layer_norm.0`; of several calls the first and the last."""
+    if "lost" in finding.figures:
+        return f"another {finding.figures['lost']}"
+    ratio = finding.figures.get("factor")
+    factor = f"{figure(ratio)} x" if isinstance(ratio, float) else ""
+    call, until = finding.figures.get("golden"), finding.figures.get("golden_until")
+    calls = "" if call is None else f"golden {call}{f' to {until}' if until is not None else ''}"
+    return ", ".join(filter(None, (factor, calls)))
+
+
 _HOW_OF_KIND: Mapping[str, Callable[[Finding], str]] = {
     "only_one_side": _only_one_side,
     "rewired": lambda finding: "from another place",
     "dtype": lambda finding: "another dtype",
     "device": lambda finding: f"in {finding.figures.get('differing')} of {finding.figures.get('of')} results",
     "arguments": lambda finding: "other arguments",
-    "parted": lambda finding: f"golden {finding.figures['golden']}" if "golden" in finding.figures else "",
+    "parted": _golden_calls,
     "error": lambda finding: abridged(finding.detail, 40),
+}
+
+
+def _parted(finding: Finding) -> str:
+    """What is found, what is not, and what the other run computes there."""
+    figures = finding.figures
+    if "lost" in figures:
+        tied = f"; in the golden run it is one parameter, {figures['golden']}" if "golden" in figures else ""
+        update = "the gradients are, and the update is not" if figures["lost"] == "update" else "the gradient is not"
+        return f"they start equal in both runs; {update} found in the golden run{tied}"
+    until = f", up to {figures['until']}," if "until" in figures else ""
+    text = f"what goes in is found in the golden run, and what is made of it{until} never again"
+    if "golden" in figures:
+        source = f", {figures['golden_source']}" if "golden_source" in figures else ""
+        until = f" to {figures['golden_until']}" if "golden_until" in figures else ""
+        text += f"; there it calls {figures['golden']}{until}{source}"
+    if isinstance(factor := figures.get("factor"), float):
+        text += f"; the result is {figure(factor)} times the golden one"
+    return text
+
+
+_DETAILS: Mapping[str, Callable[[Finding], str]] = {
+    "parted": _parted,
+    "dtype": lambda finding: "the golden run makes the same values in a finer dtype",
 }
 
 
@@ -422,69 +469,6 @@ def sentence_of(finding: Finding) -> str:
 def follows_from(finding: Finding) -> str:
     """Why an item that shows a cause once more, or its consequence, does not fail by itself."""
     return f"follows from {name_of(finding)}{f' ({finding.place.record})' if finding.place.record else ''}"
-
-
-# Which run is nearer to an exact one.
-
-_RUNS = {"target": "the target", "golden": "the golden run"}
-
-
-def nearer(exact: Exact) -> str:
-    """Which run is nearer to the exact one, in one sentence."""
-    source = f", at {exact.source}" if exact.source else ""
-    return f"{_EXACT[exact.kind](exact)}{source}"
-
-
-def _roundings(number: float | None) -> str:
-    return "not finite" if number is None else f"{number:.2g}"
-
-
-def _off(exact: Exact) -> str:
-    """`Functional.softmax.3 forward output.0: target 0.9 and golden 40 roundings of float32 off`."""
-    target, golden = _roundings(exact.target), _roundings(exact.golden)
-    if exact.target_dtype == exact.golden_dtype:
-        off = f"target {target} and golden {golden} roundings of {exact.target_dtype} off"
-    else:
-        off = f"target {target} roundings of {exact.target_dtype} and golden {golden} of {exact.golden_dtype} off"
-    return f"{_value(exact)}: {off}"
-
-
-def _inputs(exact: Exact) -> str:
-    if exact.target_input is None or exact.golden_input is None:
-        return ""
-    return f", what goes in {_roundings(exact.target_input)} and {_roundings(exact.golden_input)}"
-
-
-def _value(exact: Exact) -> str:
-    call, _, direction = exact.record.rpartition(".")
-    return f"{call} {direction} {exact.value}"
-
-
-def _left(exact: Exact) -> str:
-    verdict = "is wrong" if exact.is_proved else "leaves it there"
-    by = ", by statistics alone" if exact.basis == "statistics" and not exact.is_proved else ""
-    return f"{_off(exact)}{_inputs(exact)}: {_RUNS[exact.farther]} {verdict}{by}"
-
-
-def _other_input(exact: Exact) -> str:
-    if exact.farther == "both":
-        return f"says nothing, since it is of another step, batch or seed: it gets another {_value(exact)}"
-    return f"says nothing of {_RUNS[exact.farther]}, which gets another {_value(exact)}"
-
-
-_EXACT: Mapping[str, Callable[[Exact], str]] = {
-    "left": _left,
-    "drifted": lambda exact: f"{_RUNS[exact.farther]} is farther off from {_off(exact)}{_inputs(exact)}",
-    "near": lambda exact: (
-        f"both are as near as their dtypes allow in {counted(exact.judged, 'values')}, farthest in {_off(exact)}"
-    ),
-    "alike": lambda exact: f"neither is nearer, both are far off in {_off(exact)}",
-    "together": lambda exact: (
-        f"both leave it and agree with each other: it draws other numbers, or both are wrong, from {_off(exact)}"
-    ),
-    "other input": _other_input,
-    "nothing": lambda exact: "says nothing: no value of it in float64 is in both runs",
-}
 
 
 # What was not judged, and what to do.

@@ -53,7 +53,40 @@ def mask_written_otherwise(number: str, target: str, golden: str, call: str) -> 
     )
 
 
+ORIGINAL = Training("port", ("original",))
+
+
+def port_with(bug: str, *words: str, failing: str = "") -> Situation:
+    """A port of a decoder with a bug, which is found in tensors: words of the first line, and the item that fails."""
+    return Situation(
+        f"25 {bug}",
+        Training("port", ("port", bug)),
+        ORIGINAL,
+        outcome=WRONG,
+        first_line=words,
+        failing=(failing or words[0],),
+    )
+
+
 @rows(
+    Situation("24", Training("port", ("port",)), ORIGINAL, first_line=("agree up to rounding", "in other steps")),
+    Situation("24 eager", Training("port", ("original", "eager")), ORIGINAL, first_line=("agree up to rounding",)),
+    Situation(
+        "24 statistics",
+        Training("port", ("port",), ("--exit", "--task=statistics")),
+        Training("port", ("original",), ("--exit", "--task=statistics")),
+        first_line=("agree up to rounding", "in other steps"),
+    ),
+    port_with("eps", "Functional.rms_norm.0"),
+    port_with("theta", "Tensor.__rpow__.0"),
+    port_with("interleaved", "Torch.polar.0", "port.py"),
+    port_with("repeat", "Torch.einsum.0"),
+    port_with("scale", "Torch.einsum.0"),
+    port_with("gelu", "Functional.gelu.0", "golden Functional.silu.0"),
+    port_with("tied", "2 parameters (words, head), another gradient", failing="Optimizer.AdamW.0"),
+    port_with("half", "Tensor.half.0", "another dtype"),
+    Situation("27", Training("port", ("original", "bfloat16")), ORIGINAL, first_line=("agree up to rounding",)),
+    Situation("28", Training("port", ("original", "checkpointed")), ORIGINAL, first_line=("equal",)),
     Situation(
         "20",
         TRAINING,

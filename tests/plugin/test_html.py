@@ -191,6 +191,7 @@ def test_junit_has_a_few_short_properties(pytester: pytest.Pytester, workers: st
     assert float(failed.pop("cosine")) < 1
     assert float(failed.pop("max_rel")) > 0
     assert float(failed.pop("max_ulp")) > 0
+    assert float(failed.pop("excess")) > 1
     assert failed.pop("rounding").startswith("not explained by rounding (")
     assert (failed.pop("ratio"), failed.pop("pattern")) == ("2500.0", "0.25 added")
     assert failed == {

@@ -27,7 +27,7 @@ from pytest_msprobe.suites.comparison.content.regions import sources_of
 from pytest_msprobe.suites.comparison.content.values import (
     HeldRecord,
     HeldValue,
-    held_records,
+    held_run,
     held_value,
     split_name,
 )
@@ -155,7 +155,7 @@ class ExactRun:
         """Read the exact run at `path`. Raises DumpError."""
         self._pair = pair
         self._exact = DumpComparison(pair.target.path, path, replace(settings, noise=None))
-        self._records = [held_records(dump) for dump in (pair.target, pair.golden, self._exact.golden)]
+        self._records = [held_run(dump).records for dump in (pair.target, pair.golden, self._exact.golden)]
         self._ways = _coarsest(pair.target, self._records[0]), _coarsest(pair.golden, self._records[1])
         backwards = [record for record in pair.target.operations if record.phase == "backward"]
         self._trained = {record.call for record in backwards}
@@ -265,7 +265,7 @@ class ExactRun:
                 return None
             figures = _of_arrays(arrays, units)
         else:
-            figures = _of_statistics([held_value(operation, leaf) for leaf in leaves])
+            figures = _of_statistics([held_value(leaf, operation) for leaf in leaves])
             are_equal = len({leaf.statistics for leaf in leaves}) == 1
             if figures is None and (are_equal or not kinds & {"float", "complex"}):
                 figures = _of_equality([leaf.statistics for leaf in leaves])
@@ -332,6 +332,8 @@ def _bulk(off: npt.NDArray[Any], error: float, scale: float, unit: float) -> flo
 def _of_statistics(values: Sequence[HeldValue | None]) -> _Figures | None:
     target, golden, exact = values
     if target is None or golden is None or exact is None or not exact.norm:
+        return None
+    if not (target.is_finite and golden.is_finite and exact.is_finite):
         return None
     errors = target.distance(exact), golden.distance(exact)
     return errors, errors, target.distance(golden)

@@ -6,19 +6,20 @@ A dump against its golden dump: every operation matched, measured and judged, on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from msprobe_collector.dump_format import Dump, DumpError, TensorValue, find_dtype
+from msprobe_collector.dump_format import DIRECTIONS, Dump, DumpError, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.manifest import CompiledCode
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.apis.topics import UnwrittenMemory, says_where, unwritten_memory
 from pytest_msprobe.suites.comparison.content.content import Content, ContentState
+from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.mapping import (
     ValuePairing,
@@ -64,6 +65,7 @@ class OperationComparison:
         is_skipped: whether that is deliberate.
         compiled: of one without a partner, the compiled code of either run that it is a part of; None without.
         content: of two runs with different calls, what is known of the values that it makes.
+        region: the calls in which the two runs part, of the record that stands for them.
     """
 
     operation: Operation
@@ -75,6 +77,7 @@ class OperationComparison:
     is_skipped: bool = False
     compiled: CompiledCode | None = None
     content: ContentState = ""
+    region: Region | None = None
 
     @cached_property
     def status(self) -> Literal["pass", "error", "skip"]:
@@ -94,7 +97,7 @@ class OperationComparison:
     @property
     def is_equal_again(self) -> bool:
         """Whether it has no partner, and the other run holds what it makes, or all that is made of it."""
-        return self.held_by != "both" and self.content in ("found", "rejoined")
+        return self.held_by != "both" and self.content in EQUAL_AGAIN
 
     @property
     def places(self) -> tuple[int, int]:
@@ -150,7 +153,7 @@ class OperationComparison:
         if self.compiled is not None:
             return f"one run computes it in compiled code: {self.compiled}"
         if self.is_equal_again:
-            return _EQUAL_AGAIN[self.content]
+            return EQUAL_AGAIN[self.content]
         if self.held_by == "target":
             return "unmatched: the golden dump has no such operation"
         if self.held_by == "golden":
@@ -164,8 +167,10 @@ class OperationComparison:
         return "; ".join(notes)
 
 
-_EQUAL_AGAIN = {
+#: What is known of a record by the values that it makes, and that they are right.
+EQUAL_AGAIN: Mapping[ContentState, str] = {
     "found": "another call of the other run makes equal values",
+    "coarser": "the other run makes these values in a finer dtype",
     "rejoined": "computed in other steps than in the other run, and all that is made of it is equal again",
 }
 
@@ -185,6 +190,7 @@ def _skip_message(values: Sequence[ValueComparison]) -> str:
 
 #: Two runs that share fewer calls than this leaves are two implementations.
 _OTHER_CALLS = 0.2
+_ROUNDING = "Both are no larger than the rounding of the sums that they are."
 _UNWRITTEN_OUTPUT = "The call leaves this memory uninitialised."
 _UNWRITTEN_INPUT = "The call takes buffers to fill, whose content before it means nothing."
 
@@ -264,6 +270,10 @@ class DumpComparison:
         )
 
     @cached_property
+    def _held(self) -> Content | None:
+        return Content.of(self.target, self.golden)
+
+    @cached_property
     def content(self) -> Content | None:
         """What both runs hold of each other; None where their calls are the same, or names are given."""
         matching = self._by_name
@@ -272,20 +282,23 @@ class DumpComparison:
             (self.target, self.golden, one) for one in self.target.operations if one.record not in matching.partners
         ]
         count = sum(
-            operation.phase == "forward" and not operation.is_cell and side.compiled_in(other, operation) is None
+            operation.phase in DIRECTIONS and not operation.is_cell and side.compiled_in(other, operation) is None
             for side, other, operation in lone
         )
         if not count or self.is_mapped:
             return None
-        content = Content.of(self.target, self.golden)
+        content = self._held
         calls = sum(
-            one.phase == "forward" and not one.is_cell for one in (*self.target.operations, *self.golden.operations)
+            one.phase in DIRECTIONS and not one.is_cell for one in (*self.target.operations, *self.golden.operations)
         )
         # Where few calls differ, names and order show more of a fault than its place.
         return None if content is None or (content.is_parted and count < _OTHER_CALLS * calls) else content
 
     def _state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         return "" if self.content is None else self.content.state(operation, is_golden=is_golden)
+
+    def _region(self, operation: Operation, *, is_golden: bool = False) -> Region | None:
+        return None if self.content is None else self.content.region(operation, is_golden=is_golden)
 
     @property
     def operations(self) -> list[Operation]:
@@ -315,8 +328,8 @@ class DumpComparison:
         if partner is None:
             lone = tuple(self._lone(leaf, None) for leaf in target)
             compiled = self.target.compiled_in(self.golden, operation)
-            content = self._state(operation)
-            return OperationComparison(operation, None, "target", operation.index, lone, "", False, compiled, content)
+            states = self._state(operation), self._region(operation)
+            return OperationComparison(operation, None, "target", operation.index, lone, "", False, compiled, *states)
         unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
         noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
         values, state = [], self._state(operation)
@@ -329,7 +342,7 @@ class DumpComparison:
                 found = judge_place(left, right)
             elif left is None or right is None:
                 found = self._lone(left, right)
-                if state in ("found", "rejoined", "beside"):
+                if state in (*EQUAL_AGAIN, "beside"):
                     found = replace(found, status="skip")  # what it is for shows in what is made
             elif (unwritten[0] and unwritten[0].covers(left.path)) or (
                 unwritten[1] and unwritten[1].covers(right.path)
@@ -341,10 +354,21 @@ class DumpComparison:
                 if operation.record in self.matching.by_bare_name:
                     status = "warning" if found.status == "pass" else found.status
                     found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
-            if state == "found" and found.status == "error" and not found.is_tensor:
-                found = replace(found, status="warning")  # called otherwise, for the same values
+            if found.status == "error" and state in (*EQUAL_AGAIN, "beside"):
+                found = replace(found, status="warning")  # what both runs hold says that the values are right
+            elif found.status == "error" and self._is_rounding(left, right):
+                found = replace(found, status="skip", reasons=(_ROUNDING,))
             values.append(found)
-        return OperationComparison(operation, partner, "both", operation.index, tuple(values), content=state)
+        region = self._region(operation) or self._region(partner, is_golden=True)
+        return OperationComparison(
+            operation, partner, "both", operation.index, tuple(values), content=state, region=region
+        )
+
+    def _is_rounding(self, left: Leaf | None, right: Leaf | None) -> bool:
+        """Whether two gradients, of which no tensors are there, are 0 but for rounding."""
+        if left is None or right is None or self.mode == "real" or not (left.tensor and right.tensor):
+            return False
+        return self._held is not None and self._held.is_rounding(left, right)
 
     def pairs(self, operation: Operation) -> Iterator[tuple[Leaf, Leaf | None]]:
         """The values of a target operation, and those of its partner; not of memory that nobody wrote to."""
@@ -373,8 +397,8 @@ class DumpComparison:
         except DumpError as error:
             return OperationComparison(operation, None, "golden", order, fault=str(error))
         compiled = self.golden.compiled_in(self.target, operation)
-        content = self._state(operation, is_golden=True)
-        return OperationComparison(operation, None, "golden", order, values, "", False, compiled, content)
+        states = self._state(operation, is_golden=True), self._region(operation, is_golden=True)
+        return OperationComparison(operation, None, "golden", order, values, "", False, compiled, *states)
 
     def cells_in_target(self, cells: tuple[str, ...]) -> tuple[str, ...]:
         """The path of a golden Cell in the target's tree: of its innermost Cell that matches, from there its own."""

@@ -32,7 +32,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
 from pytest_msprobe.suites.comparison.cells import CELL, LEVEL, CellFacts, cell_facts
 from pytest_msprobe.suites.comparison.exact import EXACT, ExactRun, RecordErrors
 from pytest_msprobe.suites.comparison.mapping import MappingError
-from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
+from pytest_msprobe.suites.comparison.operations import EQUAL_AGAIN, DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
 from pytest_msprobe.suites.comparison.run_setup import differences_before, told_before
@@ -205,8 +205,12 @@ def _accounted(verdict: Verdict, found: OperationComparison, account: Account, s
     """The verdict by distances, changed by what the `account` shows.
 
     An operation at fault is an error, whatever its distance. One that is not keeps its error as an expected failure,
-    where `settings` say so, and no value of it is in question beside those that the account splits.
+    where `settings` say so, and no value of it is in question beside those that the account splits. Where what both
+    runs hold shows that its values are right, it may be defined differently, but not computed wrongly.
     """
+    is_born = any(part in (BORN_TARGET, BORN_GOLDEN) for _, part, _ in account.blamed)
+    if found.content in EQUAL_AGAIN and not is_born:
+        return verdict
     if account.kind == "fault":
         sentences = [readable(f"{output.path}: {text}") for output, _, text in account.blamed]
         lines = [*sentences, *(output_text(output) for output in account.outputs if output.shares)]

@@ -20,6 +20,7 @@ from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import UNKNOWN, Provenance
 from pytest_msprobe.suites.comparison.accounting.arguments import Differences, Numbers, listed_differences
 from pytest_msprobe.suites.comparison.content.content import ContentState
+from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
@@ -139,6 +140,7 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
             the target and in the golden run.
         is_compiled: without a partner, whether one run computes it in compiled code.
         content: of two runs with different calls, what is known of the values that it makes.
+        region: the calls in which the two runs part, of the record that stands for them.
         gives, takes: numbers (target, golden) that it gives differently, as a count does; those that are all that it
             gets otherwise.
     """
@@ -159,6 +161,7 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
     recomputed: tuple[bool, bool] = (False, False)
     is_compiled: bool = False
     content: ContentState = ""
+    region: Region | None = None
     is_unreadable: bool = False
     gives: tuple[Numbers, ...] = ()
     takes: tuple[Numbers, ...] = ()
@@ -326,7 +329,7 @@ def account_of(found: OperationComparison, kind: Kind, keys: Sequence[ValueKey],
         kind = "unmatched"
     name = partner.record if partner is not None else ""
     fields = {**fields, "place": place, "partner_place": partner_place, "is_compiled": found.compiled is not None}
-    fields["content"] = found.content
+    fields |= {"content": found.content, "region": found.region}
     return Account(kind, keys=tuple(keys), partner=name, **fields)
 
 

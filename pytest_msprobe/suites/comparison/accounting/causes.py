@@ -35,7 +35,7 @@ class Fault:
         kind: see docs/two_runs.md.
         side: `target`, `golden` or `both`.
         value: place in the record.
-        name: of a parameter; where the runs part, of the call of the golden run.
+        name: of a parameter.
         sentence: what is wrong.
         size: relative size of the difference there; None when unknown.
         share: of the difference that is at fault; None when unknown.

@@ -118,7 +118,7 @@ def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
         if any(fault is other for other in parameters):
             continue
         if fault.kind == "parted":
-            yield [fault.step, *(step for step in diagnosis.steps if _is_golden_call(step, fault.name))]
+            yield [fault.step, *_in_region(diagnosis, fault)]
         elif not fault.step.account.partner:
             yield [fault.step, *_up_to_both(diagnosis, fault)]
         elif fault.kind == "dtype":
@@ -127,8 +127,11 @@ def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
             yield [fault.step, *(_made_by(flow, fault) if fault.kind in _OF_VALUES else ())]
 
 
-def _is_golden_call(step: Step, call: str) -> bool:
-    return step.account.place < 0 and step.operation.call == call and step.operation.phase == "forward"
+def _in_region(diagnosis: RunDiagnosis, fault: Fault) -> list[Step]:
+    """The records of both runs between the values that they share and those that they do not."""
+    region = fault.step.account.region
+    names = [set(region.target), set(region.golden)] if region is not None else [set[str](), set[str]()]
+    return [step for step in diagnosis.steps if step.record in names[step.account.place < 0]]
 
 
 def _made_by(flow: DataFlow, fault: Fault) -> list[Step]:

@@ -38,6 +38,8 @@ from pytest_msprobe.suites.comparison.accounting.causes import OPERATIONS, Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, basis_of, open_key
 from pytest_msprobe.suites.comparison.accounting.next_collection import MOST_CALLS, next_collection
 from pytest_msprobe.suites.comparison.accounting.settings import Explained, called_alike, explained, of_unseen_updates
+from pytest_msprobe.suites.comparison.content.place import Region
+from pytest_msprobe.suites.comparison.operations import EQUAL_AGAIN
 from pytest_msprobe.suites.contract import escape
 
 #: Kinds that a computation or the values themselves prove, where both dumps hold tensors.
@@ -143,7 +145,7 @@ def _measure(rows: RunRows, pairs: Sequence[Pair], basis: Basis) -> Measure:
     outcomes = {pair.diagnosis.outcome for pair in pairs}
     again = sum(step.account.content == "rejoined" for step in steps)
     if any(step.account.content for step in steps):
-        own = [step for step in steps if step.account.content in ("found", "rejoined")]
+        own = [step for step in steps if step.account.content in EQUAL_AGAIN]
         measure = rows.measure("found", differing=again, names=(basis,))
         return structs.replace(measure, judged=len(own), total=len(own), noun="calls")
     kind = "equal" if not differing else "tolerance" if "unaccounted" in outcomes else "rounding"
@@ -266,8 +268,8 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
     records = {record for fault in faults for record in fault.records or [fault.step.record]}
     figures: dict[str, float | int | str] = {"side": fault.side, "inheriting": len(fault.reached)}
     figures |= {"size": max(sizes)} if sizes else {}
-    if fault.kind == "parted" and fault.name:
-        figures["golden"] = fault.name
+    if fault.step.account.region is not None:
+        figures |= _figures_of(fault.step.account.region, pair.diagnosis)
     if fault.share is not None:
         figures["share"] = fault.share
     if fault.worst is not None:
@@ -277,8 +279,10 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
     if growth := next(iter(pair.diagnosis.growths(fault.reached)), None):
         figures |= {"grows_in": growth[0], "growth": growth[1]}
     parameters = [each.name or f"{each.step.record}.{each.value}" for each in own] if fault.kind == "parameter" else []
+    if step.account.region is not None:
+        parameters = list(step.account.region.parameters)
     detail = readable(fault.sentence).rstrip(".")
-    if len(parameters) >= _SEVERAL:
+    if len(parameters) >= _SEVERAL and fault.kind == "parameter":
         detail = "they differ before any operation: another initial state, checkpoint or number of optimizer steps"
     return Finding(
         id=next((each for each in ids if not rows.is_expected(each)), ids[0]),
@@ -300,6 +304,37 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
         count=len(records) if len({id(other) for other, _ in group}) == 1 else len(group),
         detail=detail,
     )
+
+
+def _figures_of(region: Region, diagnosis: RunDiagnosis) -> dict[str, float | int | str]:
+    """The calls of both runs in which they part, with the lines of the golden script."""
+    if region.parameters:
+        tied = {"golden": region.golden_parameters[0]} if len(region.golden_parameters) == 1 else {}
+        return {"lost": "update" if region.is_update else "gradient", **tied}
+    figures: dict[str, float | int | str] = {"calls": len(region.target), "golden_calls": len(region.golden)}
+    if len(region.target) > 1:
+        figures["until"] = region.target[-1].rpartition(".")[0]
+        if last := _line(diagnosis, region.target[-1], 0):
+            figures["until_source"] = last
+    if region.golden:
+        figures["golden"] = region.golden[0].rpartition(".")[0]
+        if line := _line(diagnosis, region.golden[0], 1):
+            figures["golden_source"] = line
+    if len(region.golden) > 1:
+        figures["golden_until"] = region.golden[-1].rpartition(".")[0]
+    if region.distance >= 0:
+        figures["apart"] = region.distance
+    if region.factor:
+        figures["factor"] = region.factor
+    return figures
+
+
+def _line(diagnosis: RunDiagnosis, record: str, side: int) -> str:
+    """`train.py:25`, the line that made a call of either run; "" where nothing says it."""
+    if diagnosis.sides is None:
+        return ""
+    frame = diagnosis.sides[side].stacks.user_frame(f"{record.rpartition('.')[0]}.forward")
+    return f"{frame.file}:{frame.line}" if frame is not None else ""
 
 
 def _place_of(group: Sequence[Fault]) -> dict[str, Any]:

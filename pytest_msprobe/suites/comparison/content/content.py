@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
+from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.content.regions import Located, Parting, locate, lost_results
-from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldValue, held_parameters, held_records
+from pytest_msprobe.suites.comparison.content.parameters import Results, results_of
+from pytest_msprobe.suites.comparison.content.place import Region, region_of, region_of_results
+from pytest_msprobe.suites.comparison.content.regions import (
+    LONG_SUMS,
+    Found,
+    Located,
+    Parting,
+    constants_of,
+    islands,
+    locate,
+)
+from pytest_msprobe.suites.comparison.content.values import HeldRun, HeldValue, held_run, held_value
 from pytest_msprobe.suites.comparison.matching import Matching
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
-#: `found`: the other run holds what the record makes. `rejoined`: it does not, and holds all that is made of it.
-#: `unused`: it does not, and nothing is made of it. `parted`: something is made of it that the other run never holds;
-#: `first`: the same, and what goes in is held. `beside`: no API call of the model. "": nothing is said.
-ContentState = Literal["", "found", "rejoined", "unused", "parted", "first", "beside"]
+#: `found`: the other run holds what the record makes. `coarser`: the same, in a finer dtype. `rejoined`: it does not,
+#: and holds all that is made of it. `unused`: it does not, and nothing is made of it. `parted`: something is made of it
+#: that the other run never holds; `first`: the same, and what goes in is held. `beside`: no API call of the model.
+#: "": nothing is said.
+ContentState = Literal["", "found", "coarser", "rejoined", "unused", "parted", "first", "beside"]
 
 
 class Content:
@@ -24,43 +36,63 @@ class Content:
 
     Attributes:
         is_parted: whether one of them makes something that the other one never holds.
+        place: the calls in which they part; None where they do not.
     """
 
     def __init__(
         self,
-        target: Mapping[str, HeldRecord],
-        golden: Mapping[str, HeldRecord],
+        target: HeldRun,
+        golden: HeldRun,
         located: Located,
-        lost: Sequence[HeldValue] = (),
+        results: Results,
     ) -> None:
-        """What `located` says of two runs; `lost` are results of parameters that the golden run does not have."""
-        self._sides = target, golden
+        """What `located` and `results` say of two runs.
+
+        Where all gradients and updates are found, other values on the way to them are another way of computing them.
+        """
+        self._sides = target.records, golden.records
         self._located = located
-        has_parted = bool(located.target.parted and located.golden.parted)
-        self.is_parted = has_parted or bool(lost)
+        is_other_way = results.are_equal and not located.found.refuted
+        has_parted = bool(located.target.parted and located.golden.parted) and not is_other_way
+        self.is_parted = has_parted or bool(results.lost)
+        # What one run makes besides, or on another way to equal results, has no effect on the values of both.
+        other: ContentState = "" if has_parted else "rejoined" if is_other_way else "unused"
         self._states = (
-            _states(target, located.target, has_parted=has_parted),
-            _states(golden, located.golden, has_parted=has_parted),
+            _states(target, located.target, located.found, other),
+            _states(golden, located.golden, located.held, other),
         )
-        if lost and not has_parted:
-            self._states[0][lost[0].record] = "first"
+        self.place = region_of(located) if has_parted else None
+        self._states[0].update(dict.fromkeys(islands(target, golden, located.found), "coarser"))
+        if results.lost and not has_parted:
+            self.place = region_of_results(results.lost, target.gradients)
+            self._states[0][self.place.target[0]] = "first"
 
     @classmethod
     def of(cls, target: ComparedDump, golden: ComparedDump) -> Content | None:
         """What two dumps hold of each other; None where they have nothing in common."""
-        sides = held_records(target), held_records(golden)
-        located = locate(*sides)
-        if not located.found.partners:
-            return None
-        return cls(*sides, located, lost_results(held_parameters(target), held_parameters(golden), located))
+        runs = held_run(target), held_run(golden)
+        located = locate(*runs)
+        return cls(*runs, located, results_of(*runs, located)) if located.found.partners else None
 
     def state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         """What is known of a record of one side."""
         return self._states[is_golden].get(operation.record, "beside")
 
+    def region(self, operation: Operation, *, is_golden: bool = False) -> Region | None:
+        """The place where the runs part, of the record that stands for it."""
+        if self.place is None or is_golden == bool(self.place.target):
+            return None
+        return self.place if operation.record in (self.place.target or self.place.golden)[:1] else None
+
     def partner(self, name: str) -> HeldValue | None:
         """The value of the golden run that is the value `name` of the target; None where it holds none."""
         return self._located.found.partners.get(name)
+
+    def is_rounding(self, target: Leaf, golden: Leaf) -> bool:
+        """Whether two gradients are no larger than the rounding of what they are summed up of."""
+        values = held_value(target), held_value(golden)
+        noise = self._located.found.noise, self._located.held.noise
+        return all(value is not None and value.gradient_look in looks for value, looks in zip(values, noise))
 
     def agrees(self, target: str, golden: str) -> bool:
         """Whether two records may be one: the golden one holds what the target makes, or both get the same."""
@@ -68,9 +100,13 @@ class Content:
         if mine is None or theirs is None:
             return mine is theirs
         found = self._located.found
-        partners = [found.partners[value.name].record for value in mine.outputs if value.name in found.partners]
-        if partners:
-            return golden in partners
+        judged = [value for value in mine.outputs if value.name in found.partners]
+        if judged:
+            return any(
+                value.size == other.size and value.distance(other) <= max(found.distances[value.name], LONG_SUMS)
+                for value in judged
+                for other in theirs.outputs
+            )
         if [value.shape for value in mine.outputs] != [value.shape for value in theirs.outputs]:
             return False
         given = {found.partners[name].name for name in mine.makers if name in found.partners}
@@ -95,15 +131,22 @@ class Content:
         return partner is None or self.agrees(record, partner.record)
 
 
-def _states(records: Mapping[str, HeldRecord], side: Parting, *, has_parted: bool) -> dict[str, ContentState]:
-    """What is known of each record; nothing of those that part where only one run has any."""
-    states: dict[str, ContentState] = dict.fromkeys(records, "found")
-    last = max((one.operation.index for one in records.values() if one.operation.phase == "backward"), default=math.inf)
-    for record in side.rejoined:
-        is_used = record.users or record.operation.phase == "backward"
-        # What comes behind the gradients is the optimizer's, and what nothing goes into and nothing uses is nobody's.
-        is_beside = record.operation.index > last or not (record.makers or record.leaves)
-        states[record.name] = "rejoined" if is_used else "beside" if is_beside else "unused"
-    states |= dict.fromkeys((record.name for record in side.parted), "parted" if has_parted else "")
-    states |= dict.fromkeys((record.name for record in side.first), "first" if has_parted else "")
+def _states(run: HeldRun, side: Parting, found: Found, other: ContentState) -> dict[str, ContentState]:
+    """What is known of each record of a run; `other` of those that part, where it has no effect."""
+    states: dict[str, ContentState] = {}
+    constants = constants_of(side.records)
+    operations = [record.operation for record in side.records.values()]
+    last = max((operation.index for operation in operations if operation.phase == "backward"), default=math.inf)
+    parted, first = ({record.name for record in records} for records in (side.parted, side.first))
+    for name, record in side.records.items():
+        if name in parted:
+            states[name] = other or ("first" if name in first else "parted")
+        elif any(value.name in found.partners for value in record.outputs):
+            states[name] = "rejoined" if any(map(found.is_lost, record.outputs)) else "found"
+        elif record.users or record.operation.phase == "backward":
+            states[name] = "rejoined"
+        else:
+            # What an optimizer calls behind the gradients shows in the parameters, and unused numbers are nobody's.
+            is_beside = (bool(run.parameters) and record.operation.index > last) or name in constants
+            states[name] = "beside" if is_beside else "unused"
     return states

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.suites.comparison.accounting.account import Step
-from pytest_msprobe.suites.comparison.accounting.causes import Fault
+from pytest_msprobe.suites.comparison.accounting.causes import Fault, FaultKind
 from pytest_msprobe.suites.comparison.content.values import split_name
 
 #: Kinds that are known of a call or of a value by itself, whatever the other run calls.
@@ -23,13 +24,38 @@ def causes_by_content(steps: Sequence[Step], faults: Sequence[Fault]) -> list[Fa
         faults: what names and order of calls show.
     """
     kept = [fault for fault in faults if fault.kind in _OF_ITSELF]
-    kept += [fault for fault in faults if fault.kind in _OF_PAIRS and fault.step.account.partner]
-    parted = [step for step in steps if step.account.content in ("parted", "first")]
+    kept += [fault for fault in faults if fault.kind in _OF_PAIRS and _is_of_pair(fault)]
+    parted = [step for step in steps if step.account.content in ("parted", "first") or step.account.region is not None]
+    islands = list(_islands(steps))
     if not parted:
-        return [*kept, *_not_finite(steps)]
+        return [*kept, *islands, *_not_finite(steps)]
     itself = [fault for fault in kept if fault.kind in _OF_ITSELF]
     there = [fault for fault in kept if fault.step.account.content == "first"]
-    return itself or there or [_place(parted)]
+    earlier = [island for island in islands if 0 <= island.step.account.place < parted[0].account.place]
+    return itself or there or earlier or [_place(parted, steps)]
+
+
+def _is_of_pair(fault: Fault) -> bool:
+    """Whether two calls are one call of both runs that makes other values, or would for other ones.
+
+    Arguments are compared where both get equal values. Of what moves elements, or makes constants, they say how an
+    implementation cuts its tensors.
+    """
+    step = fault.step
+    if fault.kind == "arguments" and step.account.content == "found":
+        is_given = all(key.shape == key.golden_shape and not key.is_beyond for key in step.inputs)
+        return is_given and bool(step.inputs) and fact_of("movements", step.operation.name) is None
+    return bool(step.account.partner) and step.account.content in ("first", "parted", "coarser")
+
+
+def _islands(steps: Sequence[Step]) -> Iterator[Fault]:
+    """The calls from which on the target computes in a coarser dtype than the golden run, of one line of the script."""
+    coarser: dict[str, list[Step]] = {}
+    for step in steps:
+        if step.account.content == "coarser":
+            coarser.setdefault(step.source, []).append(step)
+    for of_line in coarser.values():
+        yield Fault(of_line[0], "dtype", "target", "output.0", "", records=[step.record for step in of_line])
 
 
 def _not_finite(steps: Sequence[Step]) -> Iterator[Fault]:
@@ -39,25 +65,23 @@ def _not_finite(steps: Sequence[Step]) -> Iterator[Fault]:
         is_pair = step.account.partner and step.account.content == "found"
         for key in step.inputs if is_pair else ():
             maker = makers.get(split_name(key.origins[0].made_by)[0])
-            if maker is not None and key.excess == math.inf and key.shape == key.golden_shape:
+            is_infinite = key.excess == math.inf and not key.is_integer and key.shape == key.golden_shape
+            if maker is not None and is_infinite:
                 words = "one run makes NaN or Inf there, the other one numbers, and what is made of both agrees"
                 yield Fault(maker, "defined", "both", "output.0", words, size=math.inf, records=[maker.record])
 
 
-def _place(parted: Sequence[Step]) -> Fault:
-    """The fault that the runs part at the first of their records."""
-    first = [step for step in parted if step.account.content == "first"] or list(parted)
-    first = [step for step in first if step.operation.phase == "forward"] or first
-    target = [step for step in first if step.account.place >= 0]
-    golden = [step for step in first if step.account.place < 0]
-    step = (target or golden)[0]
-    words, other = "what goes in is found in the golden run, and what is made of it never again", ""
-    if step.account.partner:
-        other = step.account.partner.rpartition(".")[0]
-    elif target and golden:
-        other = golden[0].operation.call
-        words += f"; there the golden run calls {other}, {golden[0].source}" if golden[0].source else ""
+def _place(parted: Sequence[Step], steps: Sequence[Step]) -> Fault:
+    """The fault that the runs part in a region; of one call that one of them makes besides, that call."""
+    step = next((step for step in parted if step.account.region is not None), parted[0])
+    region = step.account.region
+    kind: FaultKind = "parted"
+    side = "both"
+    if region is not None and region.extra:
+        for other in steps:
+            if other.record == region.extra and (other.account.place < 0) == region.is_golden_extra:
+                step, kind, side = other, "only_one_side", "golden" if region.is_golden_extra else "target"
+                break
     value = next((key.path for key in step.outputs), "output.0")
-    after = [later for later in parted if later is not step]
-    records = [step.record]
-    return Fault(step, "parted", "both", value, words, other, records=records, inheriting=after, reached=after)
+    after = [other for other in parted if other is not step]
+    return Fault(step, kind, side, value, "", records=[step.record], inheriting=after, reached=after)

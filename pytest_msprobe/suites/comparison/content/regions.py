@@ -8,18 +8,21 @@ where it is not, they have *parted*, at the first calls whose inputs are found.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRecord, HeldValue, split_name
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, HeldValue, split_name
 
 #: Roundings of its dtype by which one operation may change a statistic.
 _ROUNDINGS = 8.0
 #: What sums of thousands of terms in float32, of which statistics are some, may be off; and sums of few.
-_LONG_SUMS, _SHORT_SUMS = 50 * 2.0**-24, 8 * 2.0**-24
+LONG_SUMS, _SHORT_SUMS = 50 * 2.0**-24, 8 * 2.0**-24
 #: So many times as far as what it is made of may be, a value may be off: measured where runs differ by rounding alone.
-_GROWTH = 8.0
+GROWTH = 8.0
+#: What differs by more is another value in any precision.
+MOST = 0.15
 
 
 @dataclass(slots=True)
@@ -29,16 +32,27 @@ class Found:
     Attributes:
         partners: found value of the other run, by name.
         distances: how far both are apart, by name.
-        unjudged: names of values that say nothing: all elements are equal, or there is but one.
+        silent: names of values that say nothing by themselves: all elements are equal, as the only one is; the dump
+            has no statistics; or they are not finite in both runs. What is made of them tells.
+        unjudged: names of gradients that are rounding.
+        noise: looks of these.
+        refuted: names of values without other elements, such as a loss, that the same call makes otherwise of the same.
     """
 
     partners: dict[str, HeldValue] = field(default_factory=dict)
     distances: dict[str, float] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
     unjudged: set[str] = field(default_factory=set)
+    noise: set[tuple[object, ...]] = field(default_factory=set)
+    refuted: set[str] = field(default_factory=set)
 
     def has(self, value: HeldValue) -> bool:
-        """Whether a value is found, or says nothing."""
+        """Whether a value is found, or is rounding."""
         return value.name in self.partners or value.name in self.unjudged
+
+    def is_lost(self, value: HeldValue) -> bool:
+        """Whether a value says something, and is not found."""
+        return not self.has(value) and value.name not in self.silent
 
 
 class _Run:
@@ -48,28 +62,41 @@ class _Run:
         units: roundoff of the coarsest dtype on the way to a value, by name.
     """
 
-    def __init__(self, records: Mapping[str, HeldRecord]) -> None:
+    def __init__(self, run: HeldRun) -> None:
         self.units: dict[str, float] = {}
         by_size: dict[int, list[HeldValue]] = {}
-        for record in records.values():
-            unit = max((self.units[name] for name in sources_of(record, records) if name in self.units), default=0.0)
+        infinite: dict[int, list[HeldValue]] = {}
+        for record in run.records.values():
+            sources = sources_of(record, run.records)
+            unit = max((self.units[name] for name in sources if name in self.units), default=0.0)
             for value in record.outputs:
                 self.units[value.name] = max(unit, value.unit)
-                by_size.setdefault(value.size, []).append(value)
+                (by_size if value.is_finite else infinite).setdefault(value.size, []).append(value)
+        coarsest = max(self.units.values(), default=0.0)
+        for value in run.gradients:
+            self.units[value.name] = coarsest
+            (by_size if value.is_finite else infinite).setdefault(value.size, []).append(value)
+        self._infinite = {
+            (size, math.isnan(it.norm)) for size, values in infinite.items() for it in values if it.is_known
+        }
         self._values = {size: sorted(values, key=lambda value: value.norm) for size, values in by_size.items()}
         self._norms = {size: [value.norm for value in values] for size, values in self._values.items()}
-        self._coarsest = max(self.units.values(), default=0.0)
+        self._coarsest = coarsest
+
+    def has_infinite(self, value: HeldValue) -> bool:
+        """Whether a value of that size holds NaN, as `value` does, or Inf."""
+        return (value.size, math.isnan(value.norm)) in self._infinite
 
     def near(self, value: HeldValue, unit: float, least: float) -> Iterator[tuple[float, HeldValue]]:
         """(distance, value) of all that may be `value`, which has a `unit` on its way and may be off by `least`."""
         norms, values = self._norms.get(value.size, []), self._values.get(value.size, [])
-        widest = max(_tolerance(max(unit, self._coarsest)), least)
+        widest = max(tolerance_of(max(unit, self._coarsest)), least)
         for index in range(bisect_left(norms, value.norm * (1 - widest)), len(norms)):
             if norms[index] * (1 - widest) > value.norm:
                 return
             other = values[index]
             distance = value.distance(other)
-            if distance <= max(_tolerance(max(unit, self.units[other.name])), least):
+            if distance <= max(tolerance_of(max(unit, self.units[other.name])), least):
                 yield distance, other
 
 
@@ -79,38 +106,81 @@ def sources_of(record: HeldRecord, records: Mapping[str, HeldRecord]) -> list[st
     return record.makers if forward is None else [*record.makers, *(value.name for value in forward.outputs)]
 
 
-def find(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord], sums: float = _LONG_SUMS) -> Found:
+def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
     """Return where the outputs of `target`, in the order of execution, are held by `golden`; `sums` is what sums in
     float32 may be off.
     """
     found, mine, theirs = Found(), _Run(target), _Run(golden)
     levels: dict[str, float] = {}
-    for record in target.values():
-        level = max((levels[name] for name in sources_of(record, target) if name in levels), default=0.0)
+    for record in target.records.values():
+        level = max((levels[name] for name in sources_of(record, target.records) if name in levels), default=0.0)
         for value in record.outputs:
             levels[value.name] = level
-            if value.is_plain:
-                found.unjudged.add(value.name)
+            least = max(sums, min(GROWTH * level, MOST))
+            if not value.is_finite:
+                if not value.is_known or theirs.has_infinite(value):
+                    found.silent.add(value.name)
                 continue
-            candidates = list(theirs.near(value, mine.units[value.name], max(sums, _GROWTH * level)))
+            if value.is_plain:
+                rivals = list(_rivals(value, record, found, golden.records))
+                limit = max(least, tolerance_of(mine.units[value.name]))
+                is_refuted = bool(rivals) and all(value.distance(rival) > limit for rival in rivals)
+                (found.refuted if is_refuted else found.silent).add(value.name)
+                continue
+            if _is_noise(value, record, max(least, tolerance_of(mine.units[value.name]))):
+                found.unjudged.add(value.name)
+                found.noise.add(value.look)
+                continue
+            candidates = list(theirs.near(value, mine.units[value.name], least))
             if candidates:
-                distance, partner = min(candidates, key=lambda item: _rank(record, item, found, golden))
+                distance, partner = min(candidates, key=lambda item: _rank(record, item, found, golden.records))
                 found.partners[value.name], found.distances[value.name] = partner, distance
                 # What is near by its statistics may be as far as the roundings on its way, as its like was.
-                levels[value.name] = max(distance, min(level, _tolerance(mine.units[value.name])))
+                levels[value.name] = max(distance, min(level, tolerance_of(mine.units[value.name])))
     return found
 
 
-def _tolerance(unit: float) -> float:
+def tolerance_of(unit: float) -> float:
+    """How far rounding to a dtype with that roundoff may move a statistic in one operation."""
     return _ROUNDINGS * unit
+
+
+def _rivals(
+    value: HeldValue, record: HeldRecord, found: Found, golden: Mapping[str, HeldRecord]
+) -> Iterator[HeldValue]:
+    """What the same call of the other run makes of the same values."""
+    partners = [found.partners[name] for name in record.makers if name in found.partners]
+    if not partners or len(partners) < len(record.makers):
+        return
+    users = (golden[it.record].users.get(it.path, set()) if it.record in golden else set() for it in partners)
+    for name in set[str].intersection(*users):
+        if golden[name].operation.bare == record.operation.bare:
+            yield from (other for other in golden[name].outputs if other.is_plain and other.size == value.size)
+
+
+def _is_noise(value: HeldValue, record: HeldRecord, tolerance: float) -> bool:
+    """Whether a gradient is no larger than the rounding of the sums that it is.
+
+    The gradient of a bias adds up n elements of the incoming one for each of its own: at most sqrt(n) times its norm.
+    That of a bias in front of a norm, or of the keys of an attention, is 0 in exact arithmetic.
+    """
+    if record.operation.phase != "backward":
+        return False
+    sums = (other for other in record.inputs if other.size > value.size and other.size % value.size == 0)
+    return any(value.norm <= tolerance * math.sqrt(other.size / value.size) * other.norm for other in sums)
 
 
 def _rank(
     record: HeldRecord, candidate: tuple[float, HeldValue], found: Found, golden: Mapping[str, HeldRecord]
 ) -> tuple[bool, int, bool, float]:
-    """Order of candidates for an output of `record`: of its phase, of what its inputs are, of one name, nearest."""
+    """Order of candidates for an output of `record`: of its phase, of what its inputs are, of one name, nearest.
+
+    Last come gradients of parameters, which no API call has made as they are.
+    """
     distance, value = candidate
-    other = golden[value.record]
+    other = golden.get(value.record)
+    if other is None:
+        return True, 1, True, distance
     shared = sum(found.partners[name].name in other.makers for name in record.makers if name in found.partners)
     is_other_phase = other.operation.phase != record.operation.phase
     return is_other_phase, -shared, other.operation.bare != record.operation.bare, distance
@@ -123,7 +193,8 @@ class Parting:
     Attributes:
         records: of the run.
         parted: records of which something is made that is never found again, in the order of execution.
-        first: those of them whose inputs come from no other of them; not those that get nothing, such as `arange`.
+        first: those of them whose inputs come from no other of them, but for those that make constants or move
+            elements; these without others.
         rejoined: records with outputs that are not found, behind which all is found again.
     """
 
@@ -152,21 +223,40 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
         ) and all(found.has(value) for value in _results(record, records, found, parameters, has_backward))
         if not record.users and record.operation.phase == "forward":
             rejoins[name] = rejoins[name] and _is_right_end(record, records, found, is_clean)
-        is_clean[name] = rejoins[name] and all(is_clean[user] for users in record.users.values() for user in users)
-    result, sources = Parting(records), set[str]()
+        is_clean[name] = rejoins[name] and all(
+            all(is_clean[user] for user in record.users[value.path]) if value.path in record.users else found.has(value)
+            for value in record.outputs
+        )
+    result, sources, others, constants = Parting(records), set[str](), [], constants_of(records)
     for name, record in records.items():
         if not rejoins[name]:
             result.parted.append(record)
             makers = {maker_record(maker) for maker in record.makers}
             forward = f"{record.operation.call}.forward" if record.operation.phase == "backward" else ""
-            is_source = not (record.makers or record.leaves)
-            if not is_source and all(rejoins.get(maker, True) or maker in sources for maker in (*makers, forward)):
-                result.first.append(record)
-            if is_source:
+            is_given = all(rejoins.get(maker, True) or maker in sources for maker in (*makers, forward))
+            is_silent = not any(map(found.is_lost, record.outputs))
+            if is_given and (is_silent or name in constants or record.is_movement):
                 sources.add(name)
-        elif not all(map(found.has, record.outputs)):
+                others.append(record)
+            elif is_given:
+                result.first.append(record)
+        elif any(map(found.is_lost, record.outputs)):
             result.rejoined.append(record)
+    if not any(found.is_lost(value) for record in result.parted for value in record.outputs):
+        return Parting(records, rejoined=result.rejoined)
+    result.first = result.first or others
     return result
+
+
+def constants_of(records: Mapping[str, HeldRecord]) -> set[str]:
+    """Return the records that no parameter enters, such as those of a mask, and no values but integers of the batch."""
+    constants = set[str]()
+    for name, record in records.items():
+        floats = sum(value.unit > 0 for value in record.inputs)
+        is_given = len(record.makers) < floats or bool(record.leaves) or record.operation.phase == "backward"
+        if not is_given and constants.issuperset(map(maker_record, record.makers)):
+            constants.add(name)
+    return constants
 
 
 def _is_right_end(
@@ -178,11 +268,13 @@ def _is_right_end(
     behind it tell.
     """
     backward = records.get(f"{record.operation.call}.backward")
-    if backward is None:
+    if any(value.name in found.refuted for value in record.outputs):
+        return False
+    if backward is None or all(value.name in found.partners for value in record.outputs):
         return True
-    if all(name in found.partners or name in found.unjudged for name in record.makers):
-        return all(found.has(value) or value.path in backward.users for value in backward.outputs)
-    return all(is_clean[user] for users in backward.users.values() for user in users)
+    if all(name in found.partners for name in record.makers):
+        return not any(found.is_lost(value) and value.path not in backward.users for value in backward.outputs)
+    return is_clean[backward.name]
 
 
 def _results(
@@ -195,13 +287,35 @@ def _results(
     """Outputs that no record uses and that count all the same: results of a run without gradients, and gradients of
     parameters that the other run has.
     """
-    unused = [value for value in record.outputs if value.path not in record.users and value.name not in found.unjudged]
+    unused = [value for value in record.outputs if value.path not in record.users and value.name not in found.silent]
     if record.operation.phase == "forward":
         return [] if has_backward or record.users else unused
     forward = records.get(f"{record.operation.call}.forward")
     own = [leaf for leaf in forward.leaves if any(map(leaf.is_like, parameters))] if forward is not None else []
     shapes = {leaf.shape for leaf in own}
     return [value for value in unused if value.shape in shapes]
+
+
+def islands(target: HeldRun, golden: HeldRun, found: Found) -> list[str]:
+    """Return the first records of each stretch in which a run computes in a coarser dtype than the other one.
+
+    Where most products do, that is the precision of the run.
+    """
+    coarsest = max((value.unit for record in golden.records.values() for value in record.outputs), default=0.0)
+    coarser: dict[str, HeldRecord] = {}
+    products = 0
+    for name, record in target.records.items():
+        if record.operation.phase == "forward":
+            partners = [(value, found.partners[value.name]) for value in record.outputs if value.name in found.partners]
+            is_other = any(value.unit > other.unit > 0 for value, other in partners)
+            if is_other or any(value.unit > coarsest for value in record.outputs):
+                coarser[name] = record
+            products += record.is_product
+    if 2 * sum(record.is_product for record in coarser.values()) >= max(products, 1):
+        return []
+    return [
+        name for name, record in coarser.items() if not any(maker_record(maker) in coarser for maker in record.makers)
+    ]
 
 
 def maker_record(name: str) -> str:
@@ -215,43 +329,27 @@ class Located:
 
     Attributes:
         found: values of the target that the golden run holds.
+        held: values of the golden run that the target holds.
         target, golden: where each run parts from the other one.
     """
 
     found: Found
+    held: Found
     target: Parting
     golden: Parting
 
 
-def locate(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord]) -> Located:
+def locate(target: HeldRun, golden: HeldRun) -> Located:
     """Return where two runs part.
 
     Where they do, small models may have differences that are below what long sums explain: then sums are taken to be
     short, so that the place is the earliest that shows.
     """
-    located = _located(target, golden, _LONG_SUMS)
+    located = _located(target, golden, LONG_SUMS)
     return _located(target, golden, _SHORT_SUMS) if located.target.parted or located.golden.parted else located
 
 
-def lost_results(target: Sequence[HeldParameter], golden: Sequence[HeldParameter], located: Located) -> list[HeldValue]:
-    """Return gradients and updates of parameters of the target which the golden run has, and whose results it has not.
-
-    They may be off by what the gradients inside of the step are.
-    """
-    values = [value for record in located.target.records.values() for value in record.outputs]
-    unit = max((value.unit for value in values), default=0.0)
-    tolerance = max(_LONG_SUMS, _tolerance(unit), _GROWTH * max(located.found.distances.values(), default=0.0))
-    lost = []
-    for parameter in target:
-        partners = [other for other in golden if parameter.before.is_like(other.before)]
-        for value in parameter.results if partners else ():
-            others = [other for partner in partners for other in partner.results]
-            if not any(value.size == other.size and value.distance(other) <= tolerance for other in others):
-                lost.append(value)
-    return lost
-
-
-def _located(target: Mapping[str, HeldRecord], golden: Mapping[str, HeldRecord], sums: float) -> Located:
-    leaves = [[leaf for record in run.values() for leaf in record.leaves] for run in (target, golden)]
+def _located(target: HeldRun, golden: HeldRun, sums: float) -> Located:
+    leaves = [[leaf for record in run.records.values() for leaf in record.leaves] for run in (target, golden)]
     found, held = find(target, golden, sums), find(golden, target, sums)
-    return Located(found, parting(target, found, leaves[1]), parting(golden, held, leaves[0]))
+    return Located(found, held, parting(target.records, found, leaves[1]), parting(golden.records, held, leaves[0]))

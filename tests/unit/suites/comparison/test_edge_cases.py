@@ -115,8 +115,8 @@ def test_a_missing_golden_file_is_unreadable_and_an_error(tmp_path: Path) -> Non
 
 
 def test_a_missing_operation_is_unmatched_on_either_side(tmp_path: Path) -> None:
-    DumpBuilder(tmp_path / "a").call("Mint.op.0", [B], [B]).call("Mint.more.0", [B], [B]).write()
-    DumpBuilder(tmp_path / "b").call("Mint.less.0", [B], [B]).call("Mint.op.0", [B], [B]).write()
+    DumpBuilder(tmp_path / "a").call("Mint.op.0", [B], [B]).call("Mint.more.0", [B], [B * 3]).write()
+    DumpBuilder(tmp_path / "b").call("Mint.less.0", [B], [B * 5]).call("Mint.op.0", [B], [B]).write()
     comparison = DumpComparison(tmp_path / "a" / "dump.json", tmp_path / "b" / "dump.json", ComparisonSettings())
     found = {verdict.operation.record: (verdict.status, verdict.held_by) for verdict in comparison.verdicts()}
     assert found == {
