@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from situations import EXIT_CODES, Ended, Runner, Training, first_line_of, line_of
+from documented import blocks
+from situations import EXIT_CODES, SCRIPTS, Ended, Runner, Training, first_line_of, line_of
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -108,6 +109,17 @@ def test_what_is_no_exact_run_is_refused_before_anything_runs(runner: Runner) ->
     assert (alone.code, "no two runs are compared" in alone.errors) == (2, True)
     suite = runner.pytest(WRONG, PLAIN, f"--msprobe-exact={plain}")
     assert (suite.code, f"--msprobe-exact={runner.folder / plain}: computes nothing" in suite.errors) == (4, True)
+
+
+def test_the_commands_of_the_page_work(runner: Runner) -> None:
+    """As docs/two_runs.md has them."""
+    (block,) = (block for block in blocks() if "--dtype=float64" in block.text)
+    collected, asked = (command.words[1:] for command in block.commands)
+    script = str(SCRIPTS / "attention.py")
+    assert runner.run(*[script if word == "train.py" else word for word in collected]).code == 0
+    sides = {"target": runner.dump(WRONG), "golden": runner.dump(PLAIN)}
+    said = runner.run(*[sides.get(word, word) for word in asked])
+    assert (said.code, "the target is wrong" in " ".join(said.output.split())) == (1, True)
 
 
 def dtypes_of_outputs(dump: Path) -> set[str]:

@@ -56,6 +56,10 @@ ELSEWHERE = {
     ("docs/two_runs.md", "$ python collector/examples"): "tests/plugin/test_page_examples.py",
     (
         "docs/two_runs.md",
+        "python -m msprobe_collector collect --exit --dtype",
+    ): "tests/everyday/test_exact_run.py",
+    (
+        "docs/two_runs.md",
         "$ pytest --msprobe-dump=target --msprobe-golden=golden --msprobe-diagnosis",
     ): "tests/plugin/test_sketch_dumps.py",
     (
