@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -37,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument(
         "--dtype",
         choices=("float64",),
-        help="compute in float64: the exact run that diagnose --exact=DIR holds two others to; best on a CPU",
+        help="compute the steps in float64, on the CPU unless CUDA_VISIBLE_DEVICES is set: the exact run, which "
+        "diagnose --exact=DIR takes",
     )
     command.add_argument("--exit", action="store_true", help="end a training behind the last of these steps")
     command.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
@@ -46,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if not given.is_module and not Path(given.script).is_file():
         command.error(f"{given.script} is no file; name a script, or a module behind -m")
+    if given.dtype is not None:
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     settings = {"task": given.task, "dump_path": given.dump_path, "level": given.level, "step": given.step}
     if given.config is None:
         defaults: dict[str, object] = {"task": "tensor", "dump_path": "msprobe_dump"}

@@ -12,11 +12,10 @@ import gc
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from msprobe_collector.configuration.configuration import ConfigurationError
 from msprobe_collector.pytorch.script_state import outside
 
 #: What a dtype becomes.
@@ -27,21 +26,10 @@ _EXACT = {
 }
 #: Operators that draw other numbers in another dtype.
 _DRAWS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "rand",
-        "rand_like",
-        "randn",
-        "randn_like",
-        "normal",
-        "normal_",
-        "uniform_",
-        "log_normal_",
-        "bernoulli",
-    )
+    f"aten::{name}" for name in "rand rand_like randn randn_like normal normal_ uniform_ log_normal_ bernoulli".split()
 )
-
-
+#: Tensors that are no more than their elements; buffers have a class since PyTorch 2.5.
+_PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 #: Operators of loss scalers, whose scale is a float32, beside the gradients in a list.
 _SCALES = ("aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_")
 
@@ -55,19 +43,14 @@ class ExactRun(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's
         self._drawn_dtype = torch.get_default_dtype()
 
     def begin(self) -> None:
-        """Compute in float64 from here to the end of the process.
-
-        Raises:
-            ConfigurationError: The script runs on several ranks.
-        """
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-            raise ConfigurationError("the exact run is that of one process", place="collect", field="--dtype")
+        """Compute in float64 from here to the end of the process."""
         self._drawn_dtype = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
-        torch.compiler.set_stance("force_eager")
+        if hasattr(torch.compiler, "set_stance"):  # since PyTorch 2.6
+            torch.compiler.set_stance("force_eager")
         for value in gc.get_objects():
             # Before autograd sees them; what is not tracked here is exact when it is first used.
-            if type(value) in (torch.Tensor, nn.Parameter, nn.Buffer) and value.is_leaf:
+            if type(value) in _PLAIN and value.is_leaf:
                 _made_exact(value)
                 if value.grad is not None:
                     _made_exact(value.grad)

@@ -13,6 +13,7 @@ steps take the place of those.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ import torch
 from torch import nn
 
 from msprobe_collector import main_script
+from msprobe_collector.configuration.configuration import ConfigurationError
 from msprobe_collector.log import logger
 from msprobe_collector.pytorch.exact import ExactRun
 from msprobe_collector.pytorch.framework import PrecisionDebugger
@@ -62,7 +64,12 @@ def run_script(
     Raises:
         ConfigurationError: A setting is wrong.
     """
-    steps = StepFinder(PrecisionDebugger(**settings), ends_after_steps=ends_after_steps, is_exact=is_exact)
+    if is_exact and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ConfigurationError("the exact run is that of a script in one process", place="collect", field="--dtype")
+    debugger = PrecisionDebugger(**settings)
+    if is_exact and debugger.configuration.task == "grad_probe":
+        raise ConfigurationError("task grad_probe has no exact run", place="collect", field="--dtype")
+    steps = StepFinder(debugger, ends_after_steps=ends_after_steps, is_exact=is_exact)
     steps.install()
     try:
         main_script.run(script, arguments, is_module=is_module)

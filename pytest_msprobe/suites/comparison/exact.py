@@ -52,6 +52,8 @@ _LONG_SUMS = 50 * 2.0**-24
 _SURELY, _FARTHER = 2.0, 4.0
 #: From so many roundings on in both runs it is not said that their dtypes make them.
 _FAR = 1000.0
+#: From this relative error on two runs that agree compute something else than the exact one; less may be lost digits.
+_OTHER = 0.01
 #: From this relative error on a value has no digit of the exact one, and shows nothing of the other run.
 _NO_DIGIT = 0.1
 #: From this relative error on in both runs the exact value is zero, but for rounding, or the runs scale it.
@@ -137,7 +139,7 @@ class _Off:
             if is_far and relative[other] < min(_NO_DIGIT, self.bulk[side] * units[side] / _SURELY):
                 return _SIDES[side]
         are_far = all(self.bulk[side] > growth * max(least[side], inputs[side]) for side in (0, 1))
-        return "both" if are_far and self.apart * growth < min(relative) else ""
+        return "both" if are_far and min(relative) > max(self.apart * growth, _OTHER) else ""
 
     def other_input(self, units: Pair) -> Farther:
         """Which run gets another value than the exact one; "" where that is not clear."""
@@ -296,7 +298,8 @@ def _of_arrays(arrays: Sequence[npt.NDArray[Any]], units: Pair) -> _Figures | No
     inside = marks[2] == 0
     scale = float(np.linalg.norm(values[2][inside]))
     if scale == 0:
-        return _of_equality([(mark.tobytes(), value[inside].tobytes()) for mark, value in zip(marks, values)])
+        figures = _of_equality([(mark.tobytes(), value[inside].tobytes()) for mark, value in zip(marks, values)])
+        return figures if max(figures[0]) == 0 else None
     errors, bulk = [], []
     for value, mark, unit in zip(values, marks, units):
         if not np.array_equal(mark, marks[2]):
@@ -435,8 +438,8 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
     most = farthest[0].errors[0], farthest[1].errors[1]
     for side in (0, 1):
         limit = _FARTHER * max(1.0, most[1 - side])
-        if most[side] > limit:
-            first = next(errors for errors in shown if errors.errors[side] > limit)
+        first = next((errors for errors in shown if errors.errors[side] > limit and _is_farther(errors, side)), None)
+        if first is not None:
             return _exact("drifted", _SIDES[side], first, judged)
     if together:
         return _exact("alike", "", together[0], judged)
@@ -471,6 +474,12 @@ def _lasts(place: RecordErrors, judged: Sequence[RecordErrors]) -> bool:
     sides = [side for side, name in enumerate(_SIDES) if place.other_input in ("", "both", name)]
     later = [min(errors.errors[side] for side in sides) for errors in judged if errors.order >= place.order]
     return median(later or [math.inf]) > _GROWTH
+
+
+def _is_farther(errors: RecordErrors, side: int) -> bool:
+    """Whether one side is farther off whatever its dtype allows: a finer one has smaller roundings."""
+    relative = [error * unit for error, unit in zip(errors.errors, errors.units)]
+    return relative[side] > _SURELY * relative[1 - side]
 
 
 def _has_digits(errors: RecordErrors) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.dump_format import Dump, DumpError, TensorFolder, TensorValue
 from msprobe_collector.dump_format.dump import RANK, STEP, Slot, natural, number_in, own_frames
 from msprobe_collector.dump_format.leaves import Leaf, flatten
-from msprobe_collector.dump_format.manifest import CompiledCode
+from msprobe_collector.dump_format.manifest import CompiledCode, gaps_beside
 from msprobe_collector.dump_format.records import Operation, is_cell_record
 from msprobe_collector.dump_format.values import FieldPath
 
@@ -180,6 +180,9 @@ def why_not_exact(root: Path) -> str:
     paths = find_files(root)
     if not paths:
         return "holds no dump.json; give a dump, step or rank folder"
+    ended_in = gaps_beside(paths[0])[1]
+    if ended_in is not None:
+        return f"its step is not whole, since the script ended in {ended_in.kind}: {ended_in.message}"
     if b"float64" in paths[0].read_bytes().lower():
         return ""
     return "computes nothing in float64; make it by python -m msprobe_collector collect --dtype=float64 SCRIPT"
