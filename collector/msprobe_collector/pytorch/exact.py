@@ -34,7 +34,7 @@ _PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 _SCALES = ("aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_")
 
 
-class ExactRun(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's own __init_subclass__
+class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's own __init_subclass__
     """Computes in float64 what a script computes."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from torch import nn
 from msprobe_collector import main_script
 from msprobe_collector.configuration.configuration import ConfigurationError
 from msprobe_collector.log import logger
-from msprobe_collector.pytorch.exact import ExactRun
+from msprobe_collector.pytorch.exact import ExactMode
 from msprobe_collector.pytorch.framework import PrecisionDebugger
 from msprobe_collector.pytorch.manifest import eval_lines
 from msprobe_collector.pytorch.parameter_names import outermost_modules
@@ -81,6 +81,8 @@ def run_script(
     steps.debugger.note_empty_run()
     if steps.has_begun:
         return 0
+    if is_exact and "mindspore" in sys.modules:
+        raise ConfigurationError("the exact run is that of a script of PyTorch", place="collect", field="--dtype")
     logger.warning(
         "nothing was collected: %s called no Module with parameters, or only while gradients were off and an optimizer "
         "of torch.optim was there; put the lines of the debugger into the script instead",
@@ -100,7 +102,7 @@ class StepFinder:
     def __init__(self, debugger: PrecisionDebugger, *, ends_after_steps: bool = False, is_exact: bool = False) -> None:
         """Look for nothing yet."""
         #: What makes the step to come one in float64; None where that is not asked for, or done.
-        self._exact = ExactRun() if is_exact else None
+        self._exact = ExactMode() if is_exact else None
         self.debugger, self._ends_after_steps = debugger, ends_after_steps
         self._guard = debugger._guard
         self._calls, self._optimizer_steps, self._modes = MethodSwaps(), MethodSwaps(), MethodSwaps()
