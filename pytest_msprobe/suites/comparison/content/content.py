@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
@@ -131,8 +130,7 @@ def _states(run: HeldRun, side: Parting, found: Found, other: ContentState) -> d
     """What is known of each record of a run; `other` of those that part, where it has no effect."""
     states: dict[str, ContentState] = {}
     constants = constants_of(side.records)
-    operations = [record.operation for record in side.records.values()]
-    last = max((operation.index for operation in operations if operation.phase == "backward"), default=math.inf)
+    last = run.last_backward
     parted, first = ({record.name for record in records} for records in (side.parted, side.first))
     for name, record in side.records.items():
         if name in parted:
@@ -143,6 +141,6 @@ def _states(run: HeldRun, side: Parting, found: Found, other: ContentState) -> d
             states[name] = "rejoined"
         else:
             # What an optimizer calls behind the gradients shows in the parameters, and unused numbers are nobody's.
-            is_beside = (bool(run.parameters) and record.operation.index > last) or name in constants
+            is_beside = (bool(run.parameters) and record.operation.index > last >= 0) or name in constants
             states[name] = "beside" if is_beside else "unused"
     return states
