@@ -90,13 +90,19 @@ def _nearest(located: Located) -> Region:
         for other, theirs in ways if set(target[:1]) <= set(mine) and len(mine) <= _MOST_CALLS else ():
             factor = _factor(value, other) if value.size == other.size else 0.0
             ends = value.record in target, other.record in golden
-            distance = 0.0 if factor and all(ends) else value.distance(other)
+            distance = 0.0 if factor and any(ends) else value.distance(other)
             is_sharp = any(ends) and len(theirs) <= _MOST_GOLDEN
             if value.size == other.size and distance < (_FARTHEST if is_sharp else _FARTHEST / 3):
                 (sharp if is_sharp else regions).append(Region(mine, theirs, distance, factor))
     # In the sharpest region one run computes in one call what the other one may compute in several.
     alone = Region(_joined(located.target, target), tuple(golden[:1]))
-    return min(sharp or regions, key=lambda region: region.distance * len(region.target), default=alone)
+    return min(sharp or regions, key=lambda region: _rank(region, located), default=alone)
+
+
+def _rank(region: Region, located: Located) -> tuple[float, bool]:
+    """Order of regions: of near results and few calls, and of results of one API."""
+    ends = (located.target.records[region.target[-1]], located.golden.records[region.golden[-1]])
+    return region.distance * len(region.target), ends[0].operation.bare != ends[1].operation.bare
 
 
 def _joined(side: Parting, first: Sequence[str]) -> tuple[str, ...]:
