@@ -188,8 +188,6 @@ def _skip_message(values: Sequence[ValueComparison]) -> str:
     return f"unmatched: {lone[0].path}{more}: {lone[0].message}"
 
 
-#: Two runs that share fewer calls than this leaves are two implementations.
-_OTHER_CALLS = 0.2
 _ROUNDING = "Both are no larger than the rounding of the sums that they are."
 _UNWRITTEN_OUTPUT = "The call leaves this memory uninitialised."
 _UNWRITTEN_INPUT = "The call takes buffers to fill, whose content before it means nothing."
@@ -287,12 +285,7 @@ class DumpComparison:
         )
         if not count or self.is_mapped:
             return None
-        content = self._held
-        calls = sum(
-            one.phase in DIRECTIONS and not one.is_cell for one in (*self.target.operations, *self.golden.operations)
-        )
-        # Where few calls differ, names and order show more of a fault than its place.
-        return None if content is None or (content.is_parted and count < _OTHER_CALLS * calls) else content
+        return self._held
 
     def _state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         return "" if self.content is None else self.content.state(operation, is_golden=is_golden)

@@ -120,8 +120,6 @@ def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
             continue
         if fault.kind in ("parted", "only_one_side") and (region := diagnosis.region) is not None:
             yield [fault.step, *_in_region(diagnosis, region)]
-        elif not fault.step.account.partner:
-            yield [fault.step, *_up_to_both(diagnosis, fault)]
         elif fault.kind == "dtype":
             yield [fault.step, *_of_one_dtype(flow)]
         else:
@@ -163,23 +161,6 @@ def _of_one_dtype(flow: DataFlow) -> list[Step]:
     ]
     steps = [step for step in steps if any(not key.is_integer for key in step.outputs)]
     return sorted(steps, key=lambda step: sum(math.prod(key.shape) for key in step.account.keys))[:_OF_ONE_DTYPE]
-
-
-def _up_to_both(diagnosis: RunDiagnosis, fault: Fault) -> list[Step]:
-    """Calls of one run that follow on one at fault, up to the first of both runs that gets what they make."""
-    side = int(fault.step.account.place < 0)
-
-    def place(step: Step) -> int:
-        return step.account.partner_place if side else step.account.place
-
-    end = next((step for step in fault.reached if step.account.partner), None)
-    if end is None:
-        after = [step for step in diagnosis.steps if step.account.partner and place(step) > place(fault.step)]
-        end = min((step for step in after if not step.operation.holds_calls), key=place, default=None)
-    if end is None:
-        return []
-    lone = [step for step in diagnosis.steps if not step.account.partner and not step.operation.holds_calls]
-    return [*(step for step in lone if place(fault.step) < place(step) < place(end)), end]
 
 
 def _add(diagnosis: RunDiagnosis, step: Step, names: tuple[dict[str, None], dict[str, None]]) -> None:
