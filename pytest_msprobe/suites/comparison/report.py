@@ -411,6 +411,10 @@ class ComparisonSummary(RowSummary):
         """Counts of one dump so far."""
         return self._pairs[dump].divergence
 
+    def run_pairs(self) -> Mapping[str, Any]:
+        """What both runs hold of each other, by target dump."""
+        return {dump: pair.content.columns() for dump, pair in self._pairs.items() if pair.content.content()}
+
     def levels(self, *, only_born: bool = True) -> Mapping[tuple[str, str, str], str]:
         """What the calls of other shards say of the Cells around them."""
         return {

@@ -34,7 +34,7 @@ function asNumber(value) {
 class Section {
   constructor(raw) {
     Object.assign(this, { suite: raw.suite, title: raw.title, noun: raw.noun, kinds: raw.kinds, measure: raw.measure });
-    Object.assign(this, { answer: raw.answer, diagnosis: raw.diagnosis, baseline: raw.baseline, markup: raw.markup, runs: raw.runs, slots: raw.slots, texts: raw.texts });
+    Object.assign(this, { answer: raw.answer, diagnosis: raw.diagnosis, baseline: raw.baseline, markup: raw.markup, pairs: raw.pairs, runs: raw.runs, slots: raw.slots, texts: raw.texts });
     this.figures = raw.figures.map(([name, title, form, isLowBad]) => ({ name, title, form, isLowBad }));
     this.columns = raw.rows;
     this.outputs = raw.outputs;

@@ -51,7 +51,7 @@ def record_contents(
     target: HeldRun, golden: HeldRun, located: Located, states: Sequence[Mapping[str, str]]
 ) -> tuple[dict[str, RecordContent], dict[str, RecordContent]]:
     """What is found of each record of both runs, by name."""
-    numbers = _numbered(target, golden, located)
+    numbers = _numbered(target, golden, located, states)
     parts = zip((target, golden), (located.found, located.held), states, numbers)
     mine, theirs = (
         {
@@ -121,39 +121,46 @@ class ContentRows:
             parted=self._parted,
         )
 
-    def columns(self) -> list[list[list[object]]]:
-        """For the page: [record, state, region, partner] of each record, of both runs in the order of execution."""
+    def columns(self) -> dict[str, object]:
+        """For the page: [record, state, region, partner] of each record of both runs, in the order of execution."""
         ordered = (sorted(side.values(), key=lambda record: record.order) for side in self._sides)
-        return [[[it.record, it.state, it.region, it.partner] for it in side] for side in ordered]
+        target, golden = ([[it.record, it.state, it.region, it.partner] for it in side] for side in ordered)
+        return {"target": target, "golden": golden, "parted": msgspec.to_builtins(self._parted)}
 
 
 #: A record of the target (0) or of the golden run (1).
 _Key = tuple[int, str]
 
 
-def _numbered(target: HeldRun, golden: HeldRun, located: Located) -> tuple[dict[str, int], dict[str, int]]:
+def _numbered(
+    target: HeldRun, golden: HeldRun, located: Located, states: Sequence[Mapping[str, str]]
+) -> tuple[dict[str, int], dict[str, int]]:
     """The number of the region of each record that is in one, of both runs."""
     sides = (target.records, located.target, located.found), (golden.records, located.golden, located.held)
-    inside = [{record.name for record in parting.rejoined} for _, parting, _ in sides]
+    inside = [
+        [record.name for record in parting.rejoined if state[record.name] == "rejoined"]
+        for (_, parting, _), state in zip(sides, states)
+    ]
     joined, ends = _Joined(), set[_Key]()
+    members = [set(names) for names in inside]
     for side, (records, _, found) in enumerate(sides):
         others = sides[1 - side][0]
         for record in records.values():
-            before = [(side, name) for name in _front(record, inside[side])]
-            if record.name in inside[side]:
-                joined.join([*before, *((side, maker_record(maker)) for maker in record.makers)], inside)
+            before = [(side, name) for name in _front(record, members[side])]
+            if record.name in members[side]:
+                joined.join([*before, *((side, maker_record(maker)) for maker in record.makers)], members)
             for partner in {found.partners[it.name].record for it in record.outputs if it.name in found.partners}:
-                theirs = _front(others[partner], inside[1 - side]) if partner in others else []
+                theirs = _front(others[partner], members[1 - side]) if partner in others else []
                 behind = [*before, *((1 - side, name) for name in theirs)]
-                joined.join(behind, inside)
+                joined.join(behind, members)
                 ends.update(behind)
     roots = {joined.root(end) for end in ends}
     numbers: dict[_Key, int] = {}
     found_in: tuple[dict[str, int], dict[str, int]] = {}, {}
-    for side, (_, parting, _) in enumerate(sides):
-        for record in parting.rejoined:
-            if (root := joined.root((side, record.name))) in roots:
-                found_in[side][record.name] = numbers.setdefault(root, len(numbers))
+    for side, names in enumerate(inside):
+        for name in names:
+            if (root := joined.root((side, name))) in roots:
+                found_in[side][name] = numbers.setdefault(root, len(numbers))
     return found_in
 
 
