@@ -75,7 +75,7 @@ function backwardStart(section, lane) {
 }
 
 function laneHeight(section) {
-  if (pairOf(section, section.lanes[0])) return section.lanes.length > 1 ? PAIR.low : pairOf(section, section.lanes[0]).parted ? PAIR.tall : PAIR.flat;
+  if (section.hasPairs) return section.lanes.length > 1 ? PAIR.low : pairOf(section, section.lanes[0]).parted ? PAIR.tall : PAIR.flat;
   const count = section.lanes.length, shares = section.split ? (count === 1 ? SHARES.tall : SHARES.low) + 6 : 0;
   if (!section.hasHeights && !section.status.includes(ERROR)) return (count === 1 ? 84 : 56) + shares; // a row of equal marks, without an axis
   return (count === 1 ? 250 : count <= 3 ? 114 : 74) + shares;
@@ -336,7 +336,7 @@ class StripPainter {
   }
 }
 
-function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName, onBrush, onSelect }) {
+function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName, opened, onBrush, onSelect, onOpen }) {
   const canvas = useRef(), painter = useRef(), drag = useRef(null);
   const [hover, setHover] = useState(null);
   const [box, setBox] = useState(null);
@@ -348,7 +348,7 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
     draw();
     window.addEventListener("resize", draw);
     return () => window.removeEventListener("resize", draw);
-  }, [section, lane, isShown, isFiltered, selected, themeName]);
+  }, [section, lane, isShown, isFiltered, selected, themeName, opened]);
   const place = (event) => {
     const frame = canvas.current.getBoundingClientRect();
     return { x: event.clientX - frame.left, y: event.clientY - frame.top };
@@ -367,7 +367,8 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
     drag.current = null;
     setBox(null);
     if (start === null) return;
-    if (Math.abs(x - start) <= 4 && painter.current.opens?.(x, y)) { setHover(null); painter.current.draw(isShown, isFiltered, selected); return; }
+    const folded = Math.abs(x - start) <= 4 ? painter.current.foldedAt?.(x, y) : undefined;
+    if (folded !== undefined) { setHover(null); onOpen(folded); return; }
     if (Math.abs(x - start) <= 4) { const row = painter.current.nearest(x, y); if (row >= 0) onSelect(row); else onBrush(-1, -1); return; }
     const [from, to] = [start, x].sort((a, b) => a - b).map((at) => painter.current.position(at));
     onBrush(Math.max(0, from), Math.min(section.longest - 1, to));
@@ -402,7 +403,7 @@ function statusWord(section, row) { return section.status[row] === EXPECTED ? ve
 
 function Strip(props) {
   const { section } = props;
-  if (pairOf(section, section.lanes[0])) return html`<${RunsStrip} ...${props} />`;
+  if (section.hasPairs) return html`<${RunsStrip} ...${props} />`;
   const legend = section.suite === "overflow"
     ? html`<span class="key"><i class="dot" style="background:var(--fail-2)"></i>origin</span><span class="key"><i class="dot" style="background:var(--fail-0)"></i>passes on</span><span class="key"><i class="dot" style="background:var(--pass-1)"></i>clean or absorbs</span>`
     : section.hasLimit && section.hasHeights
