@@ -2,13 +2,14 @@
 
     python -m quality.ports [-k TEXT] [--tasks tensor,statistics] [--folder FOLDER] [--losses] [--write-results]
 
-Runs the scripts of pairs.tsv, the reference first, since it writes weights and batch, and asks `diagnose` about each
-port. The place is right where the first finding stands at a line of the port with the comment `# bug: NAME`, or has it
-among the lines of the region that it names, or at a record that the table has: `records` of the port, `golden` of the
-reference; what is said of the right port as well names no bug. --losses runs the scripts alone: the loss of a right
-pair is equal, and that of a bug is not, but where only a gradient differs (gpt2 tied). Dumps stay in the folder and
-are made again when a script is newer. --write-results writes results/ports.tsv: what was said of a row when it was
-first asked about stays.
+Runs the scripts of pairs.tsv, and of held_out.tsv, which was written without a look at the code: the reference first,
+since it writes weights and batch, and asks `diagnose` about each port. The place is right where the first finding
+stands at a line of the port with the comment `# bug: NAME`, or has it among the lines of the region that it names, or
+at a record that the table has: `records` of the port, `golden` of the reference; what is said of the right port as
+well names no bug. --losses runs the scripts alone: what they print of a right pair is equal, and that of a bug is not,
+but where only a gradient differs (gpt2 tied). The scripts that were held out print the loss, the size of all gradients
+and that of all weights after the step. Dumps stay in the folder and are made again when a script is newer.
+--write-results writes results/ports.tsv: what was said of a row when it was first asked about stays.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import astuple, dataclass
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from quality.results import FOLDER, Table, how, read
 
 HERE = Path(__file__).parent
+TABLES = ("pairs", "held_out")
 _MODULE = [sys.executable, "-m"]
 #: Lines that are read at once.
 _SCREEN = 24
@@ -43,6 +47,7 @@ class Row:
         pair, bug: its name; the bug of a right pair is `none` or the other way that it computes in.
         reference, port: scripts of this folder with their arguments.
         records, golden: calls that the answer may name beside the marked lines, apart by commas.
+        table: the file that has the row, without its suffix: `pairs` or `held_out`.
     """
 
     pair: str
@@ -51,6 +56,7 @@ class Row:
     port: str
     records: str
     golden: str
+    table: str
 
     @property
     def is_right(self) -> bool:
@@ -98,11 +104,15 @@ class Said:
 
 
 def rows() -> list[Row]:
-    """Return the rows of the table."""
-    with (HERE / "pairs.tsv").open(encoding="utf-8") as file:
-        return [Row(**row) for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+    """Return the rows of both tables."""
+    both: list[Row] = []
+    for table in TABLES:
+        with (HERE / f"{table}.tsv").open(encoding="utf-8") as file:
+            both += [Row(**row, table=table) for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+    return both
 
 
+@cache
 def loss(command: str, folder: Path) -> str:
     """Return what a script prints last."""
     script, *arguments = command.split()
@@ -174,7 +184,7 @@ def table_of(said: dict[tuple[str, str, str], Said]) -> Table:
 def main() -> int:
     """Ask, list, count, and write; the exit code is 0 where every right pair is clean and each bug is named alone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-k", default="", metavar="TEXT", dest="chosen", help="rows whose `pair bug` has this text")
+    parser.add_argument("-k", default="", metavar="TEXT", dest="chosen", help="rows whose `table pair bug` has it")
     parser.add_argument("--tasks", default="tensor,statistics", help="what is collected")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "msprobe_ports", help="for dumps")
     parser.add_argument("--losses", action="store_true", help="run the scripts alone and list their losses")
@@ -182,7 +192,7 @@ def main() -> int:
     options = parser.parse_args()
     said: dict[tuple[str, str, str], Said] = {}
     for row in rows():
-        if options.chosen not in f"{row.pair} {row.bug}":
+        if options.chosen not in f"{row.table} {row.pair} {row.bug}":
             continue
         folder = (options.folder / row.pair).resolve()
         folder.mkdir(parents=True, exist_ok=True)
@@ -198,10 +208,13 @@ def main() -> int:
             sys.stdout.flush()
             if options.write_results:
                 table_of(said).write(how("quality.ports --write-results", "torch", "transformers", "mindspore"))
-    for task in options.tasks.split(","):
-        counts = Counter(now.named for (*_, one), now in said.items() if one == task)
+    tables = {row.pair: row.table for row in rows()}
+    for table, task in product(TABLES, options.tasks.split(",")):
+        counts = Counter(now.named for (pair, _, one), now in said.items() if (tables[pair], one) == (table, task))
+        if not counts:
+            continue
         right, wrong = counts["clean"] + counts["open"] + counts["blamed"], sum(counts[name] for name in _NAMED)
-        sys.stdout.write(f"{task}: {counts['blamed']} of {right} right pairs are blamed; ")
+        sys.stdout.write(f"{table}, {task}: {counts['blamed']} of {right} right pairs are blamed; ")
         sys.stdout.write(f"{counts['alone']} of {wrong} bugs are named first and alone\n")
     return int(any(now.named not in ("clean", "alone") for now in said.values()))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,3 +27,11 @@ def move(model: torch.nn.Module, by: float = 0.1) -> None:
     with torch.no_grad():
         for value in model.parameters():
             value.add_(by * torch.randn_like(value))
+
+
+def show(loss: float, parameters: Iterable[torch.Tensor]) -> None:
+    """Print the loss, and the sizes of all gradients and of all weights, after the step."""
+    weights = list(parameters)
+    gradients = [value.grad for value in weights if value.grad is not None]
+    sizes = [sum(float((value.detach().double() ** 2).sum()) for value in part) ** 0.5 for part in (gradients, weights)]
+    print(f"{loss:.7f} {sizes[0]:.7f} {sizes[1]:.7f}")

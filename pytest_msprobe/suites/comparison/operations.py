@@ -191,15 +191,9 @@ def _skip_message(values: Sequence[ValueComparison]) -> str:
 
 #: Two runs that share fewer calls than this leaves are two implementations.
 _OTHER_CALLS = 0.2
-#: What an optimizer is set up with, but for how many parameters the model is cut into.
-_SETTINGS, _COUNT = "input.settings.", ".parameters"
 _ROUNDING = "Both are no larger than the rounding of the sums that they are."
 _UNWRITTEN_OUTPUT = "The call leaves this memory uninitialised."
 _UNWRITTEN_INPUT = "The call takes buffers to fill, whose content before it means nothing."
-
-
-def _is_setting(leaf: Leaf | None) -> bool:
-    return leaf is not None and leaf.path.startswith(_SETTINGS) and not leaf.path.endswith(_COUNT)
 
 
 class DumpComparison:
@@ -372,7 +366,7 @@ class DumpComparison:
                 if operation.record in self.matching.by_bare_name:
                     status = "warning" if found.status == "pass" else found.status
                     found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
-            if found.status == "error" and (state in EQUAL_AGAIN or (state == "beside" and not _is_setting(left))):
+            if found.status == "error" and state in (*EQUAL_AGAIN, "beside"):
                 found = replace(found, status="warning")  # what both runs hold says that the values are right
             elif found.status == "error" and self._is_rounding(left, right):
                 found = replace(found, status="skip", reasons=(_ROUNDING,))

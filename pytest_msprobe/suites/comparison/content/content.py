@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.comparison.content.parameters import Results, results_of
 from pytest_msprobe.suites.comparison.content.place import Region, region_of, region_of_results
 from pytest_msprobe.suites.comparison.content.regions import (
+    LONG_SUMS,
     Found,
     Located,
-    Lost,
     Parting,
     constants_of,
     islands,
     locate,
-    lost_results,
 )
 from pytest_msprobe.suites.comparison.content.rejoined import RecordContent, record_contents
 from pytest_msprobe.suites.comparison.content.values import HeldRun, held_run, held_value
@@ -45,21 +45,27 @@ class Content:
         target: HeldRun,
         golden: HeldRun,
         located: Located,
-        lost: Sequence[Lost] = (),
+        results: Results,
     ) -> None:
-        """What `located` says of two runs; `lost` are results of parameters that the golden run does not have."""
+        """What `located` and `results` say of two runs.
+
+        Where all gradients and updates are found, other values on the way to them are another way of computing them.
+        """
         self._sides = target.records, golden.records
         self._located = located
-        has_parted = bool(located.target.parted and located.golden.parted)
-        self.is_parted = has_parted or bool(lost)
+        is_other_way = results.are_equal and not located.found.refuted
+        has_parted = bool(located.target.parted and located.golden.parted) and not is_other_way
+        self.is_parted = has_parted or bool(results.lost)
+        # What one run makes besides, or on another way to equal results, has no effect on the values of both.
+        other: ContentState = "" if has_parted else "rejoined" if is_other_way else "unused"
         self._states = (
-            _states(target, located.target, located.found, has_parted=has_parted),
-            _states(golden, located.golden, located.held, has_parted=has_parted),
+            _states(target, located.target, located.found, other),
+            _states(golden, located.golden, located.held, other),
         )
         self.place = region_of(located) if has_parted else None
         self._states[0].update(dict.fromkeys(islands(target, golden, located.found), "coarser"))
-        if lost and not has_parted:
-            self.place = region_of_results(lost, target.gradients)
+        if results.lost and not has_parted:
+            self.place = region_of_results(results.lost, target.gradients)
             self._states[0][self.place.target[0]] = "first"
         self._records = record_contents(target, golden, located, self._states)
 
@@ -68,7 +74,7 @@ class Content:
         """What two dumps hold of each other; None where they have nothing in common."""
         runs = held_run(target), held_run(golden)
         located = locate(*runs)
-        return cls(*runs, located, lost_results(*runs, located)) if located.found.partners else None
+        return cls(*runs, located, results_of(*runs, located)) if located.found.partners else None
 
     def state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         """What is known of a record of one side."""
@@ -96,9 +102,13 @@ class Content:
         if mine is None or theirs is None:
             return mine is theirs
         found = self._located.found
-        partners = [found.partners[value.name].record for value in mine.outputs if value.name in found.partners]
-        if partners:
-            return golden in partners
+        judged = [value for value in mine.outputs if value.name in found.partners]
+        if judged:
+            return any(
+                value.size == other.size and value.distance(other) <= max(found.distances[value.name], LONG_SUMS)
+                for value in judged
+                for other in theirs.outputs
+            )
         if [value.shape for value in mine.outputs] != [value.shape for value in theirs.outputs]:
             return False
         given = {found.partners[name].name for name in mine.makers if name in found.partners}
@@ -123,8 +133,8 @@ class Content:
         return partner is None or self.agrees(record, partner.record)
 
 
-def _states(run: HeldRun, side: Parting, found: Found, *, has_parted: bool) -> dict[str, ContentState]:
-    """What is known of each record of a run; those that part are not used where only this run has any."""
+def _states(run: HeldRun, side: Parting, found: Found, other: ContentState) -> dict[str, ContentState]:
+    """What is known of each record of a run; `other` of those that part, where it has no effect."""
     states: dict[str, ContentState] = {}
     constants = constants_of(side.records)
     operations = [record.operation for record in side.records.values()]
@@ -132,10 +142,9 @@ def _states(run: HeldRun, side: Parting, found: Found, *, has_parted: bool) -> d
     parted, first = ({record.name for record in records} for records in (side.parted, side.first))
     for name, record in side.records.items():
         if name in parted:
-            # What one run makes besides has no effect on the other values of both.
-            states[name] = ("first" if name in first else "parted") if has_parted else "unused"
+            states[name] = other or ("first" if name in first else "parted")
         elif any(value.name in found.partners for value in record.outputs):
-            states[name] = "found" if all(map(found.has, record.outputs)) else "rejoined"
+            states[name] = "rejoined" if any(map(found.is_lost, record.outputs)) else "found"
         elif run.parameters and record.operation.index > last:
             states[name] = "beside"  # what an optimizer calls behind the gradients shows in the parameters
         elif record.users or record.operation.phase == "backward":

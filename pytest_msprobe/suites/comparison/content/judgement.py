@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.suites.comparison.accounting.account import Step
-from pytest_msprobe.suites.comparison.accounting.causes import Fault
+from pytest_msprobe.suites.comparison.accounting.causes import Fault, FaultKind
 from pytest_msprobe.suites.comparison.content.values import split_name
 
 #: Kinds that are known of a call or of a value by itself, whatever the other run calls.
@@ -32,7 +32,7 @@ def causes_by_content(steps: Sequence[Step], faults: Sequence[Fault]) -> list[Fa
     itself = [fault for fault in kept if fault.kind in _OF_ITSELF]
     there = [fault for fault in kept if fault.step.account.content == "first"]
     earlier = [island for island in islands if 0 <= island.step.account.place < parted[0].account.place]
-    return itself or there or earlier or [_place(parted)]
+    return itself or there or earlier or [_place(parted, steps)]
 
 
 def _is_of_pair(fault: Fault) -> bool:
@@ -71,9 +71,17 @@ def _not_finite(steps: Sequence[Step]) -> Iterator[Fault]:
                 yield Fault(maker, "defined", "both", "output.0", words, size=math.inf, records=[maker.record])
 
 
-def _place(parted: Sequence[Step]) -> Fault:
-    """The fault that the runs part in a region."""
+def _place(parted: Sequence[Step], steps: Sequence[Step]) -> Fault:
+    """The fault that the runs part in a region; of one call that one of them makes besides, that call."""
     step = next((step for step in parted if step.account.region is not None), parted[0])
+    region = step.account.region
+    kind: FaultKind = "parted"
+    side = "both"
+    if region is not None and region.extra:
+        for other in steps:
+            if other.record == region.extra and (other.account.place < 0) == region.is_golden_extra:
+                step, kind, side = other, "only_one_side", "golden" if region.is_golden_extra else "target"
+                break
     value = next((key.path for key in step.outputs), "output.0")
     after = [other for other in parted if other is not step]
-    return Fault(step, "parted", "both", value, "", records=[step.record], inheriting=after, reached=after)
+    return Fault(step, kind, side, value, "", records=[step.record], inheriting=after, reached=after)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import dropwhile, islice
 
 import msgspec
+from msgspec import structs
 
-from pytest_msprobe.suites.comparison.content.regions import Found, Located, Lost, Parting, maker_record
+from pytest_msprobe.suites.comparison.content.parameters import Lost
+from pytest_msprobe.suites.comparison.content.regions import Found, Located, Parting, maker_record
 from pytest_msprobe.suites.comparison.content.values import HeldValue
 
 #: So many records behind the first, and values of the target, are searched for values that correspond to each other.
 _MOST_RECORDS, _MOST_VALUES = 400, 24
 #: A region of more calls of the target is no place.
-_MOST_CALLS = 16
+_MOST_CALLS, _MOST_GOLDEN = 16, 32
 #: Values of the same size that are further apart correspond to nothing.
 _FARTHEST = 0.3
-#: In the path of a gradient that an optimizer gets.
-_GRADIENTS = ".gradients."
 #: A factor is at least that far from 1, and all statistics agree in it to that part of the way.
 _LEAST_FACTOR, _SAME_FACTOR = 1e-4, 0.01
 
@@ -32,6 +33,8 @@ class Region(msgspec.Struct, frozen=True):
         factor: of the result of the target to that of the golden run; 0 without one.
         parameters: of the target, where only their gradients or updates are not found; `golden_parameters` start equal.
         is_update: whether their gradients are found.
+        extra: the record that one run alone has there, where both call the same APIs but for that one; else "".
+        is_golden_extra: whether that is the golden run.
     """
 
     target: tuple[str, ...]
@@ -41,23 +44,42 @@ class Region(msgspec.Struct, frozen=True):
     parameters: tuple[str, ...] = ()
     golden_parameters: tuple[str, ...] = ()
     is_update: bool = False
+    extra: str = ""
+    is_golden_extra: bool = False
 
 
 def region_of_results(lost: Sequence[Lost], gradients: Sequence[HeldValue]) -> Region:
     """Return the optimizer that gets or makes what the golden run does not have; of a gradient, what gives it."""
-    missing = [one for one in lost if _GRADIENTS in one.value.path]
-    first = (missing or lost)[0]
-    makers = (it.record for it in gradients if missing and it.gradient_look == first.value.gradient_look)
+    missing = [one for one in lost if one.is_gradient]
+    chosen = missing or lost
+    look = chosen[0].value.gradient_look
+    makers = (value.record for value in gradients if missing and value.gradient_look == look)
     return Region(
-        (next(makers, first.value.record),),
-        parameters=tuple(dict.fromkeys(one.parameter for one in missing or lost)),
-        golden_parameters=tuple(dict.fromkeys(name for one in missing or lost for name in one.partners)),
+        (next(makers, chosen[0].value.record),),
+        parameters=tuple(dict.fromkeys(name for one in chosen for name in one.parameters)),
+        golden_parameters=tuple(dict.fromkeys(name for one in chosen for name in one.golden)),
         is_update=not missing,
     )
 
 
 def region_of(located: Located) -> Region:
     """Return the calls in which two runs part; where none of their values correspond, the first ones alone."""
+    region = _trimmed(_nearest(located), located)
+    calls = [
+        [(side.records[name].operation.bare, name) for name in names]
+        for side, names in ((located.target, region.target), (located.golden, region.golden))
+    ]
+    counts = [Counter(bare for bare, _ in side) for side in calls]
+    for is_golden, side in enumerate(calls):
+        more, less = counts[is_golden] - counts[1 - is_golden], counts[1 - is_golden] - counts[is_golden]
+        if more.total() == 1 and not less and len(side) > 1:
+            extra = next(name for bare, name in side if bare in more)
+            return structs.replace(region, extra=extra, is_golden_extra=bool(is_golden))
+    return region
+
+
+def _nearest(located: Located) -> Region:
+    """The shortest region behind which both runs hold values that correspond."""
     target, golden = _first(located)
     ways = [(value, tuple(_way(located.golden, value.record))) for value in _lost(located.golden, golden, located.held)]
     sharp: list[Region] = []
@@ -69,11 +91,21 @@ def region_of(located: Located) -> Region:
             factor = _factor(value, other) if value.size == other.size else 0.0
             ends = value.record in target, other.record in golden
             distance = 0.0 if factor and all(ends) else value.distance(other)
-            if value.size == other.size and distance < _FARTHEST:
-                (sharp if any(ends) else regions).append(Region(mine, theirs, distance, factor))
+            is_sharp = any(ends) and len(theirs) <= _MOST_GOLDEN
+            if value.size == other.size and distance < (_FARTHEST if is_sharp else _FARTHEST / 3):
+                (sharp if is_sharp else regions).append(Region(mine, theirs, distance, factor))
     # In the sharpest region one run computes in one call what the other one may compute in several.
-    alone = Region(tuple(target[:1]), tuple(golden[:1]))
+    alone = Region(_joined(located.target, target), tuple(golden[:1]))
     return min(sharp or regions, key=lambda region: region.distance * len(region.target), default=alone)
+
+
+def _joined(side: Parting, first: Sequence[str]) -> tuple[str, ...]:
+    """The first record that parts; with others of them, up to where they meet."""
+    for record in islice(side.parted, _MOST_VALUES):
+        way = tuple(_way(side, record.name))
+        if set(first[:1]) < set(way).intersection(first) and len(way) <= _MOST_CALLS:
+            return way
+    return tuple(first[:1])
 
 
 def _first(located: Located) -> tuple[list[str], list[str]]:
@@ -93,7 +125,7 @@ def _lost(side: Parting, first: Sequence[str], found: Found) -> Iterator[HeldVal
     behind = dropwhile(lambda record: record.name not in first, side.parted)
     for record in islice(behind, _MOST_RECORDS):
         if record.operation.phase == "forward" and not record.is_movement:
-            yield from (value for value in record.outputs if not found.has(value))
+            yield from (value for value in record.outputs if found.is_lost(value))
 
 
 def _way(side: Parting, record: str) -> Iterator[str]:
@@ -106,6 +138,16 @@ def _way(side: Parting, record: str) -> Iterator[str]:
             leading.add(name)
             waiting += map(maker_record, side.records[name].makers)
     return (other.name for other in side.parted if other.name in leading)
+
+
+def _trimmed(region: Region, located: Located) -> Region:
+    """A region without calls whose values say nothing, such as masks of Inf."""
+    sides = (located.target, located.found, region.target), (located.golden, located.held, region.golden)
+    lost = [
+        tuple(name for name in names if any(map(found.is_lost, side.records[name].outputs)))
+        for side, found, names in sides
+    ]
+    return structs.replace(region, target=lost[0] or region.target, golden=lost[1] or region.golden)
 
 
 def _factor(value: HeldValue, other: HeldValue) -> float:

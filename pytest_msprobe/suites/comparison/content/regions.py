@@ -18,11 +18,11 @@ from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun,
 #: Roundings of its dtype by which one operation may change a statistic.
 _ROUNDINGS = 8.0
 #: What sums of thousands of terms in float32, of which statistics are some, may be off; and sums of few.
-_LONG_SUMS, _SHORT_SUMS = 50 * 2.0**-24, 8 * 2.0**-24
+LONG_SUMS, _SHORT_SUMS = 50 * 2.0**-24, 8 * 2.0**-24
 #: So many times as far as what it is made of may be, a value may be off: measured where runs differ by rounding alone.
-_GROWTH = 8.0
-#: A share of all records: where more are in a coarser dtype, that is the precision of the run.
-_MOST_ISLANDS = 0.1
+GROWTH = 8.0
+#: What differs by more is another value in any precision.
+MOST = 0.15
 
 
 @dataclass(slots=True)
@@ -32,21 +32,31 @@ class Found:
     Attributes:
         partners: found value of the other run, by name.
         distances: how far both are apart, by name.
-        unjudged: names of values that say nothing: all elements are equal, as the only one is; they are rounding; or
-            they are not finite in both runs.
-        noise: looks of gradients that are rounding.
+        silent: names of values that say nothing by themselves: all elements are equal, as the only one is; the dump
+            has no statistics; or they are not finite in both runs. What is made of them tells.
+        unjudged: names of gradients that are rounding.
+        noise: looks of these.
         refuted: names of values without other elements, such as a loss, that the same call makes otherwise of the same.
     """
 
     partners: dict[str, HeldValue] = field(default_factory=dict)
     distances: dict[str, float] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
     unjudged: set[str] = field(default_factory=set)
     noise: set[tuple[object, ...]] = field(default_factory=set)
     refuted: set[str] = field(default_factory=set)
 
     def has(self, value: HeldValue) -> bool:
-        """Whether a value is found, or says nothing."""
+        """Whether a value is found, or is rounding."""
         return value.name in self.partners or value.name in self.unjudged
+
+    def is_lost(self, value: HeldValue) -> bool:
+        """Whether a value says something, and is not found."""
+        return not self.has(value) and value.name not in self.silent
+
+    def is_judged(self, value: HeldValue) -> bool:
+        """Whether a value is found, or lost."""
+        return value.name in self.partners or self.is_lost(value)
 
 
 class _Run:
@@ -84,13 +94,13 @@ class _Run:
     def near(self, value: HeldValue, unit: float, least: float) -> Iterator[tuple[float, HeldValue]]:
         """(distance, value) of all that may be `value`, which has a `unit` on its way and may be off by `least`."""
         norms, values = self._norms.get(value.size, []), self._values.get(value.size, [])
-        widest = max(_tolerance(max(unit, self._coarsest)), least)
+        widest = max(tolerance_of(max(unit, self._coarsest)), least)
         for index in range(bisect_left(norms, value.norm * (1 - widest)), len(norms)):
             if norms[index] * (1 - widest) > value.norm:
                 return
             other = values[index]
             distance = value.distance(other)
-            if distance <= max(_tolerance(max(unit, self.units[other.name])), least):
+            if distance <= max(tolerance_of(max(unit, self.units[other.name])), least):
                 yield distance, other
 
 
@@ -100,7 +110,7 @@ def sources_of(record: HeldRecord, records: Mapping[str, HeldRecord]) -> list[st
     return record.makers if forward is None else [*record.makers, *(value.name for value in forward.outputs)]
 
 
-def find(target: HeldRun, golden: HeldRun, sums: float = _LONG_SUMS) -> Found:
+def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
     """Return where the outputs of `target`, in the order of execution, are held by `golden`; `sums` is what sums in
     float32 may be off.
     """
@@ -110,18 +120,18 @@ def find(target: HeldRun, golden: HeldRun, sums: float = _LONG_SUMS) -> Found:
         level = max((levels[name] for name in sources_of(record, target.records) if name in levels), default=0.0)
         for value in record.outputs:
             levels[value.name] = level
-            least = max(sums, _GROWTH * level)
+            least = max(sums, min(GROWTH * level, MOST))
             if not value.is_finite:
                 if not value.is_known or theirs.has_infinite(value):
-                    found.unjudged.add(value.name)
+                    found.silent.add(value.name)
                 continue
             if value.is_plain:
                 rivals = list(_rivals(value, record, found, golden.records))
-                limit = max(least, _tolerance(mine.units[value.name]))
+                limit = max(least, tolerance_of(mine.units[value.name]))
                 is_refuted = bool(rivals) and all(value.distance(rival) > limit for rival in rivals)
-                (found.refuted if is_refuted else found.unjudged).add(value.name)
+                (found.refuted if is_refuted else found.silent).add(value.name)
                 continue
-            if _is_noise(value, record, max(least, _tolerance(mine.units[value.name]))):
+            if _is_noise(value, record, max(least, tolerance_of(mine.units[value.name]))):
                 found.unjudged.add(value.name)
                 found.noise.add(value.look)
                 continue
@@ -130,11 +140,12 @@ def find(target: HeldRun, golden: HeldRun, sums: float = _LONG_SUMS) -> Found:
                 distance, partner = min(candidates, key=lambda item: _rank(record, item, found, golden.records))
                 found.partners[value.name], found.distances[value.name] = partner, distance
                 # What is near by its statistics may be as far as the roundings on its way, as its like was.
-                levels[value.name] = max(distance, min(level, _tolerance(mine.units[value.name])))
+                levels[value.name] = max(distance, min(level, tolerance_of(mine.units[value.name])))
     return found
 
 
-def _tolerance(unit: float) -> float:
+def tolerance_of(unit: float) -> float:
+    """How far rounding to a dtype with that roundoff may move a statistic in one operation."""
     return _ROUNDINGS * unit
 
 
@@ -216,7 +227,10 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
         ) and all(found.has(value) for value in _results(record, records, found, parameters, has_backward))
         if not record.users and record.operation.phase == "forward":
             rejoins[name] = rejoins[name] and _is_right_end(record, records, found, is_clean)
-        is_clean[name] = rejoins[name] and all(is_clean[user] for users in record.users.values() for user in users)
+        is_clean[name] = rejoins[name] and all(
+            all(is_clean[user] for user in record.users[value.path]) if value.path in record.users else found.has(value)
+            for value in record.outputs
+        )
     result, sources, others, constants = Parting(records), set[str](), [], constants_of(records)
     for name, record in records.items():
         if not rejoins[name]:
@@ -224,13 +238,16 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
             makers = {maker_record(maker) for maker in record.makers}
             forward = f"{record.operation.call}.forward" if record.operation.phase == "backward" else ""
             is_given = all(rejoins.get(maker, True) or maker in sources for maker in (*makers, forward))
-            if is_given and (name in constants or record.is_movement):
+            is_silent = not any(map(found.is_lost, record.outputs))
+            if is_given and (is_silent or name in constants or record.is_movement):
                 sources.add(name)
                 others.append(record)
             elif is_given:
                 result.first.append(record)
-        elif not all(map(found.has, record.outputs)):
+        elif any(map(found.is_lost, record.outputs)):
             result.rejoined.append(record)
+    if not any(found.is_lost(value) for record in result.parted for value in record.outputs):
+        return Parting(records, rejoined=result.rejoined)
     result.first = result.first or others
     return result
 
@@ -259,9 +276,9 @@ def _is_right_end(
         return False
     if backward is None or all(value.name in found.partners for value in record.outputs):
         return True
-    if all(name in found.partners or name in found.unjudged for name in record.makers):
-        return all(found.has(value) or value.path in backward.users for value in backward.outputs)
-    return all(is_clean[user] for users in backward.users.values() for user in users)
+    if all(name in found.partners for name in record.makers):
+        return not any(found.is_lost(value) and value.path not in backward.users for value in backward.outputs)
+    return is_clean[backward.name]
 
 
 def _results(
@@ -274,7 +291,7 @@ def _results(
     """Outputs that no record uses and that count all the same: results of a run without gradients, and gradients of
     parameters that the other run has.
     """
-    unused = [value for value in record.outputs if value.path not in record.users and value.name not in found.unjudged]
+    unused = [value for value in record.outputs if value.path not in record.users and value.name not in found.silent]
     if record.operation.phase == "forward":
         return [] if has_backward or record.users else unused
     forward = records.get(f"{record.operation.call}.forward")
@@ -286,18 +303,23 @@ def _results(
 def islands(target: HeldRun, golden: HeldRun, found: Found) -> list[str]:
     """Return the first records of each stretch in which a run computes in a coarser dtype than the other one.
 
-    A run in another precision does so in many places.
+    Where most products do, that is the precision of the run.
     """
     coarsest = max((value.unit for record in golden.records.values() for value in record.outputs), default=0.0)
-    coarser = set()
+    coarser: dict[str, HeldRecord] = {}
+    products = 0
     for name, record in target.records.items():
-        partners = [(value, found.partners[value.name]) for value in record.outputs if value.name in found.partners]
-        is_other = any(value.unit > other.unit > 0 for value, other in partners)
-        if record.operation.phase == "forward" and (is_other or any(it.unit > coarsest for it in record.outputs)):
-            coarser.add(name)
-    if len(coarser) > _MOST_ISLANDS * len(target.records):
+        if record.operation.phase == "forward":
+            partners = [(value, found.partners[value.name]) for value in record.outputs if value.name in found.partners]
+            is_other = any(value.unit > other.unit > 0 for value, other in partners)
+            if is_other or any(value.unit > coarsest for value in record.outputs):
+                coarser[name] = record
+            products += record.is_product
+    if 2 * sum(record.is_product for record in coarser.values()) >= max(products, 1):
         return []
-    return [name for name in coarser if not coarser.intersection(map(maker_record, target.records[name].makers))]
+    return [
+        name for name, record in coarser.items() if not any(maker_record(maker) in coarser for maker in record.makers)
+    ]
 
 
 def maker_record(name: str) -> str:
@@ -327,48 +349,8 @@ def locate(target: HeldRun, golden: HeldRun) -> Located:
     Where they do, small models may have differences that are below what long sums explain: then sums are taken to be
     short, so that the place is the earliest that shows.
     """
-    located = _located(target, golden, _LONG_SUMS)
+    located = _located(target, golden, LONG_SUMS)
     return _located(target, golden, _SHORT_SUMS) if located.target.parted or located.golden.parted else located
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A gradient or an update of a parameter of the target which the golden run does not have.
-
-    Attributes:
-        parameter: the parameter of the target.
-        value: the gradient, or the parameter behind the update.
-        partners: names of parameters of the golden run that start equal.
-    """
-
-    parameter: str
-    value: HeldValue
-    partners: tuple[str, ...]
-
-
-def lost_results(target: HeldRun, golden: HeldRun, located: Located) -> list[Lost]:
-    """Return gradients and updates of parameters of the target which the golden run has, and whose results it has not.
-
-    They may be off by what the gradients inside of the step are. An update by a gradient that is rounding in both runs
-    is not judged: Adam makes a whole step of it.
-    """
-    values = [value for record in located.target.records.values() for value in record.outputs]
-    unit = max((value.unit for value in values), default=0.0)
-    tolerance = max(_LONG_SUMS, _tolerance(unit), _GROWTH * max(located.found.distances.values(), default=0.0))
-    lost: list[Lost] = []
-    for parameter in target.parameters:
-        partners = [other for other in golden.parameters if parameter.before.is_like(other.before)]
-        others = [other for partner in partners for other in partner.results]
-        is_noise = any(value.gradient_look in located.found.noise for value in parameter.results)
-        if is_noise and any(value.gradient_look in located.held.noise for value in others):
-            continue
-        names = tuple(partner.name for partner in partners)
-        lost += [
-            Lost(parameter.name, value, names)
-            for value in parameter.results
-            if names and not any(value.size == it.size and value.distance(it) <= tolerance for it in others)
-        ]
-    return lost
 
 
 def _located(target: HeldRun, golden: HeldRun, sums: float) -> Located:

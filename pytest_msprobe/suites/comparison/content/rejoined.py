@@ -60,7 +60,7 @@ def record_contents(
                 record.operation.index,
                 state := side[name],
                 sum(value.name in found.partners for value in record.outputs),
-                0 if state == "beside" else sum(value.name not in found.unjudged for value in record.outputs),
+                0 if state == "beside" else sum(map(found.is_judged, record.outputs)),
                 next((found.partners[it.name].record for it in record.outputs if it.name in found.partners), ""),
                 regions.get(name, -1),
             )
@@ -136,14 +136,18 @@ def _numbered(
     target: HeldRun, golden: HeldRun, located: Located, states: Sequence[Mapping[str, str]]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """The number of the region of each record that is in one, of both runs."""
-    sides = (target.records, located.target, located.found), (golden.records, located.golden, located.held)
+    sides = (target.records, located.found), (golden.records, located.held)
     inside = [
-        [record.name for record in parting.rejoined if state[record.name] == "rejoined"]
-        for (_, parting, _), state in zip(sides, states)
+        [
+            name
+            for name, record in records.items()
+            if state[name] == "rejoined" and any(map(found.is_lost, record.outputs))
+        ]
+        for (records, found), state in zip(sides, states)
     ]
     joined, ends = _Joined(), set[_Key]()
     members = [set(names) for names in inside]
-    for side, (records, _, found) in enumerate(sides):
+    for side, (records, found) in enumerate(sides):
         others = sides[1 - side][0]
         for record in records.values():
             before = [(side, name) for name in _front(record, members[side])]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msprobe_collector.dump_format import DIRECTIONS, DumpError, is_optimizer_record
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from msprobe_collector.dump_format.values import array_dtype, find_dtype
+from msprobe_collector.dump_format.values import PlainValue, array_dtype, find_dtype
 from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -123,6 +124,11 @@ class HeldRecord:
         """Whether it computes nothing: its outputs are elements of what went in."""
         return fact_of("movements", self.operation.name) is not None
 
+    @property
+    def is_product(self) -> bool:
+        """Whether it is one of the APIs that run in a low precision where a training does."""
+        return fact_of("mixed_precision", self.operation.name) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class HeldParameter:
@@ -131,12 +137,14 @@ class HeldParameter:
     Attributes:
         name: in the model.
         before: the parameter as the optimizer got it.
-        results: its gradient, and the parameter behind the step, as far as the dump has them.
+        gradient: None where the dump does not have it.
+        after: the parameter behind the step; None where the dump does not have it.
     """
 
     name: str
     before: HeldValue
-    results: tuple[HeldValue, ...]
+    gradient: HeldValue | None
+    after: HeldValue | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +154,14 @@ class HeldRun:
     Attributes:
         records: API calls in the order of execution, by name.
         parameters: those that optimizers changed.
+        rate: largest learning rate of these.
         gradients: gradients of parameters, whole.
     """
 
     records: Mapping[str, HeldRecord]
     parameters: Sequence[HeldParameter] = ()
     gradients: Sequence[HeldValue] = ()
+    rate: float = 0.0
 
 
 def held_run(dump: ComparedDump) -> HeldRun:
@@ -159,6 +169,7 @@ def held_run(dump: ComparedDump) -> HeldRun:
     records: dict[str, HeldRecord] = {}
     parameters: list[HeldParameter] = []
     gradients: list[HeldValue] = []
+    rates: list[float] = []
     last_alike: dict[tuple[object, ...], str] = {}
     for operation in dump.operations:
         try:
@@ -168,12 +179,14 @@ def held_run(dump: ComparedDump) -> HeldRun:
         values = [(leaf, value) for leaf in leaves if (value := held_value(leaf, operation)) is not None]
         if is_optimizer_record(operation.record):
             parameters += _parameters(values)
+            settings = [leaf.value for leaf in leaves if _RATE.fullmatch(leaf.path)]
+            rates += [it.value for it in settings if isinstance(it, PlainValue) and isinstance(it.value, float)]
         elif operation.phase == "parameters_grad":
             gradients += [value for _, value in values]
         elif operation.phase in DIRECTIONS and not operation.holds_calls:
             records[operation.record] = _record(operation, values, records, last_alike)
-    gradients += [value for parameter in parameters for value in parameter.results if ".gradients." in value.path]
-    return HeldRun(records, parameters, gradients)
+    gradients += [parameter.gradient for parameter in parameters if parameter.gradient is not None]
+    return HeldRun(records, parameters, gradients, max(rates, default=0.0))
 
 
 def _record(
@@ -204,18 +217,21 @@ def _record(
     return held
 
 
+_RATE = re.compile(r"input\.settings\.\d+\.lr")
+#: `input.gradients.block.weight`, `output.0.parameters.block.weight`: side, what, and name of the parameter.
+_OF_PARAMETER = re.compile(r"(input|output)(?:\.0)?\.(parameters|gradients)\.(.+)")
+
+
 def _parameters(values: Sequence[tuple[Leaf, HeldValue]]) -> Iterator[HeldParameter]:
     """What an optimizer did: its record has parameters and gradients by name."""
     by_name: dict[str, dict[str, HeldValue]] = {}
     for leaf, value in values:
-        part, _, rest = leaf.path.partition(".")
-        kind, _, name = rest.partition(".")
-        if kind in ("parameters", "gradients"):
-            by_name.setdefault(name, {})[f"{part}.{kind}"] = value
+        if match := _OF_PARAMETER.fullmatch(leaf.path):
+            by_name.setdefault(match[3], {})[f"{match[1]}.{match[2]}"] = value
     for name, parts in by_name.items():
-        before = parts.pop("input.parameters", None)
-        if before is not None:
-            yield HeldParameter(name, before, tuple(parts.values()))
+        if "input.parameters" in parts:
+            gradient, after = parts.get("input.gradients"), parts.get("output.parameters")
+            yield HeldParameter(name, parts["input.parameters"], gradient, after)
 
 
 def split_name(name: str) -> tuple[str, str]:

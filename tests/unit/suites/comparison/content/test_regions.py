@@ -13,8 +13,9 @@ from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers.content import SharedContent
 from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.content.content import Content
+from pytest_msprobe.suites.comparison.content.parameters import results_of
 from pytest_msprobe.suites.comparison.content.place import region_of, region_of_results
-from pytest_msprobe.suites.comparison.content.regions import Located, islands, locate, lost_results
+from pytest_msprobe.suites.comparison.content.regions import Located, islands, locate
 from pytest_msprobe.suites.comparison.content.rejoined import ContentRows, RowContent
 from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRecord, HeldRun, HeldValue
 
@@ -50,12 +51,10 @@ class Written:
     def optimizer(self, name: str, before: np.ndarray, gradient: np.ndarray, after: np.ndarray) -> None:
         """Record what an optimizer gets and leaves of one parameter."""
         operation = Operation.of("Optimizer.SGD.0.forward", 999)
-        results = tuple(
-            self.value(operation, f"{path}.{name}", it)
-            for path, it in (("input.gradients", gradient), ("output.parameters", after))
-        )
-        self.run.parameters.append(HeldParameter(name, self.value(operation, f"input.{name}", before), results))
-        self.run.gradients.append(results[0])
+        paths = ("input.parameters", "input.gradients", "output.0.parameters")
+        values = [self.value(operation, f"{path}.{name}", it) for path, it in zip(paths, (before, gradient, after))]
+        self.run.parameters.append(HeldParameter(name, *values))
+        self.run.gradients.append(values[1])
 
     def value(self, operation: Operation, path: str, array: np.ndarray) -> HeldValue:
         exact = array.astype(np.float64)
@@ -175,7 +174,7 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_not_judged(noise: float, is
         run.optimizer("bias", bias, gradient, bias - np.sign(gradient) * np.float32(0.1))
     located = locate(target.run, golden.run)
     assert (names(located) == ([], [])) == is_right
-    assert (lost_results(target.run, golden.run, located) == []) == is_right
+    assert (results_of(target.run, golden.run, located).lost == []) == is_right
 
 
 def test_a_loss_that_differs_for_equal_values_is_no_agreement() -> None:
@@ -211,14 +210,15 @@ def test_the_tolerance_is_that_of_the_coarsest_dtype_on_the_way(dtype: type, is_
 def test_a_stretch_in_a_coarser_dtype_is_an_island_and_a_run_in_one_is_none() -> None:
     def run_of(coarse: Sequence[int]) -> HeldRun:
         run = Written()
-        last = run.call("Torch.matmul.0", X @ WEIGHT, leaves=[WEIGHT])
-        for number in range(40):
+        last = run.call("Torch.sub.0", X @ WEIGHT, leaves=[WEIGHT])
+        for number in range(12):
             dtype = np.float16 if number in coarse else np.float32
-            last = run.call(f"Torch.relu.{number}", (X @ WEIGHT).astype(dtype), last)
+            api = "Torch.relu" if number % 2 else "Torch.matmul"
+            last = run.call(f"{api}.{number}", (X @ WEIGHT).astype(dtype), last)
         return run.run
 
     golden = run_of([])
-    for coarse, expected in (([], []), ([7, 8], ["Torch.relu.7.forward"]), (range(40), [])):
+    for coarse, expected in (([], []), ([7, 8], ["Torch.relu.7.forward"]), (range(12), [])):
         target = run_of(coarse)
         assert islands(target, golden, locate(target, golden).found) == expected
 
@@ -231,7 +231,7 @@ def test_a_weight_that_is_tied_in_one_run_has_another_gradient_in_the_other_one(
     for name, gradient in (("words", first), ("head", second)):
         target.optimizer(name, WEIGHT, gradient, WEIGHT - gradient)
     golden.optimizer("shared", WEIGHT, first + second, WEIGHT - first - second)
-    lost = lost_results(target.run, golden.run, locate(target.run, golden.run))
+    lost = results_of(target.run, golden.run, locate(target.run, golden.run)).lost
     region = region_of_results(lost, target.run.gradients)
     assert (region.parameters, region.golden_parameters, region.is_update) == (("words", "head"), ("shared",), False)
 
@@ -241,7 +241,7 @@ def test_an_update_that_differs_with_equal_gradients_is_the_optimizer_s() -> Non
     for run, rate in ((target, 0.1), (golden, 0.2)):
         run.call("Torch.matmul.0", X @ WEIGHT, leaves=[WEIGHT])
         run.optimizer("weight", WEIGHT, WEIGHT.T, WEIGHT - np.float32(rate) * WEIGHT.T)
-    lost = lost_results(target.run, golden.run, locate(target.run, golden.run))
+    lost = results_of(target.run, golden.run, locate(target.run, golden.run)).lost
     assert region_of_results(lost, target.run.gradients).is_update
 
 
@@ -267,7 +267,10 @@ def test_the_number_of_values_that_are_compared_grows_with_that_of_the_records(m
 
 def contents(target: HeldRun, golden: HeldRun) -> SharedContent:
     """What two runs hold of each other, from rows that come in another order and through JSON."""
-    content, found = Content(target, golden, locate(target, golden)), ContentRows()
+    content, found = (
+        Content(target, golden, located := locate(target, golden), results_of(target, golden, located)),
+        ContentRows(),
+    )
     rows = [RowContent(content.record(record.operation)) for record in target.records.values()]
     rows += [RowContent(golden=content.record(record.operation, is_golden=True)) for record in golden.records.values()]
     for row in reversed(rows):

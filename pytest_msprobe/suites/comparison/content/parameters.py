@@ -1,0 +1,197 @@
+"""Which parameters of two runs are one, by what they hold, and whose gradients or updates the other run does not have.
+
+A port may call them otherwise, transpose them, and join several into one: of what is joined, sizes, squares of norms
+and sums add up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from pytest_msprobe.suites.comparison.content.regions import GROWTH, LONG_SUMS, MOST, Located, tolerance_of
+from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRun, HeldValue
+
+#: So many parameters may be joined into one, as query, key and value are.
+_MOST_JOINED = 3
+#: Of a norm, in steps of the learning rate: 6 sqrt(p), where a share p = 0.001 of the elements has gradients that are
+#: rounding, so that Adam may move them either way by one step.
+_UNSURE_STEPS = 0.2
+#: Ratios of updates that differ by less have one cause.
+_ONE_FACTOR = 1.3
+#: Digits of the norm by which parts of a joined parameter are looked up.
+_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Parameters that start equal in both runs, and of which the golden run has no such gradient, or no such update.
+
+    Attributes:
+        parameters, golden: their names.
+        value: the gradient of the first, or the parameter behind its update.
+        is_gradient: whether the gradient is another one, and not the update alone.
+    """
+
+    parameters: tuple[str, ...]
+    golden: tuple[str, ...]
+    value: HeldValue
+    is_gradient: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What became of the parameters of two runs in a step.
+
+    Attributes:
+        lost: gradients and updates of the target that the golden run does not have.
+        is_complete: whether each parameter of both runs has a partner, and all gradients are known.
+    """
+
+    lost: Sequence[Lost] = ()
+    is_complete: bool = False
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether all that both steps were for is the same."""
+        return self.is_complete and not self.lost
+
+
+def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
+    """Return which gradients and updates of parameters both runs have.
+
+    They may be off by what the gradients inside of the step are. What an update makes of a gradient that is rounding is
+    not judged: Adam makes a whole step of it. Of elements it does the same, so that updates are held to their norms,
+    and those of vectors, of which a third may be such, are lost where several are by one factor.
+    """
+    values = [value for record in located.target.records.values() for value in record.outputs]
+    unit = max((value.unit for value in values), default=0.0)
+    farthest = max(located.found.distances.values(), default=0.0)
+    tolerance = max(LONG_SUMS, tolerance_of(unit), min(GROWTH * farthest, MOST))
+    rate = max(target.rate, golden.rate)
+    lost: list[Lost] = []
+    updates: list[tuple[float, Lost]] = []
+    known = 0
+    for mine, theirs in _pairs(target.parameters, golden.parameters, tolerance):
+        names = tuple(it.name for it in mine), tuple(it.name for it in theirs)
+        gradient, other = _whole(mine, _gradient), _whole(theirs, _gradient)
+        known += 0 if gradient is None or other is None else len(mine) + len(theirs)
+        if gradient is not None and other is not None:
+            if gradient.gradient_look in located.found.noise and other.gradient_look in located.held.noise:
+                continue
+            if gradient.distance(other) > tolerance:
+                lost.append(Lost(names[0], names[1], gradient, is_gradient=True))
+                continue
+        after, other = _whole(mine, _after), _whole(theirs, _after)
+        if (
+            after is not None
+            and other is not None
+            and not abs(after.norm - other.norm) <= (tolerance * after.norm + _UNSURE_STEPS * rate)
+        ):
+            ratio = after.norm / other.norm - 1 if other.norm else math.inf
+            updates.append((ratio, Lost(names[0], names[1], after, is_gradient=False)))
+    total = len(target.parameters) + len(golden.parameters)
+    is_complete = bool(target.parameters and golden.parameters) and known >= total
+    return Results([*lost, *_sure(updates)], is_complete)
+
+
+def _sure(updates: Sequence[tuple[float, Lost]]) -> list[Lost]:
+    """Updates that are not what Adam makes of gradients that are rounding: of matrices, or of several by one factor."""
+    ratios = [ratio for ratio, _ in updates]
+    is_one = len(ratios) > 1 and 0 < max(ratios, key=abs) / min(ratios, key=abs) < _ONE_FACTOR
+    return [lost for _, lost in updates if is_one or len(lost.value.shape) > 1]
+
+
+def _gradient(parameter: HeldParameter) -> HeldValue | None:
+    return parameter.gradient
+
+
+def _after(parameter: HeldParameter) -> HeldValue | None:
+    return parameter.after
+
+
+def _whole(parameters: Sequence[HeldParameter], of: Callable[[HeldParameter], HeldValue | None]) -> HeldValue | None:
+    values = [value for value in map(of, parameters) if value is not None]
+    return joined(values) if len(values) == len(parameters) else None
+
+
+def joined(values: Sequence[HeldValue]) -> HeldValue:
+    """Return what is known of several values in one."""
+    first, size = values[0], sum(value.size for value in values)
+    return HeldValue(
+        first.record,
+        first.path,
+        size,
+        first.shape if len(values) == 1 else (size,),
+        math.sqrt(sum(value.norm**2 for value in values)),
+        max(value.most for value in values),
+        min(value.least for value in values),
+        sum(value.mean * value.size for value in values) / size,
+        max(value.unit for value in values),
+        all(value.is_known for value in values),
+    )
+
+
+_Pair = tuple[tuple[HeldParameter, ...], tuple[HeldParameter, ...]]
+
+
+def _pairs(target: Sequence[HeldParameter], golden: Sequence[HeldParameter], tolerance: float) -> Iterator[_Pair]:
+    """Parameters of both runs that start equal; those that are tied in one run alone meet the same one."""
+    lone: tuple[list[HeldParameter], list[HeldParameter]] = ([], list(golden))
+    for mine in target:
+        partners = [theirs for theirs in golden if _start_equal(mine, theirs, tolerance)]
+        if not partners:
+            lone[0].append(mine)
+            continue
+        lone[1][:] = [theirs for theirs in lone[1] if theirs not in partners]
+        # Of layers that start equal any may be meant: the one whose gradient is nearest.
+        yield (mine,), (min(partners, key=lambda theirs: _apart(mine, theirs)),)
+    yield from (((whole,), parts) for whole, parts in _joins(lone[0], lone[1]))
+    yield from ((parts, (whole,)) for whole, parts in _joins(lone[1], lone[0]))
+
+
+def _start_equal(mine: HeldParameter, theirs: HeldParameter, tolerance: float) -> bool:
+    """Whether two parameters hold the same; of gains that are all 1 and biases that are 0 their gradients decide."""
+    before, other = mine.before, theirs.before
+    if not before.is_plain:
+        return before.is_like(other)
+    is_one = other.is_plain and before.size == other.size and before.most == other.most
+    return is_one and _apart(mine, theirs) <= tolerance
+
+
+def _apart(mine: HeldParameter, theirs: HeldParameter) -> float:
+    """How far the gradients of two parameters are apart; inf where one of them says nothing."""
+    if mine.gradient is None or theirs.gradient is None or mine.gradient.is_plain:
+        return math.inf
+    return mine.gradient.distance(theirs.gradient)
+
+
+def _joins(
+    wholes: Sequence[HeldParameter], parts: Sequence[HeldParameter]
+) -> Iterator[tuple[HeldParameter, tuple[HeldParameter, ...]]]:
+    """(parameter, those that are joined in it)."""
+    distinct = [part for part in parts if not part.before.is_plain and part.before.is_finite]
+    by_look: dict[tuple[int, str], list[HeldParameter]] = {}
+    for part in distinct:
+        by_look.setdefault(_look(part.before.size, part.before.norm**2), []).append(part)
+    for whole in wholes:
+        size, square = whole.before.size, whole.before.norm**2
+        for count in range(1, _MOST_JOINED):
+            some = [part for part in distinct if part.before.size < size and part.before.norm**2 < square]
+            for chosen in combinations(some, count):
+                rest = size - sum(it.before.size for it in chosen), square - sum(it.before.norm**2 for it in chosen)
+                last = by_look.get(_look(*rest), ()) if rest[0] > 0 and rest[1] > 0 else ()
+                together = ((*chosen, it) for it in last if it not in chosen)
+                found = next((it for it in together if joined([p.before for p in it]).is_like(whole.before)), None)
+                if found is not None:
+                    yield whole, found
+                    break
+            else:
+                continue
+            break
+
+
+def _look(size: int, square: float) -> tuple[int, str]:
+    return size, f"{math.sqrt(square):.{_DIGITS}e}"
