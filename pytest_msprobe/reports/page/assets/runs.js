@@ -369,12 +369,13 @@ function RunsStrip(props) {
 
 function PlaceTable({ section, lane, pair, onSelect }) {
   const { parted } = pair, named = new Set([...parted.target, ...parted.golden].map((one) => one.call));
-  const told = section.diagnosis.findings.filter((one) => named.has(one.place.record.replace(/\.(forward|backward)$/, ""))).flatMap((one) => one.arguments);
+  const there = section.diagnosis.findings.filter((one) => named.has(one.place.record.replace(/\.(forward|backward)$/, "")));
   const relation = [
     parted.factor !== null && `the result of the target is ${short(parted.factor)} times the golden one`,
     parted.factor === null && parted.distance > 0 && `the results are at least ${short(100 * parted.distance, 2)} % of their size apart`,
     parted.parameters.length > 0 && `what becomes of the parameters ${parted.parameters.slice(0, 8).join(", ")}${parted.parameters.length > 8 ? ", ..." : ""} is not found in the golden run`,
-    ...told.map((one) => `${one.name}: ${one.target || "not given"}, golden ${one.golden || "not given"}`),
+    ...there.flatMap((one) => one.arguments).map((one) => `${one.name}: ${one.target || "not given"}, golden ${one.golden || "not given"}`),
+    ...there.filter((one) => one.kind === "only_one_side").map((one) => `${one.place.operation} ${one.how}`),
   ].filter(Boolean);
   const files = [...parted.target, ...parted.golden].map((one) => one.source).filter(Boolean);
   let folder = (files[0] || "").replace(/[^/]*$/, "");
