@@ -390,7 +390,7 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
     <canvas ref=${canvas} tabindex="0" role="img" style=${`height:${height}px`}
       aria-label=${`${lane.name}: ${lane.rows.length} records in execution order, ${failed} failed. Left and right arrow keys go from failure to failure.`}
       onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerLeave=${() => setHover(null)} onKeyDown=${keys}></canvas>
-    ${section.lanes.length > 1 && html`<span class="lane-name">${lane.name}${failed > 0 && html` <b class="bad">${failed}</b>`}</span>`}
+    ${section.lanes.length > 1 && html`<span class=${`lane-name ${section.hasPairs ? "lane-name-middle" : ""}`}>${lane.name}${failed > 0 && html` <b class="bad">${failed}</b>`}</span>`}
     ${shade && html`<div class="brush" style=${`left:${shade[0]}px;width:${Math.max(2, shade[1] - shade[0])}px`}></div>`}
     ${hover && html`<div class=${`tip ${hover.x > 400 ? "tip-left" : ""}`} style=${`left:${hover.x}px;top:${hover.y}px`}>
       <b>${hover.title}</b>${hover.words.map((text) => html`<br />${text}`)}</div>`}
