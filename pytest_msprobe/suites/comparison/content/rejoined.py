@@ -138,25 +138,25 @@ def _numbered(
     """The number of the region of each record that is in one, of both runs."""
     sides = (target.records, located.found), (golden.records, located.held)
     inside = [
-        [
+        dict.fromkeys(
             name
             for name, record in records.items()
             if state[name] == "rejoined" and any(map(found.is_lost, record.outputs))
-        ]
+        )
         for (records, found), state in zip(sides, states)
     ]
     joined, ends = _Joined(), set[_Key]()
-    members = [set(names) for names in inside]
     for side, (records, found) in enumerate(sides):
         others = sides[1 - side][0]
         for record in records.values():
-            before = [(side, name) for name in _front(record, members[side])]
-            if record.name in members[side]:
-                joined.join([*before, *((side, maker_record(maker)) for maker in record.makers)], members)
-            for partner in {found.partners[it.name].record for it in record.outputs if it.name in found.partners}:
-                theirs = _front(others[partner], members[1 - side]) if partner in others else []
+            before = [(side, name) for name in _front(record, inside[side])]
+            if record.name in inside[side]:
+                joined.join([*before, *((side, maker_record(maker)) for maker in record.makers)], inside)
+            partners = (found.partners[it.name].record for it in record.outputs if it.name in found.partners)
+            for partner in dict.fromkeys(partners):
+                theirs = _front(others[partner], inside[1 - side]) if partner in others else []
                 behind = [*before, *((1 - side, name) for name in theirs)]
-                joined.join(behind, members)
+                joined.join(behind, inside)
                 ends.update(behind)
     roots = {joined.root(end) for end in ends}
     numbers: dict[_Key, int] = {}
