@@ -23,6 +23,7 @@ from pytest_msprobe.suites.comparison.accounting.account import Step
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
+from pytest_msprobe.suites.comparison.content.place import Region
 
 MOST_CALLS = 10
 _MOST_PARAMETERS = 3
@@ -117,8 +118,8 @@ def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
     for fault in first:
         if any(fault is other for other in parameters):
             continue
-        if fault.kind == "parted":
-            yield [fault.step, *_in_region(diagnosis, fault)]
+        if fault.kind in ("parted", "only_one_side") and (region := diagnosis.region) is not None:
+            yield [fault.step, *_in_region(diagnosis, region)]
         elif not fault.step.account.partner:
             yield [fault.step, *_up_to_both(diagnosis, fault)]
         elif fault.kind == "dtype":
@@ -127,10 +128,9 @@ def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
             yield [fault.step, *(_made_by(flow, fault) if fault.kind in _OF_VALUES else ())]
 
 
-def _in_region(diagnosis: RunDiagnosis, fault: Fault) -> list[Step]:
+def _in_region(diagnosis: RunDiagnosis, region: Region) -> list[Step]:
     """The records of both runs between the values that they share and those that they do not."""
-    region = fault.step.account.region
-    names = [set(region.target), set(region.golden)] if region is not None else [set[str](), set[str]()]
+    names = region.target, region.golden
     return [step for step in diagnosis.steps if step.record in names[step.account.place < 0]]
 
 

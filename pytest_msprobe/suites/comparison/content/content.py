@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
@@ -137,15 +136,14 @@ def _states(run: HeldRun, side: Parting, found: Found, other: ContentState) -> d
     """What is known of each record of a run; `other` of those that part, where it has no effect."""
     states: dict[str, ContentState] = {}
     constants = constants_of(side.records)
-    operations = [record.operation for record in side.records.values()]
-    last = max((operation.index for operation in operations if operation.phase == "backward"), default=math.inf)
+    last = run.last_backward
     parted, first = ({record.name for record in records} for records in (side.parted, side.first))
     for name, record in side.records.items():
         if name in parted:
             states[name] = other or ("first" if name in first else "parted")
         elif any(value.name in found.partners for value in record.outputs):
             states[name] = "rejoined" if any(map(found.is_lost, record.outputs)) else "found"
-        elif run.parameters and record.operation.index > last:
+        elif run.parameters and record.operation.index > last >= 0:
             states[name] = "beside"  # what an optimizer calls behind the gradients shows in the parameters
         elif record.users or record.operation.phase == "backward":
             states[name] = "rejoined"
