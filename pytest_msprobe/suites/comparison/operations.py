@@ -20,6 +20,7 @@ from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.apis.topics import UnwrittenMemory, says_where, unwritten_memory
 from pytest_msprobe.suites.comparison.content.content import Content, ContentState
 from pytest_msprobe.suites.comparison.content.place import Region
+from pytest_msprobe.suites.comparison.content.rejoined import RowContent, parted_of
 from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.mapping import (
     ValuePairing,
@@ -292,6 +293,17 @@ class DumpComparison:
 
     def _region(self, operation: Operation, *, is_golden: bool = False) -> Region | None:
         return None if self.content is None else self.content.region(operation, is_golden=is_golden)
+
+    def row_content(self, found: OperationComparison) -> RowContent | None:
+        """What a row tells of what both runs hold; None where that does not decide."""
+        if self.content is None:
+            return None
+        target, golden = (None, found.operation) if found.held_by == "golden" else (found.operation, found.partner)
+        return RowContent(
+            self.content.record(target),
+            self.content.record(golden, is_golden=True),
+            None if found.region is None else parted_of(found.region, self.target, self.golden),
+        )
 
     @property
     def operations(self) -> list[Operation]:

@@ -13,6 +13,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,11 @@ from pytest_msprobe.answers import (
     RunRows,
     with_findings,
 )
-from pytest_msprobe.answers.words import headline, readable
+from pytest_msprobe.answers.content import together
+from pytest_msprobe.answers.words import content_in_words, headline, readable
 from pytest_msprobe.suites.comparison.advice import advice, value_of
 from pytest_msprobe.suites.comparison.cells import CellDifferences
+from pytest_msprobe.suites.comparison.content.rejoined import ContentRows, RowContent
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
@@ -333,6 +336,7 @@ class _Pair:
     cells: CellDifferences = field(default_factory=CellDifferences)
     steps: list[Step] = field(default_factory=list)
     diagnosis: RunDiagnosis | None = None
+    content: ContentRows = field(default_factory=ContentRows)
 
 
 class ComparisonSummary(RowSummary):
@@ -349,6 +353,8 @@ class ComparisonSummary(RowSummary):
         pair.divergence.add(RecordSummary.from_wire(row.attachment["summary"]))
         if row.place is not None and row.place.cells:
             pair.cells.add(row)
+        if "content" in row.attachment:
+            pair.content.add(RowContent.from_wire(row.attachment["content"]))
         if "account" in row.attachment:
             from pytest_msprobe.suites.comparison.accounting.account import Step
 
@@ -373,6 +379,11 @@ class ComparisonSummary(RowSummary):
 
     def answer(self, rows: RunRows, setup: Sequence[ManifestDifference] = (), accept: Collection[str] = ()) -> Answer:
         """What is at fault, or differs first, in all dumps together."""
+        contents = (pair.content.content() for pair in self._pairs.values())
+        content = together(content for content in contents if content is not None)
+        return structs.replace(self._answer(rows, setup, accept), content=content)
+
+    def _answer(self, rows: RunRows, setup: Sequence[ManifestDifference], accept: Collection[str]) -> Answer:
         if diagnoses := self.diagnoses():
             from pytest_msprobe.suites.comparison.accounting.run_answer import run_answer
 
@@ -392,11 +403,17 @@ class ComparisonSummary(RowSummary):
         for dump, pair in self._pairs.items():
             if several:
                 yield f"{names[dump]}:"
-            yield from (f"  {line}" if several else line for line in pair.divergence.facts())
+            content = pair.content.content()
+            lines = chain([content_in_words(content)] if content is not None else [], pair.divergence.facts())
+            yield from (f"  {line}" if several else line for line in lines)
 
     def divergence(self, dump: str) -> Divergence:
         """Counts of one dump so far."""
         return self._pairs[dump].divergence
+
+    def run_pairs(self) -> Mapping[str, Any]:
+        """What both runs hold of each other, by target dump."""
+        return {dump: pair.content.columns() for dump, pair in self._pairs.items() if pair.content.content()}
 
     def levels(self, *, only_born: bool = True) -> Mapping[tuple[str, str, str], str]:
         """What the calls of other shards say of the Cells around them."""

@@ -54,6 +54,10 @@ class Found:
         """Whether a value says something, and is not found."""
         return not self.has(value) and value.name not in self.silent
 
+    def is_judged(self, value: HeldValue) -> bool:
+        """Whether a value is found, or lost."""
+        return value.name in self.partners or self.is_lost(value)
+
 
 class _Run:
     """The values of one run, by size and norm.
