@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, structs
 
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.answers.content import SharedContent
 from pytest_msprobe.answers.finding import Exact, Finding, Gap, NextStep, Reach
 from pytest_msprobe.verdicts import FigureWire
 
@@ -96,6 +97,9 @@ class Answer(FigureWire, msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(description="of a comparison: what values are known by, such as tensors or statistics; else empty")
     ] = ""
     exact: Annotated[Exact | None, Meta(description="of --msprobe-exact: which run is nearer to the exact one")] = None
+    content: Annotated[
+        SharedContent | None, Meta(description="of a comparison of runs with different calls; else null")
+    ] = None
     next_collection: Annotated[
         dict[str, Any] | None,
         Meta(description="what `python -m pytest_msprobe next` writes: calls, and config.json of both runs"),

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from msgspec import structs
+
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.answers.finding import Exact
 
 _RUNS = {"target": "the target", "golden": "the golden run"}
+
+
+def exact_said(exact: Exact | None) -> Exact | None:
+    """`exact` with its text."""
+    return None if exact is None else structs.replace(exact, text=nearer(exact))
 
 
 def nearer(exact: Exact) -> str:

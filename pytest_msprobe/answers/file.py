@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +11,19 @@ import msgspec
 from msgspec import structs
 
 from pytest_msprobe.answers.answer import MOST_HEADLINE, Answer, Measure, abridged
+from pytest_msprobe.answers.content import SharedContent, SourceCall
 from pytest_msprobe.answers.finding import Finding
 from pytest_msprobe.answers.words import said
 
 #: Largest size of the JSON, in bytes.
 MOST_BYTES = 4096
 _BEGINNING = b'{\n "schema": '
+#: Of a list of calls, and of parameters that are named.
+_ENDS, _MOST_PARAMETERS = 2, 3
 #: Most entries of each list.
 _MOST = {"findings": 8, "open": 8, "next": 5, "setup": 8, "about": 4, "steps": 6}
-_LONGEST = {
-    "detail": 300,
-    "name": 120,
-    "reason": 240,
-    "text": 260,
-    "what": 160,
-    "tells": 200,
-    "how": 60,
-    "script": 160,
-    "source": 160,
-}
+_LONGEST = {"detail": 300, "name": 120, "reason": 240, "text": 260, "what": 160, "tells": 200, "how": 60, "script": 160}
+_LONGEST |= {"call": 120, "source": 160}
 
 
 def check_replaceable(path: Path) -> None:
@@ -104,7 +99,22 @@ def _bounded(answer: Answer) -> Answer:
     if answer.exact is not None:
         kept["exact"] = _short(answer.exact)
     kept["setup"] = tuple(abridged(sentence, _LONGEST["reason"]) for sentence in kept["setup"])
-    return structs.replace(answer, **kept, cut=cut, headline=abridged(answer.headline, MOST_HEADLINE))
+    content = None if answer.content is None else _short_content(answer.content)
+    return structs.replace(answer, **kept, cut=cut, content=content, headline=abridged(answer.headline, MOST_HEADLINE))
+
+
+def _short_content(content: SharedContent) -> SharedContent:
+    """A copy with the first and the last call of each run where they part."""
+    parted = content.parted
+    if parted is not None:
+        sides = {name: tuple(map(_short, _ends(getattr(parted, name)))) for name in ("target", "golden")}
+        figures = {name: rounded(getattr(parted, name)) for name in ("distance", "factor")}
+        parted = structs.replace(parted, **sides, **figures, parameters=parted.parameters[:_MOST_PARAMETERS])
+    return structs.replace(content, parted=parted)
+
+
+def _ends(calls: Sequence[SourceCall]) -> Sequence[SourceCall]:
+    return (calls[0], calls[-1]) if len(calls) > _ENDS else calls
 
 
 def _short(entry: msgspec.Struct) -> msgspec.Struct:
@@ -148,6 +158,7 @@ def _bare(answer: Answer) -> Answer:
         measure=Measure(),
         exact=None,
         next_collection=None,
+        content=None,
         cut={name: count for name, count in cut.items() if count},
     )
 

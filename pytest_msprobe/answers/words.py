@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec import structs
 
 from msprobe_collector.dump_format.values import counted, printable
-from pytest_msprobe.answers.answer import MOST_HEADLINE, Answer, Measure, abridged
-from pytest_msprobe.answers.exact_words import nearer
+from pytest_msprobe.answers.answer import MOST_HEADLINE, About, Answer, Measure, abridged
+from pytest_msprobe.answers.content import Parted, SharedContent, SourceCall
+from pytest_msprobe.answers.exact_words import exact_said
 from pytest_msprobe.answers.finding import Finding, Gap, NextStep, Place
 
 #: Most lines of the text of an answer.
 MOST_LINES = 12
-_ELLIPSIS = "..."
+_ELLIPSIS, _SEVERAL = "...", 3
 _COMMAND = "next: "
 #: Beginning of the line below a command, which says what it shows.
 _TELLS = "      ("
-_SEVERAL = 3
 
 
 def said(answer: Answer) -> Answer:
@@ -32,15 +32,12 @@ def said(answer: Answer) -> Answer:
     findings = tuple(map(_finding_said, answer.findings))
     gaps = tuple(structs.replace(gap, text=text_of(gap)) for gap in answer.open)
     steps = tuple(structs.replace(step, tells=told_by(step)) for step in answer.next)
-    exact = structs.replace(answer.exact, text=nearer(answer.exact)) if answer.exact is not None else None
-    answer = structs.replace(answer, findings=findings, open=gaps, next=steps, exact=exact)
+    answer = structs.replace(answer, findings=findings, open=gaps, next=steps, exact=exact_said(answer.exact))
     return structs.replace(answer, headline=headline(answer))
 
 
 def _finding_said(finding: Finding) -> Finding:
-    detail = finding.detail
-    if not detail and finding.kind in _DETAILS:
-        detail = _DETAILS[finding.kind](finding)
+    detail = finding.detail or (_DETAILS[finding.kind](finding) if finding.kind in _DETAILS else "")
     return structs.replace(finding, name=name_of(finding), how=how_wrong(finding), detail=detail)
 
 
@@ -52,10 +49,8 @@ def headline(answer: Answer) -> str:
     if answer.outcome == "wrong":
         return _wrong(answer)
     if answer.outcome == "nothing judged":
-        first = answer.open[0] if answer.open else None
-        if first is None:
-            return _fitted("Nothing judged: ", ["there was nothing to judge"])
-        return _fitted("Nothing judged: ", [text_of(first) if first.kind == "refused" else _why(first)])
+        reasons = [text_of(gap) if gap.kind == "refused" else _why(gap) for gap in answer.open[:1]]
+        return _fitted("Nothing judged: ", reasons or ["there was nothing to judge"])
     measure = answer.measure
     if not answer.open:
         allowed = f"with {' and '.join(measure.operands)} as the run allows" if measure.operands else ""
@@ -70,11 +65,8 @@ def _wrong(answer: Answer) -> str:
     first = answer.findings[0]
     place = first.place
     where = f" in {place.cell}" if place.cell and not place.layers and place.cell not in name_of(first) else ""
-    start = (
-        "differs first in "
-        if first.confidence == "first difference only" and first.kind not in (*_OF_RUN, "parted")
-        else ""
-    )
+    is_first = first.confidence == "first difference only" and first.kind not in (*_OF_RUN, "parted")
+    start = "differs first in " if is_first else ""
     name = re.sub(r",? forward(?: and backward)?$", "", name_of(first))
     rank = of_ranks(place.ranks) if place.ranks and place.ranks != (0,) else ""
     others = len(answer.findings) - 1 + answer.cut.get("findings", 0)
@@ -306,9 +298,7 @@ def _cause_not_selected(finding: Finding) -> str:
 
 def _settings(finding: Finding) -> str:
     """`lr 0.01, golden 0.001`."""
-    told = [
-        f"{one.name} {one.target}, golden {one.golden}" for one in finding.arguments[:1] if one.target or one.golden
-    ]
+    told = [f"{it.name} {it.target}, golden {it.golden}" for it in finding.arguments[:1] if it.target or it.golden]
     return told[0] if told else finding.detail
 
 
@@ -328,9 +318,8 @@ _UNCOMPARED = {
 
 
 def _incomplete(finding: Finding) -> str:
-    counts = [
-        f"{counted(int(count), _UNCOMPARED[name][0])}{_UNCOMPARED[name][1]}" for name, count in finding.figures.items()
-    ]
+    nouns = ((int(count), *_UNCOMPARED[name]) for name, count in finding.figures.items())
+    counts = [f"{counted(count, noun)}{behind}" for count, noun, behind in nouns]
     return f"not all is compared: {', '.join(counts)}" if counts else finding.detail
 
 
@@ -471,6 +460,31 @@ def follows_from(finding: Finding) -> str:
     return f"follows from {name_of(finding)}{f' ({finding.place.record})' if finding.place.record else ''}"
 
 
+# What two runs hold of each other.
+
+
+def content_in_words(content: SharedContent) -> str:
+    """`found 8,412 of 8,530 values; 3 regions in other steps, equal again; parted at Functional.gelu.0 (a.py:34)`."""
+    regions = f"; {counted(content.regions, 'regions')} in other steps, equal again" if content.regions else ""
+    parted = f"; parted at {parted_in_words(content.parted)}" if content.parted is not None else ""
+    return f"found {content.found:,} of {content.values:,} values{regions}{parted}"
+
+
+def parted_in_words(parted: Parted) -> str:
+    """`Functional.gelu.0 (port.py:34), golden Tensor.__mul__.1 to Tensor.__mul__.4 (original.py:52)`."""
+    more = ", ..." if len(parted.parameters) > _SEVERAL else ""
+    parameters = f"of {', '.join(parted.parameters[:_SEVERAL])}{more}" if parted.parameters else ""
+    golden = f"golden {_span_of(parted.golden)}" if parted.golden else ""
+    return ", ".join(filter(None, (_span_of(parted.target), golden, parameters)))
+
+
+def _span_of(calls: Sequence[SourceCall]) -> str:
+    """`Tensor.__mul__.1 to Tensor.__mul__.4 (original.py:52)`; "" of no call."""
+    names = [f"{it.call}{' backward' if it.direction == 'backward' else ''}" for it in calls]
+    source = next((call.source.rpartition("/")[2] for call in calls if call.source), "")
+    return f"{' to '.join(dict.fromkeys((*names[:1], *names[-1:])))}{f' ({source})' if source else ''}"
+
+
 # What was not judged, and what to do.
 
 _WHY: Mapping[str, str] = {
@@ -492,7 +506,6 @@ _WHY: Mapping[str, str] = {
     "not on every rank": "not every rank has them",
     "unreadable": "cannot be read",
     "ranks alone": "the logical run has no such call",
-    "exact": "far off the exact run",
 }
 
 
@@ -583,8 +596,7 @@ def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
     if answer.setup:
         more = f" (and {len(answer.setup) - 2} more)" if len(answer.setup) > 2 else ""
         yield _wrapped("runs differ: ", f"{'; '.join(answer.setup[:2])}{more}", width)
-    if answer.exact is not None:
-        yield _wrapped("exact run: ", answer.exact.text, width)
+    yield from (_wrapped("exact run: ", exact.text, width) for exact in (answer.exact,) if exact is not None)
     findings = answer.findings
     most = 1 if len(findings) == 1 else _SEVERAL
     for place, finding in enumerate(findings[:most], 1):
@@ -611,12 +623,10 @@ def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
         yield _wrapped("of: ", "; ".join(map(about_in_words, answer.about[:2])), width)
 
 
-def about_in_words(about: object) -> str:
-    """`golden run_b/step0: python train.py, 2026-11-27 03:12`."""
-    path, side = getattr(about, "path", ""), getattr(about, "side", "")
-    parts = [getattr(about, "script", ""), getattr(about, "time", "")]
-    made = ", ".join(filter(None, parts))
-    return f"{'golden ' if side == 'golden' else ''}{path}{f' ({made})' if made else ''}"
+def about_in_words(about: About) -> str:
+    """`golden run_b/step0 (python train.py, 2026-11-27 03:12)`."""
+    made = ", ".join(filter(None, (about.script, about.time)))
+    return f"{'golden ' if about.side == 'golden' else ''}{about.path}{f' ({made})' if made else ''}"
 
 
 def _told_apart(answer: Answer, finding: Finding) -> str:
@@ -687,6 +697,4 @@ def listed_numbers(numbers: Iterable[int]) -> str:
 
 def of_ranks(numbers: Sequence[int]) -> str:
     """`rank 3`, `ranks 0 to 7`; "" without numbers."""
-    if not numbers:
-        return ""
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {listed_numbers(numbers)}"
+    return f"rank{'s' if len(numbers) > 1 else ''} {listed_numbers(numbers)}" if numbers else ""

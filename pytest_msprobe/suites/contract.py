@@ -135,6 +135,10 @@ class RowSummary:
         """Levels as `SuiteReport.levels` has them; asked after `answer`."""
         return {}
 
+    def run_pairs(self) -> Mapping[str, Any]:
+        """For the page, in types of JSON: what two runs of different calls hold of each other, by target dump."""
+        return {}
+
     def markup(self) -> str:
         """A picture of all rows for the pages, in markup that holds no text of a dump unescaped; "" for none."""
         return ""

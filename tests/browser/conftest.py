@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,16 @@ import pytest
 from dump_builder import DumpBuilder
 from planted_cells import planted
 from real_dumps import real_dumps
+from two_implementations import collected
 
 from pytest_msprobe.__main__ import main
+from pytest_msprobe.answers.content import Parted, SourceCall
 from pytest_msprobe.reports.jsonl import JsonLines
 from pytest_msprobe.reports.page import write_page
+from pytest_msprobe.suites.comparison.content.rejoined import RecordContent, RowContent
+from pytest_msprobe.suites.comparison.report import RecordSummary
 from pytest_msprobe.suites.registry import suite_class
+from pytest_msprobe.verdicts import Outcome, Status, StepPosition, VerdictRow
 from tools.benchmarks.make_rows import compared, rows
 
 A = np.random.default_rng(5).standard_normal((48, 80)).astype(np.float32)
@@ -137,6 +143,78 @@ def accounted(folder: Path) -> Path:
     return of_run(folder, "--msprobe-dump=target", "--msprobe-golden=golden")
 
 
+def implementations(folder: Path) -> Path:
+    """A real step of a network against the same one as another person wrote it, with a factor of 2 in one place."""
+    pytest.importorskip("torch")
+    collected(folder, "original", "port_doubled")
+    return of_run(folder, "--msprobe-dump=port_doubled", "--msprobe-golden=original")
+
+
+def long_runs(folder: Path) -> Path:
+    """Rows of two runs of 160 layers, of three calls here and four there that are equal again, up to layer 90."""
+    lines, builder = JsonLines(folder / "rows.jsonl"), Runs()
+    for layer in range(160):
+        is_found, region = layer < 90, layer if layer < 90 else -1
+        if layer == 90:
+            builder.call("Torch.rsqrt.0", "target", "first", parted=PARTED)
+            builder.call("Functional.rms_norm.0", "golden", "first")
+        builder.call(f"Functional.linear.{layer}", "both", "found" if is_found else "parted")
+        for number in range(7):
+            side, name = ("target", "Torch.pow") if number < 3 else ("golden", "Tensor.mean")
+            builder.call(f"{name}.{7 * layer + number}", side, "rejoined" if is_found else "parted", region)
+    for row in builder.rows:
+        lines.write(row.call, row)
+    lines.close()
+    write_page(folder / "page.html", [folder / "rows.jsonl"], suite_class)
+    return folder / "page.html"
+
+
+PARTED = Parted(
+    target=(SourceCall("Torch.rsqrt.0", source="/home/port/model.py:31"),),
+    golden=(SourceCall("Functional.rms_norm.0", source="/home/llama/model.py:77"),),
+    factor=2.0,
+)
+
+
+class Runs:
+    """Rows of two runs that never were, call by call."""
+
+    def __init__(self) -> None:
+        self.rows: list[VerdictRow] = []
+        self._orders = {"target": 0, "golden": 0}
+
+    def call(self, call: str, side: str, state: str, region: int = -1, parted: Parted | None = None) -> None:
+        """Add the row of a call of one run or of both."""
+        record, sides = f"{call}.forward", ("target", "golden") if side == "both" else (side,)
+        partner = record if state == "found" else ""
+        contents = {
+            one: RecordContent(record, self._orders[one], state, int(state == "found"), 1, partner, region)
+            for one in sides
+        }
+        order = self._orders[sides[0]]
+        status: Status = "pass" if parted is None else "error"
+        summary = RecordSummary(record, order if side != "golden" else 10_000 + order, side, status, {"pass": 1})
+        attachment = {"summary": summary.to_wire(), "content": RowContent(**contents, parted=parted).to_wire()}
+        place = StepPosition(order=order, side=side, partner=record if side != "target" else "")
+        name = f"golden.{call}" if side == "golden" else call
+        outcome: Outcome = "passed" if parted is None else "failed"
+        row = next(iter(rows(2, 1)))
+        self.rows.append(
+            replace(
+                row,
+                call=name,
+                suite="comparison",
+                status=status,
+                outcome=outcome,
+                place=place,
+                attachment=attachment,
+                node_id=f"dump.json::{name}::forward",
+            )
+        )
+        for one in sides:
+            self._orders[one] += 1
+
+
 def unmatched(folder: Path) -> Path:
     """Two real dumps whose Cells have other names: the attention of block 0 matches nothing, on either side."""
     for side in ("golden", "target"):
@@ -239,6 +317,8 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "attacks": attacks,
     "comparison": comparison,
     "accounted": accounted,
+    "implementations": implementations,
+    "long_runs": long_runs,
     "unmatched": unmatched,
     "overflow": overflow,
     "gradients": gradients,

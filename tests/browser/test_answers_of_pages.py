@@ -24,6 +24,8 @@ STATES = {
     "passes": "Right",
     "accounted": "Wrong",
     "comparison": "Wrong",
+    "implementations": "Wrong",
+    "long_runs": "Wrong",
     "overflow": "Wrong",
     "gradients": "Wrong",
     "known": "Wrong",

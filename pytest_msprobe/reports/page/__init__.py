@@ -190,6 +190,7 @@ class Section:
             "diagnosis": _shown(answer),
             "baseline": next(self._known.lines()).removeprefix("baseline: ") if self._known else "",
             "markup": self._summary.markup(),
+            "pairs": self._summary.run_pairs(),
             "runs": self._runs,
             "slots": [self._slot(dump, names.of(dump, "") if dump else "earlier") for dump in dumps],
             "cells": [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells],

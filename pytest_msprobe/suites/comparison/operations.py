@@ -20,6 +20,7 @@ from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.apis.topics import UnwrittenMemory, says_where, unwritten_memory
 from pytest_msprobe.suites.comparison.content.content import Content, ContentState
 from pytest_msprobe.suites.comparison.content.place import Region
+from pytest_msprobe.suites.comparison.content.rejoined import RowContent, parted_of
 from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.mapping import (
     ValuePairing,
@@ -188,8 +189,6 @@ def _skip_message(values: Sequence[ValueComparison]) -> str:
     return f"unmatched: {lone[0].path}{more}: {lone[0].message}"
 
 
-#: Two runs that share fewer calls than this leaves are two implementations.
-_OTHER_CALLS = 0.2
 _ROUNDING = "Both are no larger than the rounding of the sums that they are."
 _UNWRITTEN_OUTPUT = "The call leaves this memory uninitialised."
 _UNWRITTEN_INPUT = "The call takes buffers to fill, whose content before it means nothing."
@@ -287,18 +286,24 @@ class DumpComparison:
         )
         if not count or self.is_mapped:
             return None
-        content = self._held
-        calls = sum(
-            one.phase in DIRECTIONS and not one.is_cell for one in (*self.target.operations, *self.golden.operations)
-        )
-        # Where few calls differ, names and order show more of a fault than its place.
-        return None if content is None or (content.is_parted and count < _OTHER_CALLS * calls) else content
+        return self._held
 
     def _state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         return "" if self.content is None else self.content.state(operation, is_golden=is_golden)
 
     def _region(self, operation: Operation, *, is_golden: bool = False) -> Region | None:
         return None if self.content is None else self.content.region(operation, is_golden=is_golden)
+
+    def row_content(self, found: OperationComparison) -> RowContent | None:
+        """What a row tells of what both runs hold; None where that does not decide."""
+        if self.content is None:
+            return None
+        target, golden = (None, found.operation) if found.held_by == "golden" else (found.operation, found.partner)
+        return RowContent(
+            self.content.record(target),
+            self.content.record(golden, is_golden=True),
+            None if found.region is None else parted_of(found.region, self.target, self.golden),
+        )
 
     @property
     def operations(self) -> list[Operation]:

@@ -13,6 +13,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -35,9 +36,11 @@ from pytest_msprobe.answers import (
     with_findings,
     with_open,
 )
-from pytest_msprobe.answers.words import headline, readable
+from pytest_msprobe.answers.content import together
+from pytest_msprobe.answers.words import content_in_words, headline, readable
 from pytest_msprobe.suites.comparison.advice import advice, value_of
 from pytest_msprobe.suites.comparison.cells import CellDifferences
+from pytest_msprobe.suites.comparison.content.rejoined import ContentRows, RowContent
 from pytest_msprobe.suites.comparison.exact import EXACT, RecordErrors, exact_of
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
@@ -340,6 +343,7 @@ class _Pair:
     steps: list[Step] = field(default_factory=list)
     errors: list[RecordErrors] = field(default_factory=list)
     diagnosis: RunDiagnosis | None = None
+    content: ContentRows = field(default_factory=ContentRows)
 
 
 class ComparisonSummary(RowSummary):
@@ -358,6 +362,8 @@ class ComparisonSummary(RowSummary):
             pair.cells.add(row)
         if EXACT in row.attachment:
             pair.errors.append(RecordErrors.from_wire(row.attachment[EXACT]))
+        if "content" in row.attachment:
+            pair.content.add(RowContent.from_wire(row.attachment["content"]))
         if "account" in row.attachment:
             from pytest_msprobe.suites.comparison.accounting.account import Step
 
@@ -382,6 +388,11 @@ class ComparisonSummary(RowSummary):
 
     def answer(self, rows: RunRows, setup: Sequence[ManifestDifference] = (), accept: Collection[str] = ()) -> Answer:
         """What is at fault, or differs first, in all dumps together."""
+        contents = (pair.content.content() for pair in self._pairs.values())
+        content = together(content for content in contents if content is not None)
+        return structs.replace(self._answer(rows, setup, accept), content=content)
+
+    def _answer(self, rows: RunRows, setup: Sequence[ManifestDifference], accept: Collection[str]) -> Answer:
         if diagnoses := self.diagnoses():
             from pytest_msprobe.suites.comparison.accounting.run_answer import run_answer
 
@@ -406,11 +417,17 @@ class ComparisonSummary(RowSummary):
         for dump, pair in self._pairs.items():
             if several:
                 yield f"{names[dump]}:"
-            yield from (f"  {line}" if several else line for line in pair.divergence.facts())
+            content = pair.content.content()
+            lines = chain([content_in_words(content)] if content is not None else [], pair.divergence.facts())
+            yield from (f"  {line}" if several else line for line in lines)
 
     def divergence(self, dump: str) -> Divergence:
         """Counts of one dump so far."""
         return self._pairs[dump].divergence
+
+    def run_pairs(self) -> Mapping[str, Any]:
+        """What both runs hold of each other, by target dump."""
+        return {dump: pair.content.columns() for dump, pair in self._pairs.items() if pair.content.content()}
 
     def levels(self, *, only_born: bool = True) -> Mapping[tuple[str, str, str], str]:
         """What the calls of other shards say of the Cells around them."""
@@ -595,7 +612,7 @@ class ComparisonReport(SuiteReport):
         source = f"{frame.file}:{frame.line}" if frame is not None else ""
         answer = structs.replace(answer, exact=structs.replace(exact, source=source, is_proved=is_proved))
         if answer.outcome == "right" and exact.kind in ("left", "together"):
-            return with_open(answer, [Gap(kind="exact", what=exact.record)])
+            return with_open(answer, [Gap(kind="exact", what=exact.record, reason="far off the exact run")])
         return answer
 
     def _uncompared(self) -> dict[str, Finding]:

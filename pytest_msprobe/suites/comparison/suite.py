@@ -30,6 +30,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
 )
 from pytest_msprobe.suites.comparison.cells import CELL, LEVEL, CellFacts, cell_facts
+from pytest_msprobe.suites.comparison.content.rejoined import RowContent
 from pytest_msprobe.suites.comparison.exact import EXACT, ExactRun, RecordErrors
 from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import EQUAL_AGAIN, DumpComparison, OperationComparison
@@ -98,7 +99,9 @@ def verdict_of(
         outputs=tuple(_output(value, shares.get(value.path)) for value in shown),
         explanation=_explanation(found, account, comparison.golden, frame) if found.status == "error" else "",
         bench=f"golden dump, {comparison.mode}" if found.held_by == "both" else "",
-        attachment=attachment_of(found, account, cell, mode=comparison.mode, settings=settings),
+        attachment=attachment_of(
+            found, account, cell, comparison.row_content(found), mode=comparison.mode, settings=settings
+        ),
         properties=properties,
     )
     if account is None or account.basis != "tensors":
@@ -110,6 +113,7 @@ def attachment_of(
     found: OperationComparison,
     account: Account | None = None,
     cell: CellFacts | None = None,
+    content: RowContent | None = None,
     *,
     mode: str,
     settings: ComparisonSettings,
@@ -122,6 +126,8 @@ def attachment_of(
         attachment["account"] = account.to_wire()
     if cell is not None:
         attachment[CELL] = cell.to_wire()
+    if content is not None:
+        attachment["content"] = content.to_wire()
     return attachment
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import jsonschema
 import pytest
+from msgspec import structs
 
 from pytest_msprobe.answers import Answer, Finding, Gap, NextStep, Place, Reach, TakenStep
 from pytest_msprobe.answers.answer import MOST_HEADLINE, SCHEMA_FILE, About, Measure, json_schema
+from pytest_msprobe.answers.content import Parted, SharedContent, SourceCall
 from pytest_msprobe.answers.file import MOST_BYTES, to_json
-from pytest_msprobe.answers.words import MOST_LINES, figure, headline, lines, listed_numbers, readable
+from pytest_msprobe.answers.words import MOST_LINES, content_in_words, figure, headline, lines, listed_numbers, readable
 
 SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
 
@@ -51,6 +53,26 @@ def answer(count: int, *, long: int = 1) -> Answer:
 
 def test_the_schema_file_is_that_of_the_value() -> None:
     assert json.loads(json.dumps(json_schema())) == SCHEMA
+
+
+def test_of_the_place_where_runs_part_the_first_and_the_last_calls_are_written() -> None:
+    calls = tuple(
+        SourceCall(f"Tensor.add.{number}", "forward", "/home/" * 40 + f"net.py:{number}") for number in range(16)
+    )
+    parted = Parted(target=calls, golden=calls[:1], target_count=16, golden_count=1, parameters=tuple("abcd"))
+    content = SharedContent(found=8412, values=8530, regions=3, parted=parted)
+    encoded = to_json(structs.replace(answer(12), content=content))
+    assert len(encoded) <= MOST_BYTES
+    found = json.loads(encoded)
+    jsonschema.validate(found, SCHEMA)
+    found = found["content"]["parted"]
+    assert [call["call"] for call in found["target"]] == ["Tensor.add.0", "Tensor.add.15"]
+    assert [call["call"] for call in found["golden"]] == ["Tensor.add.0"]
+    assert (found["target_count"], found["parameters"]) == (16, ["a", "b", "c"])
+    assert content_in_words(content) == (
+        "found 8,412 of 8,530 values; 3 regions in other steps, equal again; "
+        "parted at Tensor.add.0 to Tensor.add.15 (net.py:0), golden Tensor.add.0 (net.py:0), of a, b, c, ..."
+    )
 
 
 @pytest.mark.parametrize(("count", "long"), [(0, 1), (1, 1), (3, 1), (12, 1), (300, 1), (12, 20), (5, 400)])

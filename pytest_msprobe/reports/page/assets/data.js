@@ -34,7 +34,7 @@ function asNumber(value) {
 class Section {
   constructor(raw) {
     Object.assign(this, { suite: raw.suite, title: raw.title, noun: raw.noun, kinds: raw.kinds, measure: raw.measure });
-    Object.assign(this, { answer: raw.answer, diagnosis: raw.diagnosis, baseline: raw.baseline, markup: raw.markup, runs: raw.runs, slots: raw.slots, texts: raw.texts });
+    Object.assign(this, { answer: raw.answer, diagnosis: raw.diagnosis, baseline: raw.baseline, markup: raw.markup, pairs: Object.fromEntries(Object.entries(raw.pairs).map(([dump, pair]) => [dump, { ...pair, opened: new Set() }])), runs: raw.runs, slots: raw.slots, texts: raw.texts });
     this.figures = raw.figures.map(([name, title, form, isLowBad]) => ({ name, title, form, isLowBad }));
     this.columns = raw.rows;
     this.outputs = raw.outputs;
@@ -55,6 +55,7 @@ class Section {
     this.nameApis();
     this.nameDtypes();
     this.makeLanes();
+    this.hasPairs = this.lanes.length > 0 && this.slots.length === this.lanes.length && this.slots.every((slot) => this.pairs[slot.dump]);
     this.explained = new Uint8Array(this.count);
     for (let row = 0; row < this.count; row++) this.explained[row] = this.isExplained(row) ? 1 : 0;
     this.splitDifferences();

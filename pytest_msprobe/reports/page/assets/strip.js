@@ -75,6 +75,7 @@ function backwardStart(section, lane) {
 }
 
 function laneHeight(section) {
+  if (section.hasPairs) return section.lanes.length > 1 ? PAIR.low : pairOf(section, section.lanes[0]).parted ? PAIR.tall : PAIR.flat;
   const count = section.lanes.length, shares = section.split ? (count === 1 ? SHARES.tall : SHARES.low) + 6 : 0;
   if (!section.hasHeights && !section.status.includes(ERROR)) return (count === 1 ? 84 : 56) + shares; // a row of equal marks, without an axis
   return (count === 1 ? 250 : count <= 3 ? 114 : 74) + shares;
@@ -307,6 +308,16 @@ class StripPainter {
     context.beginPath(); context.arc(this.x(this.section.position[row]), this.rowY(row), 8, 0, 7); context.stroke();
   }
 
+  // What stands at a point of the canvas, and what is said of it.
+  under(x, y) {
+    const { section } = this, row = this.nearest(x, y);
+    if (row < 0) return null;
+    const words = [`${statusWord(section, row)}${Number.isNaN(section.heat[row]) ? "" : `, ${section.measureTitle} ${short(section.heat[row])}`}`];
+    for (const [, share, title] of section.partsOf(row)) if (share >= 0.005) words.push(`${Math.round(100 * share)} % ${title}`);
+    if (section.cell[row] >= 0) words.push(section.cells[section.cell[row]].name);
+    return { row, x: this.x(section.position[row]), y: this.rowY(row), title: section.title_(row), words };
+  }
+
   // The row whose bar stands at x in the band of shares; -1 for none.
   barAt(x) { return this.bars[Math.round((x * this.canvas.width) / this.width)] ?? -1; }
 
@@ -325,19 +336,19 @@ class StripPainter {
   }
 }
 
-function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName, onBrush, onSelect }) {
+function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName, opened, onBrush, onSelect, onOpen }) {
   const canvas = useRef(), painter = useRef(), drag = useRef(null);
   const [hover, setHover] = useState(null);
   const [box, setBox] = useState(null);
   const isTall = section.lanes.length === 1;
   const height = laneHeight(section);
-  useLayoutEffect(() => { painter.current = new StripPainter(canvas.current, section, lane, isTall); }, [section, lane]);
+  useLayoutEffect(() => { painter.current = new (pairOf(section, lane) ? PairPainter : StripPainter)(canvas.current, section, lane, isTall); }, [section, lane]);
   useLayoutEffect(() => {
     const draw = () => painter.current.draw(isShown, isFiltered, selected);
     draw();
     window.addEventListener("resize", draw);
     return () => window.removeEventListener("resize", draw);
-  }, [section, lane, isShown, isFiltered, selected, themeName]);
+  }, [section, lane, isShown, isFiltered, selected, themeName, opened]);
   const place = (event) => {
     const frame = canvas.current.getBoundingClientRect();
     return { x: event.clientX - frame.left, y: event.clientY - frame.top };
@@ -349,14 +360,15 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
   const move = (event) => {
     const { x, y } = place(event);
     if (drag.current !== null && Math.abs(x - drag.current) > 4) { setBox([drag.current, x].sort((a, b) => a - b)); setHover(null); return; }
-    const row = painter.current.nearest(x, y);
-    setHover(row < 0 ? null : { row, x: painter.current.x(section.position[row]), y: painter.current.rowY(row) });
+    setHover(painter.current.under(x, y));
   };
   const up = (event) => {
     const { x, y } = place(event), start = drag.current;
     drag.current = null;
     setBox(null);
     if (start === null) return;
+    const folded = Math.abs(x - start) <= 4 ? painter.current.foldedAt?.(x, y) : undefined;
+    if (folded !== undefined) { setHover(null); onOpen(folded); return; }
     if (Math.abs(x - start) <= 4) { const row = painter.current.nearest(x, y); if (row >= 0) onSelect(row); else onBrush(-1, -1); return; }
     const [from, to] = [start, x].sort((a, b) => a - b).map((at) => painter.current.position(at));
     onBrush(Math.max(0, from), Math.min(section.longest - 1, to));
@@ -378,12 +390,10 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
     <canvas ref=${canvas} tabindex="0" role="img" style=${`height:${height}px`}
       aria-label=${`${lane.name}: ${lane.rows.length} records in execution order, ${failed} failed. Left and right arrow keys go from failure to failure.`}
       onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerLeave=${() => setHover(null)} onKeyDown=${keys}></canvas>
-    ${section.lanes.length > 1 && html`<span class="lane-name">${lane.name}${failed > 0 && html` <b class="bad">${failed}</b>`}</span>`}
+    ${section.lanes.length > 1 && html`<span class=${`lane-name ${section.hasPairs ? "lane-name-middle" : ""}`}>${lane.name}${failed > 0 && html` <b class="bad">${failed}</b>`}</span>`}
     ${shade && html`<div class="brush" style=${`left:${shade[0]}px;width:${Math.max(2, shade[1] - shade[0])}px`}></div>`}
     ${hover && html`<div class=${`tip ${hover.x > 400 ? "tip-left" : ""}`} style=${`left:${hover.x}px;top:${hover.y}px`}>
-      <b>${section.title_(hover.row)}</b><br />${statusWord(section, hover.row)}${Number.isNaN(section.heat[hover.row]) ? "" : `, ${section.measureTitle} ${short(section.heat[hover.row])}`}
-      ${section.partsOf(hover.row).filter(([, share]) => share >= 0.005).map(([, share, title]) => html`<br />${Math.round(100 * share)} % ${title}`)}
-      ${section.cell[hover.row] >= 0 && html`<br />${section.cells[section.cell[hover.row]].name}`}</div>`}
+      <b>${hover.title}</b>${hover.words.map((text) => html`<br />${text}`)}</div>`}
   </div>`;
 }
 
@@ -393,6 +403,7 @@ function statusWord(section, row) { return section.status[row] === EXPECTED ? ve
 
 function Strip(props) {
   const { section } = props;
+  if (section.hasPairs) return html`<${RunsStrip} ...${props} />`;
   const legend = section.suite === "overflow"
     ? html`<span class="key"><i class="dot" style="background:var(--fail-2)"></i>origin</span><span class="key"><i class="dot" style="background:var(--fail-0)"></i>passes on</span><span class="key"><i class="dot" style="background:var(--pass-1)"></i>clean or absorbs</span>`
     : section.hasLimit && section.hasHeights

@@ -16,6 +16,7 @@ from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, SideFlow,
 from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 from pytest_msprobe.suites.comparison.cells import Origin
 from pytest_msprobe.suites.comparison.content.judgement import causes_by_content
+from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 if TYPE_CHECKING:
@@ -108,6 +109,11 @@ class RunDiagnosis:
             missing,
             sides,
         )
+
+    @property
+    def region(self) -> Region | None:
+        """The calls in which the two runs part; None where they do not, or where names and order decide."""
+        return next((step.account.region for step in self.steps if step.account.region is not None), None)
 
     @property
     def basis(self) -> Basis:

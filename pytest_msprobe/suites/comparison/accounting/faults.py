@@ -33,8 +33,6 @@ from pytest_msprobe.suites.comparison.cells import Origin
 
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden"}
 _KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "arguments"}
-#: Of a record whose partner by name and order is none by its place in the network.
-_OTHER_PLACE = "and the two runs use what is made of it in other places"
 
 #: Inputs of an optimizer that it alone writes to.
 _STATE = "input.state."
@@ -263,7 +261,7 @@ class FaultFinder:
             return self._trace_sum(step, key, sums) if sums else self._note_unknown(step, key)
         lone = self._lone(mine, theirs)
         if lone is not None:
-            return self._trace_lone(step, key, *lone)
+            return self._note_unknown(step, key, compiled=lone.step.account.is_compiled)
         if mine.how == theirs.how == "leaf" and mine.name == theirs.name:
             return self._blame_value(step, key, "parameter", mine.name)
         if "elements" in (mine.how, theirs.how) and overwrites(step, key):
@@ -455,137 +453,15 @@ class FaultFinder:
         sentence = f"{key.path} {other_ends(mine, theirs)}, of equal values"
         self._causes.blame(step, Fault(step, "rewired", "both", key.path, sentence))
 
-    def _lone(self, mine: Source, theirs: Source) -> tuple[Maker, int] | None:
-        """(maker that only one run has, its side)."""
-        for side, source in ((0, mine), (1, theirs)):
-            for maker in source.makers[:1]:
-                if not maker.step.account.partner:
-                    return maker, side
-        return None
-
-    def _trace_lone(self, step: Step, key: ValueKey, lone: Maker, side: int) -> bool:
-        """A value that a call of one run made: it inherits what goes into the calls of one run that lead to it.
-
-        They are at fault when what goes in agrees, and what comes out does not.
-        """
-        other = self._flow.sources(step, key)[1 - side]
-        first, anchors = self._climb(lone, side)
-        more = [maker for maker in other.makers[:1] if maker.step.account.partner]
-        instead = ""
-        if other.makers and not more:
-            replaced, more = self._climb(other.makers[0], 1 - side)
-            instead = replaced.operation.call
-            is_of_same = {maker.identity for maker in anchors} == {maker.identity for maker in more}
-            # The earliest name of a value is that of the call that made it; reshapes follow.
-            paths = {source.makers[-1].key.path for source in self._flow.sources(step, key)}
-            if is_of_same and len(paths) > 1:
-                what = " ".join([*sorted(maker.name for maker in more), *sorted(paths)])
-                return self._rewired(step, key, *self._flow.sources(step, key), what)
-        anchors = list({maker.identity: maker for maker in (*anchors, *more)}.values())
-        node = self._lone_node(step, first)
-        # A call that is at fault in its forward is so whatever its backward gets.
-        for maker in anchors if self._causes.get(node) is None else ():
-            self._causes.link_node(node, maker.step.record)
-        self._take(step, key, anchors)
-        # Two formulas for one value round differently; a call more, such as a cast, shows in any bit.
-        is_exact = self._tells_dtypes and self._is_one_framework and not instead
-        is_exact &= not any(maker.key.differs for maker in anchors)
-        is_inherited = any(self._is_beyond(maker.step, maker.key) for maker in anchors)
-        is_exact &= bool(anchors) or step.account.place <= self._first_place
-        if is_inherited or not (self._is_beyond(step, key) or is_exact):
-            return self._are_shown(anchors)
-        if not self._tells_dtypes and is_cast(first):
-            return self._are_shown(anchors)
-        # Integers that are only brought into another form are data, whatever brings them there.
-        if key.is_integer and not (anchors or self._is_one_framework):
-            return self._note_unknown(step, key)
-        if lone.step.account.is_compiled:
-            return self._note_unknown(step, key, compiled=True)
-        if instead and not self._is_one_place(step):
-            sentence = f"{key.path} differs, {_OTHER_PLACE}"
-            self.unknown.append(Fault(step, "unknown", "both", key.path, sentence, records=[step.record]))
-            return False
-        self._blame_lone(step, first, side, node, instead)
-        return True
-
-    def _is_one_place(self, step: Step) -> bool:
-        """Whether two records are used alike: two formulas for one value may have calls of one name and shape."""
-        users = [user for key in step.outputs for user in self._flow.users(step, key.path)]
-        shared = (shared_makers(*self._flow.sources(*user)) for user in users)
-        return not users or any(maker.step is step for makers in shared for maker in makers)
-
-    def _blame_lone(self, step: Step, lone: Step, side: int, node: str, instead: str = "", *, effect: str = "") -> None:
-        """Blame a call of one run for what reaches `step`, and say what the other run calls `instead`."""
-        has, lacks = ("golden run", "target") if side else ("target", "golden run")
-        words = f"which calls {instead} there" if instead else f"and {effect} differs" if effect else ""
-        sentence = ", ".join(filter(None, [f"only the {has} calls it, not the {lacks}", words]))
-        fault = Fault(lone, "only_one_side", "golden" if side else "target", "output.0", sentence)
-        self._causes.add(node, fault, lone.record)
-        self._causes.link(step, node)
-
-    def _blame_silent(self, step: Step, moved: Sequence[Maker] = (), *, effect: str = "") -> bool:
-        """Blame a call of one run whose effect no record shows, for the first value that differs, called `effect`.
-
-        Of the values `moved`, which enter on one side only, it gets one; without them it is the only such call.
-        """
-        silent = list(self._flow.lone_without_effect(step)) if self._is_one_framework else []
-        if moved:
-            names = {maker.identity for maker in moved}
-            flows = self._flow.sides
-            silent = [
-                (lone, side)
-                for lone, side in silent
-                if any(
-                    names & {maker.identity for maker in flows[side].source(lone, key).makers} for key in lone.inputs
-                )
-            ]
-        if len(silent) != 1:
-            return False
-        (lone, side) = silent[0]
-        node = self._lone_node(step, lone)
-        self._blame_lone(step, lone, side, node, effect=effect)
-        self._link_gradients(moved, node)
-        return True
-
-    def _lone_node(self, step: Step, first: Step) -> str:
-        """Casts of several inputs of one call are one cause, named by the first of them."""
-        if is_cast(first):
-            for node in self._causes.parents(step.record):
-                fault = self._causes.get(node)
-                if fault is not None and fault.kind == "only_one_side" and is_cast(fault.step):
-                    return node
-        return first.operation.call if first.account.place >= 0 else f"golden {first.operation.call}"
-
-    def _climb(self, lone: Maker, side: int) -> tuple[Step, list[Maker]]:
-        """(the first of the calls of one side that lead to `lone`, the values of both runs that go into them)."""
-        first, anchors, waiting, seen = lone.step, [], [lone.step], set()
-        while waiting:
-            step = waiting.pop()
-            if step.record in seen:
-                continue
-            seen.add(step.record)
-            forward = self._flow.forward_of(step)
-            if forward is not None and not forward.account.partner:
-                waiting.append(forward)
-            flow = self._flow.sides[side]
-            if step.operation.phase == "forward" and (
-                first.operation.phase != "forward" or flow.place(step) < flow.place(first)
-            ):
-                first = step
-            for key in step.inputs:
-                makers = flow.source(step, key).makers
-                matched = [maker for maker in makers if maker.step.account.partner]
-                anchors += matched[:1]
-                waiting += [] if matched else [maker.step for maker in makers[:1]]
-        return first, anchors
+    def _lone(self, mine: Source, theirs: Source) -> Maker | None:
+        """The maker that only one run has: what both hold says what it is for, and compiled code is not in a dump."""
+        makers = (maker for source in (mine, theirs) for maker in source.makers[:1])
+        return next((maker for maker in makers if not maker.step.account.partner), None)
 
     def _rewired(self, step: Step, key: ValueKey, mine: Source, theirs: Source, what: str = "") -> bool:
         """An input that comes from another output, another maker or another parameter than on the other side."""
         makers = (*mine.makers[:1], *theirs.makers[:1])
         self._take(step, key, makers)
-        for maker in makers:
-            if not maker.step.account.partner:
-                self._take(step, key, self._climb(maker, int(maker.step.account.place < 0))[1])
         if not self._is_beyond(step, key):
             return self._are_shown(makers)
         sentence = other_ends(mine, theirs)
@@ -593,8 +469,6 @@ class FaultFinder:
         values = (source.makers[-1].name if source.makers else source.text for source in (mine, theirs))
         others = {maker.identity for maker in mine.makers} ^ {maker.identity for maker in theirs.makers}
         moved = [maker for maker in (*mine.makers, *theirs.makers) if maker.identity in others]
-        if mine.is_joined and theirs.is_joined and self._blame_silent(step, moved):
-            return True
         return self._blame_wiring(step, key, sentence, what or " ".join(sorted(values)), moved)
 
     def _blame_wiring(self, step: Step, key: ValueKey, sentence: str, what: str, makers: Sequence[Maker]) -> bool:
@@ -667,8 +541,6 @@ class FaultFinder:
         is_first = step.operation.phase == "forward" and step.account.place <= self._first_place
         is_first &= all(fault.kind == "unknown" for fault in self._causes) and not self._flow.unheld(key)
         if self._is_whole and is_first and not overwrites(step, key):
-            if self._blame_silent(step, effect=_gradient_of(key)):
-                return True
             self._causes.blame(step, fault, node_of_value(key))
             return True
         fault.records.append(step.record)

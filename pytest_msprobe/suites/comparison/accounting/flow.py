@@ -7,7 +7,6 @@ elements (`elements.py`), which find views, casts and sums that are not in the d
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -250,20 +249,6 @@ class DataFlow:
         self._fill_users()
         uses = self._leaf_users.get(parameter, [])
         return [maker for maker in self._gradients(uses, -1) if maker.step.account.place < before]
-
-    def lone_without_effect(self, before: Step) -> Iterator[tuple[Step, int]]:
-        """(call of one run ahead of `before`, its side) whose outputs, if it has any, no other call gets."""
-        for side in self.sides:
-            calls = [step for step in self._calls if side.place(step) >= 0]
-            users = Counter(content for step in calls for content in {side.content(key) for key in step.inputs})
-            end = side.place(before)
-            for step in self._calls:
-                is_lone = step.operation.phase == "forward" and not step.account.partner
-                is_lone &= not step.account.is_compiled
-                own = {side.content(key) for key in step.inputs}  # what is written in place is also an input
-                is_used = any(users[content := side.content(key)] > (content in own) for key in step.outputs)
-                if is_lone and 0 <= side.place(step) < end and not is_used:
-                    yield step, int(side.is_golden)
 
     def given_elsewhere(self, key: ValueKey) -> str | None:
         """Which value of the golden run this value of the target is, of those that no record made; None for another."""

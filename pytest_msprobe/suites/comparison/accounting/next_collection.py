@@ -23,6 +23,7 @@ from pytest_msprobe.suites.comparison.accounting.account import Step
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
+from pytest_msprobe.suites.comparison.content.place import Region
 
 MOST_CALLS = 10
 _MOST_PARAMETERS = 3
@@ -117,20 +118,17 @@ def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
     for fault in first:
         if any(fault is other for other in parameters):
             continue
-        if fault.kind == "parted":
-            yield [fault.step, *_in_region(diagnosis, fault)]
-        elif not fault.step.account.partner:
-            yield [fault.step, *_up_to_both(diagnosis, fault)]
+        if fault.kind in ("parted", "only_one_side") and (region := diagnosis.region) is not None:
+            yield [fault.step, *_in_region(diagnosis, region)]
         elif fault.kind == "dtype":
             yield [fault.step, *_of_one_dtype(flow)]
         else:
             yield [fault.step, *(_made_by(flow, fault) if fault.kind in _OF_VALUES else ())]
 
 
-def _in_region(diagnosis: RunDiagnosis, fault: Fault) -> list[Step]:
+def _in_region(diagnosis: RunDiagnosis, region: Region) -> list[Step]:
     """The records of both runs between the values that they share and those that they do not."""
-    region = fault.step.account.region
-    names = [set(region.target), set(region.golden)] if region is not None else [set[str](), set[str]()]
+    names = region.target, region.golden
     return [step for step in diagnosis.steps if step.record in names[step.account.place < 0]]
 
 
@@ -163,23 +161,6 @@ def _of_one_dtype(flow: DataFlow) -> list[Step]:
     ]
     steps = [step for step in steps if any(not key.is_integer for key in step.outputs)]
     return sorted(steps, key=lambda step: sum(math.prod(key.shape) for key in step.account.keys))[:_OF_ONE_DTYPE]
-
-
-def _up_to_both(diagnosis: RunDiagnosis, fault: Fault) -> list[Step]:
-    """Calls of one run that follow on one at fault, up to the first of both runs that gets what they make."""
-    side = int(fault.step.account.place < 0)
-
-    def place(step: Step) -> int:
-        return step.account.partner_place if side else step.account.place
-
-    end = next((step for step in fault.reached if step.account.partner), None)
-    if end is None:
-        after = [step for step in diagnosis.steps if step.account.partner and place(step) > place(fault.step)]
-        end = min((step for step in after if not step.operation.holds_calls), key=place, default=None)
-    if end is None:
-        return []
-    lone = [step for step in diagnosis.steps if not step.account.partner and not step.operation.holds_calls]
-    return [*(step for step in lone if place(fault.step) < place(step) < place(end)), end]
 
 
 def _add(diagnosis: RunDiagnosis, step: Step, names: tuple[dict[str, None], dict[str, None]]) -> None:

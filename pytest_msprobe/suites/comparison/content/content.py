@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
@@ -20,6 +19,7 @@ from pytest_msprobe.suites.comparison.content.regions import (
     islands,
     locate,
 )
+from pytest_msprobe.suites.comparison.content.rejoined import RecordContent, record_contents
 from pytest_msprobe.suites.comparison.content.values import HeldRun, HeldValue, held_run, held_value
 from pytest_msprobe.suites.comparison.matching import Matching
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -66,6 +66,7 @@ class Content:
         if results.lost and not has_parted:
             self.place = region_of_results(results.lost, target.gradients)
             self._states[0][self.place.target[0]] = "first"
+        self._records = record_contents(target, golden, located, self._states)
 
     @classmethod
     def of(cls, target: ComparedDump, golden: ComparedDump) -> Content | None:
@@ -77,6 +78,10 @@ class Content:
     def state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         """What is known of a record of one side."""
         return self._states[is_golden].get(operation.record, "beside")
+
+    def record(self, operation: Operation | None, *, is_golden: bool = False) -> RecordContent | None:
+        """What a record of one side has to do with the other run; None of what is no API call."""
+        return None if operation is None else self._records[is_golden].get(operation.record)
 
     def region(self, operation: Operation, *, is_golden: bool = False) -> Region | None:
         """The place where the runs part, of the record that stands for it."""
@@ -135,18 +140,17 @@ def _states(run: HeldRun, side: Parting, found: Found, other: ContentState) -> d
     """What is known of each record of a run; `other` of those that part, where it has no effect."""
     states: dict[str, ContentState] = {}
     constants = constants_of(side.records)
-    operations = [record.operation for record in side.records.values()]
-    last = max((operation.index for operation in operations if operation.phase == "backward"), default=math.inf)
+    last = run.last_backward
     parted, first = ({record.name for record in records} for records in (side.parted, side.first))
     for name, record in side.records.items():
         if name in parted:
             states[name] = other or ("first" if name in first else "parted")
         elif any(value.name in found.partners for value in record.outputs):
             states[name] = "rejoined" if any(map(found.is_lost, record.outputs)) else "found"
+        elif run.parameters and record.operation.index > last >= 0:
+            states[name] = "beside"  # what an optimizer calls behind the gradients shows in the parameters
         elif record.users or record.operation.phase == "backward":
             states[name] = "rejoined"
         else:
-            # What an optimizer calls behind the gradients shows in the parameters, and unused numbers are nobody's.
-            is_beside = (bool(run.parameters) and record.operation.index > last) or name in constants
-            states[name] = "beside" if is_beside else "unused"
+            states[name] = "beside" if name in constants else "unused"  # unused numbers are nobody's
     return states

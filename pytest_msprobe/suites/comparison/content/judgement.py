@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.suites.comparison.accounting.account import Step
@@ -32,7 +33,13 @@ def causes_by_content(steps: Sequence[Step], faults: Sequence[Fault]) -> list[Fa
     itself = [fault for fault in kept if fault.kind in _OF_ITSELF]
     there = [fault for fault in kept if fault.step.account.content == "first"]
     earlier = [island for island in islands if 0 <= island.step.account.place < parted[0].account.place]
-    return itself or there or earlier or [_place(parted, steps)]
+    causes = itself or there or earlier
+    if not causes:
+        return [_place(parted, steps)]
+    reached = {id(step) for fault in causes for step in (fault.step, *fault.inheriting)}
+    after = [step for step in parted if id(step) not in reached]
+    first = causes[0]
+    return [replace(first, inheriting=[*first.inheriting, *after], reached=[*first.reached, *after]), *causes[1:]]
 
 
 def _is_of_pair(fault: Fault) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import dropwhile, islice
+from typing import NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -78,25 +79,55 @@ def region_of(located: Located) -> Region:
     return region
 
 
+class _Candidate(NamedTuple):
+    """A region, whether one of its results is made by a first call, and both by one API."""
+
+    region: Region
+    is_first: bool
+    is_alike: bool
+
+    @property
+    def rank(self) -> tuple[float, bool]:
+        """Order: of near results and few calls, and of results of one API."""
+        return self.region.distance * len(self.region.target), not self.is_alike
+
+    @property
+    def length(self) -> int:
+        """Number of calls."""
+        return len(self.region.target) + len(self.region.golden)
+
+
 def _nearest(located: Located) -> Region:
     """The shortest region behind which both runs hold values that correspond."""
     target, golden = _first(located)
+    candidates = list(_candidates(located, target, golden))
+    # In the sharpest region one run computes in one call what the other one may compute in several.
+    sharp = [it for it in candidates if it.is_first and len(it.region.golden) <= _MOST_GOLDEN]
+    near = [it for it in sharp if it.region.distance < _FARTHEST]
+    near = near or [it for it in candidates if it.region.distance < _FARTHEST / 3]
+    if near:
+        return min(near, key=lambda candidate: candidate.rank).region
+    # The same call of a value that one more call of one run has changed may be far from it.
+    alike = [it for it in sharp if it.is_alike]
+    if alike:
+        return min(alike, key=lambda candidate: candidate.length).region
+    return Region(_joined(located.target, target), tuple(golden[:1]))
+
+
+def _candidates(located: Located, target: Sequence[str], golden: Sequence[str]) -> Iterator[_Candidate]:
+    """Regions between the first calls and values of one size that are not found."""
     ways = [(value, tuple(_way(located.golden, value.record))) for value in _lost(located.golden, golden, located.held)]
-    sharp: list[Region] = []
-    regions: list[Region] = []
     for value in islice(_lost(located.target, target, located.found), _MOST_VALUES):
         mine = tuple(_way(located.target, value.record))
         # What parts later may have another cause.
         for other, theirs in ways if set(target[:1]) <= set(mine) and len(mine) <= _MOST_CALLS else ():
-            factor = _factor(value, other) if value.size == other.size else 0.0
-            ends = value.record in target, other.record in golden
-            distance = 0.0 if factor and all(ends) else value.distance(other)
-            is_sharp = any(ends) and len(theirs) <= _MOST_GOLDEN
-            if value.size == other.size and distance < (_FARTHEST if is_sharp else _FARTHEST / 3):
-                (sharp if is_sharp else regions).append(Region(mine, theirs, distance, factor))
-    # In the sharpest region one run computes in one call what the other one may compute in several.
-    alone = Region(_joined(located.target, target), tuple(golden[:1]))
-    return min(sharp or regions, key=lambda region: region.distance * len(region.target), default=alone)
+            if value.size == other.size:
+                is_first = value.record in target or other.record in golden
+                factor = _factor(value, other)
+                distance = 0.0 if factor and is_first else value.distance(other)
+                apis = located.target.records[value.record], located.golden.records[other.record]
+                is_alike = apis[0].operation.bare == apis[1].operation.bare
+                yield _Candidate(Region(mine, theirs, distance, factor), is_first, is_alike)
 
 
 def _joined(side: Parting, first: Sequence[str]) -> tuple[str, ...]:

@@ -54,6 +54,10 @@ class Found:
         """Whether a value says something, and is not found."""
         return not self.has(value) and value.name not in self.silent
 
+    def is_judged(self, value: HeldValue) -> bool:
+        """Whether a value is found, or lost."""
+        return value.name in self.partners or self.is_lost(value)
+
 
 class _Run:
     """The values of one run, by size and norm.
@@ -204,15 +208,15 @@ class Parting:
     rejoined: list[HeldRecord] = field(default_factory=list)
 
 
-def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequence[HeldValue]) -> Parting:
+def parting(run: HeldRun, found: Found, parameters: Sequence[HeldValue]) -> Parting:
     """Return where a run parts from what is found.
 
     Args:
-        records: of the run, in the order of execution.
+        run: the run.
         found: its values that the other run holds.
         parameters: of the other run.
     """
-    has_backward = any(record.operation.phase == "backward" for record in records.values())
+    records, last = run.records, run.last_backward
     rejoins: dict[str, bool] = {}
     is_clean: dict[str, bool] = {}
     for name, record in reversed(list(records.items())):
@@ -220,7 +224,7 @@ def parting(records: Mapping[str, HeldRecord], found: Found, parameters: Sequenc
             found.has(value) or all(rejoins[user] for user in record.users[value.path])
             for value in record.outputs
             if value.path in record.users
-        ) and all(found.has(value) for value in _results(record, records, found, parameters, has_backward))
+        ) and all(found.has(value) for value in _results(record, run, found, parameters, last))
         if not record.users and record.operation.phase == "forward":
             rejoins[name] = rejoins[name] and _is_right_end(record, records, found, is_clean)
         is_clean[name] = rejoins[name] and all(
@@ -278,19 +282,16 @@ def _is_right_end(
 
 
 def _results(
-    record: HeldRecord,
-    records: Mapping[str, HeldRecord],
-    found: Found,
-    parameters: Sequence[HeldValue],
-    has_backward: bool,
+    record: HeldRecord, run: HeldRun, found: Found, parameters: Sequence[HeldValue], last: int
 ) -> list[HeldValue]:
-    """Outputs that no record uses and that count all the same: results of a run without gradients, and gradients of
-    parameters that the other run has.
+    """Outputs that no record uses and that count all the same: gradients of parameters that the other run has, and what
+    is made behind the `last` backward without an optimizer, or without any.
     """
     unused = [value for value in record.outputs if value.path not in record.users and value.name not in found.silent]
     if record.operation.phase == "forward":
-        return [] if has_backward or record.users else unused
-    forward = records.get(f"{record.operation.call}.forward")
+        is_behind = not run.parameters and record.operation.index > last
+        return unused if is_behind and not record.users else []
+    forward = run.records.get(f"{record.operation.call}.forward")
     own = [leaf for leaf in forward.leaves if any(map(leaf.is_like, parameters))] if forward is not None else []
     shapes = {leaf.shape for leaf in own}
     return [value for value in unused if value.shape in shapes]
@@ -352,4 +353,4 @@ def locate(target: HeldRun, golden: HeldRun) -> Located:
 def _located(target: HeldRun, golden: HeldRun, sums: float) -> Located:
     leaves = [[leaf for record in run.records.values() for leaf in record.leaves] for run in (target, golden)]
     found, held = find(target, golden, sums), find(golden, target, sums)
-    return Located(found, held, parting(target.records, found, leaves[1]), parting(golden.records, held, leaves[0]))
+    return Located(found, held, parting(target, found, leaves[1]), parting(golden, held, leaves[0]))

@@ -163,6 +163,12 @@ class HeldRun:
     gradients: Sequence[HeldValue] = ()
     rate: float = 0.0
 
+    @property
+    def last_backward(self) -> int:
+        """Place of the last record of a gradient; -1 without any."""
+        operations = (record.operation for record in self.records.values())
+        return max((operation.index for operation in operations if operation.phase == "backward"), default=-1)
+
 
 def held_run(dump: ComparedDump) -> HeldRun:
     """Return what a dump holds, API calls linked by the values that they use; what cannot be read is left out."""

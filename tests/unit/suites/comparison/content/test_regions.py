@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import ml_dtypes
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.answers.content import SharedContent
 from pytest_msprobe.numerics import unit_roundoff
+from pytest_msprobe.suites.comparison.content.content import Content
 from pytest_msprobe.suites.comparison.content.parameters import results_of
 from pytest_msprobe.suites.comparison.content.place import region_of, region_of_results
 from pytest_msprobe.suites.comparison.content.regions import Located, islands, locate
+from pytest_msprobe.suites.comparison.content.rejoined import ContentRows, RowContent
 from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRecord, HeldRun, HeldValue
 
 RANDOM = np.random.default_rng(0)
@@ -259,3 +263,70 @@ def test_the_number_of_values_that_are_compared_grows_with_that_of_the_records(m
         locate(run.run, run.run)
         counts.append(len(compared))
     assert counts[1] <= 4 * counts[0]
+
+
+def contents(target: HeldRun, golden: HeldRun) -> SharedContent:
+    """What two runs hold of each other, from rows that come in another order and through JSON."""
+    content, found = (
+        Content(target, golden, located := locate(target, golden), results_of(target, golden, located)),
+        ContentRows(),
+    )
+    rows = [RowContent(content.record(record.operation)) for record in target.records.values()]
+    rows += [RowContent(golden=content.record(record.operation, is_golden=True)) for record in golden.records.values()]
+    for row in reversed(rows):
+        found.add(RowContent.from_wire(json.loads(json.dumps(row.to_wire()))))
+    shared = found.content()
+    assert shared is not None
+    return shared
+
+
+def test_steps_of_one_run_alone_are_one_region() -> None:
+    assert contents(in_one_call(), by_hand()) == SharedContent(found=4, values=4, regions=1, golden_records=4)
+    assert contents(by_hand(), in_one_call()) == SharedContent(found=4, values=8, regions=1, target_records=4)
+
+
+def in_two_calls() -> HeldRun:
+    """The norm in two calls, of which the other runs hold the last."""
+    run = Written()
+    x = X @ WEIGHT
+    hidden = run.call("Functional.linear.0", x, leaves=[WEIGHT])
+    scale = run.call("Custom.scale.0", 1 / np.sqrt(np.square(x).mean(-1, keepdims=True) + np.float32(1e-5)), hidden)
+    out = run.call("Custom.scaled.0", normed(x), hidden, scale, leaves=[GAIN])
+    run.call("Functional.linear.1", normed(x) @ WEIGHT, out, leaves=[WEIGHT])
+    return run.run
+
+
+def test_steps_of_both_runs_in_front_of_one_value_are_one_region() -> None:
+    shared = contents(in_two_calls(), by_hand())
+    assert (shared.regions, shared.target_records, shared.golden_records) == (1, 1, 4)
+    assert (shared.found, shared.values) == (3, 4)
+
+
+def test_what_leads_to_no_value_that_is_found_is_no_region() -> None:
+    run = Written()
+    hidden = run.call("Functional.linear.0", X @ WEIGHT, leaves=[WEIGHT])
+    run.call("Torch.sum.0", np.square(X).sum(0), run.call("Torch.square.0", np.square(X @ WEIGHT), hidden))
+    golden = Written()
+    golden.call("Functional.linear.0", X @ WEIGHT, leaves=[WEIGHT])
+    golden.call("Functional.linear.0.backward", X.T @ X)
+    run.call("Functional.linear.0.backward", X.T @ X)
+    shared = contents(run.run, golden.run)
+    assert (shared.regions, shared.target_records) == (0, 0)
+    assert shared.values - shared.found == 2
+
+
+def test_what_an_optimizer_computes_is_not_looked_for() -> None:
+    runs = []
+    for factor in (1.0, 2.0):
+        run = Written()
+        run.call("Functional.linear.0.backward", X.T @ X, leaves=[WEIGHT])
+        moments = run.call("Tensor.mul_.0", np.float32(factor) * X)
+        run.call("Tensor.sqrt.0", np.abs(np.float32(factor) * X), moments)
+        run.optimizer("weight", WEIGHT, X.T @ X, WEIGHT - X.T @ X)
+        runs.append(run.run)
+    assert contents(*runs) == SharedContent(found=1, values=1)
+
+
+def test_where_the_runs_part_counts_as_no_region() -> None:
+    shared = contents(by_hand(eps=1e-3), in_one_call())
+    assert (shared.found, shared.values, shared.regions) == (1, 8, 0)

@@ -1,0 +1,195 @@
+"""The parts of two runs that are computed in other steps, and what is found of each record.
+
+A region is a connected set of records that are not found, of one run or of both, behind which values are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from msprobe_collector.dump_format.dump import Dump
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.answers.content import Parted, SharedContent, SourceCall
+from pytest_msprobe.suites.comparison.content.place import Region
+from pytest_msprobe.suites.comparison.content.regions import Located, maker_record
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun
+from pytest_msprobe.verdicts import FigureWire
+
+
+class RecordContent(msgspec.Struct, frozen=True, array_like=True):
+    """What one record of a run has to do with the other run.
+
+    Attributes:
+        record: its name.
+        order: place in the order of execution of its dump.
+        state: see `ContentState`.
+        found, values: how many of its outputs the other run holds, of those that say something.
+        partner: record of the other run that holds the first of them; "" for none.
+        region: number of the region that it is in; -1 for none.
+    """
+
+    record: str
+    order: int
+    state: str
+    found: int
+    values: int
+    partner: str = ""
+    region: int = -1
+
+
+class RowContent(FigureWire, msgspec.Struct, frozen=True):
+    """What a row tells: of the record of each run that it is about, and the place where the runs part, of one row."""
+
+    target: RecordContent | None = None
+    golden: RecordContent | None = None
+    parted: Parted | None = None
+
+
+def record_contents(
+    target: HeldRun, golden: HeldRun, located: Located, states: Sequence[Mapping[str, str]]
+) -> tuple[dict[str, RecordContent], dict[str, RecordContent]]:
+    """What is found of each record of both runs, by name."""
+    numbers = _numbered(target, golden, located, states)
+    parts = zip((target, golden), (located.found, located.held), states, numbers)
+    mine, theirs = (
+        {
+            name: RecordContent(
+                name,
+                record.operation.index,
+                state := side[name],
+                sum(value.name in found.partners for value in record.outputs),
+                0 if state == "beside" else sum(map(found.is_judged, record.outputs)),
+                next((found.partners[it.name].record for it in record.outputs if it.name in found.partners), ""),
+                regions.get(name, -1),
+            )
+            for name, record in run.records.items()
+        }
+        for run, found, side, regions in parts
+    )
+    return mine, theirs
+
+
+def parted_of(region: Region, target: Dump, golden: Dump) -> Parted:
+    """The place where two runs part, with lines of both scripts."""
+
+    def calls(records: Sequence[str], side: Dump) -> tuple[SourceCall, ...]:
+        operations = [Operation.of(record, 0) for record in records]
+        frames = [side.stacks.user_frame(f"{operation.call}.forward") for operation in operations]
+        lines = [f"{frame.file}:{frame.line}" if frame is not None else "" for frame in frames]
+        return tuple(SourceCall(it.call, it.phase, line) for it, line in zip(operations, lines))
+
+    mine, theirs = calls(region.target, target), calls(region.golden, golden)
+    return Parted(
+        target=mine,
+        golden=theirs,
+        target_count=len(mine),
+        golden_count=len(theirs),
+        distance=region.distance if region.distance >= 0 else None,
+        factor=region.factor or None,
+        parameters=region.parameters,
+    )
+
+
+class ContentRows:
+    """Rows of one pair of dumps, in any order."""
+
+    def __init__(self) -> None:
+        """Begin without rows."""
+        self._sides: tuple[dict[str, RecordContent], dict[str, RecordContent]] = {}, {}
+        self._parted: Parted | None = None
+
+    def add(self, row: RowContent) -> None:
+        """Take a row."""
+        for side, record in zip(self._sides, (row.target, row.golden)):
+            if record is not None:
+                side[record.record] = record
+        self._parted = self._parted or row.parted
+
+    def content(self) -> SharedContent | None:
+        """What the rows amount to; None where they say nothing."""
+        target, golden = (tuple(side.values()) for side in self._sides)
+        if not (target or golden):
+            return None
+        return SharedContent(
+            found=sum(min(record.found, record.values) for record in target),
+            values=sum(record.values for record in target),
+            regions=len({record.region for record in (*target, *golden)} - {-1}),
+            target_records=sum(record.region >= 0 for record in target),
+            golden_records=sum(record.region >= 0 for record in golden),
+            parted=self._parted,
+        )
+
+    def columns(self) -> dict[str, object]:
+        """For the page: [record, state, region, partner] of each record of both runs, in the order of execution."""
+        ordered = (sorted(side.values(), key=lambda record: record.order) for side in self._sides)
+        target, golden = ([[it.record, it.state, it.region, it.partner] for it in side] for side in ordered)
+        return {"target": target, "golden": golden, "parted": msgspec.to_builtins(self._parted)}
+
+
+#: A record of the target (0) or of the golden run (1).
+_Key = tuple[int, str]
+
+
+def _numbered(
+    target: HeldRun, golden: HeldRun, located: Located, states: Sequence[Mapping[str, str]]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The number of the region of each record that is in one, of both runs."""
+    sides = (target.records, located.found), (golden.records, located.held)
+    inside = [
+        dict.fromkeys(
+            name
+            for name, record in records.items()
+            if state[name] == "rejoined" and any(map(found.is_lost, record.outputs))
+        )
+        for (records, found), state in zip(sides, states)
+    ]
+    joined, ends = _Joined(), set[_Key]()
+    for side, (records, found) in enumerate(sides):
+        others = sides[1 - side][0]
+        for record in records.values():
+            before = [(side, name) for name in _front(record, inside[side])]
+            if record.name in inside[side]:
+                joined.join([*before, *((side, maker_record(maker)) for maker in record.makers)], inside)
+            partners = (found.partners[it.name].record for it in record.outputs if it.name in found.partners)
+            for partner in dict.fromkeys(partners):
+                theirs = _front(others[partner], inside[1 - side]) if partner in others else []
+                behind = [*before, *((1 - side, name) for name in theirs)]
+                joined.join(behind, inside)
+                ends.update(behind)
+    roots = {joined.root(end) for end in ends}
+    numbers: dict[_Key, int] = {}
+    found_in: tuple[dict[str, int], dict[str, int]] = {}, {}
+    for side, names in enumerate(inside):
+        for name in names:
+            if (root := joined.root((side, name))) in roots:
+                found_in[side][name] = numbers.setdefault(root, len(numbers))
+    return found_in
+
+
+def _front(record: HeldRecord, inside: Collection[str]) -> list[str]:
+    """The record itself where it is `inside`, else those inside that it uses."""
+    if record.name in inside:
+        return [record.name]
+    return [name for name in map(maker_record, record.makers) if name in inside]
+
+
+class _Joined:
+    """Sets of records that are joined one by one."""
+
+    def __init__(self) -> None:
+        self._next: dict[_Key, _Key] = {}
+
+    def root(self, key: _Key) -> _Key:
+        """What stands for the set of `key`."""
+        while (parent := self._next.get(key, key)) != key:
+            self._next[key] = self._next.get(parent, parent)
+            key = parent
+        return key
+
+    def join(self, keys: Iterable[_Key], inside: Sequence[Collection[str]]) -> None:
+        """Make one set of all that are `inside` of their side."""
+        roots = [self.root(key) for key in keys if key[1] in inside[key[0]]]
+        for root in roots[1:]:
+            self._next[self.root(root)] = self.root(roots[0])
