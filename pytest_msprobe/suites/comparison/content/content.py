@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
+from msgspec import structs
+
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.content.parameters import Results, results_of
+from pytest_msprobe.suites.comparison.content.parameters import Results, results_of, share_parameters
 from pytest_msprobe.suites.comparison.content.place import Region, region_of, region_of_results
 from pytest_msprobe.suites.comparison.content.regions import (
     LONG_SUMS,
@@ -37,6 +39,7 @@ class Content:
     Attributes:
         is_parted: whether one of them makes something that the other one never holds.
         place: the calls in which they part; None where they do not.
+        is_one_model: whether both compute with the same parameters, in whatever shapes and calls.
     """
 
     def __init__(
@@ -61,11 +64,14 @@ class Content:
             _states(target, located.target, located.found, other),
             _states(golden, located.golden, located.held, other),
         )
+        self.is_one_model = results.are_equal or share_parameters(target, golden)
         self.place = region_of(located) if has_parted else None
         self._states[0].update(dict.fromkeys(islands(target, golden, located.found), "coarser"))
         if results.lost and not has_parted:
             self.place = region_of_results(results.lost, target.gradients)
             self._states[0][self.place.target[0]] = "first"
+        if self.place is not None:
+            self.place = structs.replace(self.place, is_one_model=self.is_one_model)
         self._records = record_contents(target, golden, located, self._states)
 
     @classmethod
