@@ -361,7 +361,7 @@ class DumpComparison:
                     found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
             if found.status == "error" and state in (*EQUAL_AGAIN, "beside"):
                 found = replace(found, status="warning")  # what both runs hold says that the values are right
-            elif found.status == "error" and self._is_rounding(left, right):
+            elif found.status == "error" and self._is_rounding(operation, left, right):
                 found = replace(found, status="skip", reasons=(_ROUNDING,))
             values.append(found)
         region = self._region(operation) or self._region(partner, is_golden=True)
@@ -369,7 +369,7 @@ class DumpComparison:
             operation, partner, "both", operation.index, tuple(values), content=state, region=region
         )
 
-    def _is_rounding(self, left: Leaf | None, right: Leaf | None) -> bool:
+    def _is_rounding(self, operation: Operation, left: Leaf | None, right: Leaf | None) -> bool:
         """Whether two values of which no tensors are there are as far apart as rounding makes them.
 
         Gradients may be 0 but for rounding, and what Adam makes of these shows in no value that a later call gets.
@@ -377,7 +377,7 @@ class DumpComparison:
         if left is None or right is None or self.mode == "real" or not (left.tensor and right.tensor):
             return False
         held = self._held
-        return held is not None and (held.is_rounding(left, right) or (left.is_output and not held.is_parted))
+        return held is not None and (held.is_rounding(left, right) or held.is_update(operation))
 
     def release(self) -> None:
         """Let go of the tensors that stayed loaded."""

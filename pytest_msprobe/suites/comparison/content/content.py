@@ -55,6 +55,7 @@ class Content:
         """
         self._sides = target.records, golden.records
         self._located = located
+        self._parameters, self._last = target.parameters, target.last_backward
         is_other_way = results.are_equal and not located.found.refuted
         has_parted = bool(located.target.parted and located.golden.parted) and not is_other_way
         self.is_parted = has_parted or bool(results.lost)
@@ -100,6 +101,10 @@ class Content:
         values = held_value(target), held_value(golden)
         noise = self._located.found.noise, self._located.held.noise
         return all(value is not None and value.gradient_look in looks for value, looks in zip(values, noise))
+
+    def is_update(self, operation: Operation) -> bool:
+        """Whether a call of the target is an optimizer's, and the parameters show that both runs do the same."""
+        return bool(self._parameters) and operation.index > self._last and not self.is_parted
 
     def agrees(self, target: str, golden: str) -> bool:
         """Whether two records may be one: the golden one holds what the target makes, or both get the same."""
