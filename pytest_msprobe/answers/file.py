@@ -145,7 +145,9 @@ def _with_less(answer: Answer) -> Answer | None:
         if len(entries) > least:
             cut = {**answer.cut, name: answer.cut.get(name, 0) + 1}
             return structs.replace(answer, **{name: entries[:-1]}, cut=cut)
-    return None
+    if answer.next_collection is not None:
+        return structs.replace(answer, next_collection=None)
+    return structs.replace(answer, content=None) if answer.content is not None else None
 
 
 def _bare(answer: Answer) -> Answer:

@@ -190,9 +190,18 @@ def _why_unlike(target: Holding, golden: Holding) -> str:
     if not (target.is_dump and golden.is_dump):
         return golden.why_nothing or f"holds {golden}, and {target.path} holds {target}"
     share = 1.0 if target.ranks != golden.ranks else of_one_model(target, golden)
-    if share < _LEAST_SHARE:
+    if share < _LEAST_SHARE and not _is_one_model(target, golden):
         return f"is of another model or batch than {target.path}: {100 * share:.0f} % of the shapes are the same"
     return ""
+
+
+def _is_one_model(target: Holding, golden: Holding) -> bool:
+    """Whether two runs compute with the same parameters, in other shapes or with another batch."""
+    from pytest_msprobe.suites.comparison.content.content import Content
+    from pytest_msprobe.suites.comparison.sides import ComparedDump
+
+    content = Content.of(*(ComparedDump(side.dumps[0].path) for side in (target, golden)))
+    return content is not None and content.is_one_model
 
 
 def _two_models(difference: ArgumentDifference, target: Holding, golden: Holding) -> tuple[Answer, int]:

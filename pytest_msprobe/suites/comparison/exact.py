@@ -191,8 +191,8 @@ class ExactRun:
         """How far values are off that the other runs hold somewhere, as equals: the record does not leave them."""
         result, outputs = None, list[_Off]()
         for target in self._outputs(0, operation.record):
-            golden = self._found(self._pair, 1, operation, target)
-            exact = self._found(self._exact, 2, operation, target)
+            golden = self._partner(self._pair, 1, operation, target)
+            exact = self._partner(self._exact, 2, operation, target)
             if golden is not None and exact is not None and exact.unit == _format("Float64")[0]:
                 result = result or self._record(operation, golden.record)
                 figures = _of_statistics((target, golden, exact)) if all(result.units) else None
@@ -200,7 +200,7 @@ class ExactRun:
                 outputs += [off] if off is not None else []
         return _with_outputs(result, outputs, [""] * len(outputs)) if result is not None else None
 
-    def _found(self, pair: DumpComparison, side: int, operation: Operation, target: HeldValue) -> HeldValue | None:
+    def _partner(self, pair: DumpComparison, side: int, operation: Operation, target: HeldValue) -> HeldValue | None:
         """The value of another run that is `target`, by its place or by what it holds."""
         if pair.content is not None:
             return pair.content.partner(target.name)
@@ -229,9 +229,10 @@ class ExactRun:
         if operation.call not in self._forwards:
             record = f"{operation.call}.forward"
             forward = next((other for other in self._pair.target.operations if other.record == record), None)
+            self._forwards[operation.call] = (0.0, 0.0) if forward is None else _UNKNOWN
             if forward is not None:
                 self.errors(forward)
-        return self._forwards.get(operation.call, (0.0, 0.0))
+        return self._forwards[operation.call]
 
     def _values(self, operation: Operation, units: Pair) -> tuple[list[tuple[Leaf, _Off | None]], list[_Off]]:
         """The inputs of a record, None where one run does not hold it; the outputs that all three hold."""
@@ -291,7 +292,7 @@ def _of_arrays(arrays: Sequence[npt.NDArray[Any]], units: Pair) -> _Figures | No
     import numpy as np
 
     if arrays[0].dtype.kind in "biu" or not arrays[0].size:
-        return _of_equality([array.tobytes() for array in arrays])
+        return _of_equality([array.astype(np.int64).tobytes() for array in arrays])
     kind = np.complex128 if arrays[0].dtype.kind == "c" else np.float64
     values = [array.astype(kind).ravel() for array in arrays]
     marks = [_marks(value) for value in values]

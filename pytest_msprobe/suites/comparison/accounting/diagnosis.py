@@ -116,6 +116,12 @@ class RunDiagnosis:
         return next((step.account.region for step in self.steps if step.account.region is not None), None)
 
     @property
+    def is_one_model(self) -> bool:
+        """Whether what both runs hold shows that they compute with the same parameters."""
+        is_by_content = any(step.account.content for step in self.steps)
+        return is_by_content and (self.region is None or self.region.is_one_model)
+
+    @property
     def basis(self) -> Basis:
         """What the values are known by."""
         return basis_of(self.steps)

@@ -37,8 +37,10 @@ _SAME = ("initial state", "batch")
 
 def explained(differences: Sequence[ManifestDifference], diagnosis: RunDiagnosis) -> Explained:
     """Which faults of a pair of dumps, or without faults which values of unknown origin, the `differences` explain."""
+    if diagnosis.is_one_model:  # its values are found, whatever shapes its parameters and its batch have
+        differences = [one for one in differences if one.section == "step" or not is_of_another_model(one)]
     faults = sorted(diagnosis.faults or diagnosis.unknown, key=lambda fault: _place(fault.step))
-    known = [*differences, *_other_shapes(faults)]
+    known = [*differences, *([] if diagnosis.is_one_model else _other_shapes(faults))]
     effects = {id(fault): _effect(fault, diagnosis) for fault in faults}
     # That leaves or the states of generators differ is no reason, but the same difference.
     found = explanations(known, list(effects.values()))

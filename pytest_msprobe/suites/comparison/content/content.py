@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
+from msgspec import structs
+
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.content.parameters import Results, results_of
+from pytest_msprobe.suites.comparison.content.parameters import Results, results_of, share_parameters
 from pytest_msprobe.suites.comparison.content.place import Region, region_of, region_of_results
 from pytest_msprobe.suites.comparison.content.regions import (
     LONG_SUMS,
@@ -37,6 +39,7 @@ class Content:
     Attributes:
         is_parted: whether one of them makes something that the other one never holds.
         place: the calls in which they part; None where they do not.
+        is_one_model: whether both compute with the same parameters, in whatever shapes and calls.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Content:
         """
         self._sides = target.records, golden.records
         self._located = located
+        self._parameters, self._last = target.parameters, target.last_backward
         is_other_way = results.are_equal and not located.found.refuted
         has_parted = bool(located.target.parted and located.golden.parted) and not is_other_way
         self.is_parted = has_parted or bool(results.lost)
@@ -61,11 +65,14 @@ class Content:
             _states(target, located.target, located.found, other),
             _states(golden, located.golden, located.held, other),
         )
+        self.is_one_model = results.are_equal or share_parameters(target, golden)
         self.place = region_of(located) if has_parted else None
         self._states[0].update(dict.fromkeys(islands(target, golden, located.found), "coarser"))
         if results.lost and not has_parted:
             self.place = region_of_results(results.lost, target.gradients)
             self._states[0][self.place.target[0]] = "first"
+        if self.place is not None:
+            self.place = structs.replace(self.place, is_one_model=self.is_one_model)
         self._records = record_contents(target, golden, located, self._states)
 
     @classmethod
@@ -98,6 +105,10 @@ class Content:
         values = held_value(target), held_value(golden)
         noise = self._located.found.noise, self._located.held.noise
         return all(value is not None and value.gradient_look in looks for value, looks in zip(values, noise))
+
+    def is_update(self, operation: Operation) -> bool:
+        """Whether a call of the target is an optimizer's, and the parameters show that both runs do the same."""
+        return bool(self._parameters) and operation.index > self._last and not self.is_parted
 
     def agrees(self, target: str, golden: str) -> bool:
         """Whether two records may be one: the golden one holds what the target makes, or both get the same."""

@@ -19,6 +19,8 @@ _MOST_JOINED = 3
 #: Of a norm, in steps of the learning rate: 6 sqrt(p), where a share p = 0.001 of the elements has gradients that are
 #: rounding, so that Adam may move them either way by one step.
 _UNSURE_STEPS = 0.2
+#: Share of the parameters that two runs of one model have in common; a port may join or transform the others.
+_ONE_MODEL = 0.2
 #: Ratios of updates that differ by less have one cause.
 _ONE_FACTOR = 1.3
 #: Digits of the norm by which parts of a joined parameter are looked up.
@@ -95,6 +97,15 @@ def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
     total = len(target.parameters) + len(golden.parameters)
     is_complete = bool(target.parameters and golden.parameters) and known >= total
     return Results([*lost, *_sure(updates)], is_complete)
+
+
+def share_parameters(target: HeldRun, golden: HeldRun) -> bool:
+    """Return whether a part of the parameters that a port may leave as they are is the same in both runs."""
+    mine, theirs = (
+        {leaf.gradient_look for record in run.records.values() for leaf in record.leaves if not leaf.is_plain}
+        for run in (target, golden)
+    )
+    return len(mine & theirs) >= _ONE_MODEL * max(min(len(mine), len(theirs)), 1)
 
 
 def _sure(updates: Sequence[tuple[float, Lost]]) -> list[Lost]:

@@ -36,6 +36,7 @@ class Region(msgspec.Struct, frozen=True):
         is_update: whether their gradients are found.
         extra: the record that one run alone has there, where both call the same APIs but for that one; else "".
         is_golden_extra: whether that is the golden run.
+        is_one_model: whether both runs compute with the same parameters.
     """
 
     target: tuple[str, ...]
@@ -47,6 +48,7 @@ class Region(msgspec.Struct, frozen=True):
     is_update: bool = False
     extra: str = ""
     is_golden_extra: bool = False
+    is_one_model: bool = False
 
 
 def region_of_results(lost: Sequence[Lost], gradients: Sequence[HeldValue]) -> Region:

@@ -144,17 +144,6 @@ def test_integers_that_no_record_made_are_the_batch() -> None:
     assert fault.kind == "batch"
 
 
-@pytest.mark.parametrize("side", ["target", "golden"])
-def test_a_call_that_only_one_side_has_is_at_fault_and_the_first_of_a_chain_is_named(side: str) -> None:
-    run = Run().call("Mint.matmul.0.forward", ["a"], "b", kind="equal")
-    lone = ("b", "c", "d") if side == "target" else ("|b", "|c", "|d")
-    run.call("Mint.half.0.forward", [lone[0]], lone[1], kind="unmatched", side=side)
-    run.call("Mint.float.0.forward", [lone[1]], lone[2], kind="unmatched", side=side)
-    run.call("Mint.exp.0.forward", ["d|b" if side == "target" else "b|d"], "e|E")
-    (fault,) = run.faults()
-    assert (fault.kind, fault.side, fault.records) == ("only_one_side", side, ["Mint.half.0.forward"])
-
-
 def test_a_call_that_only_one_side_has_and_that_changes_nothing_is_no_fault() -> None:
     run = Run().call("Mint.matmul.0.forward", ["a"], "b", kind="equal")
     run.call("Mint.reshape.0.forward", ["b"], "b", kind="unmatched", side="target")
@@ -209,19 +198,6 @@ def test_in_a_part_of_a_run_a_value_may_come_from_a_record_that_was_left_out() -
     causes = FaultFinder(DataFlow(run.steps), lambda step, key, sources: False, is_whole=False)
     assert causes.find() == []
     assert len(causes.unknown) == 1
-
-
-@pytest.mark.parametrize(("partner", "blamed"), [("Mint.exp.0.forward", ["Mint.mul.0"]), ("Torch.exp.0.forward", [])])
-def test_a_call_of_one_framework_is_not_to_blame_while_the_values_agree(partner: str, blamed: list[str]) -> None:
-    run = Run().call("Mint.mul.0.forward", ["a"], "b", kind="unmatched", side="target")
-    run.call("Mint.exp.0.forward", [near("input.0", "b|B")], "c|C", kind="rounding", partner=partner)
-    assert [fault.step.operation.call for fault in run.faults()] == blamed
-
-
-def test_a_call_of_one_framework_that_makes_another_value_is_to_blame() -> None:
-    run = Run().call("Mint.mul.0.forward", ["a"], "b", kind="unmatched", side="target")
-    run.call("Mint.exp.0.forward", ["b|B"], "c|C", partner="Torch.exp.0.forward")
-    assert [fault.kind for fault in run.faults()] == ["only_one_side"]
 
 
 def test_an_input_from_another_output_of_one_maker_is_rewired() -> None:
@@ -460,16 +436,6 @@ def test_what_enters_an_outermost_layer_is_the_batch_only_before_all_that_differ
     assert [fault.kind for fault in finder.unknown] == ["unknown"]
 
 
-def test_a_call_of_one_run_whose_effect_no_record_shows_is_blamed_for_the_first_value_of_unknown_origin() -> None:
-    run = Run().call("Torch.tanh.0.forward", ["|e"], "|t", kind="unmatched", side="golden")
-    run.call("Mint.add.0.forward", ["r|R"], "s|S")
-    (fault,) = run.faults()
-    assert (fault.kind, fault.side, fault.records) == ("only_one_side", "golden", ["Torch.tanh.0.forward"])
-    run = Run().call("Torch.tanh.0.forward", ["|e"], "|t", kind="unmatched", side="golden")
-    run.call("Torch.cos.0.forward", ["|f"], "|u", kind="unmatched", side="golden")
-    assert [fault.kind for fault in run.call("Mint.add.0.forward", ["r|R"], "s|S").faults()] == ["unknown"]
-
-
 def test_a_gradient_that_only_one_run_computes_is_told() -> None:
     run = Run().call("Mint.mul.0.forward", ["a", "b"], "c", kind="equal")
     run.call("Mint.mul.0.backward", ["g"], ["h", "|i"], kind="unaccounted")
@@ -571,14 +537,6 @@ def test_what_a_call_leaves_in_its_argument_is_its_own() -> None:
     assert [step.record for step in fault.reached] == ["Functional.batch_norm.1.forward"]
 
 
-def test_of_two_calls_in_one_place_that_of_the_target_is_named_with_the_other() -> None:
-    run = Run().call("Torch.silu.0.forward", ["a"], "s", kind="unmatched", side="target")
-    run.call("Torch.relu.0.forward", ["|a"], "|r", kind="unmatched", side="golden")
-    (fault,) = run.call("Torch.exp.0.forward", ["s|r"], "e|E").faults()
-    assert (fault.side, fault.records) == ("target", ["Torch.silu.0.forward"])
-    assert "the golden run, which calls Torch.relu.0 there" in fault.sentence
-
-
 def test_what_no_record_made_in_one_run_only_is_rewired_where_the_dumps_say_who_made_values() -> None:
     state = Provenance(), Provenance(made_by="Torch.exp.0.forward.output.0")
     seen = value("input.0", "x", origins=both(made_by="Torch.exp.0.forward.output.0"))
@@ -621,18 +579,6 @@ def test_a_value_that_the_golden_run_gets_elsewhere_is_rewired_and_no_other_batc
     assert "gets in the target what Torch.linear.0.forward.input.0 is in the golden run" in fault.sentence
 
 
-def test_records_that_two_formulas_have_in_different_places_are_not_compared() -> None:
-    """Both call one reshape: of the keys in the target, of the result in the golden run."""
-    run = Run().call("Torch.qkv.0.forward", ["x"], ["q", "k"], kind="equal")
-    run.call("Torch.repeat.0.forward", ["k"], "r", kind="unmatched", side="target")
-    run.call("Torch.attention.0.forward", ["|q", "|k"], "|o", kind="unmatched", side="golden")
-    run.call("Torch.reshape.0.forward", ["r|o"], "s|p")
-    run.call("Torch.eager.0.forward", ["q", "s"], "p", kind="unmatched", side="target")
-    finder = run.call("Torch.out.0.forward", ["p"], "y", kind="equal").found()
-    assert run.blamed == []
-    assert [fault.records for fault in finder.unknown] == [["Torch.reshape.0.forward"]]
-
-
 def test_a_gradient_beyond_its_limit_whose_sum_nothing_shows_is_of_unknown_origin() -> None:
     run = gradients("u|U")
     finder = run.found(is_wrong_sum=None)
@@ -661,20 +607,6 @@ def test_what_reads_unwritten_memory_is_not_the_first_that_differs() -> None:
     index = value("input.1", "i|I", is_integer=True)
     run.call("Tensor.index_put_.0.forward", [value("input.0", "v|V"), index, said], "w|W")
     assert [(fault.kind, fault.value) for fault in run.faults()] == [("unknown", "input.1")]
-
-
-def test_a_cast_there_and_back_is_one_cause_named_by_the_first() -> None:
-    """Its backward gets what the cast back gave, and is no cause of the forward."""
-    run = Run().call("Torch.norm.0.forward", ["a"], "x", kind="equal")
-    run.call("Tensor.half.0.forward", ["x"], "y", kind="unmatched", side="target")
-    run.call("Torch.linear.0.forward", [near("input.0", "y|x")], [near("output.0", "z|Z")])
-    run.call("Tensor.float.0.forward", ["z"], "f", kind="unmatched", side="target")
-    run.call("Torch.mish.0.forward", ["f|Z"], "m|M").call("Torch.mish.0.backward", ["g"], "h|H")
-    run.call("Tensor.float.0.backward", ["h"], "i", kind="unmatched", side="target")
-    run.call("Torch.linear.0.backward", ["i|H"], "j|J")
-    run.call("Tensor.half.0.backward", ["j"], "k", kind="unmatched", side="target")
-    (fault,) = run.call("Torch.norm.0.backward", ["k|J"], "l|L").faults()
-    assert (fault.kind, fault.records[0]) == ("only_one_side", "Tensor.half.0.forward")
 
 
 def test_a_backward_whose_forward_holds_no_tensor_is_followed_like_all_others() -> None:
@@ -707,18 +639,6 @@ def test_what_a_call_made_that_the_dumps_do_not_hold_is_not_before_any_operation
     assert run.blamed == []
     (unknown,) = finder.unknown
     assert "which the dumps do not hold" in unknown.sentence
-
-
-def test_a_call_of_one_run_that_writes_in_place_is_blamed_for_a_gradient_that_no_record_made() -> None:
-    """Compiled code made it, of a buffer that was filled again before its backward."""
-    gradient = value("input.1", "g|G", origins=both(grad_of="w"))
-    run = Run().call("Torch.mean.0.forward", ["a"], "b", kind="equal")
-    run.call("Torch.mean.0.backward", ["one"], "share", kind="equal")
-    run.call("Tensor.get.0.forward", ["all"], "next", side="target", kind="unmatched")
-    run.call("Tensor.copy_.0.forward", ["a", "next"], "next", side="target", kind="unmatched")
-    (fault,) = run.call("Tensor.add_.0.forward", [value("input.0", "w"), gradient], "v|V").faults()
-    assert (fault.step.record, fault.kind) == ("Tensor.copy_.0.forward", "only_one_side")
-    assert fault.sentence == ("only the target calls it, not the golden run, and the gradient of parameter w differs")
 
 
 def test_a_call_that_the_other_run_compiles_is_not_blamed() -> None:

@@ -135,6 +135,20 @@ def test_a_multiple_is_said_to_be_one() -> None:
     assert region.factor == pytest.approx(2)
 
 
+@pytest.mark.parametrize("has_more", ["target", "golden"])
+def test_a_call_of_one_run_alone_is_told_from_the_calls_of_both(has_more: str) -> None:
+    runs = {"target": Written(), "golden": Written()}
+    for side, run in runs.items():
+        hidden = run.call("Torch.matmul.0", X @ WEIGHT, leaves=[WEIGHT])
+        made = X @ WEIGHT
+        if side == has_more:
+            made = made + X
+            hidden = run.call("Tensor.add.0", made, hidden)
+        run.call("Functional.layer_norm.0", normed(made), hidden)
+    region = region_of(locate(runs["target"].run, runs["golden"].run))
+    assert (region.extra, region.is_golden_extra) == ("Tensor.add.0.forward", has_more == "golden")
+
+
 def test_a_wrong_gradient_behind_a_right_forward_is_found() -> None:
     assert names(locate(by_hand(wrong=1.01), in_one_call()))[0] == ["Torch.einsum.1.backward"]
 
