@@ -15,7 +15,7 @@ from msgspec import structs
 from test_diagnose import X, step, without_tensors
 
 from pytest_msprobe.__main__ import main
-from pytest_msprobe.answers import Answer, words
+from pytest_msprobe.answers import Answer, exact_words, words
 
 NONSENSE = "differs by 3 against 4: blocks.0, rounding. Right: Wrong"
 TEXTS = ("headline", "name", "how", "text", "tells", "detail", "reason")
@@ -27,6 +27,8 @@ def nonsense_of(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *_, **__: [NONSENSE]
     if function.__name__ == "listed_numbers":
         return lambda *_, **__: "7"
+    if function.__name__ == "exact_said":
+        return lambda exact: exact
     if function.__name__ != "said":
         return lambda *_, **__: NONSENSE
 
@@ -42,8 +44,8 @@ def nonsense_of(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def with_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace what words.py says, in it and wherever it has been imported."""
-    functions = {one: nonsense_of(one) for one in vars(words).values() if isfunction(one)}
-    functions = {one: other for one, other in functions.items() if one.__module__ == words.__name__}
+    says = [one for module in (words, exact_words) for one in vars(module).values() if isfunction(one)]
+    functions = {one: nonsense_of(one) for one in says if one.__module__ in (words.__name__, exact_words.__name__)}
     assert len(functions) > 20
     for name, module in list(sys.modules.items()):
         if name.startswith(("pytest_msprobe", "msprobe_laws")):

@@ -347,7 +347,7 @@ class DumpComparison:
                 found = judge_place(left, right)
             elif left is None or right is None:
                 found = self._lone(left, right)
-                if state in (*EQUAL_AGAIN, "beside"):
+                if found.status == "unmatched" and state in (*EQUAL_AGAIN, "beside"):
                     found = replace(found, status="skip")  # what it is for shows in what is made
             elif (unwritten[0] and unwritten[0].covers(left.path)) or (
                 unwritten[1] and unwritten[1].covers(right.path)

@@ -89,7 +89,8 @@ def verdict_of(
     properties = (("called_from", f"{frame.file}:{frame.line}"),) if frame is not None else ()
     if found.status == "error" and (found.fault or any(value.status == "unreadable" for value in found.values)):
         properties = (*properties, (UNREADABLE, "dump"))
-    if found.status == "skip" and found.held_by != "both" and found.content == "beside":
+    is_accepted = "unmatched" in settings.accept and not found.is_skipped
+    if found.status == "skip" and (is_accepted or (found.held_by != "both" and found.content == "beside")):
         properties = (*properties, (MOOT, "layer"))
     if cell is not None and cell.level:
         properties = (*properties, (LEVEL, cell.level))

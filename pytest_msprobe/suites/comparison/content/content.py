@@ -163,5 +163,6 @@ def _states(run: HeldRun, side: Parting, found: Found, other: ContentState) -> d
         elif record.users or record.operation.phase == "backward":
             states[name] = "rejoined"
         else:
-            states[name] = "beside" if name in constants else "unused"  # unused numbers are nobody's
+            # Numbers and moved elements that nothing uses are nobody's.
+            states[name] = "beside" if name in constants or record.is_movement else "unused"
     return states
