@@ -44,7 +44,7 @@ def total(page_of: PageOf, name: str, **wanted: int) -> int:
 def test_the_first_screen_answers(faults: Page) -> None:
     assert faults.texts("h1")[0].startswith("Wrong: Mint.rsqrt")
     assert "in layers.20.n1.RMSNorm" in faults.texts(".causes li")[0]
-    assert any("rounding explains it" in point for point in faults.texts(".points li"))
+    assert any("all by rounding" in cause for cause in faults.texts(".causes li"))
     commands = faults.texts(".command code")
     assert any("Mint.rsqrt" in command for command in commands)
     assert any("--msprobe-reproducers" in command for command in commands)
@@ -277,14 +277,13 @@ def test_pictures_filter_and_the_theme_changes(faults: Page) -> None:
 
 def test_both_sides_of_a_comparison_stand_in_the_tree(browser: Any, page_of: PageOf) -> None:
     page = Page(browser, page_of("comparison"), 1680)
-    assert "17 parameters (bs.0.g.weight, bs.0.g.bias, " in page.texts(".causes li")[0]
+    assert "Mint.rsqrt.1 forward" in page.texts(".causes li")[0]
     assert any("one-sided" in text for text in page.texts("#tree .node-facts"))
     page.write("#tree input", "mean.4")
     page.until("document.querySelector('#tree .call')")
     assert any("only in the golden dump" in name for name in page.texts("#tree .call .node-name"))
     page.choose("Verdict", "Only on one side")
     page.has_shown("shown > 0")
-    assert {name.removeprefix("golden.").split()[0] for name in page.column("name")} >= {"Mint.mean.4"}
     assert page.errors() == []
 
 

@@ -81,9 +81,9 @@ class Section {
     return status === ERROR ? this.explained[row] : status === EXPECTED ? 2 : status === SKIP ? 3 : 4;
   }
 
-  // Whether the answer names the row's item.
+  // Whether the answer names the row's item as a cause: what rounding explains is none.
   isCause(row) {
-    if (!this.causes) this.causes = new Set(this.diagnosis.findings.map((finding) => this.item(finding.id)));
+    if (!this.causes) this.causes = new Set(this.diagnosis.findings.filter(({ kind }) => kind !== "limits").map(({ id }) => this.item(id)));
     return this.causes.has(row);
   }
 

@@ -168,7 +168,7 @@ function markdownOf(section, rows, columns) {
   const table = [line(shown.map((column) => safe(column.title))), line(shown.map((column) => (column.kind === "num" ? "---:" : "---"))),
     ...worst.map((row) => line(shown.map((column) => safe(column.text(row)))))];
   const left = rows.length - worst.length;
-  const causes = section.diagnosis.findings.slice(0, MOST_CAUSES).map((cause) => `- ${safe(cause.sentence)}`);
+  const causes = section.diagnosis.findings.slice(0, MOST_CAUSES).map((cause) => `- ${safe([cause.name, cause.how, cause.detail].filter(Boolean).join(": "))}`);
   return [`**${safe(section.diagnosis.headline)}**`, "", ...causes, "", ...table,
     ...(left > 0 ? ["", `and ${left} more`] : []), ""].join("\n");
 }

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.suites.comparison.accounting.account import Step
 from pytest_msprobe.suites.comparison.accounting.causes import Fault, FaultKind
+from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.content.values import split_name
 
 #: Kinds that are known of a call or of a value by itself, whatever the other run calls.
@@ -84,11 +85,20 @@ def _place(parted: Sequence[Step], steps: Sequence[Step]) -> Fault:
     region = step.account.region
     kind: FaultKind = "parted"
     side = "both"
-    if region is not None and region.extra:
-        for other in steps:
-            if other.record == region.extra and (other.account.place < 0) == region.is_golden_extra:
-                step, kind, side = other, "only_one_side", "golden" if region.is_golden_extra else "target"
-                break
+    other = _extra(region, steps) if region is not None else None
+    if other is not None:
+        step, kind, side = other, "only_one_side", "golden" if other.account.place < 0 else "target"
     value = next((key.path for key in step.outputs), "output.0")
     after = [other for other in parted if other is not step]
     return Fault(step, kind, side, value, "", records=[step.record], inheriting=after, reached=after)
+
+
+def _extra(region: Region, steps: Sequence[Step]) -> Step | None:
+    """The call of one run alone that makes the difference; of gradients, the only one whose effect nothing shows."""
+    if region.parameters:
+        lone = [step for step in steps if not step.account.partner and step.account.content == "unused"]
+        silent = [step for step in lone if step.operation.phase == "forward"]
+        return silent[0] if len(silent) == 1 else None
+    is_golden = region.is_golden_extra
+    named = (step for step in steps if step.record == region.extra and (step.account.place < 0) == is_golden)
+    return next(named, None)
