@@ -63,7 +63,9 @@ def _islands(steps: Sequence[Step]) -> Iterator[Fault]:
         if step.account.content == "coarser":
             coarser.setdefault(step.source, []).append(step)
     for of_line in coarser.values():
-        yield Fault(of_line[0], "dtype", "target", "output.0", "", records=[step.record for step in of_line])
+        first, records = of_line[0], [step.record for step in of_line]
+        after = [step for step in steps if step.account.place > first.account.place and step.differs]
+        yield Fault(first, "dtype", "target", "output.0", "", records=records, inheriting=after, reached=after)
 
 
 def _not_finite(steps: Sequence[Step]) -> Iterator[Fault]:
