@@ -75,12 +75,13 @@ def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
     rate = max(target.rate, golden.rate)
     lost: list[Lost] = []
     updates: list[tuple[float, Lost]] = []
-    known = 0
+    known: tuple[set[str], set[str]] = set(), set()
     for mine, theirs in _pairs(target.parameters, golden.parameters, tolerance):
         names = tuple(it.name for it in mine), tuple(it.name for it in theirs)
         gradient, other = _whole(mine, _gradient), _whole(theirs, _gradient)
-        known += 0 if gradient is None or other is None else len(mine) + len(theirs)
         if gradient is not None and other is not None:
+            for side, own in zip(known, names):
+                side.update(own)
             if gradient.gradient_look in located.found.noise and other.gradient_look in located.held.noise:
                 continue
             if gradient.distance(other) > tolerance:
@@ -94,8 +95,8 @@ def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
         ):
             ratio = after.norm / other.norm - 1 if other.norm else math.inf
             updates.append((ratio, Lost(names[0], names[1], after, is_gradient=False)))
-    total = len(target.parameters) + len(golden.parameters)
-    is_complete = bool(target.parameters and golden.parameters) and known >= total
+    every = [{it.name for it in run.parameters} for run in (target, golden)]
+    is_complete = all(every) and list(known) == every
     return Results([*lost, *_sure(updates)], is_complete)
 
 
