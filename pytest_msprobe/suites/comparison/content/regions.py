@@ -208,13 +208,13 @@ class Parting:
     rejoined: list[HeldRecord] = field(default_factory=list)
 
 
-def parting(run: HeldRun, found: Found, parameters: Sequence[HeldValue]) -> Parting:
+def parting(run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldValue]]) -> Parting:
     """Return where a run parts from what is found.
 
     Args:
         run: the run.
         found: its values that the other run holds.
-        parameters: of the other run.
+        parameters: of the other run, by number of elements.
     """
     records, last = run.records, run.last_backward
     rejoins: dict[str, bool] = {}
@@ -282,7 +282,7 @@ def _is_right_end(
 
 
 def _results(
-    record: HeldRecord, run: HeldRun, found: Found, parameters: Sequence[HeldValue], last: int
+    record: HeldRecord, run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldValue]], last: int
 ) -> list[HeldValue]:
     """Outputs that no record uses and that count all the same: gradients of parameters that the other run has, and what
     is made behind the `last` backward without an optimizer, or without any.
@@ -292,8 +292,8 @@ def _results(
         is_behind = not run.parameters and record.operation.index > last
         return unused if is_behind and not record.users else []
     forward = run.records.get(f"{record.operation.call}.forward")
-    own = [leaf for leaf in forward.leaves if any(map(leaf.is_like, parameters))] if forward is not None else []
-    shapes = {leaf.shape for leaf in own}
+    leaves = forward.leaves if forward is not None and unused else []
+    shapes = {leaf.shape for leaf in leaves if any(map(leaf.is_like, parameters.get(leaf.size, ())))}
     return [value for value in unused if value.shape in shapes]
 
 
@@ -351,6 +351,15 @@ def locate(target: HeldRun, golden: HeldRun) -> Located:
 
 
 def _located(target: HeldRun, golden: HeldRun, sums: float) -> Located:
-    leaves = [[leaf for record in run.records.values() for leaf in record.leaves] for run in (target, golden)]
     found, held = find(target, golden, sums), find(golden, target, sums)
-    return Located(found, held, parting(target, found, leaves[1]), parting(golden, held, leaves[0]))
+    mine, theirs = _parameters_of(target), _parameters_of(golden)
+    return Located(found, held, parting(target, found, theirs), parting(golden, held, mine))
+
+
+def _parameters_of(run: HeldRun) -> dict[int, list[HeldValue]]:
+    """The parameters that records of a run get, each once, by number of elements."""
+    leaves = {leaf.gradient_look: leaf for record in run.records.values() for leaf in record.leaves}
+    by_size: dict[int, list[HeldValue]] = {}
+    for leaf in leaves.values():
+        by_size.setdefault(leaf.size, []).append(leaf)
+    return by_size
