@@ -30,7 +30,6 @@ from pytest_msprobe.diagnose.setup import (
     with_suspicions,
 )
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
-from pytest_msprobe.suites.comparison.sides import why_not_exact
 from pytest_msprobe.suites.registry import suite_class
 
 #: Exit code where what was named is no dump.
@@ -135,6 +134,8 @@ def _with_exact(steps: Sequence[Step], exact: Path) -> list[Step]:
     Raises:
         CommandError: there is no comparison, or no exact run.
     """
+    from pytest_msprobe.suites.comparison.sides import why_not_exact
+
     if not any(step.suite == "comparison" for step in steps):
         raise CommandError("--exact: no two runs are compared; give DUMP and GOLDEN of one rank, and --exact=DUMP")
     with stated_errors():

@@ -211,9 +211,8 @@ def _record(
             held.leaves.append(value)
             continue
         maker = leaf.provenance.made_by or ""
-        if (
-            split_name(maker)[0] not in records and value.is_finite and not value.is_plain
-        ):  # nobody says it, or a layer made it
+        # A dump may not say it, or say which layer made it.
+        if split_name(maker)[0] not in records and value.is_finite and not value.is_plain:
             maker = last_alike.get(value.look, "")
         record, path = split_name(maker)
         if record in records:
