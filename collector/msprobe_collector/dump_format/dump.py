@@ -266,6 +266,11 @@ class CallStacks:
             self._user_frames[texts] = _call_site(own_frames(self.frames(record)))
         return self._user_frames[texts]
 
+    def user_line(self, call: str) -> str:
+        """`train.py:25`, the line of that frame of a call's forward; "" without any."""
+        frame = self.user_frame(f"{call}.forward")
+        return "" if frame is None else f"{frame.file}:{frame.line}"
+
     def written_backwards(self) -> Iterator[Frame]:
         """A line of each script that ran in the backward of an own torch.autograd.Function."""
         files: set[str] = set()

@@ -604,12 +604,11 @@ class ComparisonReport(SuiteReport):
         """`answer` with which run is nearer to the exact one."""
         dump, exact = self._summary.exact()
         call = exact.record.rpartition(".")[0]
-        frame = self._suite.comparison(Path(dump)).target.stacks.user_frame(f"{call}.forward") if call else None
+        source = self._suite.comparison(Path(dump)).target.stacks.user_line(call) if call else ""
         is_proved = any(
             finding.confidence == "proved" and finding.place.record.rpartition(".")[0] == call
             for finding in answer.findings
         )
-        source = f"{frame.file}:{frame.line}" if frame is not None else ""
         answer = structs.replace(answer, exact=structs.replace(exact, source=source, is_proved=is_proved))
         if answer.outcome == "right" and exact.kind in ("left", "together"):
             return with_open(answer, [Gap(kind="exact", what=exact.record, reason="far off the exact run")])

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from msprobe_collector.dump_format import Frame
 from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder
@@ -172,13 +171,6 @@ class RunDiagnosis:
     def unaccounted(self) -> list[Step]:
         """Records that differ, and that no benchmark could compute."""
         return [step for step in self.steps if step.account.kind == "unaccounted"]
-
-    def frame(self, fault: Fault) -> Frame | None:
-        """The line of the training script that made the call, where the dumps are at hand and know it."""
-        if self.sides is None:
-            return None
-        side = self.sides[fault.step.account.place < 0]
-        return side.stacks.user_frame(f"{fault.step.operation.call}.forward")
 
 
 def _searches(

@@ -333,8 +333,7 @@ def _line(diagnosis: RunDiagnosis, record: str, side: int) -> str:
     """`train.py:25`, the line that made a call of either run; "" where nothing says it."""
     if diagnosis.sides is None:
         return ""
-    frame = diagnosis.sides[side].stacks.user_frame(f"{record.rpartition('.')[0]}.forward")
-    return f"{frame.file}:{frame.line}" if frame is not None else ""
+    return diagnosis.sides[side].stacks.user_line(record.rpartition(".")[0])
 
 
 def _place_of(group: Sequence[Fault]) -> dict[str, Any]:
@@ -357,8 +356,7 @@ def _source_of(diagnosis: RunDiagnosis, fault: Fault) -> str:
     """`train.py:25`, the line of the training script that made the call at fault; "" where nothing says it."""
     if diagnosis.sides is None:
         return fault.step.source
-    frame = diagnosis.frame(fault)
-    return f"{frame.file}:{frame.line}" if frame is not None else ""
+    return diagnosis.sides[fault.step.account.place < 0].stacks.user_line(fault.step.operation.call)
 
 
 def _items_of(fault: Fault) -> Iterator[str]:

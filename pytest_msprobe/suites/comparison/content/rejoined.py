@@ -76,9 +76,7 @@ def parted_of(region: Region, target: Dump, golden: Dump) -> Parted:
 
     def calls(records: Sequence[str], side: Dump) -> tuple[SourceCall, ...]:
         operations = [Operation.of(record, 0) for record in records]
-        frames = [side.stacks.user_frame(f"{operation.call}.forward") for operation in operations]
-        lines = [f"{frame.file}:{frame.line}" if frame is not None else "" for frame in frames]
-        return tuple(SourceCall(it.call, it.phase, line) for it, line in zip(operations, lines))
+        return tuple(SourceCall(it.call, it.phase, side.stacks.user_line(it.call)) for it in operations)
 
     mine, theirs = calls(region.target, target), calls(region.golden, golden)
     return Parted(
