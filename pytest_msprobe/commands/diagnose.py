@@ -121,7 +121,8 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Answer, int]
         if golden is None:
             answer = with_derivatives(with_suspicions(answer, looks_wrong(target)), target)
         exact = () if arguments.exact is None else (about_of(arguments.exact, side="exact"),)
-        answer = structs.replace(answer, about=(*_about(target, golden), *exact))
+        cut = {name: count for name, count in answer.cut.items() if name != "about"}
+        answer = structs.replace(answer, about=(*_about(target, golden), *exact), cut=cut)
         if arguments.page is not None:
             _write_page(arguments.page, ran, answer, talk)
     code = next((INTERRUPTED for each in ran if each.code == INTERRUPTED), answer.exit_code)

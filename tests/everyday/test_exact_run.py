@@ -43,7 +43,10 @@ def test_the_run_with_a_wrong_kernel_is_named(runner: Runner, wrong: str) -> Non
     right = "golden" if wrong == "target" else "target"
     assert exact[right] < 8 < 10_000 < exact[wrong]
     assert f"{'the target' if wrong == 'target' else 'the golden run'} is wrong" in " ".join(ended.output.split())
-    assert [about["side"] for about in answer["about"]] == ["target", "golden", "exact"]
+    sides = [about["side"] for about in answer["about"]]
+    # The file has a limit, and paths may be long: what is cut is counted.
+    assert sides == ["target", "golden", "exact"][: len(sides)]
+    assert len(sides) + answer.get("cut", {}).get("about", 0) == 3
 
 
 def test_statistics_say_less(runner: Runner) -> None:
