@@ -95,18 +95,24 @@ class TorchTensorValues(TensorValues):
             return None
         return _outside_transforms(cast("TorchPending", pending).add, tensor)
 
+    def plus(self, other: TensorValues) -> TensorValues | None:
+        """See `TensorValues`."""
+        if not isinstance(other, TorchTensorValues) or is_on_host(self._tensor):
+            return None
+        return TorchTensorValues(_outside_transforms(other._tensor.add, self._tensor), self.dtype_name, self.fields)
+
     def sketch(self, largest: float | None) -> Row | None:
         """Computed on the tensor's own device."""
         tensor = self._tensor
         if not _is_plain(tensor) or tensor.is_quantized or tensor.layout is not torch.strided or not tensor.numel():
             return super().sketch(largest)
-        if tensor.is_cpu:  # NumPy is quicker there
+        if is_on_host(tensor):  # NumPy is quicker there
             return super().sketch(largest)
         return _outside_transforms(lambda tensor: row_on_device(tensor, largest), tensor)
 
     def content(self) -> Hashable | None:
         """A key of the elements; None on a device, where a sketch costs less than to fetch them."""
-        return super().content() if self._tensor.is_cpu else None
+        return super().content() if is_on_host(self._tensor) else None
 
 
 class TorchValues:
@@ -295,7 +301,7 @@ def content_of(tensor: Any) -> Any:
 
     None of one that nobody can read.
     """
-    if tensor.device.type in ("cpu", "meta"):
+    if is_on_host(tensor):
         array = torch_values().read(tensor).array
         return None if array is None else fingerprint_of(array)
     if not _is_plain(tensor) or tensor.is_quantized or tensor.layout is not torch.strided:

@@ -138,6 +138,10 @@ class TensorValues:
         """The number under which `pending` will have the statistics; None where they are computed now."""
         return None
 
+    def plus(self, other: TensorValues) -> TensorValues | None:
+        """The sum with `other`, computed where both are, in their dtype; None where that is the host."""
+        return None
+
     def sketch(self, largest: float | None) -> Row | None:
         """Sketch of the elements, of which the largest magnitude may be known; None where they are no numbers.
 

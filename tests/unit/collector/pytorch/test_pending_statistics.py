@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from msprobe_collector.dump_format.writing.statistics import statistics_of  # noqa: E402
-from msprobe_collector.pytorch import pending  # noqa: E402
+from msprobe_collector.pytorch import PrecisionDebugger, host_arrays, pending, tensor_values  # noqa: E402
 from msprobe_collector.pytorch.host_arrays import host_array  # noqa: E402
 
 #: Operations that bring elements to the host, or wait for them.
@@ -128,3 +130,52 @@ def test_memory_that_a_device_does_not_have_costs_statistics_alone(monkeypatch, 
     held.add(torch.ones(3))
     assert [number for number, _ in held.fetch()] == [3]
     assert caplog.text.count("has no memory for statistics") == 1
+
+
+def waits_of(train: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often `train` reads elements of tensors on the host, in the collector too, which works outside of modes."""
+    reads = []
+    for owner, name in (
+        (torch.Tensor, "tolist"),
+        (torch.Tensor, "cpu"),
+        (host_arrays, "shared"),
+        (tensor_values, "shared"),
+    ):
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, _original=original: reads.append(1) or _original(*args))
+    with torch.autograd.profiler.profile() as profile:
+        train()
+    monkeypatch.undo()
+    return len(reads) + sum(event.name.partition("::")[2] in _WAITING for event in profile.function_events)
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_a_step_is_collected_without_a_wait(level, make_debugger, records, monkeypatch):
+    def trained(debugger: PrecisionDebugger | None) -> tuple[int, list[torch.Tensor]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(9, 80), nn.Linear(80, 80), nn.LayerNorm(80), nn.Dropout(0.1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        if debugger is not None:
+            debugger.start(model)
+
+        def train() -> None:
+            hidden = model(torch.arange(100) % 9)
+            loss = (hidden * hidden).masked_fill(hidden > 1, 0).square().mean()
+            loss.backward()
+            optimizer.step()
+
+        monkeypatch.setattr(pending, "is_on_host", lambda tensor: False)
+        monkeypatch.setattr(tensor_values, "is_on_host", lambda tensor: False)
+        waits = waits_of(train, monkeypatch)
+        if debugger is not None:
+            debugger.stop()
+            debugger.step()
+        return waits, [parameter.detach() for parameter in model.parameters()]
+
+    bare, expected = trained(None)
+    collected, parameters = trained(make_debugger(level=level))
+    assert collected == bare
+    assert all(torch.equal(left, right) for left, right in zip(parameters, expected, strict=True))
+    texts = json.dumps(list(records(0).values()))
+    assert texts.count('"Norm": ') > 20
+    assert '"Max": null' not in texts
