@@ -104,6 +104,9 @@ class _Arrays:
     def stacked(self, numbers: Sequence[Any]) -> Array:
         return np.stack(numbers)
 
+    def pending(self) -> None:
+        return None
+
     def dtype_text(self, dtype: Dtype) -> str:
         return dtype.name if self._namespace == "mindspore" else f"torch.{dtype.array_name or dtype.name.lower()}"
 

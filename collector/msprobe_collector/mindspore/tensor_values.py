@@ -77,6 +77,9 @@ class MindSporeValues:
         """See `FrameworkValues`."""
         return np.stack(numbers)
 
+    def pending(self) -> None:
+        """See `FrameworkValues`."""
+
     def dtype_text(self, dtype: Any) -> str:
         """See `FrameworkValues`."""
         return str(dtype)

@@ -15,7 +15,6 @@ import torch
 from torch._C import _functorch
 from torch.utils import _pytree
 
-from msprobe_collector.dump_format import array_dtype, find_dtype
 from msprobe_collector.dump_format.sketches import (
     LEAST,
     MOST,
@@ -28,12 +27,14 @@ from msprobe_collector.dump_format.sketches import (
 )
 from msprobe_collector.dump_format.writing.encoding import (
     EncodeInner,
-    Statistics,
+    PendingStatistics,
     TensorValues,
     fingerprint_of,
-    statistics_of,
 )
 from msprobe_collector.dump_format.writing.parts import ValueParts
+from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, statistics_of
+from msprobe_collector.pytorch.host_arrays import host_array, shared
+from msprobe_collector.pytorch.pending import TorchPending, is_on_host
 
 _T = TypeVar("_T")
 
@@ -45,7 +46,6 @@ _FEW = 1 << 14
 _ROW = 1 << 12
 _HALF = {torch.float16, torch.bfloat16}
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-_NONE_SUCH = Statistics(None, None, None, None)
 
 
 class TorchTensorValues(TensorValues):
@@ -80,23 +80,39 @@ class TorchTensorValues(TensorValues):
     def statistics(self) -> Statistics:
         """Computed on the tensor's own device."""
         tensor = self._tensor
-        if tensor.dtype in _REAL and tensor.layout is torch.strided and _is_plain(tensor) and tensor.numel() > _FEW:
-            return _outside_transforms(_reduced, tensor)
+        if tensor.layout is torch.strided and _is_plain(tensor) and not tensor.is_quantized:
+            if not is_on_host(tensor):
+                return _outside_transforms(_fetched, tensor)
+            if tensor.dtype in _REAL and tensor.numel() > _FEW:
+                return _outside_transforms(_reduced, tensor)
         array = self.array
-        return _NONE_SUCH if array is None else statistics_of(array)
+        return NO_STATISTICS if array is None else statistics_of(array)
+
+    def later(self, pending: PendingStatistics) -> int | None:
+        """Of small tensors and of those on a device: nothing waits for them until a step has many."""
+        tensor = self._tensor
+        if not _is_plain(tensor) or tensor.layout is not torch.strided or tensor.is_quantized:
+            return None
+        return _outside_transforms(cast("TorchPending", pending).add, tensor)
+
+    def plus(self, other: TensorValues) -> TensorValues | None:
+        """See `TensorValues`."""
+        if not isinstance(other, TorchTensorValues) or is_on_host(self._tensor):
+            return None
+        return TorchTensorValues(_outside_transforms(other._tensor.add, self._tensor), self.dtype_name, self.fields)
 
     def sketch(self, largest: float | None) -> Row | None:
         """Computed on the tensor's own device."""
         tensor = self._tensor
         if not _is_plain(tensor) or tensor.is_quantized or tensor.layout is not torch.strided or not tensor.numel():
             return super().sketch(largest)
-        if tensor.is_cpu:  # NumPy is quicker there
+        if is_on_host(tensor):  # NumPy is quicker there
             return super().sketch(largest)
         return _outside_transforms(lambda tensor: row_on_device(tensor, largest), tensor)
 
     def content(self) -> Hashable | None:
         """A key of the elements; None on a device, where a sketch costs less than to fetch them."""
-        return super().content() if self._tensor.is_cpu else None
+        return super().content() if is_on_host(self._tensor) else None
 
 
 class TorchValues:
@@ -158,8 +174,12 @@ class TorchValues:
             else:
                 places.setdefault(row.device, []).append(at)
         for rows in places.values():
-            found[rows] = _shared(torch.stack([numbers[at] for at in rows]).cpu())
+            found[rows] = shared(torch.stack([numbers[at] for at in rows]).cpu())
         return found
+
+    def pending(self) -> TorchPending:
+        """See `FrameworkValues`."""
+        return TorchPending()
 
     def dtype_text(self, dtype: Any) -> str:
         """See `FrameworkValues`."""
@@ -259,28 +279,6 @@ def _part_of(whole: Any, part: TensorValues) -> TensorValues:
     return part
 
 
-class _Shared:
-    """Hands the memory of a tensor on the CPU to NumPy."""
-
-    __slots__ = ("_tensor",)
-
-    def __init__(self, tensor: Any) -> None:
-        self._tensor = tensor
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return torch._C._to_dlpack(self._tensor)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
-
-
-def _shared(tensor: Any) -> np.ndarray[Any, Any]:
-    """The elements as an array. `Tensor.numpy` would forbid the script to resize the tensor (as FSDP does)."""
-    if tensor.dtype is torch.bool:
-        return np.from_dlpack(_Shared(tensor.view(torch.uint8))).view(np.bool_)
-    return np.from_dlpack(_Shared(tensor))
-
-
 def _is_plain(tensor: Any) -> bool:
     """Whether the elements of a strided tensor can be computed with."""
     return type(tensor) in _OWN_TYPES and not (
@@ -295,15 +293,7 @@ def _array(tensor: Any) -> np.ndarray[Any, Any] | None:
         tensor = tensor.dequantize()
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
-    host = tensor.cpu().resolve_conj().resolve_neg()
-    dtype = find_dtype(str(host.dtype))
-    numpy_dtype = None if dtype is None else array_dtype(dtype)
-    if numpy_dtype is None:
-        return None
-    if numpy_dtype.isbuiltin == 1:
-        return _shared(host)
-    bits = host.contiguous().view({1: torch.uint8, 2: torch.int16}[host.element_size()])
-    return _shared(bits).view(numpy_dtype)
+    return host_array(tensor.cpu().resolve_conj().resolve_neg())
 
 
 def content_of(tensor: Any) -> Any:
@@ -311,7 +301,7 @@ def content_of(tensor: Any) -> Any:
 
     None of one that nobody can read.
     """
-    if tensor.device.type in ("cpu", "meta"):
+    if is_on_host(tensor):
         array = torch_values().read(tensor).array
         return None if array is None else fingerprint_of(array)
     if not _is_plain(tensor) or tensor.is_quantized or tensor.layout is not torch.strided:
@@ -331,8 +321,14 @@ def sum_of_bits(tensor: Any) -> Any:
     return (rows * weights).sum() + bits[count:].sum(dtype=torch.int64)
 
 
+def _fetched(tensor: Any) -> Statistics:
+    """The statistics of a tensor on a device, which are waited for."""
+    pending = TorchPending()
+    return NO_STATISTICS if pending.add(tensor) is None else next(iter(dict(pending.fetch()).values()), NO_STATISTICS)
+
+
 def _reduced(tensor: Any) -> Statistics:
-    """The statistics of a large real tensor; one transfer from its device.
+    """The statistics of a large real tensor on a CPU.
 
     Sums are taken in the tensor's dtype (half precision in float32) over rows of 4096 elements, and of the rows in
     float64: right to 1e-7 of the norm, and the same for every number of threads.
@@ -343,14 +339,10 @@ def _reduced(tensor: Any) -> Statistics:
     count = flat.numel()
     rows, rest = flat[: count - count % _ROW].view(-1, _ROW), flat[count - count % _ROW :].double()
     norms = torch.linalg.vector_norm(rows, dim=1).double()
-    sums = [rows.sum(1).double().sum() + rest.sum(), torch.dot(norms, norms) + torch.dot(rest, rest)]
-    if flat.is_cpu:
-        array = _shared(flat)  # quicker there than amax
-        maximum, minimum = float(np.maximum.reduce(array)), float(np.minimum.reduce(array))
-        total, squares = (value.item() for value in sums)
-    else:
-        low, high = torch.aminmax(flat)
-        maximum, minimum, total, squares = torch.stack([high.double(), low.double(), *sums]).tolist()
+    total = (rows.sum(1).double().sum() + rest.sum()).item()
+    squares = (torch.dot(norms, norms) + torch.dot(rest, rest)).item()
+    array = shared(flat)  # quicker than amax
+    maximum, minimum = float(np.maximum.reduce(array)), float(np.minimum.reduce(array))
     if not LEAST < max(abs(maximum), abs(minimum)) < MOST or squares != squares:
         # Rare: NaN and Inf are counted, and squares that leave the range of float32 are taken in float64.
         return statistics_of(cast("np.ndarray[Any, Any]", _array(tensor)))

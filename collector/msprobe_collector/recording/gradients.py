@@ -177,7 +177,8 @@ class BackwardCall:
         if gradient is None:
             return known
         left = known if isinstance(known, TensorValues) else self._values.frozen(known)
-        return combined(np.add, left, self._values.read(gradient).array)
+        right = self._values.read(gradient)
+        return left.plus(right) or combined(np.add, left, right.array)
 
     def _from_outside(self, gradient: Any, inner: Any) -> Any:
         """The gradient of an output without its `inner` part; None where that is all of it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import os
 import platform
 import sys
@@ -269,7 +270,10 @@ class ManifestRecorder:
         folder = self._folder()
         if folder is None:
             return
-        content = msgspec.json.encode(as_json(self._sections))
+        try:
+            content = json.dumps(self._sections, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+        except ValueError:  # an infinity, a NaN or a lone surrogate
+            content = msgspec.json.encode(as_json(self._sections))
         if content == self._written:
             return
         partial = folder / f"{MANIFEST_FILE}.partial"
@@ -332,33 +336,30 @@ class Fingerprints:
         found = self._content_of(tensor)
         if found is None or isinstance(found, str):
             return found
-        self._waiting.append(found)
-        return _Waiting(len(self._waiting) - 1)
+        self._waiting.append(_Waiting(found))
+        return self._waiting[-1]
 
     def settled(self, values: Any) -> Any:
-        """`values` with every fingerprint in its place."""
-        if not self._waiting:
-            return values
-        texts = self._fetched(self._waiting)
-        self._waiting = []
-        return _filled(values, texts)
+        """`values` with every fingerprint in its place; waits for a device only where one of these is missing."""
+        if isinstance(values, _Waiting):
+            if not values.text:
+                waiting, self._waiting = self._waiting, []
+                for held, text in zip(waiting, self._fetched([held.content for held in waiting]), strict=True):
+                    held.text = text
+            return values.text
+        if isinstance(values, dict):
+            return {key: self.settled(value) for key, value in values.items()}
+        return [self.settled(value) for value in values] if isinstance(values, list) else values
 
 
 class _Waiting:
     """Stands for a fingerprint that is fetched later."""
 
-    __slots__ = ("number",)
+    __slots__ = ("content", "text")
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-def _filled(values: Any, texts: Sequence[str]) -> Any:
-    if isinstance(values, _Waiting):
-        return texts[values.number]
-    if isinstance(values, dict):
-        return {key: _filled(value, texts) for key, value in values.items()}
-    return [_filled(value, texts) for value in values] if isinstance(values, list) else values
+    def __init__(self, content: Any) -> None:
+        self.content = content
+        self.text = ""
 
 
 #: Whether each instance of a class counts as a reference to it: not without the GIL, where threads count apart.

@@ -25,12 +25,14 @@ from msprobe_collector.dump_format.values import DIFFERS, MICROBATCH, RECOMPUTED
 from msprobe_collector.dump_format.writing.encoding import (
     FrameworkValues,
     Origins,
+    PendingStatistics,
     RecordText,
     TensorValues,
     ValueEncoder,
     without_files,
 )
 from msprobe_collector.dump_format.writing.files import quoted
+from msprobe_collector.dump_format.writing.statistics import Statistics, filled
 from msprobe_collector.recording.folders import FolderLocks, remove_earlier_dump
 from msprobe_collector.recording.guard import FaultLog
 from msprobe_collector.recording.step_files import StackRecorder, StepFiles, WritingQueue
@@ -213,6 +215,12 @@ class Recorder:
         self._has_records = configuration.task != "structure"
         self._follows = self._keeps_inputs and self._has_records
         self._only_overflows = configuration.task == "overflow_check"
+        #: Statistics that come after the records, and the records that wait for them.
+        self._pending: PendingStatistics | None = None
+        if self._queue is None and not self._only_overflows and configuration.summary in ("statistics", "md5"):
+            self._pending = values.pending()
+        self._statistics: dict[int, Statistics] = {}
+        self._waiting: list[tuple[str, str]] = []
 
     @property
     def folder(self) -> Path | None:
@@ -265,6 +273,7 @@ class Recorder:
             self._queue.drain()
         with self._lock:
             if (files := self._files) is not None:
+                self._write_waiting(files)
                 if (stacks := files.stacks) is not None:
                     self._faults.guarded(str(stacks.path), self._stacks.flush, stacks)
                 self._faults.guarded(str(files.folder), files.flush)
@@ -278,6 +287,7 @@ class Recorder:
                 files, self._files = self._files, None
                 self.step_mark += 1
                 self._counters.clear()
+                self._statistics.clear()
                 if self.provenances is not None:
                     self.provenances.clear()
                 self._stacks.restart()
@@ -303,6 +313,7 @@ class Recorder:
         record = OpenRecord(name, direction, is_kept and not self.is_exhausted, RecordText(name, saves=saves))
         if self._files is not None:
             record.text.rows = self._files.sketches
+        record.text.pending = self._pending
         if self._files is not None and self._files.construct is not None and self._configuration.level != "L1":
             with self._lock:
                 self._files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted(parent)}")
@@ -471,8 +482,14 @@ class Recorder:
             fields += f'{", " if fields else ""}"{MICROBATCH}": {record.microbatch}'
         if record.fault:
             fields += f'{", " if fields else ""}"fault": {json.dumps(record.fault)}'
+        line = f"{quoted(record.name)}: {{{fields}}}"
         with self._lock:
-            self._write_line(f"{quoted(record.name)}: {{{fields}}}", files)
+            if self._pending is None:
+                self._write_line(line, files)
+                return
+            self._waiting.append((record.name, line))
+            if self._pending.is_full:
+                self._write_waiting(files)
 
     def _save_tensors(self, record: OpenRecord, files: StepFiles) -> None:
         """Write the files of the parts so far; what the disk refuses the record does not name."""
@@ -485,6 +502,17 @@ class Recorder:
             error = next(iter(refused.values()))
             record.fault = f"{counted(len(refused), 'tensor files')} could not be written: {error.strerror}"
             self._faults.note(record.name, error)
+
+    def _write_waiting(self, files: StepFiles) -> None:
+        """Write the records that wait for their statistics."""
+        waiting, self._waiting = self._waiting, []
+        if self._pending is not None and waiting:
+            self._faults.guarded("fetching statistics", self._fetch, self._pending)
+        for name, line in waiting:
+            self._faults.guarded(name, self._write_line, filled(line, self._statistics), files)
+
+    def _fetch(self, pending: PendingStatistics) -> None:
+        self._statistics.update(pending.fetch())
 
     def _write_line(self, line: str, files: StepFiles) -> None:
         try:

@@ -3,33 +3,30 @@
 - Arguments and outputs as the JSON text of a dump, written piece by piece: formatting is a third of the cost.
 - The forms are those that `dump_format.records` reads.
 - What the writer of a dump must know of a framework's values.
-- Max, Min, Mean and L2 norm of an array, right for every dtype, and cheap: the whole collection waits for them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, Union
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import xxhash
 
 from msprobe_collector.dump_format.sketches import WITHOUT_NUMBERS, Row, memory_order, row_of
-from msprobe_collector.dump_format.values import (
-    CHECKSUM,
-    DATA_NAME,
-    FINGERPRINT,
-    INF_COUNT,
-    NAN_COUNT,
-    STATISTICS,
-    dtype_of_array,
-)
+from msprobe_collector.dump_format.values import CHECKSUM, DATA_NAME, FINGERPRINT, dtype_of_array
 from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.dump_format.writing.parts import ValueParts
+from msprobe_collector.dump_format.writing.statistics import (
+    Statistics,
+    number_text,
+    slot,
+    statistics_of,
+    statistics_text,
+)
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format.sketch_files import SketchRows
@@ -73,104 +70,6 @@ def fingerprint_of(array: np.ndarray[Any, Any]) -> str:
     return found.text()
 
 
-Number = Union[float, int, bool, None]
-
-#: Elements that are raised to float64 at a time: 256 KiB, which stay in the cache for all four reductions.
-_CHUNK = 1 << 15
-#: Elements of one `dot`: few enough for OpenBLAS to keep it in this thread; waking others costs more than they save.
-_DOT = 1 << 13
-_NONE_SUCH: tuple[Number, Number, Number, Number] = (None, None, None, None)
-
-
-class Statistics(NamedTuple):
-    """What a dump says about a tensor, in the tensor's own unit.
-
-    Attributes:
-        maximum, minimum: exact, also for integers; NaN when one element is NaN. Magnitudes for complex numbers.
-        mean, norm: computed in float64; the norm is the L2 norm of all elements.
-        nan_count, inf_count: elements that are NaN, and infinite ones of either sign.
-
-    All four are None for an empty tensor; mean and norm for booleans too.
-    """
-
-    maximum: Number
-    minimum: Number
-    mean: Number
-    norm: Number
-    nan_count: int = 0
-    inf_count: int = 0
-
-
-#: Is shown every element of an array once, in C order, in pieces of one dimension.
-See = Callable[[np.ndarray[Any, Any]], None]
-
-
-def statistics_of(array: np.ndarray[Any, Any], see: See | None = None) -> Statistics:
-    """The statistics of `array`, of any shape and any numeric dtype (bfloat16 and float8 through ml_dtypes too).
-
-    `see` gets the elements in the same pass, while they are in the cache: another one over a large tensor costs half
-    as much as the statistics.
-    """
-    if array.size == 0 or array.dtype.kind in WITHOUT_NUMBERS:
-        return Statistics(*_NONE_SUCH)
-    flat = array.ravel()
-    kind = array.dtype.kind
-    if see is not None and kind in "bc":
-        see(flat)
-    if kind == "b":
-        return Statistics(bool(flat.any()), bool(flat.all()), None, None)
-    if kind == "c":
-        return _of_floats(np.abs(flat))
-    if kind in "iu":
-        _, _, mean, norm = _reduced(flat, see)
-        return Statistics(int(np.maximum.reduce(flat)), int(np.minimum.reduce(flat)), mean, norm)
-    return _of_floats(flat, see)
-
-
-def _of_floats(flat: np.ndarray[Any, Any], see: See | None = None) -> Statistics:
-    # NumPy 2 warns where a product leaves the range; a training script may turn warnings into errors.
-    with np.errstate(over="ignore", invalid="ignore"):
-        maximum, minimum, mean, norm = _reduced(flat, see)
-    if math.isfinite(maximum) and math.isfinite(minimum):
-        # The square of an element left the range of float64; the norm itself may not.
-        if (math.isinf(norm) or norm == 0.0) and (maximum or minimum):
-            scale = max(abs(maximum), abs(minimum))
-            scaled = flat.astype(np.float64) / scale
-            norm = scale * math.sqrt(float(scaled.dot(scaled)))
-        return Statistics(maximum, minimum, mean, norm)
-    nan_count = int(np.count_nonzero(np.isnan(flat)))
-    return Statistics(maximum, minimum, mean, norm, nan_count, int(np.count_nonzero(np.isinf(flat))))
-
-
-def _reduced(flat: np.ndarray[Any, Any], see: See | None) -> tuple[float, float, float, float]:
-    """(max, min, mean, norm) in float64, a chunk at a time."""
-    size = flat.size
-    if size <= _CHUNK:
-        maximum, minimum, total, squares = _of_chunk(flat, see)
-        return maximum, minimum, total / size, math.sqrt(squares)
-    parts = [_of_chunk(flat[start : start + _CHUNK], see) for start in range(0, size, _CHUNK)]
-    maxima, minima, totals, squares_of_parts = np.array(parts).T
-    squares = float(squares_of_parts.sum())
-    return float(maxima.max()), float(minima.min()), float(totals.sum()) / size, math.sqrt(squares)
-
-
-_MAXIMUM, _MINIMUM, _ONES = np.maximum.reduce, np.minimum.reduce, np.ones(_DOT)
-
-
-def _of_chunk(flat: np.ndarray[Any, Any], see: See | None) -> tuple[float, float, float, float]:
-    """(max, min, sum, sum of squares). The sum is a product with ones: quicker, and silent where infinities meet."""
-    if see is not None:
-        see(flat)
-    wide = flat.astype(np.float64, copy=False)
-    size = wide.size
-    if size <= _DOT:
-        return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), float(wide.dot(_ONES[:size])), float(wide.dot(wide))
-    pieces = [wide[start : start + _DOT] for start in range(0, size, _DOT)]
-    total = sum(float(piece.dot(_ONES[: piece.size])) for piece in pieces)
-    squares = sum(float(piece.dot(piece)) for piece in pieces)
-    return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), total, squares
-
-
 class Origin(Protocol):
     """Where one tensor of a record comes from."""
 
@@ -189,6 +88,17 @@ class Origins(Protocol):
 
     def end(self) -> None:
         """The call has run and its outputs have been taken; raises nothing."""
+
+
+class PendingStatistics(Protocol):
+    """Statistics of a step that are computed after the records that hold them, many at once."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to fetch them."""
+
+    def fetch(self) -> Iterator[tuple[int, Statistics]]:
+        """The number and the statistics of each value since the last time; waits for devices."""
 
 
 class TensorValues:
@@ -223,6 +133,14 @@ class TensorValues:
     def statistics(self) -> Statistics:
         """Statistics of the elements, for the dump."""
         return statistics_of(self.array)
+
+    def later(self, pending: PendingStatistics) -> int | None:
+        """The number under which `pending` will have the statistics; None where they are computed now."""
+        return None
+
+    def plus(self, other: TensorValues) -> TensorValues | None:
+        """The sum with `other`, computed where both are, in their dtype; None where that is the host."""
+        return None
 
     def sketch(self, largest: float | None) -> Row | None:
         """Sketch of the elements, of which the largest magnitude may be known; None where they are no numbers.
@@ -286,6 +204,9 @@ class FrameworkValues(Protocol):
     def stacked(self, numbers: Sequence[Any]) -> np.ndarray[Any, Any]:
         """The numbers of several sketches in an array on the host; those on a device in one copy."""
 
+    def pending(self) -> PendingStatistics | None:
+        """Collects what is to be computed later in a step; None where all statistics are computed at once."""
+
     def dtype_text(self, dtype: Any) -> str:
         """The `value` of a dtype's entry."""
 
@@ -297,7 +218,6 @@ class FrameworkValues(Protocol):
 _MAX_DEPTH = 100
 #: What is written of each tensor: statistics, and perhaps a checksum, a fingerprint or a sketch.
 Summary = Literal["statistics", "md5", "fingerprint", "sketch"]
-_STATISTICS = ", ".join(f'"{name}": %s' for name in STATISTICS)
 _SHORT: dict[type, Callable[[Any], str]] = {
     type(None): lambda value: "null",
     bool: lambda value: f'{{"type": "bool", "value": {"true" if value else "false"}}}',
@@ -324,9 +244,10 @@ class RecordText:
         arrays: (file name, values) of the tensors to save, in the form in which they are stored.
         origins: follows its tensors; None where nobody does.
         rows: takes the sketches of its tensors; None where none are wanted.
+        pending: takes statistics that are computed later; None where all are computed at once.
     """
 
-    __slots__ = ("_files", "arrays", "has_nonfinite", "name", "origins", "rows", "saves")
+    __slots__ = ("_files", "arrays", "has_nonfinite", "name", "origins", "pending", "rows", "saves")
 
     def __init__(self, name: str, *, saves: bool) -> None:
         self.name = name
@@ -336,6 +257,7 @@ class RecordText:
         self.arrays: list[tuple[str, np.ndarray[Any, Any]]] = []
         self.origins: Origins | None = None
         self.rows: SketchRows | None = None
+        self.pending: PendingStatistics | None = None
 
     def file_name(self, place: str) -> str:
         """The name, without suffix, of the file of the tensor at `place` (`input.0`) of the record.
@@ -468,14 +390,21 @@ class ValueEncoder:
         if array is not None and array.dtype.kind not in "biufcV":
             array = None
         fingerprint = Fingerprint(array) if array is not None and self._summary == "fingerprint" else None
-        text, statistics = _described(tensor, shape, fingerprint)
-        if statistics.nan_count or statistics.inf_count:
-            record.has_nonfinite = True
+        text = f'{{"type": "{tensor.type_name}", "dtype": "{tensor.dtype_name}", "shape": {shape}, '
+        row = None if record.pending is None else tensor.later(record.pending)
+        statistics: Statistics | None = None
+        if row is None:
+            statistics = _statistics(tensor, fingerprint)
+            record.has_nonfinite |= bool(statistics.nan_count or statistics.inf_count)
+            text += statistics_text(statistics)
+        else:
+            text += slot(row)
+        text += tensor.fields
         if fingerprint is not None:
             text += f', "{FINGERPRINT}": "{fingerprint.text()}"'
         if tensor.origin is not None:
             text += tensor.origin.keys(text)
-        if record.rows is not None:
+        if record.rows is not None and statistics is not None:
             text += _sketched(tensor, statistics, record.rows)
         if not (record.saves or self._summary == "md5") or array is None:
             return text + "}"
@@ -521,22 +450,10 @@ def _shape_text(shape: Iterable[int]) -> str:
         return ""
 
 
-def _described(tensor: TensorValues, shape: str, fingerprint: Fingerprint | None) -> tuple[str, Statistics]:
-    """(what a dump says about `tensor`, without the closing brace; its statistics).
-
-    `fingerprint` takes the elements meanwhile.
-    """
+def _statistics(tensor: TensorValues, fingerprint: Fingerprint | None) -> Statistics:
+    """The statistics of `tensor`; `fingerprint` takes the elements meanwhile."""
     with np.errstate(all="ignore"):  # a training may turn warnings into errors
-        found = tensor.statistics() if fingerprint is None else statistics_of(tensor.array, fingerprint.add)
-    maximum, minimum, mean, norm, nan_count, inf_count = found
-    text = f'{{"type": "{tensor.type_name}", "dtype": "{tensor.dtype_name}", "shape": {shape}, '
-    if type(norm) is float and norm - norm == 0.0:  # finite, and all others with it
-        text += _STATISTICS % (maximum, minimum, mean, norm)
-    else:
-        text += _STATISTICS % tuple(map(number_text, (maximum, minimum, mean, norm)))
-    if nan_count or inf_count:
-        text += f', "{NAN_COUNT}": {nan_count}, "{INF_COUNT}": {inf_count}'
-    return text + tensor.fields, found
+        return tensor.statistics() if fingerprint is None else statistics_of(tensor.array, fingerprint.add)
 
 
 def _sketched(tensor: TensorValues, statistics: Statistics, rows: SketchRows) -> str:
@@ -548,17 +465,6 @@ def _sketched(tensor: TensorValues, statistics: Statistics, rows: SketchRows) ->
     is_known = maximum is not None and minimum is not None
     row = tensor.sketch(max(abs(maximum), abs(minimum)) if is_known else None)  # type: ignore[arg-type]
     return "" if row is None else rows.add(row, content)
-
-
-def number_text(number: Number) -> str:
-    """A statistic as JSON text, with the bare NaN and Infinity that dumps use."""
-    if number is None:
-        return "null"
-    if isinstance(number, bool):
-        return "true" if number else "false"
-    if isinstance(number, int) or math.isfinite(number):
-        return repr(number)
-    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
 def stored_form(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -1,0 +1,176 @@
+"""Max, Min, Mean and L2 norm of an array, right for every dtype, and cheap: the whole collection waits for them.
+
+- Of one array, and of many small ones of one dtype and size at once.
+- As the text that a dump has of them, which may be filled in when the record is complete otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Union
+
+import numpy as np
+
+from msprobe_collector.dump_format.sketches import WITHOUT_NUMBERS
+from msprobe_collector.dump_format.values import INF_COUNT, NAN_COUNT, STATISTICS
+
+Number = Union[float, int, bool, None]
+
+#: Elements that are raised to float64 at a time: 256 KiB, which stay in the cache for all four reductions.
+_CHUNK = 1 << 15
+#: Elements of one `dot`: few enough for OpenBLAS to keep it in this thread; waking others costs more than they save.
+_DOT = 1 << 13
+
+
+class Statistics(NamedTuple):
+    """What a dump says about a tensor, in the tensor's own unit.
+
+    Attributes:
+        maximum, minimum: exact, also for integers; NaN when one element is NaN. Magnitudes for complex numbers.
+        mean, norm: computed in float64; the norm is the L2 norm of all elements.
+        nan_count, inf_count: elements that are NaN, and infinite ones of either sign.
+
+    All four are None for an empty tensor; mean and norm for booleans too.
+    """
+
+    maximum: Number
+    minimum: Number
+    mean: Number
+    norm: Number
+    nan_count: int = 0
+    inf_count: int = 0
+
+
+#: Of a tensor without elements, or whose elements nobody can read.
+NO_STATISTICS = Statistics(None, None, None, None)
+#: Is shown every element of an array once, in C order, in pieces of one dimension.
+See = Callable[[np.ndarray[Any, Any]], None]
+
+
+def statistics_of(array: np.ndarray[Any, Any], see: See | None = None) -> Statistics:
+    """The statistics of `array`, of any shape and any numeric dtype (bfloat16 and float8 through ml_dtypes too).
+
+    `see` gets the elements in the same pass, while they are in the cache: another one over a large tensor costs half
+    as much as the statistics.
+    """
+    if array.size == 0 or array.dtype.kind in WITHOUT_NUMBERS:
+        return NO_STATISTICS
+    flat = array.ravel()
+    kind = array.dtype.kind
+    if see is not None and kind in "bc":
+        see(flat)
+    if kind == "b":
+        return Statistics(bool(flat.any()), bool(flat.all()), None, None)
+    if kind == "c":
+        return _of_floats(np.abs(flat))
+    if kind in "iu":
+        _, _, mean, norm = _reduced(flat, see)
+        return Statistics(int(np.maximum.reduce(flat)), int(np.minimum.reduce(flat)), mean, norm)
+    return _of_floats(flat, see)
+
+
+def _of_floats(flat: np.ndarray[Any, Any], see: See | None = None) -> Statistics:
+    # NumPy 2 warns where a product leaves the range; a training script may turn warnings into errors.
+    with np.errstate(over="ignore", invalid="ignore"):
+        maximum, minimum, mean, norm = _reduced(flat, see)
+    if math.isfinite(maximum) and math.isfinite(minimum):
+        # The square of an element left the range of float64; the norm itself may not.
+        if (math.isinf(norm) or norm == 0.0) and (maximum or minimum):
+            scale = max(abs(maximum), abs(minimum))
+            scaled = flat.astype(np.float64) / scale
+            norm = scale * math.sqrt(float(scaled.dot(scaled)))
+        return Statistics(maximum, minimum, mean, norm)
+    nan_count = int(np.count_nonzero(np.isnan(flat)))
+    return Statistics(maximum, minimum, mean, norm, nan_count, int(np.count_nonzero(np.isinf(flat))))
+
+
+def _reduced(flat: np.ndarray[Any, Any], see: See | None) -> tuple[float, float, float, float]:
+    """(max, min, mean, norm) in float64, a chunk at a time."""
+    size = flat.size
+    if size <= _CHUNK:
+        maximum, minimum, total, squares = _of_chunk(flat, see)
+        return maximum, minimum, total / size, math.sqrt(squares)
+    parts = [_of_chunk(flat[start : start + _CHUNK], see) for start in range(0, size, _CHUNK)]
+    maxima, minima, totals, squares_of_parts = np.array(parts).T
+    squares = float(squares_of_parts.sum())
+    return float(maxima.max()), float(minima.min()), float(totals.sum()) / size, math.sqrt(squares)
+
+
+_MAXIMUM, _MINIMUM, _ONES = np.maximum.reduce, np.minimum.reduce, np.ones(_DOT)
+
+
+def _of_chunk(flat: np.ndarray[Any, Any], see: See | None) -> tuple[float, float, float, float]:
+    """(max, min, sum, sum of squares). The sum is a product with ones: quicker, and silent where infinities meet."""
+    if see is not None:
+        see(flat)
+    wide = flat.astype(np.float64, copy=False)
+    size = wide.size
+    if size <= _DOT:
+        return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), float(wide.dot(_ONES[:size])), float(wide.dot(wide))
+    pieces = [wide[start : start + _DOT] for start in range(0, size, _DOT)]
+    total = sum(float(piece.dot(_ONES[: piece.size])) for piece in pieces)
+    squares = sum(float(piece.dot(piece)) for piece in pieces)
+    return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), total, squares
+
+
+def statistics_of_rows(rows: np.ndarray[Any, Any]) -> list[Statistics]:
+    """The statistics of each row of `rows`, (count, elements) with at least one element, of a numeric dtype."""
+    kind = rows.dtype.kind
+    if kind == "b":
+        return [Statistics(top, low, None, None) for top, low in zip(rows.any(1).tolist(), rows.all(1).tolist())]
+    with np.errstate(all="ignore"):
+        wide = np.abs(rows) if kind == "c" else rows
+        exact = wide if kind in "iu" else wide.astype(np.float64, copy=False)
+        wide = wide.astype(np.float64, copy=False)
+        maxima, minima = exact.max(1).tolist(), exact.min(1).tolist()
+        means = (wide.sum(1) / wide.shape[1]).tolist()
+        squares = np.einsum("ij,ij->i", wide, wide).tolist()
+    norms = list(map(math.sqrt, squares))
+    found = list(map(Statistics, maxima, minima, means, norms))
+    for at, (maximum, minimum, norm) in enumerate(zip(maxima, minima, norms)):
+        if not math.isfinite(norm) or (norm == 0.0 and (maximum or minimum)):  # rare: not finite, or out of range
+            found[at] = statistics_of(rows[at])
+    return found
+
+
+_NAMES = ", ".join(f'"{name}": %s' for name in STATISTICS)
+
+
+def statistics_text(statistics: Statistics) -> str:
+    """The entries of a dump, as JSON text without braces."""
+    maximum, minimum, mean, norm, nan_count, inf_count = statistics
+    if type(norm) is float and norm - norm == 0.0:  # finite, and all others with it
+        return _NAMES % (maximum, minimum, mean, norm)
+    text = _NAMES % tuple(map(number_text, (maximum, minimum, mean, norm)))
+    if nan_count or inf_count:
+        text += f', "{NAN_COUNT}": {nan_count}, "{INF_COUNT}": {inf_count}'
+    return text
+
+
+def number_text(number: Number) -> str:
+    """A statistic as JSON text, with the bare NaN and Infinity that dumps use."""
+    if number is None:
+        return "null"
+    if isinstance(number, bool):
+        return "true" if number else "false"
+    if isinstance(number, int) or math.isfinite(number):
+        return repr(number)
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+#: Stands around the number of a value whose statistics come later; JSON text never holds it.
+_SLOT = "\0"
+
+
+def slot(number: int) -> str:
+    """What stands in the text of a record for the statistics of the value `number` until they are there."""
+    return f"{_SLOT}{number}{_SLOT}"
+
+
+def filled(text: str, statistics: dict[int, Statistics]) -> str:
+    """`text` with statistics in its slots, which are taken out of `statistics`; nulls where there are none."""
+    parts = text.split(_SLOT)
+    for at in range(1, len(parts), 2):
+        parts[at] = statistics_text(statistics.pop(int(parts[at]), NO_STATISTICS))
+    return "".join(parts)

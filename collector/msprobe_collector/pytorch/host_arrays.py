@@ -1,0 +1,83 @@
+"""Tensors of PyTorch as NumPy arrays: memory on the CPU is shared, that of devices comes in one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from msprobe_collector.dump_format import array_dtype, find_dtype
+
+
+class _Shared:
+    """Hands the memory of a tensor on the CPU to NumPy."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return torch._C._to_dlpack(self._tensor)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def shared(tensor: Any) -> np.ndarray[Any, Any]:
+    """The elements as an array. `Tensor.numpy` would forbid the script to resize the tensor (as FSDP does)."""
+    if tensor.dtype is torch.bool:
+        return np.from_dlpack(_Shared(tensor.view(torch.uint8))).view(np.bool_)
+    return np.from_dlpack(_Shared(tensor))
+
+
+#: Of integers as wide as an element, for dtypes that DLPack or NumPy lacks.
+_BITS = {1: torch.uint8, 2: torch.int16}
+#: NumPy's dtype of each dtype of PyTorch that has one; looking a name up takes longer than a small tensor does.
+_NUMPY: dict[Any, np.dtype[Any] | None] = {}
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """The dtype of arrays that hold tensors of `dtype`; None where there is none."""
+    if dtype not in _NUMPY:
+        known = find_dtype(str(dtype))
+        _NUMPY[dtype] = None if known is None else array_dtype(known)
+    return _NUMPY[dtype]
+
+
+def host_array(tensor: Any) -> np.ndarray[Any, Any] | None:
+    """The elements of a strided tensor on the CPU; None where NumPy has no such dtype."""
+    dtype = numpy_dtype(tensor.dtype)
+    if dtype is None:
+        return None
+    if dtype.isbuiltin == 1:
+        return shared(tensor)
+    return shared(tensor.contiguous().view(_BITS[tensor.element_size()])).view(dtype)
+
+
+def host_arrays(tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """The elements of strided tensors of one device, whose dtypes NumPy has; from a device in one copy, waited for."""
+    if not tensors or tensors[0].is_cpu:
+        return [_known(host_array(tensor)) for tensor in tensors]
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None and accelerator.type == tensors[0].device.type:
+        torch.accelerator.synchronize(tensors[0].device)  # several threads and streams may have computed them
+    found, start = [], 0
+    content = shared(torch.cat([_bytes_of(tensor) for tensor in tensors]).cpu())
+    for tensor in tensors:
+        end = start + tensor.numel() * tensor.element_size()
+        found.append(content[start:end].view(_known(numpy_dtype(tensor.dtype))).reshape(tensor.shape))
+        start = end
+    return found
+
+
+def _bytes_of(tensor: Any) -> Any:
+    flat = tensor.contiguous().reshape(-1)
+    return (torch.view_as_real(flat) if flat.is_complex() else flat).view(torch.uint8).reshape(-1)
+
+
+def _known(value: Any) -> Any:
+    assert value is not None
+    return value
