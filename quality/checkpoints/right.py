@@ -99,6 +99,11 @@ def _squeezed(value: Tensor) -> Tensor:
     return value.reshape([size for size in value.shape if size > 1])
 
 
+def _without_counters() -> State:
+    """Return convolutions without the number of batches, which MindSpore does not count."""
+    return _without(convnet(), "num_batches_tracked")
+
+
 _prefixed = partial(files.ranks, name="rank{}.pt")
 _safe_parts = partial(files.ranks, name="model-{}.safetensors")
 _megatron_parts = partial(files.ranks, key="model")
@@ -145,8 +150,8 @@ ENTRIES = (
     Entry("rows on three ranks", partial(llama, inner=50), lambda state: to.sharded(state, 3), _prefixed),
     Entry(
         "rows on eight ranks, safetensors",
-        convnet,
-        lambda state: to.sharded({name: value for name, value in state.items() if value.dim()}, 8),
+        _without_counters,
+        lambda state: to.sharded(state, 8),
         _safe_parts,
     ),
     Entry("torch.distributed.checkpoint of renamed weights", llama, to.neox, files.distributed, files.safetensors),
@@ -181,7 +186,7 @@ ENTRIES = (
         lambda state: {f"module._orig_mod.{name}": value for name, value in state.items()},
         files.wrapped,
     ),
-    Entry("batch norm to MindSpore", convnet, to.of_mindspore, files.mindspore),
+    Entry("batch norm to MindSpore", _without_counters, to.of_mindspore, files.mindspore),
     Entry("BERT to MindSpore", bert, to.of_mindspore, files.mindspore, files.safetensors),
     Entry("Meta's rotation to transformers'", partial(llama, groups=2), to.halves),
     Entry("LSTM to the gates of ONNX", lstm, to.onnx_gates),
@@ -221,7 +226,22 @@ ENTRIES = (
     Entry("the form before PyTorch 1.6", gpt2, lambda state: state, files.torch_legacy, files.torch_file),
     Entry("optimizer states in another order of numbers", lambda: trained(llama(2)), by_other_groups),
     Entry("optimizer states by names", lambda: trained(llama(2)), by_names),
-    Entry("moments beside parameters, MindSpore", lambda: trained(bert(2)), _moments_beside, files.mindspore),
+    Entry(
+        "moments beside parameters, MindSpore",
+        lambda: trained(bert(2)),
+        _moments_beside,
+        files.mindspore,
+        outcome="said",
+        says="step",
+    ),
+    Entry(
+        "counters of batch norm dropped",
+        convnet,
+        to.of_mindspore,
+        files.mindspore,
+        outcome="said",
+        says="num_batches_tracked",
+    ),
     Entry(
         "buffers dropped",
         lambda: _with_buffers(llama()),

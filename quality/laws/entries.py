@@ -35,6 +35,12 @@ LAWS = {
     "same batch": "the next step has another batch",
     "labels": "labels are the next tokens",
     "resume": "a resumed run has the state of the saved one",
+    "schedule": "a scheduler moves as often as its optimizer steps, and after it",
+    "hyper-parameters": "hyper-parameters are those for which the formula is defined",
+    "no update": "gradients that are computed reach a step",
+    "accumulation": "gradients of microbatches are averaged once",
+    "rank data": "data parallel ranks have data of their own",
+    "target": "a target network follows",
 }
 
 #: Where the scripts stand; those of `HELD_OUT` were written after the laws.
@@ -50,8 +56,13 @@ MODULES = {
     "mindspore": ("quality.laws.mindspore_violations", "quality.laws.mindspore_clean"),
 }
 HELD_OUT = {
-    "torch": ("quality.laws.held_out_torch", "quality.laws.held_out_torch_later"),
-    "mindspore": ("quality.laws.held_out_mindspore",),
+    "torch": (
+        "quality.laws.held_out_torch",
+        "quality.laws.held_out_torch_later",
+        "quality.laws.outside_violations",
+        "quality.laws.outside_right",
+    ),
+    "mindspore": ("quality.laws.held_out_mindspore", "quality.laws.outside_mindspore"),
 }
 
 
@@ -110,6 +121,10 @@ def _framework(train: Callable[[], None]) -> str:
     return "mindspore" if "mindspore" in train.__module__ else "torch"
 
 
+def _is_held_out(train: Callable[[], None]) -> bool:
+    return any(train.__module__ in modules for modules in HELD_OUT.values())
+
+
 def violation(
     name: str,
     *,
@@ -128,7 +143,7 @@ def violation(
         LAWS[law]
 
     def add(train: Callable[[], None]) -> Callable[[], None]:
-        held = "held_out" in train.__module__
+        held = _is_held_out(train)
         facts = (_framework(train), train, laws, at, wrong, source, link, ranks, runs, held)
         return _added(train, Entry(name, *facts))
 
@@ -139,7 +154,7 @@ def clean(name: str, *, ranks: int = 1, runs: int = 1) -> Callable[[Callable[[],
     """Puts a right training into the catalogue."""
 
     def add(train: Callable[[], None]) -> Callable[[], None]:
-        held = "held_out" in train.__module__
+        held = _is_held_out(train)
         return _added(train, Entry(name, _framework(train), train, ranks=ranks, runs=runs, is_held_out=held))
 
     return add
