@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 #: The laws of the catalogue, in the words of the issue that asked for them.
 LAWS = {
@@ -156,6 +158,27 @@ def clean(name: str, *, ranks: int = 1, runs: int = 1) -> Callable[[Callable[[],
     def add(train: Callable[[], None]) -> Callable[[], None]:
         held = _is_held_out(train)
         return _added(train, Entry(name, _framework(train), train, ranks=ranks, runs=runs, is_held_out=held))
+
+    return add
+
+
+def planted(
+    name: str, *, laws: str | tuple[str, ...], at: str | tuple[str, ...], wrong: str, ranks: int = 1, runs: int = 1
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Puts a script that is right with `right` into the catalogue twice: as it is, and repaired."""
+
+    def add(script: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(script)
+        def train() -> None:
+            script()
+
+        @functools.wraps(script)
+        def repaired() -> None:
+            script(right=True)
+
+        violation(name, laws=laws, at=at, wrong=wrong, ranks=ranks, runs=runs)(train)
+        clean(f"{name}: repaired", ranks=ranks, runs=runs)(repaired)
+        return script
 
     return add
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import mindspore as ms
@@ -10,31 +9,9 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore_parts import WORDS, Language, Mlp, rows, sentences, squared
 
-from quality.laws.entries import clean, violation
+from quality.laws.entries import clean, planted
 
 _MLP = ("encoder.weight", "encoder.bias", "hidden.weight", "hidden.bias", "head.weight", "head.bias")
-Script = Callable[..., object]
-
-
-def planted(
-    name: str, *, laws: str | tuple[str, ...], at: str | tuple[str, ...], wrong: str
-) -> Callable[[Script], Script]:
-    """Put a script into the catalogue, as it is and repaired."""
-
-    def add(script: Script) -> Script:
-        @functools.wraps(script)
-        def train() -> None:
-            script()
-
-        @functools.wraps(script)
-        def repaired() -> None:
-            script(right=True)
-
-        violation(name, laws=laws, at=at, wrong=wrong)(train)
-        clean(f"{name}: repaired")(repaired)
-        return script
-
-    return add
 
 
 def _started(dropout: float = 0.0) -> Mlp:
@@ -296,10 +273,10 @@ def overflow() -> None:
 
     network = _started()
     optimizer = nn.SGD(network.trainable_params(), 0.05)
-    scaler = DynamicLossScaler(2.0**120, 2, 3)
+    scaler = DynamicLossScaler(2.0**126, 8, 3)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
-        return scaler.scale(squared(network, 1e5 * x, 1e5 * y) * 1e-9)
+        return scaler.scale(squared(network, x, 100 * y))
 
     step = ms.value_and_grad(loss, None, optimizer.parameters)
     for x, y in rows(14):

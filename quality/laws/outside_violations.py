@@ -6,7 +6,6 @@ Each is a script that is right with `right`, and so is in the catalogue twice: a
 from __future__ import annotations
 
 import copy
-import functools
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,32 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
-from quality.laws.entries import clean, violation
+from quality.laws.entries import planted
 from quality.laws.torch_parts import STEPS, Gpt, Mlp, next_token_loss, rows, sentences
 
 _MLP = tuple(name for name, _ in Mlp().named_parameters())
-Script = Callable[..., "nn.Module | Iterable[Tensor]"]
-
-
-def planted(
-    name: str, *, laws: str | tuple[str, ...], at: str | tuple[str, ...], wrong: str, ranks: int = 1, runs: int = 1
-) -> Callable[[Script], Script]:
-    """Put a script into the catalogue, as it is and repaired."""
-
-    def add(script: Script) -> Script:
-        @functools.wraps(script)
-        def train() -> None:
-            script()
-
-        @functools.wraps(script)
-        def repaired() -> None:
-            script(right=True)
-
-        violation(name, laws=laws, at=at, wrong=wrong, ranks=ranks, runs=runs)(train)
-        clean(f"{name}: repaired", ranks=ranks, runs=runs)(repaired)
-        return script
-
-    return add
 
 
 def _network() -> Mlp:
