@@ -97,7 +97,8 @@ def scheduler_of_another(right: bool = False) -> nn.Module:
     """A regression whose optimizer is exchanged before it begins."""
     model = _network()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    scheduler = StepLR(optimizer, 3, 0.1)
+    if not right:
+        scheduler = StepLR(optimizer, 3, 0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
     if right:
         scheduler = StepLR(optimizer, 3, 0.1)
@@ -138,10 +139,10 @@ def scheduler_stands(right: bool = False) -> nn.Module:
     wrong="The linear decay does not end at 0: the last steps go uphill.",
 )
 def below_zero(right: bool = False) -> nn.Module:
-    """A regression with a linear decay over 6 steps."""
+    """A regression with a linear decay."""
     model = _network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scheduler = LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 6) if right else 1 - step / 6)
+    scheduler = LambdaLR(optimizer, lambda step: 1 - step / (STEPS if right else 6))
     for x, y in rows():
         optimizer.zero_grad()
         F.mse_loss(model(x), y).backward()
@@ -664,19 +665,19 @@ def no_grad_stays(right: bool = False) -> nn.Module:
 
 
 @planted(
-    "weight norm that is put on behind the optimizer",
+    "weight norm that is put on behind the list of parameters",
     laws="no optimizer",
     at=("parametrizations", "hidden.weight", "original0", "original1"),
-    wrong="The weight is parametrized after the optimizer was made, which keeps the weight of before.",
+    wrong="The weight is parametrized after the list for the optimizer was made, which has the weight of before.",
 )
 def parametrized_later(right: bool = False) -> nn.Module:
     """A regression with weight norm in one layer."""
     model = _network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parameters = list(model.parameters())
     nn.utils.parametrizations.weight_norm(model.hidden)
     if right:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return _fit(model, optimizer)
+        parameters = list(model.parameters())
+    return _fit(model, torch.optim.SGD(parameters, lr=0.1))
 
 
 @planted(
