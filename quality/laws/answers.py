@@ -38,6 +38,12 @@ NAMES = {
     "same batch": ("batches-differ",),
     "labels": ("labels-aligned",),
     "resume": ("resume-continues",),
+    "schedule": (),
+    "hyper-parameters": ("hyper-parameters",),
+    "no update": ("something-updated",),
+    "accumulation": (),
+    "rank data": (),
+    "target": (),
 }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 #: The laws of the catalogue, in the words of the issue that asked for them.
 LAWS = {
@@ -35,6 +37,12 @@ LAWS = {
     "same batch": "the next step has another batch",
     "labels": "labels are the next tokens",
     "resume": "a resumed run has the state of the saved one",
+    "schedule": "a scheduler moves as often as its optimizer steps, and after it",
+    "hyper-parameters": "hyper-parameters are those for which the formula is defined",
+    "no update": "gradients that are computed reach a step",
+    "accumulation": "gradients of microbatches are averaged once",
+    "rank data": "data parallel ranks have data of their own",
+    "target": "a target network follows",
 }
 
 #: Where the scripts stand; those of `HELD_OUT` were written after the laws.
@@ -50,8 +58,13 @@ MODULES = {
     "mindspore": ("quality.laws.mindspore_violations", "quality.laws.mindspore_clean"),
 }
 HELD_OUT = {
-    "torch": ("quality.laws.held_out_torch", "quality.laws.held_out_torch_later"),
-    "mindspore": ("quality.laws.held_out_mindspore",),
+    "torch": (
+        "quality.laws.held_out_torch",
+        "quality.laws.held_out_torch_later",
+        "quality.laws.outside_violations",
+        "quality.laws.outside_right",
+    ),
+    "mindspore": ("quality.laws.held_out_mindspore", "quality.laws.outside_mindspore"),
 }
 
 
@@ -110,6 +123,10 @@ def _framework(train: Callable[[], None]) -> str:
     return "mindspore" if "mindspore" in train.__module__ else "torch"
 
 
+def _is_held_out(train: Callable[[], None]) -> bool:
+    return any(train.__module__ in modules for modules in HELD_OUT.values())
+
+
 def violation(
     name: str,
     *,
@@ -128,7 +145,7 @@ def violation(
         LAWS[law]
 
     def add(train: Callable[[], None]) -> Callable[[], None]:
-        held = "held_out" in train.__module__
+        held = _is_held_out(train)
         facts = (_framework(train), train, laws, at, wrong, source, link, ranks, runs, held)
         return _added(train, Entry(name, *facts))
 
@@ -139,8 +156,29 @@ def clean(name: str, *, ranks: int = 1, runs: int = 1) -> Callable[[Callable[[],
     """Puts a right training into the catalogue."""
 
     def add(train: Callable[[], None]) -> Callable[[], None]:
-        held = "held_out" in train.__module__
+        held = _is_held_out(train)
         return _added(train, Entry(name, _framework(train), train, ranks=ranks, runs=runs, is_held_out=held))
+
+    return add
+
+
+def planted(
+    name: str, *, laws: str | tuple[str, ...], at: str | tuple[str, ...], wrong: str, ranks: int = 1, runs: int = 1
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Puts a script that is right with `right` into the catalogue twice: as it is, and repaired."""
+
+    def add(script: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(script)
+        def train() -> None:
+            script()
+
+        @functools.wraps(script)
+        def repaired() -> None:
+            script(right=True)
+
+        violation(name, laws=laws, at=at, wrong=wrong, ranks=ranks, runs=runs)(train)
+        clean(f"{name}: repaired", ranks=ranks, runs=runs)(repaired)
+        return script
 
     return add
 
