@@ -22,6 +22,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from quality.sharded import outside_data as data
 from quality.sharded import outside_model as layers
+from quality.sharded import outside_pipeline as pipeline
 from quality.sharded import outside_sequence as sequence
 from quality.sharded.__main__ import measured
 from quality.sharded.answers import summary
@@ -36,6 +37,7 @@ RUNS: dict[str, Any] = {"data": data.DataRun, "flat": data.FlatRun, "tables": da
 RUNS |= {"sequence": sequence.SequenceRun, "window": sequence.WindowRun, "spatial": sequence.SpatialRun}
 
 RUNS |= {"tensor": layers.TensorRun, "experts": layers.ExpertRun, "dtensor": layers.DTensorRun}
+RUNS |= {"scheduled": pipeline.ScheduledRun, "tied": pipeline.TiedRun}
 
 
 def _right(name: str, run: str, sizes: dict[str, int], steps: int = 1, ways: Any = None, **settings: object) -> Entry:
@@ -53,6 +55,7 @@ RIGHT: tuple[Entry, ...] = (
     _right("DDP, synchronised BatchNorm, two steps", "data", _DP2, 2, net="batch norm"),
     _right("DDP, LSTM, tokens that do not count", "data", _DP3, net="lstm"),
     _right("DDP, contrast over all ranks", "data", _DP2, net="towers"),
+    _right("DDP, dropout off", "data", _DP4, 2, net="no dropout"),
     _right("DDP, EMA, two steps", "data", _DP2, 2, has_ema=True),
     _right("gradients averaged by hand", "data", _DP2, way="hand"),
     _right("gradients averaged by hand, clipped", "data", _DP2, way="hand", max_norm=0.5),
@@ -88,6 +91,11 @@ RIGHT: tuple[Entry, ...] = (
     _right("DTensor, tensor parallel, loss parallel", "dtensor", {"tp": 2}, 1, {"way": "tensor"}),
     _right("DTensor, sequence parallel, loss parallel, 4 ranks", "dtensor", {"tp": 4}, 2, {"way": "sequence"}),
     _right("DTensor, rows over ranks", "dtensor", {"dp": 2}, 2, {"way": "rows"}),
+    _right("pipeline 1F1B, two steps", "scheduled", {"pp": 2}, 2, {"schedule": "1F1B"}),
+    _right("pipeline GPipe, 3 ranks, clipped", "scheduled", {"pp": 3}, 1, {"schedule": "GPipe"}, blocks=3, max_norm=0.5),
+    _right("pipeline interleaved", "scheduled", {"pp": 2}, 2, {"schedule": "interleaved"}, blocks=4),
+    _right("pipeline by hand, tied words", "tied", {"pp": 2}, 2),
+    _right("pipeline by hand, tied words, 3 ranks", "tied", {"pp": 3}, blocks=3),
 )
 
 
@@ -161,12 +169,21 @@ BUGS: tuple[Entry, ...] = (
     _bug("shared keys not summed", "one head of keys for all", layers, "shared", layers.shared_without_sum, ""),
     _bug("other expert", "experts, one of 4", layers, "expert_of", layers.other_expert, ""),
     _bug("rows in the order of experts", "experts, one of 4", layers, "combined", layers.combined_in_place, ""),
-    _bug("gate forgotten", "experts, two of 8, 4 ranks", layers, "combined", layers.combined_without_weights, ""),
+    _bug("gate made to add up to 1", "experts, two of 8, 4 ranks", layers, "combined", layers.combined_normalised, ""),
     _bug("experts averaged", "experts, one of 4", layers, "finish", layers.finish_all_alike, ""),
     _bug("experts not divided", "experts, two of 8, 4 ranks", layers, "finish", layers.finish_without_experts, ""),
     _bug("router not reduced", "experts, one of 4", layers, "finish", layers.finish_without_router, ""),
     _bug("DTensor gradients made local", "DTensor, rows over ranks", layers.DTensorRun, "on_rows", layers.rows_not_reduced, ""),
     _bug("DTensor output not summed", "DTensor, tensor parallel, loss parallel", layers, "plan", layers.plan_without_sum, ""),
+    _bug("virtual stages in a row", "pipeline interleaved", pipeline, "blocks_of", pipeline.blocks_in_a_row, ""),
+    _bug("microbatches not scaled", "pipeline 1F1B, two steps", pipeline, "scales", pipeline.unscaled, ""),
+    _bug("gradients kept on a stage", "pipeline 1F1B, two steps", pipeline, "clear", pipeline.clear_first_stage, ""),
+    _bug("clipped by own stage", "pipeline GPipe, 3 ranks, clipped", pipeline, "clip", pipeline.clip_by_own_stage, ""),
+    _bug("tied words start apart", "pipeline by hand, tied words", pipeline, "start_tied", pipeline.start_apart, ""),
+    _bug("tied words not summed", "pipeline by hand, tied words", pipeline, "sum_tied", pipeline.leave_tied, ""),
+    _bug("loss of microbatches not divided", "pipeline by hand, tied words, 3 ranks", pipeline, "share", pipeline.share_of_all, ""),
+    _bug("labels of microbatches exchanged", "pipeline by hand, tied words", pipeline, "label_of", pipeline.exchanged, ""),
+    _bug("received gradients exchanged", "pipeline by hand, tied words", pipeline, "output_of", pipeline.exchanged, ""),
 )
 ENTRIES = (*RIGHT, *BUGS)
 

@@ -103,7 +103,7 @@ def network(kind: str, is_spread: bool) -> nn.Module:
         spread = is_spread and kind == "batch norm"
         return Images(lambda n: batch_norm(n, spread) if kind == "batch norm" else nn.GroupNorm(4, n))
     made: dict[str, Any] = {"language": Language, "lstm": Recurrent, "towers": Towers}
-    made |= {"odd width": lambda: Language(width=20), "line": lambda: nn.Sequential(nn.Linear(8, 5))}
+    made |= {"odd width": lambda: Language(width=20), "no dropout": lambda: Language(dropout=0.2).eval(), "line": lambda: nn.Sequential(nn.Linear(8, 5))}
     return made[kind]()
 
 

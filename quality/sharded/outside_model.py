@@ -289,7 +289,7 @@ class Experts(nn.Module):
         rows = x[order // self.chosen]
         counts = numbers.flatten().bincount(minlength=self.count)
         if self.group is None:
-            out = self.computed(rows, counts.repeat_interleave(1).tolist())
+            out = self.computed(rows, counts.tolist())
         else:
             there = torch.empty_like(counts)
             dist.all_to_all_single(there, counts, group=self.group)
@@ -518,9 +518,12 @@ def combined_in_place(out: Tensor, order: Tensor, weights: Tensor) -> Tensor:
     return (back * weights[..., None]).sum(1)
 
 
-def combined_without_weights(out: Tensor, order: Tensor, weights: Tensor) -> Tensor:
-    """The gate does not scale what experts say."""
-    return out[order.argsort()].view(*weights.shape, -1).mean(1)
+def combined_normalised(out: Tensor, order: Tensor, weights: Tensor) -> Tensor:
+    """Weights of the chosen experts are made to add up to 1."""
+    return _combined(out, order, weights / weights.sum(-1, keepdim=True))
+
+
+_combined = combined
 
 
 def finish_all_alike(name: str, parameter: nn.Parameter) -> None:

@@ -105,7 +105,7 @@ class SplitKeys(nn.Module):
         q = Gathered.apply(q, 2, self.group)
         scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
         at = torch.arange(k.shape[2]) + self.rank * k.shape[2]
-        scores = scores.masked_fill(at > torch.arange(q.shape[2])[:, None], float("-inf"))
+        scores = scores.masked_fill(at > torch.arange(q.shape[2])[:, None], -1e9)
         weights = (scores - largest(scores.detach().amax(-1, keepdim=True), self.group)).exp()
         above = SummedBoth.apply(weights @ v, self.group)
         below = SummedBoth.apply(weights.sum(-1, keepdim=True), self.group)
