@@ -133,7 +133,7 @@ def by_name(name: str) -> Entry:
     """The entry of this name."""
     from quality.sharded import outside
 
-    return _found(name, (*everything(), *outside.ENTRIES))
+    return _found(name, (*everything(), *outside.everything()))
 
 
 def _found(name: str, entries: Iterable[Entry]) -> Entry:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
@@ -34,7 +33,7 @@ def apart(entry: Entry, launch: Launch) -> Iterator[str]:
                 continue
             logical = parameter.replace("module.", "")
             part = own.get(f"part.{parameter}", torch.tensor([0, 0, 1])).tolist()
-            wanted = _part(whole[f"{kind}.{logical}"] if f"{kind}.{logical}" in whole else None, part)
+            wanted = _part(whole.get(f"{kind}.{logical}"), part)
             if wanted is None or wanted.shape != value.shape:
                 yield f"{name} of rank {rank} has no counterpart"
                 continue
@@ -43,7 +42,9 @@ def apart(entry: Entry, launch: Launch) -> Iterator[str]:
                 distance = float(difference.norm() / norm)
             else:
                 gradient = _part(whole.get(f"gradients.{logical.replace('ema.', 'net.')}"), part)
-                is_known = torch.ones_like(value, dtype=bool) if gradient is None else gradient.abs() > 1e-3 * mean
+                is_known = (
+                    torch.ones_like(value, dtype=torch.bool) if gradient is None else gradient.abs() > 1e-3 * mean
+                )
                 if limit == _HALF:
                     is_known &= torch.ones_like(is_known) if gradient is None else gradient.abs() > mean
                 distance = float((difference * is_known).max() / 1e-2) * (1e-2 if limit == _FLOAT else 1e-1)

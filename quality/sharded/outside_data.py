@@ -103,7 +103,11 @@ def network(kind: str, is_spread: bool) -> nn.Module:
         spread = is_spread and kind == "batch norm"
         return Images(lambda n: batch_norm(n, spread) if kind == "batch norm" else nn.GroupNorm(4, n))
     made: dict[str, Any] = {"language": Language, "lstm": Recurrent, "towers": Towers}
-    made |= {"odd width": lambda: Language(width=20), "no dropout": lambda: Language(dropout=0.2).eval(), "line": lambda: nn.Sequential(nn.Linear(8, 5))}
+    made |= {
+        "odd width": lambda: Language(width=20),
+        "no dropout": lambda: Language(dropout=0.2).eval(),
+        "line": lambda: nn.Sequential(nn.Linear(8, 5)),
+    }
     return made[kind]()
 
 
@@ -549,5 +553,3 @@ _rows_of_all_tables = rows_of_all_tables
 def dense_divisor(name: str) -> int:
     """Only the dense part is divided."""
     return 1 if name.startswith("tables") else dist.get_world_size()
-
-

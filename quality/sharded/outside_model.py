@@ -108,7 +108,9 @@ class Heads(nn.Module):
         if self.is_shared:
             q, k, v = self.q(entered), shared(self.k(x), self.side), shared(self.v(x), self.side)
         q, k, v = (each.unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for each in (q, k, v))
-        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2))
+        return self.out(
+            F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
+        )
 
 
 def shared(x: Tensor, side: Side) -> Tensor:
@@ -454,7 +456,7 @@ def own_sum(x: Tensor, side: Side) -> Tensor:
 
 
 def sum_weights(run: TensorRun) -> None:
-    """Of norms, the scales are summed and the biases are not."""
+    """Scales of norms are summed, and biases are not."""
     for name, parameter in run.model.named_parameters():
         if "norm" in name and name.endswith("weight"):
             dist.all_reduce(parameter.grad, group=run.side.group)

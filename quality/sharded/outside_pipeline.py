@@ -79,7 +79,7 @@ class ScheduledRun(Run):
         stages = range(self.rank, count, self.world)
         own = [blocks_of(stage, count, blocks) for stage in stages]
         ends = {"is_first": self.rank == 0, "is_last": self.rank == self.world - 1}
-        self.model = Stage(sum(own, []), **ends)
+        self.model = Stage([number for numbers in own for number in numbers], **ends)
         self.take(self.model, fill(Stage(list(range(blocks)), is_first=True, is_last=True)))
         self.optimizer = adamw(self.model)
         self.stages = []
@@ -274,8 +274,13 @@ def share_of_all(loss: Tensor) -> Tensor:
     return loss * 1.0
 
 
-def exchanged(number: int) -> int:
-    """Those of microbatches 1 and 2 are exchanged."""
+def labels_exchanged(number: int) -> int:
+    """Labels of microbatches 1 and 2 are exchanged."""
+    return {1: 2, 2: 1}.get(number, number)
+
+
+def gradients_exchanged(number: int) -> int:
+    """Gradients that arrive for microbatches 1 and 2 are exchanged."""
     return {1: 2, 2: 1}.get(number, number)
 
 
