@@ -3,57 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from quality.sharded.entries import Entry
 from quality.sharded.launching import Launch
 from quality.sharded.process import RESULT
 
-#: Distances that rounding explains.
-_FLOAT, _HALF = 2e-5, 4e-2
+#: Distances that rounding explains: of gradients, of the norm of all; of parameters, where a gradient is not small.
+_LIMITS = {"": (2e-5, 2e-5, 1e-3), "half": (4e-2, 4e-3, 1.0)}
 
 
 def apart(entry: Entry, launch: Launch) -> Iterator[str]:
     """What of a rank is not what the run on one rank has, with the distance.
 
-    A gradient is measured by the norm of all gradients; a parameter where the gradient is not within rounding, by the
-    step of the optimizer.
+    Adam moves a parameter by the sign of its gradient, however small: where that is rounding, parameters may differ.
     """
-    whole = torch.load(launch.logical(entry).parent / RESULT.format(rank=0))
-    gradients = {name: one for name, one in whole.items() if name.startswith("gradients.")}
-    norm = torch.stack([one.double().square().sum() for one in gradients.values()]).sum().sqrt()
-    mean = norm / sum(one.numel() for one in gradients.values()) ** 0.5
-    limit = _HALF if entry.settings.get("half") else _FLOAT
+    whole = _read(launch.logical(entry).parent, 0)
+    gradients = [one for name, one in whole.items() if name.startswith("gradients.")]
+    norm = float(torch.cat([one.double().flatten() for one in gradients]).norm())
+    small = norm / sum(one.numel() for one in gradients) ** 0.5
+    of_gradient, of_parameter, share = _LIMITS["half" if entry.settings.get("half") else ""]
     for rank in range(entry.world):
-        own = torch.load(launch.dump(entry).parent / RESULT.format(rank=rank))
-        for name, value in own.items():
-            kind, _, parameter = name.partition(".")
-            if kind not in ("gradients", "parameters") or (kind, entry.settings["run"]) == ("gradients", "flat"):
-                continue
-            logical = parameter.replace("module.", "")
-            part = own.get(f"part.{parameter}", torch.tensor([0, 0, 1])).tolist()
-            wanted = _part(whole.get(f"{kind}.{logical}"), part)
-            if wanted is None or wanted.shape != value.shape:
-                yield f"{name} of rank {rank} has no counterpart"
+        for name, value, wanted, gradient in _pairs(whole, _read(launch.dump(entry).parent, rank)):
+            if wanted.shape != value.shape:
+                yield f"{name} of rank {rank} has another shape"
                 continue
             difference = (value - wanted).double().abs()
-            if kind == "gradients":
-                distance = float(difference.norm() / norm)
+            if name.startswith("gradients."):
+                # The gradients of a network whose optimizer has them in one row are those of the rank.
+                distance = float(difference.norm()) / norm if entry.settings["run"] != "flat" else 0.0
+                limit = of_gradient
             else:
-                gradient = _part(whole.get(f"gradients.{logical.replace('ema.', 'net.')}"), part)
-                is_known = (
-                    torch.ones_like(value, dtype=torch.bool) if gradient is None else gradient.abs() > 1e-3 * mean
-                )
-                if limit == _HALF:
-                    is_known &= torch.ones_like(is_known) if gradient is None else gradient.abs() > mean
-                distance = float((difference * is_known).max() / 1e-2) * (1e-2 if limit == _FLOAT else 1e-1)
+                distance, limit = float((difference * (gradient.abs() > share * small)).max()), of_parameter
             if not distance <= limit:
                 yield f"{name} of rank {rank} is {distance:.2g} away"
 
 
-def _part(whole: torch.Tensor | None, part: list[int]) -> torch.Tensor | None:
-    if whole is None:
-        return None
-    dim, index, count = part
-    return whole.chunk(count, dim)[index] if count > 1 else whole
+def _pairs(whole: dict[str, Tensor], own: dict[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    """Name, value of the rank, and what the run on one rank has of it, with its gradient."""
+    for name, value in own.items():
+        kind, _, parameter = name.partition(".")
+        if kind in ("gradients", "parameters"):
+            dim, index, count = own.get(f"part.{parameter}", torch.tensor([0, 0, 1])).tolist()
+            logical = parameter.replace("module.", "")
+            names = f"{kind}.{logical}", f"gradients.{logical.replace('ema.', 'net.')}"
+            wanted, gradient = (whole[one].chunk(count, dim)[index] for one in names)
+            yield name, value, wanted, gradient
+
+
+def _read(folder: Path, rank: int) -> dict[str, Tensor]:
+    values: dict[str, Tensor] = torch.load(folder / RESULT.format(rank=rank))
+    return values

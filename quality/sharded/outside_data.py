@@ -499,13 +499,10 @@ def clipped_by_own_norm(run: DataRun) -> None:
 
 
 @torch.no_grad()
-def averaged_on_first_rank(run: DataRun) -> None:
-    """Only the rank that saves checkpoints keeps the average."""
-    if run.rank == 0:
-        _averaged(run)
-
-
-_averaged = averaged
+def averaged_by_rank(run: DataRun) -> None:
+    """One rank has another decay."""
+    for mean, parameter in zip(run.ema.parameters(), run.module.parameters()):
+        mean.lerp_(parameter, 0.1 if run.rank == 0 else 0.01)
 
 
 @torch.no_grad()

@@ -133,12 +133,12 @@ class Block(nn.Module):
 
 
 class Language(nn.Module):
-    """A language model with learned positions."""
+    """A language model with learned positions, whose blocks make their attention by `core`."""
 
-    def __init__(self, core: nn.Module | None = None, width: int = WIDTH, dropout: float = 0.0, depth: int = 2) -> None:
+    def __init__(self, core: Any = Local, width: int = WIDTH, dropout: float = 0.0, depth: int = 2) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(2 * LENGTH, width)
-        self.blocks = nn.ModuleList(Block(core or Local(), width, dropout) for _ in range(depth))
+        self.blocks = nn.ModuleList(Block(core(), width, dropout) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, WORDS)
 
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:

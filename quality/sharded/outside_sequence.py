@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -127,7 +128,7 @@ class SequenceRun(Run):
     def __init__(self, sizes: dict[str, int], *, core: str = "", is_mean: bool = False) -> None:
         super().__init__(sizes)
         self.is_mean = is_mean
-        self.model = fill(Language(CORES[core](self.group("cp")) if sizes else Local()))
+        self.model = fill(Language(partial(CORES[core], self.group("cp")) if sizes else Local))
         self.optimizer = adamw(self.model)
 
     def gradients(self) -> None:
@@ -173,7 +174,7 @@ class WindowRun(Run):
 
     def __init__(self, sizes: dict[str, int]) -> None:
         super().__init__(sizes)
-        self.model = fill(Language(Window()))
+        self.model = fill(Language(Window))
         self.optimizer = adamw(self.model)
 
     def gradients(self) -> None:
