@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ class Answer:
         blamed: all records that are wrong, in the order of passes and of execution.
         states: how many values are placed, not judged, and so on.
         seconds: that the suite took.
+        said: the first line of the answer.
         failure: why there is no answer; "" where there is one.
         alone: what came out of the ranks without the logical run; None where that was not asked.
     """
@@ -69,6 +71,7 @@ class Answer:
     states: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     failure: str = ""
+    said: str = ""
     alone: Answer | None = None
 
     @property
@@ -84,6 +87,8 @@ class Answer:
             return "no answer"
         if self.entry.change is None:
             return "blamed" if self.blamed else "right"
+        if self.entry.says and self.said.startswith("Wrong") and re.search(self.entry.says, self.said):
+            return "right"
         first = next((one for one in self.blamed if one.role == "first"), None)
         if first is None:
             return "not found"
@@ -109,7 +114,8 @@ def answered(entry: Entry, dump: Path, logical: Path | None, folder: Path) -> An
     if not rows.is_file():
         return Answer(entry, seconds=seconds, failure=(done.stdout + done.stderr)[-2000:] or "no rows")
     found = [json.loads(line) for line in rows.read_text("utf-8").splitlines()]
-    return read(entry, found, parents(logical or dump), seconds)
+    said = next((line for line in done.stdout.splitlines() if line.startswith(("Wrong", "Right", "Nothing"))), "")
+    return replace(read(entry, found, parents(logical or dump), seconds), said=said)
 
 
 def read(entry: Entry, rows: Sequence[Mapping[str, Any]], parent: Mapping[str, str], seconds: float) -> Answer:

@@ -131,7 +131,9 @@ def unclipped(name: str) -> Entry:
 
 def by_name(name: str) -> Entry:
     """The entry of this name."""
-    return _found(name, everything())
+    from quality.sharded import outside
+
+    return _found(name, (*everything(), *outside.everything()))
 
 
 def _found(name: str, entries: Iterable[Entry]) -> Entry:

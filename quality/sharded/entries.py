@@ -15,7 +15,7 @@ class Entry:
 
     Attributes:
         name: in the catalogue.
-        kind: "hand-made", "plain" (PyTorch's own means) or "mindspore".
+        kind: "hand-made", "plain" (PyTorch's own means), "mindspore" or "outside" (`quality.sharded.outside`).
         sizes: how many ranks along each dimension of the mesh.
         settings: of the training, the same on one rank; keywords of `Settings` or `PlainSettings`.
         ways: keywords of the sharded training alone, such as `sp`.
@@ -25,6 +25,10 @@ class Entry:
         direction: where it shows: "forward", "backward" or "optimizer".
         is_held_out: whether the suite may not be mended on it.
         expected: records of the logical run, or of its optimizer, that may be named first (`quality.sharded.answers`).
+        steps: how many steps are dumped; the last one is asked about.
+        says: the setting that may be named first in place of a record, as a pattern of the first line of the answer.
+        place: the function that has the wrong line.
+        is_lawless: whether the ranks contradict each other, so that the bug can be seen without the run on one rank.
     """
 
     name: str
@@ -39,6 +43,10 @@ class Entry:
     direction: str = ""
     expected: tuple[str, ...] = ()
     is_held_out: bool = False
+    steps: int = 1
+    says: str = ""
+    place: Callable[..., Any] | None = None
+    is_lawless: bool = False
 
     @property
     def world(self) -> int:
@@ -56,7 +64,7 @@ class Entry:
     @property
     def single(self) -> str:
         """What makes two entries have the same run on one rank."""
-        return f"{self.kind} {sorted(self._settings(is_single=True).items(), key=str)}"
+        return f"{self.kind} {self.steps} {sorted(self._settings(is_single=True).items(), key=str)}"
 
     def made(self, *, is_single: bool) -> Any:
         """The training, ready for its step, sharded or on one rank."""
@@ -65,13 +73,18 @@ class Entry:
             from quality.sharded.plain_training import PlainSettings, PlainTraining
 
             return PlainTraining(PlainSettings(**self._settings(is_single=is_single)), sizes, **ways)
+        if self.kind == "outside":
+            from quality.sharded.outside import RUNS
+
+            settings = dict(self.settings)
+            return RUNS[settings.pop("run")](sizes, **settings, **ways)
         from quality.sharded.training import Settings, Training
 
         return Training(Settings(**self._settings(is_single=is_single)), sizes, **ways)
 
     def _settings(self, *, is_single: bool) -> dict[str, Any]:
         """Of the training; on one rank the batch goes through a pipeline's layers in one pass."""
-        if is_single and "pp" in self.sizes:
+        if is_single and "pp" in self.sizes and self.kind != "outside":
             return {name: value for name, value in self.settings.items() if name not in ("microbatches", "local_names")}
         return self.settings
 

@@ -44,19 +44,19 @@ class Launch:
         for entry in entries:
             self._singles.setdefault(entry.single, entry)
         singles = list(dict.fromkeys(self._singles[entry.single] for entry in entries))
-        for kind in ("hand-made", "plain", "mindspore"):
+        for kind in ("hand-made", "plain", "mindspore", "outside"):
             self._started([one for one in singles if one.kind == kind], "single", 0)
-            for world in (2, 4):
+            for world in (2, 3, 4):
                 chosen = [one for one in entries if one.kind == kind and one.world == world]
                 self._started(chosen, "sharded", world)
 
     def dump(self, entry: Entry) -> Path:
         """The folder of the sharded step."""
-        return self.folder / "sharded" / entry.folder / "step0"
+        return self.folder / "sharded" / entry.folder / f"step{entry.steps - 1}"
 
     def logical(self, entry: Entry) -> Path:
         """The folder of the step on one rank."""
-        return self.folder / "single" / self._singles[entry.single].folder / "step0"
+        return self.folder / "single" / self._singles[entry.single].folder / f"step{entry.steps - 1}"
 
     def _started(self, entries: Sequence[Entry], side: str, world: int) -> None:
         place = self.folder / side

@@ -46,17 +46,20 @@ def _trained(entry: Entry, asked: dict[str, str], *, is_single: bool) -> dict[st
     training = entry.made(is_single=is_single)
     names = dict(training.model.named_parameters())
     if not asked:
-        training.step()
+        for _ in range(entry.steps):
+            training.step()
     else:
         debugger: Any = importlib.import_module("msprobe_collector.pytorch").PrecisionDebugger
         debugger._the_one = None
         made = debugger(**asked)
-        with made.collect(training.model):
-            training.step()
+        for _ in range(entry.steps):
+            with made.collect(training.model):
+                training.step()
         made._at_exit()
     found = {"loss": training.loss, "norm": training.norm}
     found |= {f"gradients.{name}": one.grad for name, one in names.items() if one.grad is not None}
     found |= {f"parameters.{name}": one for name, one in names.items()}
+    found |= {f"part.{name}": torch.tensor(part) for name, part in getattr(training, "parts", {}).items()}
     return {name: plain(value.detach()).clone() for name, value in found.items()}
 
 
