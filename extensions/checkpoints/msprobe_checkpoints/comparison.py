@@ -6,16 +6,17 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from msprobe_checkpoints.files import Contents
-from msprobe_checkpoints.layouts import Layout, distance, is_constant, sampled
+from msprobe_checkpoints.layouts import Layout, is_constant, sampled
 from msprobe_checkpoints.names import match_names, roles
 from msprobe_checkpoints.pairing import Pairing, is_order
 from msprobe_checkpoints.rules import Finding, Rules
@@ -28,7 +29,7 @@ _BLOCK_BYTES = 1 << 19
 #: Elements that are converted to float64 at once.
 _CONVERTED = 1 << 17
 #: Names of what models compute when they are made.
-_BUFFERS = re.compile(r"inv_freq|rotary|rope|(?:cos|sin)_cached|masked_bias|attn[.]bias$|position_ids|_extra_state")
+_BUFFERS = re.compile(r"inv_freq|rotary|rope|freqs|(?:cos|sin)_cache|masked_bias|attn[.]bias$|[.]pe$|slopes|_extra_state")
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,10 @@ def compare(target: Contents, golden: Contents, progress: Callable[[int, int], N
                 result.compared.append(found)
             else:
                 result.problems.append(found)
-    _leftovers(result, pairing)
+    try:
+        _leftovers(result, pairing)
+    except ReadError as error:
+        result.problems.append(f"tensors of one side alone were not compared: {error}")
     _entries(result, target, golden)
     result.nbytes = watch.done
     return result
@@ -172,11 +176,13 @@ class _Watch:
     def __init__(self, progress: Callable[[int, int], None], total: int) -> None:
         self._progress, self._total = progress, total
         self.done = 0
+        self._lock = Lock()
 
     def add(self, nbytes: int) -> None:
-        """So many more."""
-        self.done += nbytes
-        self._progress(self.done, self._total)
+        """So many more; threads take turns."""
+        with self._lock:
+            self.done += nbytes
+            self._progress(self.done, self._total)
 
 
 def measure(layout: Layout, watch: _Watch) -> Difference:
@@ -219,9 +225,9 @@ def measure(layout: Layout, watch: _Watch) -> Difference:
 
 
 def _is_padding(rest: Tensor) -> bool:
-    """Whether rows are all alike, as those that nothing has been trained with."""
+    """Whether rows are all zero, or alike, as those that nothing has been trained with."""
     first = rest.read(0, rest.width)
-    return all(_same_bytes(rest.read(row * rest.width, (row + 1) * rest.width), first) for row in range(rest.shape[0]))
+    return (rest.shape[0] > 1 or not _wide(first).any()) and all(_same_bytes(rest.read(row * rest.width, (row + 1) * rest.width), first) for row in range(rest.shape[0]))
 
 
 def _blocks(left: Tensor, right: Tensor) -> Iterator[tuple[int, int]]:
@@ -344,17 +350,13 @@ def _leftovers(result: Result, pairing: Pairing) -> None:
             one, two = left.pop(name), right.pop(other)
             result.shapes.append((name, one.shape, two.shape))
     for side, contents in enumerate(pairing.sides):
-        kept: dict[object, list[str]] = defaultdict(list)
-        for one in pairing.layouts:
-            for name in (one.target, one.golden)[side]:
-                if name in contents.tensors:
-                    kept[contents.tensors[name].shape].append(name)
+        alone = pairing.pools[side].tensors
+        tied = _tied(contents, alone)
         is_without = not pairing.states[1 - side]
         states = {name for held in pairing.states[side].values() for name in held.values()} if is_without else set()
-        for name, tensor in pairing.pools[side].tensors.items():
-            twin = next((one for one in kept[tensor.shape] if _are_tied(tensor, contents.tensors[one])), None)
-            if twin is not None:
-                result.tied.append((name, twin))
+        for name, tensor in alone.items():
+            if name in tied:
+                result.tied.append((name, tied[name]))
             elif name in states:
                 result.states[side].append(name)
             elif _is_buffer(name, tensor):
@@ -363,17 +365,26 @@ def _leftovers(result: Result, pairing: Pairing) -> None:
                 result.only[side].append((name, tensor.dtype.name, tensor.shape))
 
 
-def _are_tied(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of a checkpoint are the same bytes, and not by chance."""
-    if one.key is not None and one.key == other.key:
-        return True
-    try:
-        sample = sampled(one)
-        if one.dtype is not other.dtype or is_constant(sample) or distance(sample, sampled(other)):
-            return False
-        return not measure(Layout((), (), one, other), _Watch(lambda done, total: None, 0)).unequal
-    except ReadError:
-        return False
+def _tied(contents: Contents, alone: Mapping[str, Tensor]) -> dict[str, str]:
+    """Names of tensors that have no partner, and of those of the same bytes, not by chance, that have one."""
+    found: dict[str, str] = {}
+    shapes = {contents.tensors[name].shape for name in alone if name in contents.tensors}
+    known: dict[object, str] = {}
+    for name, tensor in contents.tensors.items():
+        if name not in alone and tensor.shape in shapes:
+            known.setdefault(tensor.key or name, name)
+            known.setdefault((tensor.shape, tensor.dtype, sampled(tensor).tobytes()), name)
+    for name in alone:
+        tensor = contents.tensors.get(name)
+        if tensor is not None:
+            other = known.get((tensor.shape, tensor.dtype, sampled(tensor).tobytes()), "")
+            if tensor.key is not None and tensor.key in known:
+                found[name] = known[tensor.key]
+            elif other and not is_constant(sampled(tensor)):
+                layout = Layout((), (), tensor, contents.tensors[other])
+                if not measure(layout, _Watch(lambda done, total: None, 0)).unequal:
+                    found[name] = other
+    return found
 
 
 def _is_buffer(name: str, tensor: Tensor) -> bool:

@@ -257,7 +257,7 @@ def _walks(name: str, view: Tensor, parts: Pool, *, turned: bool) -> Iterator[tu
     shape = view.shape
     for axis in range(min(2, len(shape))):
         unit = 1 if axis else prod(shape[1:])
-        begin = _wide(view.at(np.arange(min(_HEAD, shape[-1] if len(shape) > 1 else _FEWEST_BLOCK))))
+        begin = _wide(view.at(np.arange(min(_HEAD, shape[-1]) if len(shape) > 1 else min(_FEWEST_BLOCK, view.size))))
         for first in parts.near(shape, axis, 1, begin, name)[:_MOST_TRIED]:
             size = parts.tensors[first].shape[axis]
             if size == shape[axis]:

@@ -213,8 +213,9 @@ class Pairing:
     def _padded(self, names: Sequence[set[str]]) -> None:
         """Vocabularies of other names, of which one side has more rows; one of the names is among `names`."""
         for name, left in list(self.pools[0].tensors.items()):
-            for other, right in list(self.pools[1].tensors.items()):
-                if left.shape[1:] == right.shape[1:] and (name in names[0] or other in names[1]):
+            alike = [one for one in self.pools[1].tensors.items() if one[1].shape[1:] == left.shape[1:]]
+            for other, right in alike if "vocabulary" in roles(name) else ():
+                if name in names[0] or other in names[1]:
                     layout = _longer(name, other, left, right, "content")
                     if layout is not None and distance(sampled(layout.left), sampled(layout.right)) <= NEAR:
                         self._add(layout)
@@ -222,15 +223,18 @@ class Pairing:
 
     def _rotated(self) -> None:
         """Queries and keys whose heads have their rows in another order."""
+        turning: dict[object, list[tuple[str, Tensor]]] = defaultdict(list)
+        for other, right in self.pools[1].tensors.items():
+            turning[roles(other).get("attention"), parted(other)[1], right.shape].append((other, right))
         for name, left in list(self.pools[0].tensors.items()):
-            for other, right in list(self.pools[1].tensors.items()):
-                role = roles(name).get("attention")
-                if role in ("q", "k") and left.shape == right.shape and role == roles(other).get("attention"):
-                    way = rotary(left, right) if parted(name)[1] == parted(other)[1] else None
-                    joined = way.joined([right], left.shape) if way is not None else None
-                    if way is not None and joined is not None:
-                        self._add(Layout((name,), (other,), left, joined, way, self.named.get((name, other), "content")))
-                        break
+            role = roles(name).get("attention")
+            for other, right in turning[role, parted(name)[1], left.shape] if role in ("q", "k") else ():
+                way = rotary(left, right)
+                joined = way.joined([right], left.shape) if way is not None else None
+                if way is not None and joined is not None and other in self.pools[1].tensors:
+                    match = self.named.get((name, other), "content")
+                    self._add(Layout((name,), (other,), left, joined, way, match))
+                    break
 
     def _copies(self) -> None:
         """What several ranks hold alike is compared with what the copy of another rank was compared with."""
@@ -239,13 +243,12 @@ class Pairing:
             for one in self.layouts:
                 name = (one.target, one.golden)[side][0]
                 if len(one.target) == len(one.golden) == 1 and name in contents.several:
-                    paired[contents.several[name]].append((name, one))
+                    paired[parted(contents.several[name])[0]].append((name, one))
             for name, tensor in list(self.pools[side].tensors.items()):
-                known = [(contents.tensors[other], one) for other, one in paired[contents.several.get(name, "")]]
-                alike = [(other, one) for other, one in known if other.shape == tensor.shape]
+                known = [(contents.tensors[other], one) for other, one in paired[parted(contents.several.get(name, ""))[0]]]
+                alike = [(distance(sampled(tensor), sampled(one)), copy) for one, copy in known if one.shape == tensor.shape]
                 if alike:
-                    view = sampled(tensor)
-                    _, copy = min(alike, key=lambda pair: distance(view, sampled(pair[0])))
+                    _, copy = min(alike, key=lambda pair: pair[0])
                     own = Transposed(tensor) if isinstance((copy.left, copy.right)[side], Transposed) else tensor
                     copy = replace(copy, match="copies of ranks", is_open=True)
                     copy = replace(copy, **({"golden": (name,), "right": own} if side else {"target": (name,), "left": own}))
@@ -298,7 +301,7 @@ def _plain(contents: Contents) -> dict[str, Tensor]:
     found = dict(contents.tensors)
     for name, tensor in found.items():
         shape = tuple(size for size in tensor.shape if size != 1)
-        if 1 < len(tensor.shape) != len(shape):
+        if 1 < len(tensor.shape) != len(shape) and "scale" not in name:
             found[name] = Part(tensor, shape or (1,))
     return found
 
@@ -310,7 +313,8 @@ def _stands_for(name: str, virtual: Mapping[str, tuple[str, ...]]) -> tuple[str,
 
 def _longer(name: str, other: str, left: Tensor, right: Tensor, how: str) -> Layout | None:
     """Two tensors of which one has more rows than the other, as a vocabulary that was padded."""
-    if not (left.shape and right.shape and left.shape[1:] == right.shape[1:] and left.size and right.size):
+    is_vocabulary = "vocabulary" in roles(name) and "vocabulary" in roles(other)
+    if not is_vocabulary or not left.size or not right.size or left.shape[1:] != right.shape[1:] or not left.shape:
         return None
     rows, longer = min(left.shape[0], right.shape[0]), max(left, right, key=lambda one: one.size)
     first, second = (Part(one, (rows, *one.shape[1:])) for one in (left, right))

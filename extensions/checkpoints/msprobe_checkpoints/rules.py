@@ -7,9 +7,9 @@ of the other, and how the parts are put together. What most siblings have is the
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 from msprobe_checkpoints.files import Contents
@@ -97,7 +97,7 @@ class Rules:
 
     def __init__(self, layouts: Sequence[Layout], target: Contents, golden: Contents) -> None:
         """The rules of these pairs, of two checkpoints."""
-        self._told = [one for one in layouts if not one.is_open and one.rest is None]
+        self._told = [one for one in layouts if not one.is_open]
         self._sides = [(_side(one.target), _side(one.golden)) for one in self._told]
         self._contents = (target, golden)
         names = [{name for one in layouts for name in (one.target, one.golden)[side]} for side in (0, 1)]
@@ -119,11 +119,13 @@ class Rules:
         families: dict[object, list[tuple[int, int]]] = defaultdict(list)
         for index, sides in enumerate(self._sides):
             for place, number in enumerate(sides[own].numbers):
-                key = sides[own].words, sides[own].numbers[:place], place, sides[own].numbers[place + 1 :]
+                side = sides[own]
+                key = side.words, side.inner, side.numbers[:place], place, side.numbers[place + 1 :]
                 families[key].append((number, index))
         regular: set[int] = set()
         wrong: dict[int, Finding] = {}
         for members in map(sorted, families.values()):
+            yield from self._exchanged([index for _, index in members], 1 - own)
             rule, fitting = self._rule_of(members, 1 - own)
             if rule is None:
                 continue
@@ -132,31 +134,35 @@ class Rules:
                 finding = self._against(index, rule, rule.at(number), 1 - own) if index not in fitting else None
                 if finding is not None:
                     wrong.setdefault(index, finding)
-            # Numbers that go on in one side go on in the other.
-            alike = [index for _, index in members if self._sides[index][1 - own].words == rule.words]
-            held = [self._sides[index][1 - own].numbers for index in alike]
-            for index, numbers, expected in zip(alike, held, sorted(held)):
-                if numbers != expected:
-                    finding = self._against(index, replace(rule, way=self._told[index].way), expected, 1 - own)
-                    if finding is not None:
-                        yield index, finding
         yield from ((index, one) for index, one in wrong.items() if index not in regular)
+
+    def _exchanged(self, members: list[int], which: int) -> Iterator[tuple[int, Finding]]:
+        """Members whose numbers go back on that side where those of the other side go on."""
+        alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for index in members:
+            alike[self._sides[index][which].words].append(index)
+        for indices in alike.values():
+            for index, expected in zip(indices, sorted(self._sides[index][which].numbers for index in indices)):
+                layout, side = self._told[index], self._sides[index][which]
+                if side.numbers != expected:
+                    names = (layout.target, layout.golden)[which]
+                    yield index, Finding("numbers", layout, names, side.named(expected), layout.way)
 
     def _rule_of(self, members: list[tuple[int, int]], side: int) -> tuple[_Rule | None, set[int]]:
         """The rule that most members follow, and which; None where they have nothing in common."""
         rules: dict[_Rule, None] = {}
         for first, (low, one) in enumerate(members):
             left, way = self._sides[one][side], self._told[one].way
+            for place, number in enumerate(left.numbers):
+                if number == low and len(members) > 1:
+                    steps = tuple(Fraction(at == place) for at in range(len(left.numbers)))
+                    rules[_Rule(left.words, way, low, left.numbers, steps)] = None
             for high, other in members[first + 1 : first + 3]:
                 right = self._sides[other][side]
                 if left.words == right.words and high > low:
-                    steps = [Fraction(b - a, high - low) for a, b in zip(left.numbers, right.numbers)]
+                    steps = tuple(Fraction(b - a, high - low) for a, b in zip(left.numbers, right.numbers))
                     if min(steps, default=0) >= 0:
-                        rules[_Rule(left.words, way, low, left.numbers, tuple(steps))] = None
-                    for place in range(len(left.numbers)):  # as it would be if both had changed places with others
-                        steps = [Fraction(at == place) for at in range(len(left.numbers))]
-                        numbers = (*left.numbers[:place], low, *left.numbers[place + 1 :])
-                        rules[_Rule(left.words, way, low, numbers, tuple(steps))] = None
+                        rules[_Rule(left.words, way, low, left.numbers, steps)] = None
         fitting = {rule: {index for number, index in members if self._fits(index, rule, number, side)} for rule in rules}
         best = min(rules, key=lambda rule: (-max(1, len(fitting[rule])), rule.oddness), default=None)
         return best, fitting[best] if best is not None else set()
@@ -181,7 +187,9 @@ class Rules:
 
     def _by_names(self, indices: list[int]) -> Iterator[Finding]:
         """What names say without siblings."""
-        others = [one for one in self._told if not _is_square(one)]
+        others = [one for one in self._told if len(one.left.shape) == 2 and not _is_square(one)]
+        turned: dict[tuple[str, ...], bool] = {}
+        count = Counter(left.words for left, _ in self._sides)
         weights = {one.target: one.way for one in self._told}
         for index in indices:
             layout, way = self._told[index], self._told[index].way
@@ -194,9 +202,10 @@ class Rules:
                 yield Finding("names", layout, layout.golden, (), way)
             elif (weight.groups, weight.heads) != (way.groups, way.heads):
                 yield Finding("layout", layout, layout.golden, (), weight)
-            elif len(layout.left.shape) == 2 and _is_square(layout) and not roles(layout.golden[0]).get("vocabulary"):
-                is_turned = _are_turned(layout, others)
-                if is_turned != way.turned and (is_turned or not self._has_siblings(index)):
+            elif _is_square(layout) and not roles(layout.golden[0]).get("vocabulary"):
+                words = self._sides[index][0].words
+                is_turned = turned.setdefault(words, words not in turned and _are_turned(layout, others))
+                if is_turned != way.turned and (is_turned or count[words] == 1):
                     yield Finding("layout", layout, layout.golden, (), Way(turned=is_turned))
 
     def _by_ranks(self) -> Iterator[Finding]:
@@ -225,10 +234,6 @@ class Rules:
                 layout = of["q" if of["q"][0] else "k"][1]
                 yield Finding("layout", layout, layout.golden, (), Way())
 
-    def _has_siblings(self, index: int) -> bool:
-        left = self._sides[index][0]
-        return sum(one.words == left.words for one, _ in self._sides) > 1
-
     def _order(self, index: int) -> tuple[str, ...]:
         """The parts of a layout in the order of their numbers, or of their roles."""
         layout = self._told[index]
@@ -255,8 +260,7 @@ class Rules:
 
 
 def _is_square(layout: Layout) -> bool:
-    shape = layout.left.shape
-    return len(shape) != 2 or shape[0] == shape[1]
+    return layout.left.shape[:1] == layout.left.shape[1:]
 
 
 def _are_turned(layout: Layout, others: Sequence[Layout]) -> bool:
