@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ _BLOCK_BYTES = 1 << 19
 #: Elements that are converted to float64 at once.
 _CONVERTED = 1 << 17
 #: Names of what models compute when they are made.
-_BUFFERS = re.compile(r"inv_freq|rotary|rope|freqs|(?:cos|sin)_cache|masked_bias|attn[.]bias$|[.]pe$|slopes|_extra_state")
+_BUFFERS = re.compile(r"inv_freq|rotary|rope|freqs|(?:cos|sin)_cache|masked_bias|[.]pe$|slopes|_extra_state")
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,9 @@ def measure(layout: Layout, watch: _Watch) -> Difference:
 def _is_padding(rest: Tensor) -> bool:
     """Whether rows are all zero, or alike, as those that nothing has been trained with."""
     first = rest.read(0, rest.width)
-    return (rest.shape[0] > 1 or not _wide(first).any()) and all(_same_bytes(rest.read(row * rest.width, (row + 1) * rest.width), first) for row in range(rest.shape[0]))
+    return (rest.shape[0] > 1 or not _wide(first).any()) and all(
+        _same_bytes(rest.read(row * rest.width, (row + 1) * rest.width), first) for row in range(rest.shape[0])
+    )
 
 
 def _blocks(left: Tensor, right: Tensor) -> Iterator[tuple[int, int]]:
@@ -368,32 +369,33 @@ def _leftovers(result: Result, pairing: Pairing) -> None:
 def _tied(contents: Contents, alone: Mapping[str, Tensor]) -> dict[str, str]:
     """Names of tensors that have no partner, and of those of the same bytes, not by chance, that have one."""
     found: dict[str, str] = {}
-    shapes = {contents.tensors[name].shape for name in alone if name in contents.tensors}
+    shapes = {contents.tensors[name].shape for name in contents.tensors.keys() & alone.keys()}
     known: dict[object, str] = {}
     for name, tensor in contents.tensors.items():
         if name not in alone and tensor.shape in shapes:
             known.setdefault(tensor.key or name, name)
             known.setdefault((tensor.shape, tensor.dtype, sampled(tensor).tobytes()), name)
-    for name in alone:
-        tensor = contents.tensors.get(name)
-        if tensor is not None:
-            other = known.get((tensor.shape, tensor.dtype, sampled(tensor).tobytes()), "")
-            if tensor.key is not None and tensor.key in known:
-                found[name] = known[tensor.key]
-            elif other and not is_constant(sampled(tensor)):
-                layout = Layout((), (), tensor, contents.tensors[other])
-                if not measure(layout, _Watch(lambda done, total: None, 0)).unequal:
-                    found[name] = other
+    for name in contents.tensors.keys() & alone.keys():
+        tensor = contents.tensors[name]
+        sample = sampled(tensor)
+        other = known.get(tensor.key, "") or known.get((tensor.shape, tensor.dtype, sample.tobytes()), "")
+        if other and (tensor.key == contents.tensors[other].key or not is_constant(sample)):
+            layout = Layout((), (), tensor, contents.tensors[other])
+            if not measure(layout, _Watch(lambda done, total: None, 0)).unequal:
+                found[name] = other
     return found
 
 
 def _is_buffer(name: str, tensor: Tensor) -> bool:
     """Whether a model computes a tensor itself: masks, positions, frequencies; or a bias that adds nothing."""
-    is_count = kind_of(tensor.array_dtype) != "float" and tensor.array_dtype.itemsize != 1
-    if is_count or tensor.dtype.name == "Bool" or _BUFFERS.search(name.lower()):
+    is_count = tensor.dtype.name == "Bool" or (tensor.array_dtype.kind in "iu" and tensor.array_dtype.itemsize > 1)
+    is_mask = name.endswith("attn.bias") and len(tensor.shape) > 1
+    if "weight" not in name and (is_count or is_mask or _BUFFERS.search(name.lower())):
         return True
     if roles(name).get("affine") == "bias":
-        blocks = (tensor.read(start, min(start + _CONVERTED, tensor.size)) for start in range(0, tensor.size, _CONVERTED))
+        blocks = (
+            tensor.read(start, min(start + _CONVERTED, tensor.size)) for start in range(0, tensor.size, _CONVERTED)
+        )
         return not any(_wide(block).any() for block in blocks)
     return False
 

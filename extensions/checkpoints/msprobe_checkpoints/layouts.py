@@ -25,7 +25,7 @@ _SAME = 1e-12
 #: Elements at the beginning of a part that it is looked for by, and candidates that are looked at and tried.
 _HEAD, _MOST_CANDIDATES, _MOST_TRIED = 16, 64, 8
 _FEWEST_DISTINCT = 3
-#: Elements of a vector that may stand in one group: of more, its first part is not found by the elements it begins with.
+#: Elements of a vector that its first part is looked for by: as many as stand in one group of it.
 _FEWEST_BLOCK = 4
 
 

@@ -37,8 +37,12 @@ _ROLES = tuple(
         ("gated", "up", "up|w3"),
         ("gated", "down", "down|w2"),
         ("norm", "first", r"input_layer_?norm|att(?:entio)?n_norm|ln_?1|(?:layer_?)?norm_?1|linear_qkv[.]layer_norm"),
-        ("norm", "second", r"post_attention_layer_?norm|(?:ffn|mlp|pre_mlp)_(?:layer_?)?norm|ln_?2|(?:layer_?)?norm_?2"
-         r"|linear_fc1[.]layer_norm"),
+        (
+            "norm",
+            "second",
+            r"post_attention_layer_?norm|(?:ffn|mlp|pre_mlp)_(?:layer_?)?norm|ln_?2|(?:layer_?)?norm_?2"
+            r"|linear_fc1[.]layer_norm",
+        ),
         ("affine", "weight", "weight|gamma|kernel"),
         ("affine", "bias", "bias|beta"),
         ("statistic", "mean", "running_mean|moving_mean"),

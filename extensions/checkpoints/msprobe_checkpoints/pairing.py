@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,12 +14,14 @@ from msprobe_checkpoints.files import Contents
 from msprobe_checkpoints.layouts import NEAR, Layout, Pool, Way, distance, find_parts, is_constant, rotary, sampled
 from msprobe_checkpoints.names import match_names, parted, roles
 from msprobe_checkpoints.rules import Siblings
-from msprobe_checkpoints.tensors import Joined, Part, Piece, ReadError, Scaled, Tensor, Transposed
+from msprobe_checkpoints.tensors import Joined, Part, ReadError, Scaled, Tensor, Transposed
 
 #: How names belong together of which one side has several.
 _SEVERAL = "fused or divided layout"
 _STATE = re.compile(r"(?:.*\.)?state\.(\d+)\.(\w+)$")
-_KIND = re.compile(r"(?:^|[._])(exp_avg_sq|exp_avg|moment1|moment2|momentum_buffer|max_exp_avg_sq|adam_[mv]|moments)(?=[._]|$)")
+_KIND = re.compile(
+    r"(?:^|[._])(exp_avg_sq|exp_avg|moment1|moment2|momentum_buffer|max_exp_avg_sq|adam_[mv]|moments)(?=[._]|$)"
+)
 _GROUP = re.compile(r"(.*param_groups\.\d+)\.params\.(\d+)$")
 
 
@@ -45,8 +48,8 @@ class Pairing:
             for names in states.values():
                 for name in names.values():
                     del pool.tensors[name]
-        for pool, other in (self.pools, self.pools[::-1]):
-            _scale(pool.tensors, other.tensors)
+        _scale(left.tensors, right.tensors)
+        _scale(right.tensors, left.tensors)
         self.named = {(one.target, one.golden): one.how for one in match_names(left.tensors, right.tensors)}
         for one, other in self.named:
             self._add(self._of_names(one, other))
@@ -101,11 +104,8 @@ class Pairing:
     def _rest_of_names(self, name: str, other: str) -> Layout | None:
         """Two tensors of matching names, which hold nothing that was found elsewhere."""
         left, right = self.pools[0].tensors[name], self.pools[1].tensors[other]
-        how = self.named.get((name, other), "siblings")
-        if left.size == right.size:
-            without = [[size for size in one.shape if size != 1] for one in (left, right)]
-            if without[0] != without[1]:
-                return None
+        how = self.named[name, other]
+        if left.shape == right.shape:
             return Layout((name,), (other,), left, right, match=how, is_open=True)
         return _longer(name, other, left, right, how)
 
@@ -125,10 +125,7 @@ class Pairing:
     def _virtual(self, side: int) -> dict[str, tuple[str, ...]]:
         """Put tensors in the pool that are parts of one, or made of several; by name, which they stand for."""
         tensors, other = self.pools[side].tensors, self.pools[1 - side].tensors
-        counts: dict[object, int] = Counter()
-        for name in other:
-            words, numbers = parted(name)
-            counts.update((words, place, numbers[:place], numbers[place + 1 :]) for place in range(len(numbers)))
+        counts = Counter(key for name in other for key in _places(name))
         found: dict[str, tuple[str, ...]] = {}
         families: dict[object, list[str]] = defaultdict(list)
         for name, tensor in list(tensors.items()):
@@ -137,18 +134,17 @@ class Pairing:
                     found[f"{name}[{index}]"] = (name,)
                     tensors[f"{name}[{index}]"] = Part(tensor, tensor.shape[1:], index * tensor.width)
             if name in self.sides[side].several and tensor.shape:
-                words, numbers = parted(name)
                 inner = len(parted(self.sides[side].several[name])[1])
-                for place in range(len(numbers) - inner):
-                    families[words, place, numbers[:place], numbers[place + 1 :]].append(name)
-        for key, names in families.items():
+                for key in list(_places(name))[: len(parted(name)[1]) - inner]:
+                    families[key].append(name)
+        for number, names in enumerate(families.values()):
             parts = [tensors[name] for name in names]
             for axis in range(min(2, len(parts[0].shape))) if len(names) > 1 else ():
                 shape = list(parts[0].shape)
                 shape[axis] = sum(part.shape[axis] if len(part.shape) > axis else 0 for part in parts)
                 joined = Way(axis=axis).joined(parts, tuple(shape))
                 if joined is not None:
-                    virtual = f"{names[0]} and {len(names) - 1} more, {axis}, {key[1]}"  # type: ignore[index]
+                    virtual = f"{names[0]} and others, {number}, {axis}"
                     found[virtual], tensors[virtual] = tuple(names), joined
         return found
 
@@ -172,18 +168,9 @@ class Pairing:
         for side in (0, 1):
             wholes, parts = self.pools[side].tensors, self.pools[1 - side].tensors
             for name in list(wholes):
-                for names, sibling in siblings.partners(name) if name in wholes else ():
-                    way = sibling.way
-                    if not all(one in parts for one in names):
-                        continue
-                    if len(names) == 1 and not way.turned:
-                        pair = (name, names[0]) if side == 0 else (names[0], name)
-                        layout = self._rest_of_names(*pair)
-                    else:
-                        layout = self._as_sibling(side, name, names, way)
-                    if layout is not None:
-                        self._add(layout)
-                        break
+                for names, sibling in siblings.partners(name):
+                    if name in wholes and all(one in parts for one in names):
+                        self._add(self._as_sibling(side, name, names, sibling.way))
 
     def _as_sibling(self, side: int, name: str, names: tuple[str, ...], way: Way) -> Layout | None:
         whole = self.pools[side].tensors[name]
@@ -245,14 +232,18 @@ class Pairing:
                 if len(one.target) == len(one.golden) == 1 and name in contents.several:
                     paired[parted(contents.several[name])[0]].append((name, one))
             for name, tensor in list(self.pools[side].tensors.items()):
-                known = [(contents.tensors[other], one) for other, one in paired[parted(contents.several.get(name, ""))[0]]]
-                alike = [(distance(sampled(tensor), sampled(one)), copy) for one, copy in known if one.shape == tensor.shape]
+                known = [
+                    (contents.tensors[other], one) for other, one in paired[parted(contents.several.get(name, ""))[0]]
+                ]
+                alike = [
+                    (distance(sampled(tensor), sampled(one)), copy) for one, copy in known if one.shape == tensor.shape
+                ]
                 if alike:
                     _, copy = min(alike, key=lambda pair: pair[0])
                     own = Transposed(tensor) if isinstance((copy.left, copy.right)[side], Transposed) else tensor
                     copy = replace(copy, match="copies of ranks", is_open=True)
-                    copy = replace(copy, **({"golden": (name,), "right": own} if side else {"target": (name,), "left": own}))
-                    self._add(copy)
+                    names, view = ("golden", "right") if side else ("target", "left")
+                    self._add(replace(copy, **cast(Any, {names: (name,), view: own})))
 
     def _add_states(self) -> None:
         """What an optimizer holds of each parameter, in the layout of the parameter."""
@@ -274,8 +265,9 @@ class Pairing:
         match = "" if names[0] == names[1] else "their parameter"
         if all(one.size == 1 for side in tensors for one in side):  # the step, once for each parameter
             for number in range(max(map(len, names))):
-                (one, left), (other, right) = ((several[number % len(several)], side[number % len(side)]) for several, side in zip(names, tensors))
-                yield Layout((one,), (other,), left, right, match=match, is_open=True)
+                one, other = (several[number % len(several)] for several in names)
+                first, second = (side[number % len(side)] for side in tensors)
+                yield Layout((one,), (other,), first, second, match=match, is_open=True)
             return
         views: list[Tensor | None] = []
         for side, of_parameter in zip(tensors, (layout.left, layout.right)):
@@ -289,9 +281,9 @@ class Pairing:
             return
         left, right = (view or layout.way.joined(side, shape) for view, side in zip(views, tensors))
         if left is not None and right is not None and left.size == right.size:
-            yield Layout(*names, left, right, layout.way, match or layout.match and "their parameter", is_open=True)
+            yield Layout(names[0], names[1], left, right, layout.way, match, is_open=True)
         elif left is not None and right is not None:
-            longer = _longer(names[0][0], names[1][0], left, right, "their parameter")
+            longer = _longer(names[0][0], names[1][0], left, right, match)
             if longer is not None:
                 yield replace(longer, is_open=True)
 
@@ -304,6 +296,12 @@ def _plain(contents: Contents) -> dict[str, Tensor]:
         if 1 < len(tensor.shape) != len(shape) and "scale" not in name:
             found[name] = Part(tensor, shape or (1,))
     return found
+
+
+def _places(name: str) -> Iterator[tuple[object, ...]]:
+    """The name without each of its numbers: what names have in common that differ in that number."""
+    words, numbers = parted(name)
+    yield from ((words, numbers[:place], numbers[place + 1 :]) for place in range(len(numbers)))
 
 
 def _stands_for(name: str, virtual: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -350,7 +348,9 @@ def _states(contents: Contents) -> dict[str, dict[str, str]]:
     parameters = [one for one in contents.tensors if not _STATE.match(one) and not _KIND.search(one)]
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for number, parameter in _numbered(contents, held, parameters).items():
-        found[parameter].update({roles(f".{kind}").get("moment", kind): name for kind, name in held.get(number, {}).items()})
+        found[parameter].update(
+            {roles(f".{kind}").get("moment", kind): name for kind, name in held.get(number, {}).items()}
+        )
     ends: dict[str, str] = {}
     for parameter in parameters:
         words = parameter.split(".")
@@ -372,7 +372,7 @@ def is_order(entry: str) -> bool:
 
 
 def _numbered(contents: Contents, held: Mapping[int, dict[str, str]], parameters: list[str]) -> dict[int, str]:
-    """The parameters of the numbers in an optimizer's state: by their names in it, else by their order, if shapes agree."""
+    """The parameters that the numbers of an optimizer mean: by its names, else by their order where shapes agree."""
     numbers: list[int] = []
     names: dict[int, str] = {}
     for entry, value in contents.entries.items():
@@ -385,10 +385,17 @@ def _numbered(contents: Contents, held: Mapping[int, dict[str, str]], parameters
                 names[value] = known[0]
     if len(names) == len(numbers):
         return names
-    plain = [one for one in parameters if contents.tensors[one].dtype.name.startswith(("Float", "BFloat")) and "running_" not in one]
+    plain = [
+        one
+        for one in parameters
+        if contents.tensors[one].dtype.name.startswith(("Float", "BFloat")) and "running_" not in one
+    ]
     plain = list({contents.tensors[one].key or one: one for one in reversed(plain)}.values())[::-1]
     for order in (plain, sorted(plain, key=lambda one: len(contents.tensors[one].shape) < 2)):
-        shapes = [[contents.tensors[one].shape for kind, one in held.get(number, {}).items() if kind != "step"] for number in numbers]
+        shapes = [
+            [contents.tensors[one].shape for kind, one in held.get(number, {}).items() if kind != "step"]
+            for number in numbers
+        ]
         if len(order) == len(numbers) and all(
             all(shape == contents.tensors[one].shape for shape in several) for one, several in zip(order, shapes)
         ):

@@ -107,19 +107,17 @@ def _notes(result: Result, sides: Sequence[tuple[Path, Contents]], most: int | N
     if any(counts):
         yield f"elements that are NaN or infinite: {counts[0]} in A, {counts[1]} in B"
     if result.tied:
-        names = ", ".join(_name(name) for name, _ in result.tied[:3])
-        yield f"in one side alone, but the same bytes as a tensor that was compared: {names}"
-    alone = (("buffers that a model computes, or zeros that a bias adds", result.buffers), ("states of an optimizer", result.states))
-    for what, sides_of in alone:
-        for letter, names in zip("AB", sides_of):
+        tied = ", ".join(_name(name) for name, _ in result.tied[:3])
+        yield f"in one side alone, but the same bytes as a tensor that was compared: {tied}"
+    alone = [("buffers, or biases of zeros", result.buffers), ("states of an optimizer", result.states)]
+    for what, names_of in [*alone, ("other values", result.entries_only)]:
+        for letter, names, (_, other) in zip("AB", names_of, reversed(sides)):
             if names:
-                yield f"only in {letter}, not counted: {what}: {len(names)}: {', '.join(map(_name, names[:3]))}{', ...' if names[3:] else ''}"
-    for letter, alone_in, (_, other) in zip("AB", result.entries_only, reversed(sides)):
-        if alone_in:
-            why = "" if other.holds_entries else f" ({other.form} holds tensors only)"
-            shown = ", ".join(map(_name, alone_in[: None if most is None else 5]))
-            more = ", ..." if most is not None and alone_in[5:] else ""
-            yield f"other values only in {letter}, not counted{why}: {len(alone_in)}: {shown}{more}"
+                is_known = other.holds_entries or names_of is not result.entries_only
+                why = "" if is_known else f" ({other.form} holds tensors only)"
+                shown = ", ".join(map(_name, names[: None if most is None else 5]))
+                more = ", ..." if most is not None and names[5:] else ""
+                yield f"{what} only in {letter}, not counted{why}: {len(names)}: {shown}{more}"
 
 
 def _rules(result: Result) -> Iterator[str]:
@@ -144,8 +142,8 @@ def _summary(result: Result) -> str:
     parts += [f"{len(names)} only in {letter}" for letter, names in zip("AB", result.only) if names]
     if result.entries or result.equal_entries:
         parts.append(f"{result.equal_entries} other values equal, {len(result.entries)} differ")
-    parts += [f"{len(result.problems)} problems: what cannot be read was not compared"] if result.problems else []
-    first = sentences(result.findings)[:1]
+    unread = f"{len(result.problems)} problems: what cannot be read was not compared"
+    first = [*sentences(result.findings)[:1], *([unread] if result.problems else [])]
     outcome = {0: "Right", 1: "Wrong", 5: "Nothing judged"}[result.exit_code]
     return f"{outcome}: {'; '.join([*first, ', '.join(parts)])}"
 
@@ -179,12 +177,16 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
             joined = f"{_kind(whole)} is joined {', '.join(actual_words)}, not {', '.join(expected_words)}"
             found[f"{prefix}{said}{'parts of ' if is_numbers else ''}{joined}"] = None
         elif one.kind == "names" and one.expected:
-            changed = next((pair for pair in zip(names, one.expected) if pair[0] != pair[1]), (names[0], one.expected[0]))
+            changed = next(
+                (pair for pair in zip(names, one.expected) if pair[0] != pair[1]), (names[0], one.expected[0])
+            )
             found[f"{prefix}{' and '.join(sorted(map(_kind, changed)))} exchanged"] = None
         elif one.kind == "names":
             found[f"{_name(one.layout.target[0])} holds what {_name(names[0])} holds in B"] = None
         elif one.kind == "ranks":
-            found[f"{prefix}{kind}: ranks hold parts of other tensors than each other: {', '.join(map(_name, names))}"] = None
+            found[
+                f"{prefix}{kind}: ranks hold parts of other tensors than each other: {', '.join(map(_name, names))}"
+            ] = None
         else:
             count = max(len(one.layout.target), len(one.layout.golden))
             way, rule = (one_way.said(count) or "not transposed" for one_way in (one.layout.way, one.rule))
@@ -194,7 +196,9 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
         for numbers in several:
             what = f": {', '.join(kinds[label, rest])}" if len(kinds[label, rest]) <= _MOST_KINDS else ""
             *first, last = map(str, sorted(numbers))
-            found[f"{label}{'' if label.endswith('s') else 's'} {', '.join(first)} and {last} exchanged{rest}{what}"] = None
+            found[
+                f"{label}{'' if label.endswith('s') else 's'} {', '.join(first)} and {last} exchanged{rest}{what}"
+            ] = None
     return list(found)
 
 
@@ -276,7 +280,13 @@ def as_json(result: Result, sides: Sequence[tuple[Path, Contents]]) -> str:
             if one.how
         ],
         "other_rule": [
-            {"kind": one.kind, "target": list(one.layout.target), "golden": list(one.layout.golden), "names": list(one.names), "expected": list(one.expected)}
+            {
+                "kind": one.kind,
+                "target": list(one.layout.target),
+                "golden": list(one.layout.golden),
+                "names": list(one.names),
+                "expected": list(one.expected),
+            }
             for one in result.findings
         ],
         "other_shape": [

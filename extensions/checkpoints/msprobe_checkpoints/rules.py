@@ -89,7 +89,7 @@ class _Rule:
     @property
     def oddness(self) -> tuple[bool, Fraction, int]:
         """The smallest for what conversions do most: matrices as they are, numbers as they are."""
-        return self.way.turned, abs(sum(self.steps) - 1), sum(abs(one - self.first) for one in self.numbers)
+        return self.way.turned, abs(sum(self.steps, Fraction(-1))), sum(abs(one - self.first) for one in self.numbers)
 
 
 class Rules:
@@ -163,7 +163,9 @@ class Rules:
                     steps = tuple(Fraction(b - a, high - low) for a, b in zip(left.numbers, right.numbers))
                     if min(steps, default=0) >= 0:
                         rules[_Rule(left.words, way, low, left.numbers, steps)] = None
-        fitting = {rule: {index for number, index in members if self._fits(index, rule, number, side)} for rule in rules}
+        fitting = {
+            rule: {index for number, index in members if self._fits(index, rule, number, side)} for rule in rules
+        }
         best = min(rules, key=lambda rule: (-max(1, len(fitting[rule])), rule.oddness), default=None)
         return best, fitting[best] if best is not None else set()
 
@@ -215,7 +217,7 @@ class Rules:
             for layout, sides in zip(self._told, self._sides):
                 names = (layout.target, layout.golden)[own]
                 plain = contents.several.get(names[0])
-                if plain is not None:
+                if plain is not None and "layer" not in names[0].removesuffix(plain):
                     held[plain].add(sides[1 - own].words)
                     is_cut = len(names) > 1 < len(sides[1 - own].words) and layout.way.groups % len(names)
                     if is_cut or len(held[plain]) > 1:
@@ -239,13 +241,17 @@ class Rules:
         layout = self._told[index]
         whole, parts = (layout.target, layout.golden)[:: 1 if len(layout.target) < len(layout.golden) else -1]
         for side, names in zip(self._sides[index], (layout.target, layout.golden)):
-            if len(side.words) == 1 and any(side.inner) and list(side.inner) != sorted(side.inner):
+            if len(side.words) == 1 and list(side.inner) != sorted(side.inner):
                 return tuple(name for _, name in sorted(zip(side.inner, names)))
+        inner = self._sides[index][layout.golden is parts].inner
         for kind, order in _ORDERS.items():
             held = [roles(name).get(kind, "") for name in parts]
             if len(whole) == 1 < len(parts) and all(role in order for role in held):
                 reverse = -1 if kind == "gated" and _UP_FIRST.search(whole[0].lower()) else 1
-                return tuple(sorted(parts, key=lambda name: reverse * order.index(roles(name)[kind])))
+                places = [(reverse * order.index(role), one, name) for role, one, name in zip(held, inner, parts)]
+                pairs = [(a, b) for at, a in enumerate(places) for b in places[at:]]
+                if any((a[1] == b[1] and a[0] > b[0]) or (a[0] == b[0] and a[1] > b[1]) for a, b in pairs):
+                    return tuple(name for *_, name in sorted(places))
         return parts
 
     def _is_other(self, layout: Layout) -> bool:
@@ -290,7 +296,8 @@ class Siblings:
         """(names that the other side should have of a tensor, the pair that says so)."""
         words = _TOKEN.findall(name)
         for place, new in enumerate(words):
-            for old, others, layout in self._known.get((*words[:place], "", *words[place + 1 :]), [])[:_MOST_SIBLINGS]:
+            known = self._known.get((*words[:place], "", *words[place + 1 :]), [])
+            for old, others, layout in known[:_MOST_SIBLINGS]:
                 for at in range(len(_TOKEN.findall(others[0]))):
                     names = tuple(_changed(other, at, old, new) for other in others)
                     if names != others:

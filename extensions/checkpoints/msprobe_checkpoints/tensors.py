@@ -377,7 +377,13 @@ class Scaled(Tensor):
         """The tensor of these numbers. Raises ReadError: the scale does not fit, or cannot be read."""
         self._tensor = tensor
         self.dtype, self.shape = scale.dtype, tensor.shape
-        sizes = scale.shape if len(scale.shape) == 2 else (scale.size, 1) if scale.size == self.shape[0] else (1, scale.size)
+        sizes = (
+            scale.shape
+            if len(scale.shape) == 2
+            else (scale.size, 1)
+            if scale.size == self.shape[0]
+            else (1, scale.size)
+        )
         if any(not one or whole % one for one, whole in zip(sizes, self.shape)) or len(self.shape) != 2:
             raise ReadError(f"a scale of shape {scale.shape} does not fit")
         self._scale = scale.read(0, scale.size).reshape(sizes).astype(np.float64)
@@ -395,7 +401,8 @@ class Scaled(Tensor):
     def _steps(self, start: int, stop: int) -> Array:
         rows, columns = np.divmod(np.arange(start, stop), self.shape[1])
         blocks = [whole // size for whole, size in zip(self.shape, self._scale.shape)]
-        return np.abs(self._scale[rows // blocks[0], columns // blocks[1]])
+        steps: Array = np.abs(self._scale[rows // blocks[0], columns // blocks[1]])
+        return steps
 
 
 class Transposed(Tensor):
