@@ -85,17 +85,21 @@ class Pairing:
         try:
             if left.size != right.size:
                 return None
-            is_open = not left.shape or is_constant(sampled(left))
+            a = sampled(left)
+            is_open = not left.shape or is_constant(a)
             if left.shape == right.shape:
                 # Weights of norms are all near one: what they are beside that must be near, too.
-                a, b = sampled(left), sampled(right)
-                is_near = is_open or max(distance(a, b), distance(a - np.mean(a), b - np.mean(b))) <= NEAR
+                b = sampled(right)
+                with np.errstate(invalid="ignore"):
+                    is_near = is_open or max(distance(a, b), distance(a - np.mean(a), b - np.mean(b))) <= NEAR
                 return Layout((name,), (other,), left, right, match=how, is_open=is_open) if is_near else None
-            if left.shape == right.shape[::-1] and len(left.shape) == 2:
-                turned = Transposed(right)
-                if distance(sampled(left), sampled(turned)) <= NEAR:
-                    return Layout((name,), (other,), left, turned, Way(turned=True), how, is_open)
-            if distance(sampled(left), sampled(Part(right, left.shape))) <= NEAR:
+            if (
+                left.shape == right.shape[::-1]
+                and len(left.shape) == 2
+                and distance(a, sampled(Transposed(right))) <= NEAR
+            ):
+                return Layout((name,), (other,), left, Transposed(right), Way(turned=True), how, is_open)
+            if distance(a, sampled(Part(right, left.shape))) <= NEAR:
                 return Layout((name,), (other,), left, right, match=how, is_open=is_open)
         except ReadError:  # said where they are compared
             return Layout((name,), (other,), left, right, match=how, is_open=True)
@@ -126,10 +130,12 @@ class Pairing:
         """Put tensors in the pool that are parts of one, or made of several; by name, which they stand for."""
         tensors, other = self.pools[side].tensors, self.pools[1 - side].tensors
         counts = Counter(key for name in other for key in _places(name))
+        stacks = {(counts[key], len(one.shape), one.size) for name, one in other.items() for key in _places(name)}
         found: dict[str, tuple[str, ...]] = {}
         families: dict[object, list[str]] = defaultdict(list)
         for name, tensor in list(tensors.items()):
-            if len(tensor.shape) > 1 and tensor.shape[0] > 1 and tensor.shape[0] in counts.values():
+            sizes = {tensor.width // parts for parts in range(1, 4) if len(tensor.shape) > 1}
+            if any((tensor.shape[0], len(tensor.shape) - 1, size) in stacks for size in sizes):
                 for index in range(tensor.shape[0]):
                     found[f"{name}[{index}]"] = (name,)
                     tensors[f"{name}[{index}]"] = Part(tensor, tensor.shape[1:], index * tensor.width)

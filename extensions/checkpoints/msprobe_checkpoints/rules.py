@@ -150,24 +150,29 @@ class Rules:
 
     def _rule_of(self, members: list[tuple[int, int]], side: int) -> tuple[_Rule | None, set[int]]:
         """The rule that most members follow, and which; None where they have nothing in common."""
-        rules: dict[_Rule, None] = {}
+        fitting: dict[_Rule, set[int]] = {}
+        for rule in self._rules_of(members, side):
+            if rule not in fitting:
+                fitting[rule] = {index for number, index in members if self._fits(index, rule, number, side)}
+            if len(fitting[rule]) == len(members):
+                break
+        best = min(fitting, key=lambda rule: (-max(1, len(fitting[rule])), rule.oddness), default=None)
+        return best, fitting[best] if best is not None else set()
+
+    def _rules_of(self, members: list[tuple[int, int]], side: int) -> Iterator[_Rule]:
+        """The rules that members have in common with those behind them, or would have if numbers stayed as they are."""
         for first, (low, one) in enumerate(members):
             left, way = self._sides[one][side], self._told[one].way
             for place, number in enumerate(left.numbers):
                 if number == low and len(members) > 1:
                     steps = tuple(Fraction(at == place) for at in range(len(left.numbers)))
-                    rules[_Rule(left.words, way, low, left.numbers, steps)] = None
+                    yield _Rule(left.words, way, low, left.numbers, steps)
             for high, other in members[first + 1 : first + 3]:
                 right = self._sides[other][side]
                 if left.words == right.words and high > low:
                     steps = tuple(Fraction(b - a, high - low) for a, b in zip(left.numbers, right.numbers))
                     if min(steps, default=0) >= 0:
-                        rules[_Rule(left.words, way, low, left.numbers, steps)] = None
-        fitting = {
-            rule: {index for number, index in members if self._fits(index, rule, number, side)} for rule in rules
-        }
-        best = min(rules, key=lambda rule: (-max(1, len(fitting[rule])), rule.oddness), default=None)
-        return best, fitting[best] if best is not None else set()
+                        yield _Rule(left.words, way, low, left.numbers, steps)
 
     def _fits(self, index: int, rule: _Rule, number: int, which: int) -> bool:
         side, way = self._sides[index][which], self._told[index].way
@@ -290,7 +295,8 @@ class Siblings:
             for own, others in ((layout.target, layout.golden), (layout.golden, layout.target)):
                 words = _TOKEN.findall(own[0]) if len(own) == 1 else []
                 for place, word in enumerate(words):
-                    self._known[(*words[:place], "", *words[place + 1 :])].append((word, others, layout))
+                    key = (*words[:place], "", *words[place + 1 :])
+                    self._known[key].append((word, others, layout))
 
     def partners(self, name: str) -> Iterator[tuple[tuple[str, ...], Layout]]:
         """(names that the other side should have of a tensor, the pair that says so)."""
