@@ -25,7 +25,7 @@ _SAME = 1e-12
 #: Elements at the beginning of a part that it is looked for by, and candidates that are looked at and tried.
 _HEAD, _MOST_CANDIDATES, _MOST_TRIED = 16, 64, 8
 _FEWEST_DISTINCT = 3
-#: Elements of a vector that its first part is looked for by: as many as stand in one group of it.
+#: The same of parts of vectors and of rows: as many as stand in a group, or in a row, of the smallest part.
 _FEWEST_BLOCK = 4
 
 
@@ -173,19 +173,15 @@ class Pool:
         rest = (axis, *shape[:axis], 0, *shape[axis + 1 :])
         if rest not in self._heads:
             self._heads[rest] = self._begin(rest)
-        names, heads, filled, sizes = self._heads[rest]
+        names, heads, squares, sizes = self._heads[rest]
         if not names or not len(values):
             return []
-        unit = 1 if axis else prod(shape[1:])
-        known = np.minimum(np.minimum(filled, sizes // groups * unit), len(values))
-        mask = np.arange(_HEAD) < known[:, None]
-        head = np.zeros(_HEAD, values.dtype)
-        head[: len(values)] = values
+        count = len(values)
         with np.errstate(over="ignore", invalid="ignore"):
-            a, b = np.where(mask, heads, 0), np.where(mask, head, 0)
-            scale = np.maximum(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1))
-            away = np.linalg.norm(a - b, axis=1) / np.maximum(scale, 1e-300)
-        fits = (away <= NEAR) & (sizes % groups == 0) & (sizes <= shape[axis]) & (known > 0)
+            square, whole = squares[:, count - 1], float(np.vdot(values, values).real)
+            apart = square + whole - 2 * (heads[:, :count] @ values.conj()).real
+            away = np.sqrt(np.maximum(apart, 0) / np.maximum(np.maximum(square, whole), 1e-300))
+        fits = (away <= NEAR) & (sizes % groups == 0) & (sizes <= shape[axis])
         free = [int(one) for one in np.flatnonzero(fits) if names[one] in self.tensors]
         if len(free) > _MOST_CANDIDATES:
             alike = [one for one in free if likeness(names[one], like)[0]]
@@ -199,13 +195,12 @@ class Pool:
             for name, one in self.tensors.items()
             if len(one.shape) == len(inner) and one.size and (*one.shape[:axis], 0, *one.shape[axis + 1 :]) == inner
         ]
-        limits = [self.tensors[name].shape[1] if axis else self.tensors[name].size for name in names]
-        read = [_wide(self.tensors[name].read(0, min(_HEAD, limit))) for name, limit in zip(names, limits)]
+        read = [_wide(self.tensors[name].read(0, min(_HEAD, self.tensors[name].size))) for name in names]
         heads = np.zeros((len(names), _HEAD), np.result_type(np.float64, *read))
         for row, values in zip(heads, read):
             row[: len(values)] = np.nan_to_num(values, posinf=0, neginf=0)
         sizes = np.array([self.tensors[name].shape[axis] for name in names], np.int64)
-        return names, heads, np.array([len(one) for one in read], np.int64), sizes
+        return names, heads, np.cumsum(np.abs(heads) ** 2, axis=1), sizes
 
 
 def _preferred(away: float, name: str, like: str) -> tuple[float, bool, bool, int]:
@@ -257,7 +252,8 @@ def _walks(name: str, view: Tensor, parts: Pool, *, turned: bool) -> Iterator[tu
     shape = view.shape
     for axis in range(min(2, len(shape))):
         unit = 1 if axis else prod(shape[1:])
-        begin = _wide(view.at(np.arange(min(_HEAD, shape[-1]) if len(shape) > 1 else min(_FEWEST_BLOCK, view.size))))
+        is_cut = axis or len(shape) == 1  # anywhere, and not between rows only
+        begin = _wide(view.at(np.arange(min(_FEWEST_BLOCK if is_cut else _HEAD, shape[-1]))))
         for first in parts.near(shape, axis, 1, begin, name)[:_MOST_TRIED]:
             size = parts.tensors[first].shape[axis]
             if size == shape[axis]:
@@ -269,8 +265,7 @@ def _walks(name: str, view: Tensor, parts: Pool, *, turned: bool) -> Iterator[tu
                     continue
                 names, at, stop = [first], size // groups, shape[axis] // groups
                 while at < stop:
-                    last = (shape[1] if axis else view.size) - at * unit
-                    values = _wide(view.at(np.arange(at * unit, at * unit + min(_HEAD, last))))
+                    values = _wide(view.at(np.arange(at * unit, at * unit + len(begin))))
                     near = [one for one in parts.near(shape, axis, groups, values, first) if one not in names]
                     near = [one for one in near if parts.tensors[one].shape[axis] // groups <= stop - at]
                     if not near:
