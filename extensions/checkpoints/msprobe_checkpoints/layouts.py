@@ -195,7 +195,7 @@ class Pool:
             for name, one in self.tensors.items()
             if len(one.shape) == len(inner) and one.size and (*one.shape[:axis], 0, *one.shape[axis + 1 :]) == inner
         ]
-        read = [_wide(self.tensors[name].read(0, min(_HEAD, self.tensors[name].size))) for name in names]
+        read = [_head(self.tensors[name], axis, 0) for name in names]
         heads = np.zeros((len(names), _HEAD), np.result_type(np.float64, *read))
         for row, values in zip(heads, read):
             row[: len(values)] = np.nan_to_num(values, posinf=0, neginf=0)
@@ -221,10 +221,11 @@ def find_parts(name: str, whole: Tensor, parts: Pool) -> tuple[tuple[str, ...], 
     is_flat = True
     for turned in (False, True)[: 2 if len(whole.shape) == 2 else 1]:
         view: Tensor = Transposed(whole) if turned else whole
+        sample: Array | None = None
         for names, way in _walks(name, view, parts, turned=turned):
             joined = way.joined([parts.tensors[one] for one in names], view.shape)
             if joined is not None:
-                sample = sampled(view)
+                sample = sampled(view) if sample is None else sample
                 is_flat = is_constant(sample)
                 tried.append((distance(sample, sampled(joined)), names, way, view, joined))
         if any(one[0] <= _SURE for one in tried) and not is_flat:
@@ -251,9 +252,7 @@ def _walks(name: str, view: Tensor, parts: Pool, *, turned: bool) -> Iterator[tu
     """Names of parts that follow each other in a tensor, by the elements that they begin with."""
     shape = view.shape
     for axis in range(min(2, len(shape))):
-        unit = 1 if axis else prod(shape[1:])
-        is_cut = axis or len(shape) == 1  # anywhere, and not between rows only
-        begin = _wide(view.at(np.arange(min(_FEWEST_BLOCK if is_cut else _HEAD, shape[-1]))))
+        begin = _head(view, axis, 0)
         for first in parts.near(shape, axis, 1, begin, name)[:_MOST_TRIED]:
             size = parts.tensors[first].shape[axis]
             if size == shape[axis]:
@@ -265,8 +264,9 @@ def _walks(name: str, view: Tensor, parts: Pool, *, turned: bool) -> Iterator[tu
                     continue
                 names, at, stop = [first], size // groups, shape[axis] // groups
                 while at < stop:
-                    values = _wide(view.at(np.arange(at * unit, at * unit + len(begin))))
-                    near = [one for one in parts.near(shape, axis, groups, values, first) if one not in names]
+                    near = [
+                        one for one in parts.near(shape, axis, groups, _head(view, axis, at), first) if one not in names
+                    ]
                     near = [one for one in near if parts.tensors[one].shape[axis] // groups <= stop - at]
                     if not near:
                         break
@@ -274,6 +274,18 @@ def _walks(name: str, view: Tensor, parts: Pool, *, turned: bool) -> Iterator[tu
                     at += parts.tensors[near[0]].shape[axis] // groups
                 else:
                     yield tuple(names), Way(turned, axis, groups)
+
+
+def _head(tensor: Tensor, axis: int, at: int) -> Array:
+    """The first elements of what begins at index `at` of a dimension: of a row, or of the first rows of a column."""
+    width = tensor.shape[-1]
+    if not axis:
+        count = min(_HEAD, width) if len(tensor.shape) > 1 else min(_FEWEST_BLOCK, width - at)
+        return _wide(tensor.at(np.arange(at * tensor.width, at * tensor.width + count)))
+    inner = tensor.size // tensor.shape[0]
+    rows = np.arange(min(_HEAD // _FEWEST_BLOCK, tensor.shape[0]))[:, None] * inner
+    start = at * (inner // tensor.shape[1])
+    return _wide(tensor.at((rows + np.arange(start, min(start + _FEWEST_BLOCK, inner))).reshape(-1)))
 
 
 def rotary(whole: Tensor, part: Tensor) -> Way | None:
