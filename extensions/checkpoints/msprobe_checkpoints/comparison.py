@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from msprobe_checkpoints.files import Contents
-from msprobe_checkpoints.layouts import Layout, is_constant, sampled
+from msprobe_checkpoints.layouts import Layout, is_constant, sampled, wide
 from msprobe_checkpoints.names import match_names, roles
 from msprobe_checkpoints.pairing import Pairing, is_order
 from msprobe_checkpoints.rules import Finding, Rules
@@ -290,9 +290,9 @@ class _Sums:
                 is_off &= ~(np.isnan(a) & np.isnan(b))
             self.unequal += int(np.count_nonzero(is_off))
             if self.is_cast and is_off.any():
-                wide, narrow = (left, b) if self._dtypes[1] == self._narrow else (right, a)
-                rounded = _wide(round_once(wide, self._narrow))
-                self.is_cast = bool(((rounded == narrow) | (np.isnan(rounded) & np.isnan(narrow))).all())
+                wider, narrower = (left, b) if self._dtypes[1] == self._narrow else (right, a)
+                rounded = _wide(round_once(wider, self._narrow))
+                self.is_cast = bool(((rounded == narrower) | (np.isnan(rounded) & np.isnan(narrower))).all())
             if not finite.all():
                 a, b = np.where(finite, a, 0), np.where(finite, b, 0)
             self._whole += float(np.vdot(b, b).real)
@@ -339,8 +339,7 @@ def _same_bytes(left: Array, right: Array) -> bool:
 def _wide(values: Array) -> Array:
     if values.dtype.kind in "iub" and values.dtype.itemsize == 8:
         return values.astype(np.longdouble)  # 64 bits: float64 would make neighbours equal
-    with np.errstate(invalid="ignore"):  # signalling NaNs of a damaged file
-        return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+    return wide(values)
 
 
 def _leftovers(result: Result, pairing: Pairing) -> None:

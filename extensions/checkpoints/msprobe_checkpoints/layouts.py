@@ -135,13 +135,15 @@ def _places(shape: tuple[int, ...]) -> Array:
     return found
 
 
-def _wide(values: Array) -> Array:
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+def wide(values: Array) -> Array:
+    """The values as float64 or complex128, without a word about signalling NaNs of a damaged file."""
+    with np.errstate(invalid="ignore"):
+        return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def sampled(tensor: Tensor) -> Array:
     """Elements of `tensor` at the places that every tensor of its shape is asked for, float64 or complex128."""
-    return _wide(tensor.at(_places(tensor.shape)))
+    return wide(tensor.at(_places(tensor.shape)))
 
 
 def distance(one: Array, other: Array) -> float:
@@ -281,11 +283,11 @@ def _head(tensor: Tensor, axis: int, at: int) -> Array:
     width = tensor.shape[-1]
     if not axis:
         count = min(_HEAD, width) if len(tensor.shape) > 1 else min(_FEWEST_BLOCK, width - at)
-        return _wide(tensor.at(np.arange(at * tensor.width, at * tensor.width + count)))
+        return wide(tensor.at(np.arange(at * tensor.width, at * tensor.width + count)))
     inner = tensor.size // tensor.shape[0]
     rows = np.arange(min(_HEAD // _FEWEST_BLOCK, tensor.shape[0]))[:, None] * inner
     start = at * (inner // tensor.shape[1])
-    return _wide(tensor.at((rows + np.arange(start, min(start + _FEWEST_BLOCK, inner))).reshape(-1)))
+    return wide(tensor.at((rows + np.arange(start, min(start + _FEWEST_BLOCK, inner))).reshape(-1)))
 
 
 def rotary(whole: Tensor, part: Tensor) -> Way | None:
