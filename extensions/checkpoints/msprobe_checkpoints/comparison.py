@@ -16,7 +16,7 @@ import numpy as np
 
 from msprobe_checkpoints.files import Contents
 from msprobe_checkpoints.layouts import Layout, is_constant, sampled, wide
-from msprobe_checkpoints.names import match_names, roles
+from msprobe_checkpoints.names import match_names, parted, roles
 from msprobe_checkpoints.pairing import Pairing, is_order
 from msprobe_checkpoints.rules import Finding, Rules
 from msprobe_checkpoints.tensors import Array, ReadError, Scaled, Tensor
@@ -378,7 +378,9 @@ def _tied(contents: Contents, alone: Mapping[str, Tensor]) -> dict[str, str]:
         tensor = contents.tensors[name]
         sample = sampled(tensor)
         other = known.get(tensor.key, "") or known.get((tensor.shape, tensor.dtype, sample.tobytes()), "")
-        if other and (tensor.key == contents.tensors[other].key or not is_constant(sample)):
+        is_shared = "vocabulary" in roles(name) or not parted(name)[1]  # a layer may be saved twice by mistake
+        is_same = bool(other) and tensor.key == contents.tensors[other].key
+        if other and is_shared and (is_same or not is_constant(sample)):
             layout = Layout((), (), tensor, contents.tensors[other])
             if not measure(layout, _Watch(lambda done, total: None, 0)).unequal:
                 found[name] = other

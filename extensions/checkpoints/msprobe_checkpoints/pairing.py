@@ -236,11 +236,14 @@ class Pairing:
             for one in self.layouts:
                 name = (one.target, one.golden)[side][0]
                 if len(one.target) == len(one.golden) == 1 and name in contents.several:
-                    paired[parted(contents.several[name])[0]].append((name, one))
+                    plain = contents.several[name]
+                    paired[plain].append((name, one))
+                    if is_constant(sampled(contents.tensors[name])):
+                        paired[parted(plain)[0]].append((name, one))
             for name, tensor in list(self.pools[side].tensors.items()):
-                known = [
-                    (contents.tensors[other], one) for other, one in paired[parted(contents.several.get(name, ""))[0]]
-                ]
+                plain = contents.several.get(name, "")
+                copies = paired[plain] or paired[parted(plain)[0]]
+                known = [(contents.tensors[other], one) for other, one in copies]
                 alike = [
                     (distance(sampled(tensor), sampled(one)), copy) for one, copy in known if one.shape == tensor.shape
                 ]

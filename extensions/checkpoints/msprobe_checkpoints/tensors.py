@@ -396,7 +396,8 @@ class Scaled(Tensor):
         steps = self._steps(start, stop)
         if self._tensor.array_dtype.kind in "iu":
             return 0.502 * steps
-        return np.maximum(np.abs(self._tensor.read(start, stop).astype(np.float64)) * 2.0**-3, 2.0**-9) * steps
+        share = 2.0**-4 if "E4M3" in self._tensor.dtype.name else 2.0**-3
+        return np.maximum(np.abs(self._tensor.read(start, stop).astype(np.float64)) * share, 2.0**-9) * steps
 
     def _steps(self, start: int, stop: int) -> Array:
         rows, columns = np.divmod(np.arange(start, stop), self.shape[1])

@@ -233,6 +233,7 @@ ORDER = list(range(6))
 PROJ = "decoder.layers.1.self_attention.linear_proj.weight"
 NORM = "decoder.layers.2.mlp.linear_fc1.layer_norm_weight"
 LARGE = M | {"lm_head.weight": 1e5 * M["lm_head.weight"]}
+OTHER = NORM.replace("2", "1", 1)
 BUFFERS = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.rand(4), "model.position_ids": torch.arange(9)}
 
 RIGHT: dict[str, Callable[[], Sides]] = {
@@ -332,6 +333,11 @@ WRONG: dict[str, tuple[Callable[[], Sides], str]] = {
     ),
     "ranks exchanged": (lambda: (tensor_parallel(megatron(M))[::-1], M), "is joined 01, 00, not 00, 01"),
     "a copy of a rank": (lambda: (through(NORM, lambda ranks: ranks[1][NORM].add_(0.01), M), M), "1"),
+    "copies of a rank exchanged": (
+        lambda: (through(NORM, lambda ranks: ranks[1].update({NORM: ranks[1][OTHER], OTHER: ranks[1][NORM]}), M), M),
+        "2",
+    ),
+    "a layer more": (lambda: (M | renamed(M, (r"layers\.3\.", "layers.4.")), M), ""),
     "gate and up cut as one": (
         lambda: (
             [
