@@ -234,8 +234,8 @@ class Pairing:
         for side, contents in enumerate(self.sides):
             paired: dict[str, list[tuple[str, Layout]]] = defaultdict(list)
             for one in self.layouts:
-                name = (one.target, one.golden)[side][0]
-                if len(one.target) == len(one.golden) == 1 and name in contents.several:
+                name, *more = (one.target, one.golden)[side]
+                if not more and name in contents.several:
                     plain = contents.several[name]
                     paired[plain].append((name, one))
                     if is_constant(sampled(contents.tensors[name])):

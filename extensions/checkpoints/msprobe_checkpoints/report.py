@@ -157,7 +157,7 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
         names, kind = one.names, _kind(one.layout.golden[0])
         where = _layer(one.layout.golden[0])
         prefix = f"{where}: " if where else ""
-        if one.kind == "numbers" and len(names) > 1:
+        if one.kind == "numbers" and len(parted(one.expected[0])[1]) != len(parted(names[0])[1]):
             found[f"{prefix}{kind} is made of parts of several layers or ranks: {', '.join(map(_name, names))}"] = None
         elif one.kind == "numbers":
             (_, actual), (words, expected) = parted(names[0]), parted(one.expected[0])
