@@ -20,8 +20,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="compare two checkpoints",
         description="Compare two checkpoints, tensor by tensor: files or folders of safetensors, torch.save, "
         "torch.distributed.checkpoint, MindSpore or HuggingFace, in any two forms. Nothing in them is run, and no "
-        "framework is needed. Exits with 0 when they are equal, 1 when something differs, 2 when what differs cannot "
-        "be told, since something cannot be read.",
+        "framework is needed. Exits with 0 when they hold the same, in any layout that is one for all layers; 1 when "
+        "something differs; 5 when only what cannot be read may.",
     )
     parser.add_argument("target", metavar="A", type=Path, help="a checkpoint: a file or a folder")
     parser.add_argument("golden", metavar="B", type=Path, help="the checkpoint that differences are relative to")

@@ -64,6 +64,7 @@ class Contents:
         problems: what could not be read, one line each.
         holds_entries: whether its form can hold other values than tensors.
         files: how many it consists of.
+        several: what the name of a tensor is in its file, where several files of a folder hold that name.
     """
 
     form: str
@@ -72,6 +73,7 @@ class Contents:
     problems: list[str] = field(default_factory=list)
     holds_entries: bool = True
     files: int = 1
+    several: dict[str, str] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:

@@ -111,7 +111,10 @@ def _joined(folder: Path, files: list[Path]) -> Contents:
         stem = path.relative_to(folder).with_suffix("").as_posix().replace("/", ".")
         whole.problems += found.problems
         for name, tensor in found.tensors.items():
-            whole.tensors[name if held[name] == 1 else f"{stem}.{name}"] = tensor
+            shown = name if held[name] == 1 else f"{stem}.{name}"
+            whole.tensors[shown] = tensor
+            if held[name] > 1:
+                whole.several[shown] = name
         for name, value in found.entries.items():
             whole.entries[name if len(read) == 1 else f"{stem}.{name}"] = value
     return whole

@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 #: What wrappers, savers and whole Modules put before or between the names of parameters.
 _WRAPPERS = frozenset(
@@ -22,7 +23,41 @@ _MINDSPORE = {
     "moving_variance": "running_var",
     "embedding_table": "weight",
 }
-_NUMBER = re.compile(r"\d+")
+#: Numbers that count layers, experts or ranks: a digit behind a short word, as in w1, is a part of that word.
+_NUMBER = re.compile(r"(?<![A-Za-z\d])\d+|(?<=[A-Za-z]{4})\d+")
+#: Kinds of roles that tensors have, the roles, and what says so in a name.
+_ROLES = tuple(
+    (kind, role, re.compile(rf"(?:^|[._/])(?:{pattern})(?=[._/]|$)"))
+    for kind, role, pattern in (
+        ("attention", "q", "q|query|wq|to_q|qproj"),
+        ("attention", "k", "k|key|wk|to_k|kproj"),
+        ("attention", "v", "v|value|wv|to_v|vproj"),
+        ("attention", "o", "o|wo|out"),
+        ("gated", "gate", "gate|w1"),
+        ("gated", "up", "up|w3"),
+        ("gated", "down", "down|w2"),
+        ("norm", "first", r"input_layer_?norm|att(?:entio)?n_norm|ln_?1|(?:layer_?)?norm_?1|linear_qkv[.]layer_norm"),
+        (
+            "norm",
+            "second",
+            r"post_attention_layer_?norm|(?:ffn|mlp|pre_mlp)_(?:layer_?)?norm|ln_?2|(?:layer_?)?norm_?2"
+            r"|linear_fc1[.]layer_norm",
+        ),
+        ("affine", "weight", "weight|gamma|kernel"),
+        ("affine", "bias", "bias|beta"),
+        ("statistic", "mean", "running_mean|moving_mean"),
+        ("statistic", "variance", "running_var|moving_variance"),
+        ("moment", "second", "exp_avg_sq|moment2|adam_v"),
+        ("moment", "first", "exp_avg|moment1|adam_m"),
+        ("vocabulary", "output", "lm_head|embed_out|unembed|output_layer|head|output"),
+        ("vocabulary", "position", "wpe|position_embeddings?|pos_embed|positional_embedding"),
+        ("vocabulary", "input", "wte|embed_tokens|tok_embeddings|word_embeddings?|embeddings?|embed"),
+        ("stack", "encoder", "encoder"),
+        ("stack", "decoder", "decoder"),
+        ("attending", "itself", "self_attn|self_attention|attn1"),
+        ("attending", "across", "cross_attn|cross_?attention|encoder_attn|encdecattention|attn2|inter_attention"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +87,39 @@ def match_names(target: Iterable[str], golden: Iterable[str]) -> list[Matched]:
 
 def likeness(one: str, other: str) -> tuple[bool, int]:
     """How much two names have in common: whether all numbers agree, and how many words; for choosing the largest."""
-    words, others = (Counter(re.split(r"[._/]", name)) for name in (one, other))
-    return _NUMBER.findall(one) == _NUMBER.findall(other), sum((words & others).values())
+    return _parted(one)[1] == _parted(other)[1], sum((_words(one) & _words(other)).values())
+
+
+@lru_cache(maxsize=1 << 16)
+def _words(name: str) -> Counter[str]:
+    return Counter(re.split(r"[._/\[\]]", name))
+
+
+@lru_cache(maxsize=1 << 16)
+def _parted(name: str) -> tuple[str, tuple[int, ...]]:
+    return _NUMBER.sub("\0", name), tuple(int(one[:18]) for one in _NUMBER.findall(name))
+
+
+def parted(name: str) -> tuple[str, tuple[int, ...]]:
+    """(the name with a mark in place of each number that counts something, the numbers)."""
+    return _parted(name)
+
+
+@lru_cache(maxsize=1 << 16)
+def roles(name: str) -> dict[str, str]:
+    """What the words of a name say that it is: (kind of role, role), of each kind the word that stands first."""
+    found: dict[str, tuple[int, str]] = {}
+    for kind, role, pattern in _ROLES:
+        match = pattern.search(name.lower())
+        if match is not None and match.start() < found.get(kind, (len(name), ""))[0]:
+            found[kind] = match.start(), role
+    return {kind: role for kind, (_, role) in found.items()}
+
+
+def are_in_conflict(one: str, other: str) -> bool:
+    """Whether two names say that they are different things, such as key and value."""
+    first, second = roles(one), roles(other)
+    return any(second.get(kind, role) != role for kind, role in first.items())
 
 
 def _unwrapped(name: str) -> str:

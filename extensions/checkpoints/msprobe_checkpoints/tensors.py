@@ -11,10 +11,12 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -32,17 +34,27 @@ class ReadError(ValueError):
     """Why a part of a checkpoint cannot be read, in one line."""
 
 
+@dataclass
+class _Opened:
+    """A descriptor, and how many threads read from it."""
+
+    descriptor: int
+    readers: int = 0
+
+
 class File:
     """A file that is read at any place, opened when it is needed."""
 
-    _open: ClassVar[OrderedDict[Path, int]] = OrderedDict()
+    _open: ClassVar[OrderedDict[Path, _Opened]] = OrderedDict()
+    _lock: ClassVar[Lock] = Lock()
 
     def __init__(self, path: Path) -> None:
         """The file at `path`, which stays as it is. Raises ReadError when it cannot be opened or is no regular file."""
         self.path = path
         if not path.is_file():
             raise ReadError("is not a file" if path.exists() else "does not exist")
-        self.size = os.fstat(self._descriptor()).st_size
+        with self._descriptor() as descriptor:
+            self.size = os.fstat(descriptor).st_size
         self._asked = 0  # up to where the system has been asked to read
 
     def read(self, start: int, size: int) -> bytes:
@@ -51,12 +63,13 @@ class File:
         Raises:
             ReadError: it is damaged or cut off.
         """
-        found = os.pread(self._descriptor(), size, start)
-        while len(found) < size:
-            more = os.pread(self._descriptor(), size - len(found), start + len(found))
-            if not more:
-                raise ReadError(f"ends at byte {start + len(found)}, {size - len(found)} bytes early")
-            found += more
+        found = b""
+        with self._descriptor() as descriptor:
+            while len(found) < size:
+                more = os.pread(descriptor, size - len(found), start + len(found))
+                if not more:
+                    raise ReadError(f"ends at byte {start + len(found)}, {size - len(found)} bytes early")
+                found += more
         return found
 
     def read_into(self, start: int, array: Array) -> None:
@@ -66,39 +79,50 @@ class File:
             ReadError: it is damaged or cut off.
         """
         left = memoryview(cast(Any, array.reshape(-1).view(np.uint8)))
-        if len(left) >= _LARGE_BYTES:
-            self._ask_ahead(start, start + len(left))
-        while left:
-            count = os.preadv(self._descriptor(), [left], start)
-            if not count:
-                raise ReadError(f"ends at byte {start}, {len(left)} bytes early")
-            left, start = left[count:], start + count
+        with self._descriptor() as descriptor:
+            if len(left) >= _LARGE_BYTES:
+                self._ask_ahead(descriptor, start, start + len(left))
+            while left:
+                count = os.preadv(descriptor, [left], start)
+                if not count:
+                    raise ReadError(f"ends at byte {start}, {len(left)} bytes early")
+                left, start = left[count:], start + count
 
-    def _ask_ahead(self, start: int, stop: int) -> None:
+    def _ask_ahead(self, descriptor: int, start: int, stop: int) -> None:
         """Have the system read what follows a block, unless it has been asked for half of that already."""
         is_known = start <= self._asked and stop + _AHEAD_BYTES // 2 <= self._asked <= stop + _AHEAD_BYTES
         if not is_known and hasattr(os, "posix_fadvise"):
             first = max(stop, self._asked) if start <= self._asked <= stop + _AHEAD_BYTES else stop
-            os.posix_fadvise(self._descriptor(), first, stop + _AHEAD_BYTES - first, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(descriptor, first, stop + _AHEAD_BYTES - first, os.POSIX_FADV_WILLNEED)
             self._asked = stop + _AHEAD_BYTES
 
-    def _descriptor(self) -> int:
-        descriptor = File._open.pop(self.path, None)
-        if descriptor is None:
-            try:
-                descriptor = os.open(self.path, os.O_RDONLY)
-            except OSError as error:
-                raise ReadError(f"cannot be opened: {error.strerror}") from None
-            if len(File._open) >= _MOST_OPEN:
-                os.close(File._open.popitem(last=False)[1])
-        File._open[self.path] = descriptor
-        return descriptor
+    @contextmanager
+    def _descriptor(self) -> Iterator[int]:
+        """The descriptor of the file, which stays open in the meantime; several threads may read it."""
+        with File._lock:
+            opened = File._open.pop(self.path, None)
+            if opened is None:
+                try:
+                    opened = _Opened(os.open(self.path, os.O_RDONLY))
+                except OSError as error:
+                    raise ReadError(f"cannot be opened: {error.strerror}") from None
+            File._open[self.path] = opened
+            opened.readers += 1
+            if len(File._open) > _MOST_OPEN:
+                idle = [path for path, one in File._open.items() if not one.readers]
+                for path in idle[: len(File._open) - _MOST_OPEN]:
+                    os.close(File._open.pop(path).descriptor)
+        try:
+            yield opened.descriptor
+        finally:
+            with File._lock:
+                opened.readers -= 1
 
     @classmethod
     def close_all(cls) -> None:
         """Close what is open."""
         while cls._open:
-            os.close(cls._open.popitem()[1])
+            os.close(cls._open.popitem()[1].descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +245,16 @@ class Stored(Tensor):
 
     def _strided(self) -> Array:
         """The whole tensor: reading parts of it would read most of its storage each time."""
-        if not self._kept:
-            assert self.strides is not None
-            last = self.offset + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides))
-            held = self._stored(self.offset, last + 1)
-            steps = [stride * held.itemsize for stride in self.strides]
-            view: Array = np.ndarray(self.shape, held.dtype, held, 0, steps)
-            self._kept.append(view.reshape(-1) if view.flags.c_contiguous else _flattened(view))
-        return self._kept[0]
+        for known in self._kept:
+            return known
+        assert self.strides is not None
+        last = self.offset + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides))
+        held = self._stored(self.offset, last + 1)
+        steps = [stride * held.itemsize for stride in self.strides]
+        view: Array = np.ndarray(self.shape, held.dtype, held, 0, steps)
+        found = view.reshape(-1) if view.flags.c_contiguous else _flattened(view)
+        self._kept.append(found)
+        return found
 
     def _stored(self, start: int, stop: int) -> Array:
         array = np.empty(stop - start, self.array_dtype)
@@ -322,19 +348,19 @@ class Joined(Tensor):
                 yield piece
 
 
-class Shaped(Tensor):
-    """A tensor in another shape of as many elements."""
+class Part(Tensor):
+    """Elements of a tensor that follow each other, in another shape."""
 
-    def __init__(self, tensor: Tensor, shape: tuple[int, ...]) -> None:
-        """The elements of `tensor` in their order."""
-        self._tensor = tensor
+    def __init__(self, tensor: Tensor, shape: tuple[int, ...], first: int = 0) -> None:
+        """As many elements of `tensor` as the shape has, from element `first` on."""
+        self._tensor, self._first = tensor, first
         self.dtype, self.shape = tensor.dtype, shape
 
     def read(self, start: int, stop: int) -> Array:
-        return self._tensor.read(start, stop)
+        return self._tensor.read(self._first + start, self._first + stop)
 
     def at(self, places: Array) -> Array:
-        return self._tensor.at(places)
+        return self._tensor.at(self._first + places)
 
     def release(self) -> None:
         self._tensor.release()
@@ -342,6 +368,42 @@ class Shaped(Tensor):
     @property
     def step(self) -> int:
         return self._tensor.step
+
+
+class Scaled(Tensor):
+    """Numbers of few bits times a scale: of the tensor, of its rows or columns, or of blocks of both."""
+
+    def __init__(self, tensor: Tensor, scale: Tensor) -> None:
+        """The tensor of these numbers. Raises ReadError: the scale does not fit, or cannot be read."""
+        self._tensor = tensor
+        self.dtype, self.shape = scale.dtype, tensor.shape
+        sizes = (
+            scale.shape
+            if len(scale.shape) == 2
+            else (scale.size, 1)
+            if scale.size == self.shape[0]
+            else (1, scale.size)
+        )
+        if any(not one or whole % one for one, whole in zip(sizes, self.shape)) or len(self.shape) != 2:
+            raise ReadError(f"a scale of shape {scale.shape} does not fit")
+        self._scale = scale.read(0, scale.size).reshape(sizes).astype(np.float64)
+
+    def read(self, start: int, stop: int) -> Array:
+        return (self._tensor.read(start, stop).astype(np.float64) * self._steps(start, stop)).astype(self.array_dtype)
+
+    def allowed(self, start: int, stop: int) -> Array:
+        """How far the elements that were rounded may have been from elements `start` to `stop`."""
+        steps = self._steps(start, stop)
+        if self._tensor.array_dtype.kind in "iu":
+            return 0.502 * steps
+        share = 2.0**-4 if "E4M3" in self._tensor.dtype.name else 2.0**-3
+        return np.maximum(np.abs(self._tensor.read(start, stop).astype(np.float64)) * share, 2.0**-9) * steps
+
+    def _steps(self, start: int, stop: int) -> Array:
+        rows, columns = np.divmod(np.arange(start, stop), self.shape[1])
+        blocks = [whole // size for whole, size in zip(self.shape, self._scale.shape)]
+        steps: Array = np.abs(self._scale[rows // blocks[0], columns // blocks[1]])
+        return steps
 
 
 class Transposed(Tensor):
@@ -356,12 +418,13 @@ class Transposed(Tensor):
     def read(self, start: int, stop: int) -> Array:
         if start >= stop:
             return np.empty(0, self.array_dtype)
-        if self._kept is None:
-            self._kept = self._tensor.read(0, self._tensor.size).reshape(self._tensor.shape)
+        kept = self._kept
+        if kept is None:
+            kept = self._kept = self._tensor.read(0, self._tensor.size).reshape(self._tensor.shape)
             self._tensor.release()
         width = self.shape[1]
         first, last = start // width, -(-stop // width)
-        rows = np.ascontiguousarray(self._kept[:, first:last].T).reshape(-1)
+        rows = np.ascontiguousarray(kept[:, first:last].T).reshape(-1)
         return rows[start - first * width : stop - first * width]
 
     def at(self, places: Array) -> Array:

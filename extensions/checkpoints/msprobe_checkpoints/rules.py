@@ -1,0 +1,321 @@
+"""The rule of a conversion: which names become which, and in which layout, alike for all layers, experts and ranks.
+
+Each pair of tensors is an instance of a rule: its names without numbers, how the numbers of one side follow from those
+of the other, and how the parts are put together. What most siblings have is the rule; what is otherwise is the finding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from msprobe_checkpoints.files import Contents
+from msprobe_checkpoints.layouts import Layout, Way
+from msprobe_checkpoints.names import parted, roles
+
+_TOKEN = re.compile(r"\d+|[^\d._/\[\]]+|[._/\[\]]")
+#: The order in which layers fuse parts of these roles, and names of wholes that say another.
+_ORDERS = {"attention": ("q", "k", "v", "o"), "gated": ("gate", "up", "down")}
+#: Siblings that are asked for the partner of a tensor.
+_MOST_SIBLINGS = 8
+_UP_FIRST = re.compile(r"up_?gate|w3_?w?1")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A tensor that needs another rule than its siblings, or that its names call something else.
+
+    Attributes:
+        kind: "numbers" (other layers, experts or ranks), "names", "order" (of parts), "layout", or "ranks" (that hold
+            parts of other tensors than each other).
+        layout: that of the tensor.
+        names: its names on the side, or of the parts, that are not as they should be.
+        expected: the names that the rule gives there.
+        rule: the way that the rule gives.
+    """
+
+    kind: str
+    layout: Layout
+    names: tuple[str, ...]
+    expected: tuple[str, ...]
+    rule: Way
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Names of one side without numbers, the numbers that they have in common, and those that they have not."""
+
+    words: tuple[str, ...]
+    numbers: tuple[int, ...]
+    inner: tuple[tuple[int, ...], ...]
+
+    def named(self, numbers: Iterable[int]) -> tuple[str, ...]:
+        """The names that it would have with other numbers in common."""
+        return tuple(_filled(words, tuple(numbers)) for words in self.words) if not any(self.inner) else self.words
+
+
+def _side(names: tuple[str, ...]) -> _Side:
+    parts = [parted(name) for name in names]
+    numbers = [one for _, one in parts]
+    same = [place for place in range(min(map(len, numbers))) if len({one[place] for one in numbers}) == 1]
+    inner = tuple(tuple(number for place, number in enumerate(one) if place not in same) for one in numbers)
+    words = tuple(dict.fromkeys(one for one, _ in parts))
+    return _Side(words, tuple(numbers[0][place] for place in same), inner)
+
+
+def _filled(words: str, numbers: tuple[int, ...]) -> str:
+    first, *rest = words.split("\0")
+    return first + "".join(f"{number}{word}" for number, word in zip(numbers, rest))
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What pairs of a family have in common: words of the golden side, way, and numbers that follow from one number."""
+
+    words: tuple[str, ...]
+    way: Way
+    first: int
+    numbers: tuple[int, ...]
+    steps: tuple[Fraction, ...]
+
+    def at(self, number: int) -> tuple[int, ...] | None:
+        """The numbers of the golden side; None where there are none."""
+        found = [base + step * (number - self.first) for base, step in zip(self.numbers, self.steps)]
+        return tuple(map(int, found)) if all(one.denominator == 1 for one in found) else None
+
+    @property
+    def oddness(self) -> tuple[bool, Fraction, int]:
+        """The smallest for what conversions do most: matrices as they are, numbers as they are."""
+        return self.way.turned, abs(sum(self.steps, Fraction(-1))), sum(abs(one - self.first) for one in self.numbers)
+
+
+class Rules:
+    """The rules that pairs of two checkpoints follow."""
+
+    def __init__(self, layouts: Sequence[Layout], target: Contents, golden: Contents) -> None:
+        """The rules of these pairs, of two checkpoints."""
+        self._told = [one for one in layouts if not one.is_open]
+        self._sides = [(_side(one.target), _side(one.golden)) for one in self._told]
+        self._contents = (target, golden)
+        names = [{name for one in layouts for name in (one.target, one.golden)[side]} for side in (0, 1)]
+        names = [known | set(contents.tensors) for known, contents in zip(names, self._contents)]
+        self._names = [{parted(name) for name in known} for known in names]
+        self._roles = [{item for name in known for item in roles(name).items()} for known in names]
+
+    def broken(self) -> list[Finding]:
+        """The pairs that follow another rule than their siblings, or than their names say."""
+        found: dict[int, Finding] = {}
+        for own in (0, 1):
+            for index, finding in self._against_siblings(own):
+                found.setdefault(index, finding)
+        rest = [index for index in range(len(self._told)) if index not in found]
+        return [*found.values(), *self._by_names(rest), *self._by_ranks(), *self._by_rotation()]
+
+    def _against_siblings(self, own: int) -> Iterator[tuple[int, Finding]]:
+        """What is not as with siblings whose names on side `own` are alike, but for one number."""
+        families: dict[object, list[tuple[int, int]]] = defaultdict(list)
+        for index, sides in enumerate(self._sides):
+            for place, number in enumerate(sides[own].numbers):
+                side = sides[own]
+                key = side.words, side.inner, side.numbers[:place], place, side.numbers[place + 1 :]
+                families[key].append((number, index))
+        regular: set[int] = set()
+        wrong: dict[int, Finding] = {}
+        for members in map(sorted, families.values()):
+            yield from self._exchanged([index for _, index in members], 1 - own)
+            rule, fitting = self._rule_of(members, 1 - own)
+            if rule is None:
+                continue
+            regular |= fitting
+            for number, index in members:
+                finding = self._against(index, rule, rule.at(number), 1 - own) if index not in fitting else None
+                if finding is not None:
+                    wrong.setdefault(index, finding)
+        yield from ((index, one) for index, one in wrong.items() if index not in regular)
+
+    def _exchanged(self, members: list[int], which: int) -> Iterator[tuple[int, Finding]]:
+        """Members whose numbers go back on that side where those of the other side go on."""
+        alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for index in members:
+            alike[self._sides[index][which].words].append(index)
+        for indices in alike.values():
+            for index, expected in zip(indices, sorted(self._sides[index][which].numbers for index in indices)):
+                layout, side = self._told[index], self._sides[index][which]
+                if side.numbers != expected:
+                    names = (layout.target, layout.golden)[which]
+                    yield index, Finding("numbers", layout, names, side.named(expected), layout.way)
+
+    def _rule_of(self, members: list[tuple[int, int]], side: int) -> tuple[_Rule | None, set[int]]:
+        """The rule that most members follow, and which; None where they have nothing in common."""
+        fitting: dict[_Rule, set[int]] = {}
+        for rule in self._rules_of(members, side):
+            if rule not in fitting:
+                fitting[rule] = {index for number, index in members if self._fits(index, rule, number, side)}
+            if len(fitting[rule]) == len(members):
+                break
+        best = min(fitting, key=lambda rule: (-max(1, len(fitting[rule])), rule.oddness), default=None)
+        return best, fitting[best] if best is not None else set()
+
+    def _rules_of(self, members: list[tuple[int, int]], side: int) -> Iterator[_Rule]:
+        """The rules that members have in common with those behind them, or would have if numbers stayed as they are."""
+        for first, (low, one) in enumerate(members):
+            left, way = self._sides[one][side], self._told[one].way
+            for place, number in enumerate(left.numbers):
+                if number == low and len(members) > 1:
+                    steps = tuple(Fraction(at == place) for at in range(len(left.numbers)))
+                    yield _Rule(left.words, way, low, left.numbers, steps)
+            for high, other in members[first + 1 : first + 3]:
+                right = self._sides[other][side]
+                if left.words == right.words and high > low:
+                    steps = tuple(Fraction(b - a, high - low) for a, b in zip(left.numbers, right.numbers))
+                    if min(steps, default=0) >= 0:
+                        yield _Rule(left.words, way, low, left.numbers, steps)
+
+    def _fits(self, index: int, rule: _Rule, number: int, which: int) -> bool:
+        side, way = self._sides[index][which], self._told[index].way
+        return (side.words, way, side.numbers) == (rule.words, rule.way, rule.at(number))
+
+    def _against(self, index: int, rule: _Rule, numbers: tuple[int, ...] | None, which: int) -> Finding | None:
+        """What a pair does against a rule, if that side has what the rule would give."""
+        layout, side = self._told[index], self._sides[index][which]
+        if numbers is None or (
+            not any(side.inner) and any((words, numbers) not in self._names[which] for words in rule.words)
+        ):
+            return None
+        expected = _Side(rule.words, numbers, side.inner).named(numbers)
+        if side.words != rule.words:
+            kind = "order" if sorted(side.words) == sorted(rule.words) else "names"
+        else:
+            kind = "layout" if layout.way != rule.way else "numbers"
+        return Finding(kind, layout, (layout.target, layout.golden)[which], expected, rule.way)
+
+    def _by_names(self, indices: list[int]) -> Iterator[Finding]:
+        """What names say without siblings."""
+        others = [one for one in self._told if len(one.left.shape) == 2 and not _is_square(one)]
+        turned: dict[tuple[str, ...], bool] = {}
+        count = Counter(left.words for left, _ in self._sides)
+        weights = {one.target: one.way for one in self._told}
+        for index in indices:
+            layout, way = self._told[index], self._told[index].way
+            parts = layout.golden if len(layout.target) < len(layout.golden) else layout.target
+            expected = self._order(index)
+            weight = weights.get(tuple(re.sub(r"bias$", "weight", name) for name in layout.target), way)
+            if expected != parts:
+                yield Finding("order", layout, parts, expected, way)
+            elif len(parts) == 1 and self._is_other(layout):
+                yield Finding("names", layout, layout.golden, (), way)
+            elif (weight.groups, weight.heads) != (way.groups, way.heads):
+                yield Finding("layout", layout, layout.golden, (), weight)
+            elif _is_square(layout) and not roles(layout.golden[0]).get("vocabulary"):
+                words = self._sides[index][0].words
+                is_turned = turned.setdefault(words, words not in turned and _are_turned(layout, others))
+                if is_turned != way.turned and (is_turned or count[words] == 1):
+                    yield Finding("layout", layout, layout.golden, (), Way(turned=is_turned))
+
+    def _by_ranks(self) -> Iterator[Finding]:
+        """Parts of ranks that are not parts of the same tensors."""
+        for own, contents in enumerate(self._contents):
+            held: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+            for layout, sides in zip(self._told, self._sides):
+                names = (layout.target, layout.golden)[own]
+                plain = contents.several.get(names[0])
+                if plain is not None and "layer" not in names[0].removesuffix(plain):
+                    held[plain].add(sides[1 - own].words)
+                    is_cut = len(names) > 1 < len(sides[1 - own].words) and layout.way.groups % len(names)
+                    if is_cut or len(held[plain]) > 1:
+                        yield Finding("ranks", layout, names, (), layout.way)
+
+    def _by_rotation(self) -> Iterator[Finding]:
+        """Rows of queries and keys must have the same order in their heads."""
+        layers: dict[object, dict[str, tuple[int, Layout]]] = defaultdict(dict)
+        for layout, (_, right) in zip(self._told, self._sides):
+            role = roles(layout.golden[0]).get("attention", "")
+            if role in ("q", "k") and len(layout.target) == len(layout.golden) == 1:
+                size = layout.left.shape[0] // layout.way.heads if layout.way.heads else 0
+                layers[right.numbers, roles(layout.golden[0]).get("affine")][role] = size, layout
+        for of in layers.values():
+            if len(of) == 2 and of["q"][0] != of["k"][0]:
+                layout = of["q" if of["q"][0] else "k"][1]
+                yield Finding("layout", layout, layout.golden, (), Way())
+
+    def _order(self, index: int) -> tuple[str, ...]:
+        """The parts of a layout in the order of their numbers, or of their roles."""
+        layout = self._told[index]
+        whole, parts = (layout.target, layout.golden)[:: 1 if len(layout.target) < len(layout.golden) else -1]
+        for side, names in zip(self._sides[index], (layout.target, layout.golden)):
+            if len(side.words) == 1 and list(side.inner) != sorted(side.inner):
+                return tuple(name for _, name in sorted(zip(side.inner, names)))
+        inner = self._sides[index][layout.golden is parts].inner
+        for kind, order in _ORDERS.items():
+            held = [roles(name).get(kind, "") for name in parts]
+            if len(whole) == 1 < len(parts) and all(role in order for role in held):
+                reverse = -1 if kind == "gated" and _UP_FIRST.search(whole[0].lower()) else 1
+                places = [(reverse * order.index(role), one, name) for role, one, name in zip(held, inner, parts)]
+                pairs = [(a, b) for at, a in enumerate(places) for b in places[at:]]
+                if any((a[1] == b[1] and a[0] > b[0]) or (a[0] == b[0] and a[1] > b[1]) for a, b in pairs):
+                    return tuple(name for *_, name in sorted(places))
+        return parts
+
+    def _is_other(self, layout: Layout) -> bool:
+        """Whether the two names of a pair say that they are two things, both of which both sides have."""
+        one, other = roles(layout.target[0]), roles(layout.golden[0])
+        for kind, role in one.items():
+            both = {(kind, role), (kind, other.get(kind, role))}
+            if len(both) == 2 and both <= self._roles[0] and both <= self._roles[1]:
+                return True
+        words = [parted(names[0]) for names in (layout.target, layout.golden)]
+        return words[0] in self._names[1] and words[0][0] != words[1][0]
+
+
+def _is_square(layout: Layout) -> bool:
+    return layout.left.shape[:1] == layout.left.shape[1:]
+
+
+def _are_turned(layout: Layout, others: Sequence[Layout]) -> bool:
+    """Whether the matrices that stand nearest to one by their names, and are not square, are transposed."""
+
+    def common(other: Layout) -> int:
+        pairs = zip(_TOKEN.findall(layout.target[0]), _TOKEN.findall(other.target[0]))
+        return next((place for place, (a, b) in enumerate(pairs) if a != b), 99)
+
+    nearest = max(map(common, others), default=0)
+    return nearest > 0 and all(one.way.turned for one in others if common(one) == nearest)
+
+
+class Siblings:
+    """Finds the pairs of names that are as others, but for one word or number."""
+
+    def __init__(self, layouts: Iterable[Layout]) -> None:
+        """The pairs of which one side has a single name."""
+        self._known: dict[tuple[str, ...], list[tuple[str, tuple[str, ...], Layout]]] = defaultdict(list)
+        for layout in layouts:
+            for own, others in ((layout.target, layout.golden), (layout.golden, layout.target)):
+                words = _TOKEN.findall(own[0]) if len(own) == 1 else []
+                for place, word in enumerate(words):
+                    key = (*words[:place], "", *words[place + 1 :])
+                    self._known[key].append((word, others, layout))
+
+    def partners(self, name: str) -> Iterator[tuple[tuple[str, ...], Layout]]:
+        """(names that the other side should have of a tensor, the pair that says so)."""
+        words = _TOKEN.findall(name)
+        for place, new in enumerate(words):
+            known = self._known.get((*words[:place], "", *words[place + 1 :]), [])
+            for old, others, layout in known[:_MOST_SIBLINGS]:
+                for at in range(len(_TOKEN.findall(others[0]))):
+                    names = tuple(_changed(other, at, old, new) for other in others)
+                    if names != others:
+                        yield names, layout
+
+
+def _changed(name: str, place: int, old: str, new: str) -> str:
+    """A name in which a word changes as `old` changes to `new`, if it can."""
+    words = _TOKEN.findall(name)
+    word = words[place] if place < len(words) else ""
+    if word.isdecimal() and old.isdecimal() and new.isdecimal():
+        words[place] = str(int(word) + int(new) - int(old)).zfill(len(word))
+    elif word == old:
+        words[place] = new
+    return "".join(words)
