@@ -44,6 +44,7 @@ class ValueFinding(FigureWire):
         dtype, shape: of the logical value.
         placement: the nearest one, in words; "" for none.
         distance: of that one, relative; None where nothing was measured.
+        apart: the same, relative to the value alone where it cancels, and with elements that are left out.
         tolerance: largest distance of one that fits.
         message: one line on what is wrong or missing; "" for a value that is placed.
         tried: placements with their distances, the nearest first.
@@ -61,6 +62,7 @@ class ValueFinding(FigureWire):
     shape: tuple[int, ...] = ()
     placement: str = ""
     distance: float | None = None
+    apart: float | None = None
     tolerance: float | None = None
     message: str = ""
     tried: tuple[str, ...] = ()
@@ -218,6 +220,7 @@ def finding_of(
         shape=leaf.shape,
         placement=str(best) if best is not None else "",
         distance=best.distance if best is not None else None,
+        apart=best.apart if best is not None else None,
         tolerance=tolerance,
         message=message,
         tried=tuple(f"{one}: {one.distance:.3g}" for one in found[:4]),

@@ -45,7 +45,7 @@ from pytest_msprobe.suites.sharded.ranks import (
     dumps_below,
     step_folders,
 )
-from pytest_msprobe.suites.sharded.tolerances import Tolerances
+from pytest_msprobe.suites.sharded.tolerances import LARGEST, Tolerances
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.sharded.logical import Whole
@@ -73,10 +73,11 @@ class StepJudge:
         """A judge; `noise` is a second logical run, whose distances from the first are what rounding does."""
         self.step = step
         self.run, self.logical = run, run.leader
-        self._tolerances = Tolerances(run, self.phase, noise)
+        self._tolerances = Tolerances(run, self.phase, noise, self.number or 0)
         self._findings: dict[str, RecordFinding] = {}
         self._first: dict[Phase, str | None] = {}
         self._grids = Grids()
+        self._has_begun = False
 
     @cached_property
     def matching(self) -> RecordMatching:
@@ -98,12 +99,25 @@ class StepJudge:
     def finding(self, operation: Operation) -> RecordFinding:
         """What is found of a logical record; each is put together once."""
         if operation.record not in self._findings:
-            found = self._put_together(operation)
-            self._findings[operation.record] = found
+            for update in self._updates_first():
+                self.finding(update)
+            found = self._findings[operation.record] = self._put_together(operation)
+            before = [one for one in self.logical.operations[: operation.index] if one.record not in self._findings]
+            if found.wrong and before and found.phase != "optimizer":  # what is handed on comes from those
+                for one in before:
+                    self.finding(one)
+                found = self._findings[operation.record] = self._put_together(operation)
             if found.wrong:
                 narrow = self._without_updated if operation.phase == GRADIENTS else self._without_local
                 self._findings[operation.record] = narrow(found, operation)
         return self._findings[operation.record]
+
+    def _updates_first(self) -> Sequence[Operation]:
+        """The steps of optimizers that say how the parameters of a step behind the first one begin; each once."""
+        if not self.number or self._has_begun:
+            return ()
+        self._has_begun = True
+        return [one for one in self.logical.operations if self.matching.is_update(one.record)]
 
     def first(self, phase: Phase) -> str | None:
         """The first record of a pass that has a wrong value; None for none."""
@@ -236,9 +250,9 @@ class StepJudge:
             return replace(empty, reason=str(error))
         grids = self._grids_of(parts)
         values: list[ValueFinding] = []
-        for path, leaf in leaves.items():
+        # What an optimizer gets says which elements of what it leaves can be judged.
+        for path, leaf in sorted(leaves.items(), key=lambda one: not one[0].startswith("input.gradients.")):
             values.append(self._value(operation, leaf, path, held, grids))
-            self._tolerances.arrived(operation, values[-1], leaf)
         values += self._only_on_ranks(operation, leaves, held)
         return replace(empty, values=tuple(values), ranks=tuple(calls.dump.number for calls in parts))
 
@@ -257,7 +271,6 @@ class StepJudge:
                 yield replace(unjudged, message=words, reason=reason or "only ranks hold it")
                 continue
             finding = self._value(operation, leaf, path, held, ())
-            self._tolerances.arrived(operation, finding, leaf)
             words = f"a copy of {parameter_of(whole)}"
             if finding.is_wrong:
                 yield replace(finding, message=f"{words}: {finding.message}")
@@ -301,10 +314,15 @@ class StepJudge:
             return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor")
         factor = self._gradient_factor if phase_of(operation) == "backward" and leaf.shape else 1
         try:
-            finding, _ = self._measured(operation, leaf, path, held, grids, factor)
-            is_partial = all(dump.is_partial(found[path]) for dump, found in held)
+            finding, found = self._measured(operation, leaf, path, held, grids, factor)
+            is_partial = all(dump.is_partial(tensors[path]) for dump, tensors in held)
+            self._tolerances.arrived(operation, finding, leaf, next(iter(found), None))
+            is_noise = finding.is_wrong and self._tolerances.of(operation, leaf, path) > LARGEST
         except DumpError as error:
             return replace(empty, state="unreadable", message=str(error))
+        if is_noise:
+            words = "what it is made of is within its own noise"
+            return replace(finding, state="unjudged", message=words, reason=words)
         return self._judged(operation, leaf, finding, is_said=finding.state == "illegal" and is_partial)
 
     def _measured(
@@ -364,7 +382,7 @@ class StepJudge:
         self, operation: Operation, leaf: Leaf, path: str, own: Sequence[tuple[RankDump, Leaf]], form: Form
     ) -> Iterator[Whole]:
         """What the logical run may have at `path`; the loss of ranks with parts of the batch is a mean."""
-        tolerance, is_loss = self._tolerances.of(operation, leaf, path), _is_loss(operation, leaf)
+        tolerance, is_loss = min(LARGEST, self._tolerances.of(operation, leaf, path)), _is_loss(operation, leaf)
         for axes, whole in self.run.wholes(own, tolerance, form, may_be_partial=may_be_partial(operation, leaf)):
             yield axes, whole / self._shares(axes) if is_loss else whole
 
@@ -387,17 +405,18 @@ class StepJudge:
     ) -> tuple[ValueFinding, list[Placement]]:
         """What placements say of a value, and those that fit best; gradients of ranks are divided by `factor`."""
         whole, parts, grids = values
-        tolerance = widened(self._tolerances.of(operation, leaf, path), form)
-        floor = self._tolerances.floor(operation, leaf)
+        tolerance = widened(min(LARGEST, self._tolerances.of(operation, leaf, path)), form)
+        floor = self._tolerances.floor(operation, leaf, path)
+        room = self._tolerances.room(leaf, path) if form == "tensor" else None
         scaled = [part / factor for part in parts] if factor != 1 else parts
         close = widened(self._tolerances.close(operation, leaf, path, len(parts) + len(self.run.ranks) - 1), form)
         if close < tolerance:
-            found, grid = self._tried(whole, scaled, grids, close, floor)
+            found, grid = self._tried(whole, scaled, grids, close, floor, room)
             finding = finding_of(leaf, path, operation, found, grid, close)
             if finding.state == "placed":
                 return finding, found
             tolerance = close if self._tolerances.is_only_close(operation) else tolerance
-        found, grid = self._tried(whole, scaled, grids, tolerance, floor)
+        found, grid = self._tried(whole, scaled, grids, tolerance, floor, room)
         finding = finding_of(leaf, path, operation, found, grid, tolerance)
         if finding.is_wrong and _is_loss(operation, leaf):
             # A loss may be the mean over the ranks' parts of the batch.
@@ -458,8 +477,8 @@ class StepJudge:
         if len({tuple(one.shape for _, one in held) for held in each}) > 1:
             return None
         tolerance, floor = (
-            widened(self._tolerances.of(operation, leaf, path), form),
-            self._tolerances.floor(operation, leaf) * len(records),
+            widened(min(LARGEST, self._tolerances.of(operation, leaf, path)), form),
+            self._tolerances.floor(operation, leaf, path) * len(records),
         )
         # The mean of the loss over more parts than the logical run has calls.
         grids, share = self._grids_of(parts), 1 if leaf.shape or factor != 1 else self._gradient_factor
@@ -476,13 +495,13 @@ class StepJudge:
 
     @staticmethod
     def _tried(
-        whole: Whole, parts: list[Any], grids: Sequence[Grid], tolerance: float, floor: float
+        whole: Whole, parts: list[Any], grids: Sequence[Grid], tolerance: float, floor: float, room: Any = None
     ) -> tuple[list[Placement], Grid]:
         from pytest_msprobe.suites.sharded.placements import tried
 
         nearest: list[Placement] = []
         for grid in grids:
-            found = tried(whole[1], parts, grid, tolerance, floor)
+            found = tried(whole[1], parts, grid, tolerance, floor, room)
             found = [replace(one, logical=whole[0]) for one in found] if whole[0] else found
             if found and found[0].distance <= tolerance:
                 return found, grid
