@@ -53,6 +53,7 @@ class ValueFinding(FigureWire):
         is_partial: whether only terms of a sum fit.
         held_as: what a rank holds by that placement: all of it, a shard, or terms of a sum.
         reason: of a value that is not judged, why, without what is its own; "" where `message` has nothing of that.
+        is_noise: whether it is not judged because what it is made of is within its own noise.
         may_fit: of a value that is not judged, whether nothing was compared, and what the ranks hold may be right.
     """
 
@@ -71,6 +72,7 @@ class ValueFinding(FigureWire):
     is_partial: bool = False
     held_as: Literal["R", "S", "P"] = "R"
     reason: str = ""
+    is_noise: bool = False
     may_fit: bool = False
 
     @property

@@ -316,13 +316,12 @@ class StepJudge:
         try:
             finding, found = self._measured(operation, leaf, path, held, grids, factor)
             is_partial = all(dump.is_partial(tensors[path]) for dump, tensors in held)
+            if finding.is_wrong and self._tolerances.of(operation, leaf, path) > LARGEST:
+                words = "what it is made of is within its own noise"
+                finding = replace(finding, state="unjudged", message=words, reason=words, is_noise=True)
             self._tolerances.arrived(operation, finding, leaf, next(iter(found), None))
-            is_noise = finding.is_wrong and self._tolerances.of(operation, leaf, path) > LARGEST
         except DumpError as error:
             return replace(empty, state="unreadable", message=str(error))
-        if is_noise:
-            words = "what it is made of is within its own noise"
-            return replace(finding, state="unjudged", message=words, reason=words)
         return self._judged(operation, leaf, finding, is_said=finding.state == "illegal" and is_partial)
 
     def _measured(
@@ -551,7 +550,7 @@ class StepJudge:
             grids = self._grids_of(parts)
             sides = self.run.grids.of([dump for dump, _ in self.run.held(leaf)], 1), grids
             told = None
-            for less, more in product(*(_products([n for grid in side[:1] for n in grid.sizes]) for side in sides)):
+            for less, more in product(*(sorted({n for grid in side for n in _products(grid.sizes)}) for side in sides)):
                 finding, found = self._measured(operation, leaf, path, held, grids, more / less)
                 by_parts = (_is_by_parts(one.axes, more) and _is_by_parts(one.logical, less) for one in found)
                 if (finding.state == "placed" or _is_open(finding)) and any(by_parts):

@@ -110,8 +110,11 @@ class Tolerances:
         """Take note of a value, of which the logical run has `leaf`, and of how the ranks hold it."""
         if not roundoff_of(value.dtype):
             return
-        is_known = value.state == "placed" and value.apart is not None
+        is_known = value.apart is not None and (value.state == "placed" or value.is_noise)
         distance = value.apart if is_known and value.apart is not None else math.inf
+        norm, floor = _norm(leaf), self.floor(operation, leaf, value.path)
+        level = floor * max(roundoff_of(leaf.dtype), self._roundoffs[operation.index])  # noise, whatever is seen of it
+        distance = max(distance, level / norm) if norm else distance
         self._apart[f"{operation.record}.{value.path}"] = self._apart[_content(leaf)] = distance
         if value.is_output:
             return
@@ -122,7 +125,7 @@ class Tolerances:
                 self.begins[name] = value.distance or 0.0
                 self._apart[name] = distance
         if is_update and value.path.startswith("input.gradients.") and best is not None and best.pair is not None:
-            self._of_elements[name] = _noise_of(*best.pair)
+            self._of_elements[name] = _noise_of(*best.pair, level)
         key = operation.record, name if is_update else ""
         self._arrived[key] = max(self._arrived.get(key, 0.0), distance)
 
@@ -216,7 +219,8 @@ class Tolerances:
             found = self._apart.get(made, 0.0)
             return 2 * found if math.isfinite(found) else 0.0
         if operation.record.startswith("Optimizer."):
-            found = self._arrived.get((operation.record, parameter_of(path)), 0.0) if ".state." in f".{path}" else 0.0
+            gradient = f"{operation.record}.input.gradients.{parameter_of(path)}"
+            found = self._apart.get(gradient, 0.0) if ".state." in f".{path}" else 0.0
             return _GROWTH * found if math.isfinite(found) else 0.0
         before = (self._arrived.get((name, ""), 0.0) for name in self._sources(operation))
         return _GROWTH * max(one for one in (0.0, *before) if math.isfinite(one))
@@ -301,12 +305,15 @@ def apart(held: _Held, other: _Held) -> float:
     return away / scale if scale else math.inf if away else 0.0
 
 
-def _noise_of(value: Array, whole: Array) -> Array:
-    """The noise of each element of a gradient of both runs, relative to it; no elements where none needs room."""
+def _noise_of(value: Array, whole: Array, level: float) -> Array:
+    """The noise of each element of a gradient of both runs, relative to it; no elements where none needs room.
+
+    It is as what is seen of it is, and at least as in a gradient of which the noise has the norm `level`.
+    """
     import numpy as np
 
     off, size = abs(value - whole), np.maximum(abs(value), abs(whole))
-    level = float(np.sqrt(np.mean(np.square(off)))) if off.size else 0.0
+    level = max(float(np.linalg.norm(off)), level) / math.sqrt(max(1, off.size))
     with np.errstate(invalid="ignore", divide="ignore"):
         noise = np.where(size > 0, np.maximum(off, level) / size, 0.0)
     noise = np.where(noise < _NEAR_ELEMENT, 0.0, noise)
