@@ -65,6 +65,7 @@ class Placement:
         logical: what the value is over the process groups of a logical run of several ranks; () for one rank.
         apart: how far what it gives is from the logical value, of the size of that alone and with all elements.
         pair: what it gives and the logical value, in one order; None for what is known by sketches or statistics.
+        orders: which index of the logical value stands at each place of the parts, along dimensions in another order.
     """
 
     axes: tuple[Axis, ...]
@@ -73,6 +74,7 @@ class Placement:
     logical: tuple[Axis, ...] = ()
     apart: float = math.inf
     pair: tuple[Array, Array] | None = field(default=None, compare=False, repr=False)
+    orders: Mapping[int, Sequence[int]] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
         own = ", ".join(map(str, self.axes)) or "R"
@@ -437,7 +439,7 @@ def _reordered(
             words = dict(zip(dimensions, (text for _, text in chosen)))
             one = _measured(_in_order(axes, words), ordered, spread, whole, scale, room)
             if one.distance <= tolerance:
-                fitting.append(one)
+                fitting.append(replace(one, orders=dict(zip(dimensions, (places for places, _ in chosen)))))
         # Any order at all has more freedom to come near than one that frameworks use.
         yield from sorted(fitting, key=lambda one: one.distance * (_COARSE if one.is_reordered else 1))[:1]
 

@@ -36,6 +36,7 @@ from pytest_msprobe.suites.sharded.layer_names import layer_path, offsets_of
 from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.matching import Calls, RecordMatching
 from pytest_msprobe.suites.sharded.options import ShardedSettings
+from pytest_msprobe.suites.sharded.orders import Along, Kind, Order, disordered
 from pytest_msprobe.suites.sharded.ranks import (
     Grids,
     RankDump,
@@ -45,7 +46,7 @@ from pytest_msprobe.suites.sharded.ranks import (
     dumps_below,
     step_folders,
 )
-from pytest_msprobe.suites.sharded.tolerances import LARGEST, Tolerances
+from pytest_msprobe.suites.sharded.tolerances import LARGEST, Tolerances, forward_of
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.sharded.logical import Whole
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 _DOUBTFUL = "only the sum of what ranks of the logical run hold gives it, and they may be parts"
 _UNTOLD = "statistics do not tell what the ranks of the logical run hold together: dump tensors there"
+_OTHER_ORDER = "it fits only in another order than what belongs to it"
 #: Calls of a layer that are put together where no one of them can be.
 _MOST_CALLS = 64
 
@@ -78,6 +80,7 @@ class StepJudge:
         self._first: dict[Phase, str | None] = {}
         self._grids = Grids()
         self._has_begun = False
+        self._orders: dict[str, tuple[dict[Kind, Order], dict[Kind, Order]]] = {}
 
     @cached_property
     def matching(self) -> RecordMatching:
@@ -250,9 +253,14 @@ class StepJudge:
             return replace(empty, reason=str(error))
         grids = self._grids_of(parts)
         values: list[ValueFinding] = []
+        parts_along: list[Along] = []
         # What an optimizer gets says which elements of what it leaves can be judged.
         for path, leaf in sorted(leaves.items(), key=lambda one: not one[0].startswith("input.gradients.")):
-            values.append(self._value(operation, leaf, path, held, grids))
+            finding, best = self._value(operation, leaf, path, held, grids)
+            values.append(finding)
+            if finding.state == "placed" and finding.tolerance is not None:
+                parts_along += Along.of(path, best, finding.tolerance)
+        values = self._in_order(operation, values, parts_along)
         values += self._only_on_ranks(operation, leaves, held)
         return replace(empty, values=tuple(values), ranks=tuple(calls.dump.number for calls in parts))
 
@@ -270,7 +278,7 @@ class StepJudge:
                 words = reason or f"only ranks hold it, and the logical run has no {whole}"
                 yield replace(unjudged, message=words, reason=reason or "only ranks hold it")
                 continue
-            finding = self._value(operation, leaf, path, held, ())
+            finding, _ = self._value(operation, leaf, path, held, ())
             words = f"a copy of {parameter_of(whole)}"
             if finding.is_wrong:
                 yield replace(finding, message=f"{words}: {finding.message}")
@@ -289,7 +297,7 @@ class StepJudge:
             held = [one for one in of_ranks if path in one[1]]
             if first is None or not held:
                 return False
-            return self._value(first, leaf, path, held, ()).state == "placed"
+            return self._value(first, leaf, path, held, ())[0].state == "placed"
 
         return Copies(known, fits)
 
@@ -299,19 +307,43 @@ class StepJudge:
             return self.matching.tensors(dump, record)
         return {}
 
-    def _value(self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid]) -> ValueFinding:
-        """What is found of the value at `path`; ranks that a value of a parameter is not on have others."""
+    def _in_order(
+        self, operation: Operation, values: Sequence[ValueFinding], found: Sequence[Along]
+    ) -> list[ValueFinding]:
+        """The values, of which those are wrong that fit only in another order than what belongs to them."""
+        wrong: dict[str, str] = {}
+        if operation.record.startswith("Optimizer."):
+            for name in dict.fromkeys(parameter_of(one.path) for one in found):
+                wrong |= disordered([one for one in found if parameter_of(one.path) == name], {})
+        elif operation.phase != GRADIENTS:
+            is_backward = operation.phase == "backward"
+            known = self._orders.setdefault(forward_of(operation), ({}, {}))
+            for is_output in (False, True):
+                own = [one for one in found if one.path.startswith("output." if is_output else "input.")]
+                # What comes into a backward is as what its forward gave.
+                wrong |= disordered(own, known[is_output is not is_backward])
+        return [
+            replace(value, state="unexplained", message=f"{words}: {_OTHER_ORDER}")
+            if (words := wrong.get(value.path)) and (operation.phase == "backward" or not value.is_output)
+            else value
+            for value in values
+        ]
+
+    def _value(
+        self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid]
+    ) -> tuple[ValueFinding, Placement | None]:
+        """What is found of the value at `path`, and how it is held; ranks without a parameter have others."""
         empty = ValueFinding(path, "unjudged", dtype=leaf.dtype, shape=leaf.shape, is_output=leaf.is_output)
         if operation.record.startswith("Optimizer."):
             held = [one for one in held if path in one[1]] or held
             owners = [dump for dump, _ in held]
             if len({dump.number for dump in owners}) < len(owners):
-                return replace(empty, message="several steps of a rank's optimizers have it")
+                return replace(empty, message="several steps of a rank's optimizers have it"), None
             grids = self._grids.of(owners, 1)
         lacking = [f"rank {dump.number}" for dump, found in held if path not in found]
         if lacking:
             words = ", ".join(dict.fromkeys(lacking[:4]))
-            return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor")
+            return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor"), None
         factor = self._gradient_factor if phase_of(operation) == "backward" and leaf.shape else 1
         try:
             finding, found = self._measured(operation, leaf, path, held, grids, factor)
@@ -319,10 +351,11 @@ class StepJudge:
             if finding.is_wrong and self._tolerances.of(operation, leaf, path) > LARGEST:
                 words = "what it is made of is within its own noise"
                 finding = replace(finding, state="unjudged", message=words, reason=words, is_noise=True)
-            self._tolerances.arrived(operation, finding, leaf, next(iter(found), None))
+            best = next(iter(found), None)
+            self._tolerances.arrived(operation, finding, leaf, best)
         except DumpError as error:
-            return replace(empty, state="unreadable", message=str(error))
-        return self._judged(operation, leaf, finding, is_said=finding.state == "illegal" and is_partial)
+            return replace(empty, state="unreadable", message=str(error)), None
+        return self._judged(operation, leaf, finding, is_said=finding.state == "illegal" and is_partial), best
 
     def _measured(
         self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid], factor: float

@@ -140,14 +140,14 @@ class Tolerances:
         before = [self._arrived.get((name, "")) for name in self._sources(operation)]
         if any(one is None for one in before):
             return math.inf
-        terms = 1 + ranks + self._inside.get(_forward(operation), 0)
+        terms = 1 + ranks + self._inside.get(forward_of(operation), 0)
         return _GROWTH * (max(one for one in before if one is not None) + unit * math.sqrt(terms))
 
     def is_only_close(self, operation: Operation) -> bool:
         """Whether what the operation itself explains is all that it may be off."""
         if operation.record.startswith("Optimizer."):
             return True
-        if operation.is_cell and self._inside.get(forward := _forward(operation)):
+        if operation.is_cell and self._inside.get(forward := forward_of(operation)):
             return forward not in self._amplifying
         return not _amplifies(operation)
 
@@ -247,7 +247,7 @@ class Tolerances:
         own = [operation.record]
         if operation.phase == GRADIENTS:
             own.append(f"{operation.name}.backward.{operation.number}")
-        return [*own, _forward(operation)] if operation.phase in ("backward", GRADIENTS) else own
+        return [*own, forward_of(operation)] if operation.phase in ("backward", GRADIENTS) else own
 
     def _of_update(self, operation: Operation, leaf: Leaf, path: str, unit: float) -> float:
         """Of what an optimizer leaves: of the update that it makes, not of all that a parameter is."""
@@ -334,7 +334,7 @@ def _is_after(path: str, name: str) -> bool:
     return path.startswith("output.") and ".parameters." in path and parameter_of(path) == name
 
 
-def _forward(operation: Operation) -> str:
+def forward_of(operation: Operation) -> str:
     """The forward record of a call or layer."""
     if operation.is_cell:
         return f"{operation.name}.forward.{operation.number}"
