@@ -26,6 +26,8 @@ def judged(judge: StepJudge, operation: Operation) -> tuple[RecordFinding, Role]
 def _role_of(judge: StepJudge, operation: Operation, finding: RecordFinding) -> Role:
     if not finding.wrong:
         return "right"
+    if settings := judge.differs_in_settings if judge.number or finding.phase == "optimizer" else "":
+        return "first" if operation.record == settings else "inherited"
     before = PHASES[: PHASES.index(finding.phase)]
     is_first = judge.first(finding.phase) == operation.record
     if is_first and not any(judge.first(phase) for phase in before):

@@ -29,6 +29,8 @@ Form = Literal["tensor", "sketch", "statistics"]
 _STATISTICS_TOLERANCE = 1e-5
 #: Of a distance by 16 shard counters, relative to the true one: two standard deviations.
 _FARTHEST_ESTIMATE = 1.25
+#: Places of what an optimizer was set to.
+SETTINGS = "input.settings."
 Phase = Literal["forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 WRONG: tuple[State, ...] = ("illegal", "unexplained")
@@ -103,14 +105,20 @@ class RecordFinding(FigureWire):
 
     @property
     def wrong(self) -> tuple[ValueFinding, ...]:
-        """Its values that are not what the logical run has."""
-        return tuple(value for value in self.values if value.is_wrong)
+        """Its values that are not what the logical run has; of an optimizer settings come first, then what is worst."""
+        found = [value for value in self.values if value.is_wrong]
+        return tuple(sorted(found, key=_badness) if self.phase == "optimizer" else found)
 
     @property
     def has_good_inputs(self) -> bool:
         """Whether inputs are known and none of them is wrong."""
         inputs = [value for value in self.values if not value.is_output]
         return any(value.state == "placed" for value in inputs) and not any(value.is_wrong for value in inputs)
+
+
+def _badness(value: ValueFinding) -> tuple[bool, bool, float]:
+    distance = value.distance if value.state == "unexplained" else None
+    return not value.path.startswith(SETTINGS), value.is_output, -(math.inf if distance is None else distance)
 
 
 def phase_of(operation: Operation) -> Phase:

@@ -18,9 +18,11 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.suites.contract import SuiteError
 from pytest_msprobe.suites.sharded.copies import Copies, parameter_of
+from pytest_msprobe.suites.sharded.inference import plain
 from pytest_msprobe.suites.sharded.judgement import (
     Form,
     Phase,
+    SETTINGS,
     RecordFinding,
     ValueFinding,
     finding_of,
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 
 _DOUBTFUL = "only the sum of what ranks of the logical run hold gives it, and they may be parts"
 _UNTOLD = "statistics do not tell what the ranks of the logical run hold together: dump tensors there"
+#: Settings that say how an optimizer computes, not what.
+_HOW = ("parameters", "foreach", "fused", "capturable", "differentiable")
 _OTHER_ORDER = "it fits only in another order than what belongs to it"
 #: Calls of a layer that are put together where no one of them can be.
 _MOST_CALLS = 64
@@ -127,6 +131,10 @@ class StepJudge:
         if phase not in self._first:
             own = (one for one in self.logical.operations if self.phase(one) == phase)
             wrong = next((one for one in own if self.finding(one).wrong), None)
+            if wrong is not None and wrong.phase == GRADIENTS:  # they are made of what comes into the layer
+                incoming = f"{wrong.name}.backward.{wrong.number}"
+                there = [one for one in self.logical.operations[wrong.index :] if one.record == incoming]
+                wrong = next((one for one in there if not self.finding(one).has_good_inputs), wrong)
             start = self._start_of_sum(wrong) if wrong is not None and phase == "backward" else None
             self._first[phase] = start or (wrong.record if wrong is not None else None)
         return self._first[phase]
@@ -164,6 +172,14 @@ class StepJudge:
     @cached_property
     def _has_layers(self) -> bool:
         return any(operation.is_cell for operation in self.logical.operations)
+
+    @property
+    def items(self) -> list[Operation]:
+        """The records that are judged one by one: what optimizers amount to is in records of their own."""
+        operations = self.logical.operations
+        if not any(self.matching.is_update(one.record) for one in operations):
+            return operations
+        return [one for one in operations if self.phase(one) != "optimizer" or phase_of(one) == "optimizer"]
 
     @property
     def number(self) -> int | None:
@@ -260,7 +276,7 @@ class StepJudge:
             values.append(finding)
             if finding.state == "placed" and finding.tolerance is not None:
                 parts_along += Along.of(path, best, finding.tolerance)
-        values = self._in_order(operation, values, parts_along)
+        values = [*self._settings(operation, parts), *self._in_order(operation, values, parts_along)]
         values += self._only_on_ranks(operation, leaves, held)
         return replace(empty, values=tuple(values), ranks=tuple(calls.dump.number for calls in parts))
 
@@ -307,6 +323,28 @@ class StepJudge:
             return self.matching.tensors(dump, record)
         return {}
 
+    def _settings(self, operation: Operation, parts: Sequence[Calls]) -> Iterator[ValueFinding]:
+        """What is found of settings of an optimizer, such as its learning rate, that ranks have otherwise."""
+        if not self.matching.is_update(operation.record):
+            return
+        whole = _settings_of(self.logical, operation.record)
+        for calls in parts:
+            for record in calls.records:
+                if Operation.of(record, 0).name != operation.name:
+                    continue
+                for name, values in _settings_of(calls.dump, record).items():
+                    if other := [one for one in values if one not in whole.get(name, values)]:
+                        had = ", ".join(map(str, whole[name]))
+                        words = f"rank {calls.dump.number} has {name} {other[0]}, the logical run {had}"
+                        yield ValueFinding(f"{SETTINGS}{name}", "unexplained", message=words)
+                        return
+
+    @cached_property
+    def differs_in_settings(self) -> str:
+        """The record of an optimizer that was set otherwise on a rank; "" for none."""
+        found = (self.finding(one) for one in self.logical.operations if self.matching.is_update(one.record))
+        return next((one.record for one in found if one.wrong and one.wrong[0].path.startswith(SETTINGS)), "")
+
     def _in_order(
         self, operation: Operation, values: Sequence[ValueFinding], found: Sequence[Along]
     ) -> list[ValueFinding]:
@@ -335,7 +373,7 @@ class StepJudge:
         """What is found of the value at `path`, and how it is held; ranks without a parameter have others."""
         empty = ValueFinding(path, "unjudged", dtype=leaf.dtype, shape=leaf.shape, is_output=leaf.is_output)
         if operation.record.startswith("Optimizer."):
-            held = [one for one in held if path in one[1]] or held
+            held = _outermost([one for one in held if path in one[1]] or held)
             owners = [dump for dump, _ in held]
             if len({dump.number for dump in owners}) < len(owners):
                 return replace(empty, message="several steps of a rank's optimizers have it"), None
@@ -592,6 +630,32 @@ class StepJudge:
                     told = told or (more, less)  # half of what all ranks have makes up a sum, too
             return told
         return None
+
+
+def _settings_of(dump: RankDump, record: str) -> dict[str, list[object]]:
+    """What the groups of an optimizer were set to, by the names of settings that say what it computes."""
+    found: dict[str, list[object]] = {}
+    with suppress(DumpError):
+        for leaf in dump.leaves(record):
+            value, name = plain(leaf), leaf.path.removeprefix(SETTINGS).partition(".")[2]
+            if leaf.path.startswith(SETTINGS) and isinstance(value, (int, float)) and name not in _HOW:
+                found.setdefault(name, []).append(value)
+    return found
+
+
+def _outermost(held: Held) -> Held:
+    """Of steps of a rank's optimizers those that others are within: a wrapper steps all of their parameters, and last."""
+    begins = [
+        {path: leaf.statistics for path, leaf in own.items() if path.startswith("input.parameters.")} for _, own in held
+    ]
+    return [
+        one
+        for place, one in enumerate(held)
+        if not any(
+            other[0] is one[0] and begins[place].items() <= begin.items()
+            for other, begin in zip(held[place + 1 :], begins[place + 1 :])
+        )
+    ]
 
 
 def _products(sizes: Sequence[int]) -> list[int]:

@@ -99,7 +99,7 @@ class ShardedSuite(Suite):
         judge = self._session.judge(file)
         if not judge.logical.operations:
             raise SuiteError(f"{judge.logical.path}: the logical run holds no record; dump a step that runs")
-        yield from group_operations(judge.logical.operations)
+        yield from group_operations(judge.items)
 
     def judge(self, record: Record) -> Verdict:
         judge, operation = self._session.judge(record.file), operation_of(record)

@@ -236,8 +236,12 @@ class Tolerances:
                 sums[name] = math.hypot(sums.get(name, 0.0), self.floor(operation, leaf, leaf.path))
                 made[name] = _norm(leaf)
         steps = [one for one in self._logical.operations if one.record.startswith("Optimizer.")]
-        gets = {parameter_of(leaf.path): _norm(leaf) for one in steps for leaf in self._leaves(one)
-                if leaf.path.startswith("input.gradients.")}
+        gets = {
+            parameter_of(leaf.path): _norm(leaf)
+            for one in steps
+            for leaf in self._leaves(one)
+            if leaf.path.startswith("input.gradients.")
+        }
         both = [name for name in gets if name in made]
         total = math.hypot(*(made[name] for name in both))
         return (math.hypot(*(gets[name] for name in both)) / total if total else 0.0), sums
