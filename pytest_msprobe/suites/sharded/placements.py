@@ -306,7 +306,7 @@ def _measured(
 ) -> Placement:
     away, factor = distance(value, whole, scale), 1.0
     size, own = norm_of(whole), away
-    pair = None
+    pair: tuple[Any, Any] | None = None
     if not isinstance(value, _ARRAYS):
         factor = value.factor(whole)
     else:

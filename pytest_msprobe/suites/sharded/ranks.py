@@ -410,8 +410,8 @@ def _dimensions(memberships: Mapping[int, Membership]) -> dict[str, dict[int, in
         for other in single:
             if len(other) == len(ranks) and not any(set(other) & set(one) for one in beside):
                 beside.append(other)
-        for one in beside:
-            del single[one]
+        for other in beside:
+            del single[other]
         places = {rank: group.index(rank) for group in beside for rank in group}
         if all(rank in places for rank in memberships):
             named[f"groups as {name}"] = {rank: places[rank] for rank in memberships}

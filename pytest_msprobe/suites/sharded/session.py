@@ -20,9 +20,9 @@ from pytest_msprobe.suites.contract import SuiteError
 from pytest_msprobe.suites.sharded.copies import Copies, parameter_of
 from pytest_msprobe.suites.sharded.inference import plain
 from pytest_msprobe.suites.sharded.judgement import (
+    SETTINGS,
     Form,
     Phase,
-    SETTINGS,
     RecordFinding,
     ValueFinding,
     finding_of,
@@ -644,18 +644,16 @@ def _settings_of(dump: RankDump, record: str) -> dict[str, list[object]]:
 
 
 def _outermost(held: Held) -> Held:
-    """Of steps of a rank's optimizers those that others are within: a wrapper steps all of their parameters, and last."""
+    """The outermost of the steps of a rank: a wrapper of optimizers steps all their parameters, and ends last."""
     begins = [
         {path: leaf.statistics for path, leaf in own.items() if path.startswith("input.parameters.")} for _, own in held
     ]
-    return [
-        one
-        for place, one in enumerate(held)
-        if not any(
-            other[0] is one[0] and begins[place].items() <= begin.items()
-            for other, begin in zip(held[place + 1 :], begins[place + 1 :])
-        )
-    ]
+
+    def is_within(one: int, other: int) -> bool:
+        return held[one][0] is held[other][0] and begins[one].items() <= begins[other].items()
+
+    places = range(len(held))
+    return [held[one] for one in places if not any(is_within(one, other) for other in places[one + 1 :])]
 
 
 def _products(sizes: Sequence[int]) -> list[int]:

@@ -5,9 +5,9 @@ number of records before. What a call gets from what is known to be near is held
 relative errors on (Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., section 3.1), and adds one
 roundoff for its output and for each term that the ranks add up, the errors of which add up as a random walk as well.
 
-A gradient that cancels is measured by what it is a sum of. Behind an optimizer, elements of which the gradient is within
-its own noise are left out: Adam makes an update of full size of the sign of noise. So do parameters begin that such
-steps have changed, and what comes from them is held to what they are apart.
+A gradient that cancels is measured by what it is a sum of. Behind an optimizer, elements of which the gradient is
+within its own noise are left out: Adam makes an update of full size of the sign of noise. Where such a step was before,
+parameters begin apart by it, and what is computed from them is held to that.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Tolerances:
         rounded += _GROWTH * max(self.begins.values(), default=0.0)
         return max(min(LARGEST, rounded), self._handed(operation, leaf, path))
 
-    def arrived(self, operation: Operation, value: ValueFinding, leaf: Leaf, best: Placement | None) -> None:
+    def arrived(self, operation: Operation, value: ValueFinding, leaf: Leaf, best: Placement | None = None) -> None:
         """Take note of a value, of which the logical run has `leaf`, and of how the ranks hold it."""
         if not roundoff_of(value.dtype):
             return
@@ -124,7 +124,8 @@ class Tolerances:
             if self._steps and is_known and distance > 4 * roundoff_of(leaf.dtype):
                 self.begins[name] = value.distance or 0.0
                 self._apart[name] = distance
-        if is_update and value.path.startswith("input.gradients.") and best is not None and best.pair is not None:
+        is_gradient = is_known and is_update and value.path.startswith("input.gradients.")
+        if is_gradient and best is not None and best.pair is not None:
             self._of_elements[name] = _noise_of(*best.pair, level)
         key = operation.record, name if is_update else ""
         self._arrived[key] = max(self._arrived.get(key, 0.0), distance)

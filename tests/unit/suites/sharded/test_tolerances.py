@@ -41,7 +41,7 @@ def at(dump: RankDump, record: str, path: str) -> tuple[Operation, Leaf]:
 
 
 def arrived(path: str, distance: float) -> ValueFinding:
-    return ValueFinding(path, "placed", "Float32", (4, 4), distance=distance)
+    return ValueFinding(path, "placed", "Float32", (4, 4), distance=distance, apart=distance)
 
 
 def test_a_linear_call_hands_on_what_it_gets(tmp_path: Path) -> None:
