@@ -309,7 +309,7 @@ class Copies:
             for other in row.ranks:
                 one = self._spread.parameters[other].get(name)
                 is_certain = not is_constant(own.before) or self._spread.sharing(row) == "data"
-                if one is None or one.before is None or not is_certain:
+                if one is None or one.before is None or not is_certain or _are_shards(own, other):
                     continue
                 if alike([(own.dump, own.before), (one.dump, one.before)]) in ("equal", "constant"):
                     found[other] = name
@@ -379,6 +379,12 @@ class Copies:
                     "equal, or parts of which gradients were averaged"
                 )
                 yield call.found(leaf.path, "unexplained", words)
+
+
+def _are_shards(own: Parameter, other: int) -> bool:
+    """Whether a DTensor says that another rank has another part of it, which may hold the same by chance."""
+    stated = own.dump.stated(own.before) if own.before is not None else []
+    return any(said.placement.startswith("S") and (other in said.ranks or not said.ranks) for said in stated)
 
 
 def _ranks_by_content(spread: Spread) -> dict[Any, dict[int, str]]:

@@ -245,6 +245,8 @@ def tried(
         found += _flat(whole, values, grid, scale, room)
         if not any(placement.distance <= near(tolerance) for placement in found):
             found += _reordered(merged, whole, scale, tolerance, room)
+        if not any(placement.distance <= tolerance for placement in found):
+            found += _overlapping(whole, values, grid, scale, room)
     return sorted(found, key=lambda placement: (placement.distance, placement.is_partial))
 
 
@@ -407,6 +409,46 @@ def _flat(
     if joined.size >= whole.size and not joined[whole.size :].any():
         axes = (Axis(grid.names[0], grid.sizes[0], "S", -1),)
         yield _measured(axes, joined[: whole.size].reshape(whole.shape), 0.0, whole, scale, room)
+
+
+def _overlapping(
+    whole: Array, values: Mapping[tuple[int, ...], Any], grid: Grid, scale: float, room: Array | None
+) -> Iterator[Placement]:
+    """Parts that go beyond their own share along a dimension: rows beyond it repeat, or their gradients are added."""
+    parts = list(values.values())
+    if len(grid.sizes) != 1 or any(part.ndim != whole.ndim for part in parts):
+        return
+    split = [d for d in range(whole.ndim) if any(part.shape[d] != whole.shape[d] for part in parts)]
+    lengths = [part.shape[split[0]] for part in parts] if len(split) == 1 else []
+    if sum(lengths) <= (whole.shape[split[0]] if lengths else 0):
+        return
+    d, rows, size = split[0], np.moveaxis(whole, split[0], 0), norm_of(whole)
+    moved = [np.moveaxis(part, d, 0) for part in parts]
+    for starts in _starts(len(rows), lengths):
+        copied, added, apart = np.zeros_like(rows), np.zeros_like(rows), 0.0
+        for start, part in zip(starts, moved):
+            first, end = max(0, -start), min(len(part), len(rows) - start)
+            there = slice(start + first, start + end)
+            apart = max(
+                apart, distance(part[first:end], rows[there], size or 1.0), norm_of(part[:first]), norm_of(part[end:])
+            )
+            copied[there] = part[first:end]
+            added[there] += part[first:end]
+        for value, words, spread in ((copied, "with overlap", apart), (added, "of which overlaps are added", 0.0)):
+            axes = (Axis(grid.names[0], grid.sizes[0], "S", d, words),)
+            yield _measured(axes, np.moveaxis(value, 0, d), spread, whole, scale, room)
+
+
+def _starts(count: int, lengths: Sequence[int]) -> list[list[int]]:
+    """Where parts begin in a whole of `count` rows, of which each has a share and rows before or behind it."""
+    own = [len(part) for part in np.array_split(np.arange(count), len(lengths))]
+    extra = [length - share for length, share in zip(lengths, own)]
+    before = ([one // 2 for one in extra], [0, *[extra[0]] * (len(extra) - 1)], extra, [0] * len(extra))
+    at = np.cumsum([0, *own[:-1]]).tolist()
+    found = [[place - one for place, one in zip(at, rows)] for rows in before if min(extra) >= 0]
+    if len(set(lengths)) == 1 < len(lengths) and (count - lengths[0]) % (len(lengths) - 1) == 0:
+        found.append([place * (count - lengths[0]) // (len(lengths) - 1) for place in range(len(lengths))])
+    return [one for one in found if all(-length < start < count for start, length in zip(one, lengths))]
 
 
 def _reordered(
