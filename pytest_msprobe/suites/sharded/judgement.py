@@ -199,7 +199,7 @@ def factor_words(placement: Placement, grid: Grid, tolerance: float) -> str:
         return ""
     sizes = [f"{name} is {size}" for name, size in zip(grid.names, grid.sizes) if _is_near(factor, size)]
     times = f"{factor:.6g} x what the logical run has"
-    return f"{times}: {sizes[0]}" if sizes else times
+    return f"{times}: {' or '.join(sizes)}" if sizes else times
 
 
 def _is_near(factor: float, size: int) -> bool:

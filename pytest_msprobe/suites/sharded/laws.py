@@ -367,6 +367,9 @@ class Copies:
         """Findings on one gradient of parameters that are not copies."""
         rank = call.dump.number
         for row in self._spread.rows_of(rank, "model"):
+            own = self._spread.parameters[rank].get(name)
+            if own is None or own.before is None or own.before.shape != leaf.shape or _are_shards(own, row.ranks[-1]):
+                continue
             held = [self._spread.parameters[other].get(name) for other in row.ranks]
             known = [(one.dump, one.before) for one in held if one is not None and one.before is not None]
             gradients = call.values(leaf.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_msprobe.suites.sharded.placements import Placement, distance, norm_of
+from pytest_msprobe.suites.sharded.placements import Axis, Placement, distance, norm_of
 
 #: The process groups over which a value is sharded along a dimension, and how long it is there.
 Kind = tuple[tuple[str, ...], int]
@@ -42,41 +43,42 @@ class Along:
     @cached_property
     def kind(self) -> Kind:
         """Values of one kind are in one order."""
-        axes = [one for one in self.placement.axes if one.kind == "S" and one.dimension == self.dimension]
-        return tuple(one.group for one in axes), len(self.order)
+        assert self.placement.pair is not None
+        return tuple(axis.group for axis in self._axes), self.placement.pair[1].shape[self.dimension]
+
+    @property
+    def _axes(self) -> list[Axis]:
+        return [one for one in self.placement.axes if one.kind == "S" and one.dimension == self.dimension]
 
     @cached_property
     def order(self) -> Order:
-        """Which index of the logical value stands at each place of the ranks' parts."""
-        assert self.placement.pair is not None
-        count = self.placement.pair[1].shape[self.dimension]
-        return tuple(self.placement.orders.get(self.dimension, range(count)))
+        """Which index of the logical value stands at each place of the ranks' parts; () for that of the ranks."""
+        places = tuple(self.placement.orders.get(self.dimension, ()))
+        return () if places == tuple(range(len(places))) else places
+
+    def _taken(self, value: Any, order: Order) -> Any:
+        return np.take(value, order, self.dimension) if order else value
 
     @cached_property
     def _held(self) -> Any:
         """The value in the order of the ranks."""
         assert self.placement.pair is not None
-        return np.take(self.placement.pair[0], self.order, self.dimension)
+        return self._taken(self.placement.pair[0], self.order)
 
     def fits(self, order: Order) -> bool:
         """Whether the parts are those of the logical value in this order as well."""
         assert self.placement.pair is not None
         whole = self.placement.pair[1]
-        return (
-            order == self.order
-            or distance(self._held, np.take(whole, order, self.dimension), norm_of(whole)) <= self.tolerance
-        )
+        return order == self.order or distance(self._held, self._taken(whole, order), norm_of(whole)) <= self.tolerance
 
     def words(self, order: Order) -> str:
         """Which of the parts stand elsewhere than in this order."""
         assert self.placement.pair is not None
-        axes = [one for one in self.placement.axes if one.kind == "S" and one.dimension == self.dimension]
-        count, whole = 1, self.placement.pair[1]
-        for axis in axes:
-            count *= axis.size
-        if len(order) % count:
+        axes, whole = self._axes, self.placement.pair[1]
+        count = math.prod(axis.size for axis in axes)
+        if self.kind[1] % count:
             return "its parts are in another order"
-        expected = np.split(np.take(whole, order, self.dimension), count, self.dimension)
+        expected = np.split(self._taken(whole, order), count, self.dimension)
         size = norm_of(whole)
         moved = [
             place
@@ -85,7 +87,7 @@ class Along:
         ]
         noun = "microbatches" if len(axes) == 1 and "microbatch" in axes[0].group else f"parts over {axes[0].group}"
         verb = "are exchanged" if len(moved) == 2 else "are in another order"
-        return f"{noun} {', '.join(map(str, moved[:-1]))} and {moved[-1]} {verb}" if len(moved) > 1 else "it is not"
+        return f"{noun} {', '.join(map(str, moved[:-1]))} and {moved[-1]} {verb}" if len(moved) > 1 else "rows differ"
 
 
 def disordered(values: Iterable[Along], known: MutableMapping[Kind, Order]) -> Iterator[tuple[str, str]]:
@@ -99,7 +101,7 @@ def disordered(values: Iterable[Along], known: MutableMapping[Kind, Order]) -> I
     for value in values:
         kinds.setdefault(value.kind, []).append(value)
     for kind, members in kinds.items():
-        candidates = [known[kind]] if kind in known else list(dict.fromkeys(sorted(one.order for one in members)))
+        candidates = [known[kind]] if kind in known else sorted({one.order for one in members})
         fitting = [sum(one.fits(order) for one in members) for order in candidates]
         best = candidates[fitting.index(max(fitting))]
         known.setdefault(kind, best)
