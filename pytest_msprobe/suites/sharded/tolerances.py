@@ -232,8 +232,7 @@ class Tolerances:
         sums: dict[str, float] = {}
         made: dict[str, float] = {}
         for operation in self._logical.operations:
-            for leaf in self._leaves(operation) if operation.phase == GRADIENTS else ():
-                name = f"{layer_path(operation.name)}.{leaf.path}"
+            for name, leaf in self._gradients(operation):
                 sums[name] = math.hypot(sums.get(name, 0.0), self.floor(operation, leaf, leaf.path))
                 made[name] = _norm(leaf)
         steps = [one for one in self._logical.operations if one.record.startswith("Optimizer.")]
@@ -246,6 +245,20 @@ class Tolerances:
         both = [name for name in gets if name in made]
         total = math.hypot(*(made[name] for name in both))
         return (math.hypot(*(gets[name] for name in both)) / total if total else 0.0), sums
+
+    def _gradients(self, operation: Operation) -> Iterator[tuple[str, Leaf]]:
+        """The gradients of parameters that a record of the backward has, with the names of the parameters."""
+        if operation.phase == GRADIENTS:
+            yield from ((f"{layer_path(operation.name)}.{leaf.path}", leaf) for leaf in self._leaves(operation))
+        elif (
+            operation.phase == "backward"
+            and not operation.is_cell
+            and (forward := forward_of(operation)) in self._logical
+        ):
+            names = {one.path.removeprefix("input."): one.provenance.leaf for one in self._logical.leaves(forward)}
+            for leaf in self._leaves(operation):
+                if leaf.is_output and (name := names.get(leaf.path.removeprefix("output."))):
+                    yield without_wrappers(name), leaf
 
     def _sources(self, operation: Operation) -> list[str]:
         """The records whose inputs make the outputs of one: a gradient comes from those of its forward, too."""
