@@ -560,7 +560,10 @@ class StepJudge:
             finding = finding_of(leaf, path, operation, found, grid, tolerance)
             if finding.state == "placed":
                 words = f"{finding.placement}, all {len(records)} calls together"
-                return replace(finding, placement=words, shape=whole[1].shape), found
+                # The calls are in the order of the ranks, which that of the logical run need not be.
+                return replace(finding, placement=words, shape=whole[1].shape), [
+                    replace(one, pair=None) for one in found
+                ]
         return None
 
     @staticmethod
@@ -672,7 +675,8 @@ def _is_open(value: ValueFinding) -> bool:
 
 
 def _is_loss(operation: Operation, leaf: Leaf) -> bool:
-    return not leaf.shape and leaf.is_output and phase_of(operation) == "forward"
+    is_made = leaf.is_output or bool(leaf.provenance.made_by)
+    return not leaf.shape and is_made and phase_of(operation) == "forward"
 
 
 def _undoubted(finding: ValueFinding, found: Sequence[Placement]) -> ValueFinding:
