@@ -99,7 +99,7 @@ class Tolerances:
             return 0.0
         unit = max(own, self._roundoffs[operation.index])
         if path.startswith(("parameters.", "input.parameters.")) and self._phase(operation) != "backward":
-            return max(4 * own, self._of_begin(operation, leaf, path, unit))
+            return max(4 * own, min(LARGEST, self._of_begin(operation, leaf, path, unit)))
         if (noise := self._of_noise(operation, leaf)) is not None:
             return max(4 * own, _NOISE_FACTOR * noise)
         rounded = _ROUNDINGS * unit * math.sqrt(max(_FEWEST_RECORDS, operation.index))
@@ -203,15 +203,27 @@ class Tolerances:
         if not self._steps:
             return 0.0
         if not path.startswith("input."):
-            known = 2 * self.begins.get(self._name(leaf, path), 0.0)
+            known = 2 * self._apart.get(self._name(leaf, path), 0.0)
             return known or (0.0 if self._before else _ROUNDINGS * unit * math.sqrt(self._steps))
         name = parameter_of(path)
         after = next((one for one in self._leaves(operation) if _is_after(one.path, name)), None)
         if after is None or form_of((leaf, after)) == "statistics":
             return 0.0
         with suppress(DumpError):
-            return _SIGNS * math.sqrt(unit * self._steps) * apart(self._run.held(leaf), self._run.held(after))
+            share = apart(self._run.held(leaf), self._run.held(after))
+            return self._signs(operation, name, unit) * math.sqrt(self._steps) * share if share else 0.0
         return 0.0
+
+    def _signs(self, operation: Operation, name: str, error: float) -> float:
+        """How far an update may be off, of its own size, by an `error` of its gradient; all that it is within noise.
+
+        Where elements are not known, those that are noise are not known either.
+        """
+        noise = self._apart.get(f"{operation.record}.input.gradients.{name}", 0.0)
+        if math.isfinite(noise) and _OF_ELEMENT * noise >= 1:
+            return math.inf
+        are_unknown = name not in self._of_elements and self._sums[1].get(name, 0.0) > 0
+        return max(_SIGNS * math.sqrt(error), 2.0 if are_unknown else 0.0)
 
     def _handed(self, operation: Operation, leaf: Leaf, path: str) -> float:
         """What is handed on to a value: of an input the distance of what made it, of an output those of its inputs."""
@@ -221,7 +233,12 @@ class Tolerances:
             return 2 * found if math.isfinite(found) else 0.0
         if operation.record.startswith("Optimizer."):
             gradient = f"{operation.record}.input.gradients.{parameter_of(path)}"
-            found = self._apart.get(gradient, 0.0) if ".state." in f".{path}" else 0.0
+            if leaf.is_output and ".state." not in path:
+                found = self._of_update(
+                    operation, leaf, path, max(roundoff_of(leaf.dtype), self._roundoffs[operation.index])
+                )
+                return found if math.isfinite(found) else 0.0
+            found = self._apart.get(gradient, 0.0) if ".state." in path else 0.0
             return _GROWTH * found if math.isfinite(found) else 0.0
         before = (self._arrived.get((name, ""), 0.0) for name in self._sources(operation))
         return _GROWTH * max(one for one in (0.0, *before) if math.isfinite(one))
@@ -282,7 +299,10 @@ class Tolerances:
         except DumpError:
             return math.inf
         begin = 2 * self.begins.get(key[1], 0.0)
-        return 4 * roundoff_of(leaf.dtype) + begin + _SIGNS * math.sqrt(max(arrived, unit)) * share
+        signs = self._signs(operation, key[1], max(arrived, unit))
+        return (
+            min(LARGEST, 4 * roundoff_of(leaf.dtype) + begin + signs * share) if share else 4 * roundoff_of(leaf.dtype)
+        )
 
     def _leaves(self, operation: Operation) -> list[Leaf]:
         with suppress(DumpError):
