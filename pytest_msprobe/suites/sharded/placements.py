@@ -246,7 +246,8 @@ def tried(
         if not any(placement.distance <= near(tolerance) for placement in found):
             found += _reordered(merged, whole, scale, tolerance, room)
         if not any(placement.distance <= tolerance for placement in found):
-            found += _overlapping(whole, values, grid, scale, room)
+            overlapping = _overlapping(whole, values, grid, scale, room)
+            found += [one for one in overlapping if one.distance <= tolerance]
     return sorted(found, key=lambda placement: (placement.distance, placement.is_partial))
 
 
