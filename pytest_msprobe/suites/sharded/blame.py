@@ -48,17 +48,6 @@ def not_judged_before(judge: StepJudge, operation: Operation) -> list[str]:
     return found
 
 
-def reordered_before(judge: StepJudge, operation: Operation) -> str:
-    """The first record of its pass, up to a record, of which only contents tell the order of a value; "" for none."""
-    from pytest_msprobe.suites.sharded.placements import ANY_ORDER
-
-    for one in judge.logical.operations[: operation.index + 1]:
-        own = judge.finding(one).values if judge.phase(one) == judge.phase(operation) else ()
-        if any(ANY_ORDER in value.placement for value in own if value.state == "placed"):
-            return one.record
-    return ""
-
-
 def _reasons(judge: StepJudge, operation: Operation) -> Iterator[RecordFinding]:
     """Findings of records whose wrong values would be the reason for those of `operation`."""
     if operation.phase == GRADIENTS or (operation.is_cell and operation.phase == "backward"):
