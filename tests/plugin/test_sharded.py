@@ -656,3 +656,16 @@ def test_a_gradient_that_comes_in_wrong_is_not_said_to_go_wrong_in_the_layer(pyt
         ]
     )
     result.stdout.no_fnmatch_line("*it goes wrong in here*")
+
+
+def _rows_in_another_order(ranks: list[Arrays]) -> None:
+    for values in ranks:
+        values["d_y"] = GRADIENT[[2, 0, 1, 4, 3]]
+        values["d_scale"] = (values["d_y"] * values["out"]).sum(0)
+
+
+def test_a_gradient_in_another_order_than_its_forward_is_at_fault(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _rows_in_another_order)
+    result = pytester.runpytest(*ARGUMENTS)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["Wrong: Module.norm.Norm.0 backward*", "*input.0: its rows are in another order*"])

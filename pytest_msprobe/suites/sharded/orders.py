@@ -15,6 +15,8 @@ from pytest_msprobe.suites.sharded.placements import Axis, Placement, distance, 
 #: The process groups over which a value is sharded along a dimension, and how long it is there.
 Kind = tuple[tuple[str, ...], int]
 Order = tuple[int, ...]
+#: The order of what is farther from the logical value, as noise is, is not known.
+_FARTHEST = 0.05
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,12 @@ class Along:
 
     @classmethod
     def of(cls, path: str, placement: Placement | None, tolerance: float) -> Iterator[Along]:
-        """What is known of a value along each dimension in which it is sharded."""
-        if placement is not None and placement.pair is not None:
-            for d in sorted({axis.dimension for axis in placement.axes if axis.kind == "S" and axis.dimension >= 0}):
-                yield cls(path, placement, d, tolerance)
+        """What is known of a value along each dimension in which it is sharded; of a whole one along the first."""
+        if placement is not None and placement.pair is not None and placement.apart <= _FARTHEST:
+            split = sorted({axis.dimension for axis in placement.axes if axis.kind == "S"})
+            for d in split or [0] * bool(placement.pair[1].ndim):
+                if d >= 0:
+                    yield cls(path, placement, d, tolerance)
 
     @cached_property
     def kind(self) -> Kind:
@@ -76,8 +80,8 @@ class Along:
         assert self.placement.pair is not None
         axes, whole = self._axes, self.placement.pair[1]
         count = math.prod(axis.size for axis in axes)
-        if self.kind[1] % count:
-            return "its parts are in another order"
+        if self.kind[1] % count or count == 1:
+            return "its rows are in another order"
         expected = np.split(self._taken(whole, order), count, self.dimension)
         size = norm_of(whole)
         moved = [
