@@ -56,6 +56,8 @@ def headline(answer: Answer) -> str:
         allowed = f"with {' and '.join(measure.operands)} as the run allows" if measure.operands else ""
         return _fitted("Right: ", [_RIGHT.get(measure.kind, _passed)(measure), allowed])
     gap = answer.open[0]
+    if measure.kind.startswith("placed") and 2 * measure.judged > measure.total:
+        return _fitted("Right: ", [_RIGHT[measure.kind](measure)])
     judged = f"{measure.judged} of {measure.total}" if measure.judged < measure.total else f"{measure.judged}"
     what = f"{gap.reason} ({gap.count})" if gap.kind in ("skipped", "random") else text_of(gap)
     return _fitted(f"Right as far as judged: {judged} {_of(measure, measure.total)}; ", [what])
@@ -194,7 +196,7 @@ _RIGHT: Mapping[str, Callable[[Measure], str]] = {
     "tolerance": _differing("none by more than its limit"),
     "finite": _finite,
     "found": _found_again,
-    "placed": _plain("{} are those of the logical run"),
+    "placed": lambda measure: f"{_shares(measure)} those of the logical run",
     "placed by laws": _plain("{} obey the laws of sharding"),
     "hold": _plain("{} hold"),
     "repeats": _plain("{} repeat bit by bit"),

@@ -26,6 +26,8 @@ def judged(judge: StepJudge, operation: Operation) -> tuple[RecordFinding, Role]
 def _role_of(judge: StepJudge, operation: Operation, finding: RecordFinding) -> Role:
     if not finding.wrong:
         return "right"
+    if settings := judge.differs_in_settings if judge.number or finding.phase == "optimizer" else "":
+        return "first" if operation.record == settings else "inherited"
     before = PHASES[: PHASES.index(finding.phase)]
     is_first = judge.first(finding.phase) == operation.record
     if is_first and not any(judge.first(phase) for phase in before):
@@ -44,17 +46,6 @@ def not_judged_before(judge: StepJudge, operation: Operation) -> list[str]:
                 break
             found.insert(0, one.record)
     return found
-
-
-def reordered_before(judge: StepJudge, operation: Operation) -> str:
-    """The first record of its pass, up to a record, of which only contents tell the order of a value; "" for none."""
-    from pytest_msprobe.suites.sharded.placements import ANY_ORDER
-
-    for one in judge.logical.operations[: operation.index + 1]:
-        own = judge.finding(one).values if judge.phase(one) == judge.phase(operation) else ()
-        if any(ANY_ORDER in value.placement for value in own if value.state == "placed"):
-            return one.record
-    return ""
 
 
 def _reasons(judge: StepJudge, operation: Operation) -> Iterator[RecordFinding]:

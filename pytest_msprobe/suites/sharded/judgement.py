@@ -29,6 +29,8 @@ Form = Literal["tensor", "sketch", "statistics"]
 _STATISTICS_TOLERANCE = 1e-5
 #: Of a distance by 16 shard counters, relative to the true one: two standard deviations.
 _FARTHEST_ESTIMATE = 1.25
+#: Places of what an optimizer was set to.
+SETTINGS = "input.settings."
 Phase = Literal["forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 WRONG: tuple[State, ...] = ("illegal", "unexplained")
@@ -44,6 +46,7 @@ class ValueFinding(FigureWire):
         dtype, shape: of the logical value.
         placement: the nearest one, in words; "" for none.
         distance: of that one, relative; None where nothing was measured.
+        apart: the same, relative to the value alone where it cancels, and with elements that are left out.
         tolerance: largest distance of one that fits.
         message: one line on what is wrong or missing; "" for a value that is placed.
         tried: placements with their distances, the nearest first.
@@ -52,6 +55,7 @@ class ValueFinding(FigureWire):
         is_partial: whether only terms of a sum fit.
         held_as: what a rank holds by that placement: all of it, a shard, or terms of a sum.
         reason: of a value that is not judged, why, without what is its own; "" where `message` has nothing of that.
+        is_noise: whether it is not judged because what it is made of is within its own noise.
         may_fit: of a value that is not judged, whether nothing was compared, and what the ranks hold may be right.
     """
 
@@ -61,6 +65,7 @@ class ValueFinding(FigureWire):
     shape: tuple[int, ...] = ()
     placement: str = ""
     distance: float | None = None
+    apart: float | None = None
     tolerance: float | None = None
     message: str = ""
     tried: tuple[str, ...] = ()
@@ -69,6 +74,7 @@ class ValueFinding(FigureWire):
     is_partial: bool = False
     held_as: Literal["R", "S", "P"] = "R"
     reason: str = ""
+    is_noise: bool = False
     may_fit: bool = False
 
     @property
@@ -99,14 +105,20 @@ class RecordFinding(FigureWire):
 
     @property
     def wrong(self) -> tuple[ValueFinding, ...]:
-        """Its values that are not what the logical run has."""
-        return tuple(value for value in self.values if value.is_wrong)
+        """Its values that are not what the logical run has; of an optimizer settings come first, then what is worst."""
+        found = [value for value in self.values if value.is_wrong]
+        return tuple(sorted(found, key=_badness) if self.phase == "optimizer" else found)
 
     @property
     def has_good_inputs(self) -> bool:
         """Whether inputs are known and none of them is wrong."""
         inputs = [value for value in self.values if not value.is_output]
         return any(value.state == "placed" for value in inputs) and not any(value.is_wrong for value in inputs)
+
+
+def _badness(value: ValueFinding) -> tuple[bool, bool, float]:
+    distance = value.distance if value.state == "unexplained" else None
+    return not value.path.startswith(SETTINGS), value.is_output, -(math.inf if distance is None else distance)
 
 
 def phase_of(operation: Operation) -> Phase:
@@ -187,7 +199,7 @@ def factor_words(placement: Placement, grid: Grid, tolerance: float) -> str:
         return ""
     sizes = [f"{name} is {size}" for name, size in zip(grid.names, grid.sizes) if _is_near(factor, size)]
     times = f"{factor:.6g} x what the logical run has"
-    return f"{times}: {sizes[0]}" if sizes else times
+    return f"{times}: {' or '.join(sizes)}" if sizes else times
 
 
 def _is_near(factor: float, size: int) -> bool:
@@ -218,6 +230,7 @@ def finding_of(
         shape=leaf.shape,
         placement=str(best) if best is not None else "",
         distance=best.distance if best is not None else None,
+        apart=best.apart if best is not None else None,
         tolerance=tolerance,
         message=message,
         tried=tuple(f"{one}: {one.distance:.3g}" for one in found[:4]),

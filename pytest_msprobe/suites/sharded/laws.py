@@ -309,7 +309,7 @@ class Copies:
             for other in row.ranks:
                 one = self._spread.parameters[other].get(name)
                 is_certain = not is_constant(own.before) or self._spread.sharing(row) == "data"
-                if one is None or one.before is None or not is_certain:
+                if one is None or one.before is None or not is_certain or _are_shards(own, other):
                     continue
                 if alike([(own.dump, own.before), (one.dump, one.before)]) in ("equal", "constant"):
                     found[other] = name
@@ -329,7 +329,7 @@ class Copies:
             dump = self._spread.step.ranks[other]
             value = self._value(call, dump, record, leaf.path, (what, name, owner, twin))
             if value is None:
-                if what == "gradients" and record is not None:
+                if what == "gradients" and record is not None and f"input.parameters.{twin}" in call.leaves[other]:
                     words = f"rank {other} has a copy of this parameter, and no gradient of it"
                     yield call.found(leaf.path, "unexplained", words)
                     return
@@ -357,10 +357,9 @@ class Copies:
     ) -> Leaf | None:
         """The same value of a copy on another rank, which may be in the record of another optimizer."""
         what, _, owner, twin = names
-        if record is not None and twin == owner:
-            return call.leaves[dump.number].get(path)
-        if call.operation.record.startswith(CLIP) or what == "state":
-            return None
+        own = call.leaves[dump.number] if record is not None and twin == owner else {}
+        if call.operation.record.startswith(CLIP) or what == "state" or f"input.parameters.{twin}" in own:
+            return own.get(path)
         one = self._spread.parameters[dump.number][twin]
         return one.gradient if what == "gradients" else one.after
 
@@ -368,25 +367,27 @@ class Copies:
         """Findings on one gradient of parameters that are not copies."""
         rank = call.dump.number
         for row in self._spread.rows_of(rank, "model"):
+            own = self._spread.parameters[rank].get(name)
+            if own is None or own.before is None or own.before.shape != leaf.shape or _are_shards(own, row.ranks[-1]):
+                continue
             held = [self._spread.parameters[other].get(name) for other in row.ranks]
             known = [(one.dump, one.before) for one in held if one is not None and one.before is not None]
             gradients = call.values(leaf.path)
             if len(known) < len(row.ranks) or any(other not in gradients for other in row.ranks):
                 continue
             found = [(self._spread.step.ranks[other], gradients[other]) for other in row.ranks]
-            if alike(known) == "different" and alike(found) == "equal" and _is_summed(call.dump, name):
-                words = f"{row} have other parts of this parameter, and one gradient of it: it was averaged over them"
+            if alike(known) == "different" and alike(found) == "equal":
+                words = (
+                    f"{row} have other values of this parameter, and one gradient of it: copies that do not begin "
+                    "equal, or parts of which gradients were averaged"
+                )
                 yield call.found(leaf.path, "unexplained", words)
 
 
-def _is_summed(dump: RankDump, name: str) -> bool:
-    """Whether a communication of a rank got the gradient of a parameter."""
-    return any(
-        leaf.provenance.grad_of == name
-        for operation in dump.operations
-        if is_communication(operation.record)
-        for leaf in dump.leaves(operation.record)
-    )
+def _are_shards(own: Parameter, other: int) -> bool:
+    """Whether a DTensor says that another rank has another part of it, which may hold the same by chance."""
+    stated = own.dump.stated(own.before) if own.before is not None else []
+    return any(said.placement.startswith("S") and (other in said.ranks or not said.ranks) for said in stated)
 
 
 def _ranks_by_content(spread: Spread) -> dict[Any, dict[int, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, permutations, product
 from typing import Any, Literal, Protocol
 
@@ -63,12 +63,18 @@ class Placement:
         distance: relative; infinite where NaN or infinities differ.
         factor: what the logical value must be multiplied with to give the ranks' value, by least squares.
         logical: what the value is over the process groups of a logical run of several ranks; () for one rank.
+        apart: how far what it gives is from the logical value, of the size of that alone and with all elements.
+        pair: what it gives and the logical value, in one order; None for what is known by sketches or statistics.
+        orders: which index of the logical value stands at each place of the parts, along dimensions in another order.
     """
 
     axes: tuple[Axis, ...]
     distance: float
     factor: float = 1.0
     logical: tuple[Axis, ...] = ()
+    apart: float = math.inf
+    pair: tuple[Array, Array] | None = field(default=None, compare=False, repr=False)
+    orders: Mapping[int, Sequence[int]] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
         own = ", ".join(map(str, self.axes)) or "R"
@@ -180,8 +186,8 @@ Value = Array | Known
 _Values = Mapping[tuple[int, ...], Value]
 
 
-def distance(found: Any, whole: Any, scale: float) -> float:
-    """How far `found` is from `whole`, of one shape; `scale` is what a distance of 1 means.
+def distance(found: Any, whole: Any, scale: float, room: Array | None = None) -> float:
+    """How far `found` is from `whole`, of one shape; `scale` is what a distance of 1 means, `room` what elements may.
 
     NaN and equal infinities are equal; where one side alone has them, the distance is infinite.
     """
@@ -192,6 +198,8 @@ def distance(found: Any, whole: Any, scale: float) -> float:
         if not np.isfinite(difference).all():
             is_same = (found == whole) | (np.isnan(found) & np.isnan(whole))
             difference = np.where(is_same, 0, difference)
+        if room is not None:
+            difference = np.maximum(abs(difference) - room, 0)
         size = float(np.linalg.norm(difference.ravel()))
     if not math.isfinite(size):
         return math.inf
@@ -205,7 +213,14 @@ def norm_of(value: Value) -> float:
     return float(np.linalg.norm(np.where(np.isfinite(value), value, 0).ravel()))
 
 
-def tried(whole: Value, parts: Sequence[Value], grid: Grid, tolerance: float, floor: float = 0.0) -> list[Placement]:
+def tried(
+    whole: Value,
+    parts: Sequence[Value],
+    grid: Grid,
+    tolerance: float,
+    floor: float = 0.0,
+    room: Array | None = None,
+) -> list[Placement]:
     """The placements that the shapes allow, the nearest first; those in another order only where no other fits.
 
     Args:
@@ -214,6 +229,7 @@ def tried(whole: Value, parts: Sequence[Value], grid: Grid, tolerance: float, fl
         grid: the process groups of the ranks.
         tolerance: largest relative distance of one that fits.
         floor: what distances are relative to where the logical value is smaller: the norm of what cancels in it.
+        room: how far each element may be off besides; None for not at all.
     """
     values = dict(zip(grid.coordinates, parts))
     scale = max(norm_of(whole), floor)
@@ -224,11 +240,14 @@ def tried(whole: Value, parts: Sequence[Value], grid: Grid, tolerance: float, fl
         if result is None or result[0].shape != whole.shape:
             continue
         merged.append((axes, *result))
-        found.append(_measured(axes, *result, whole, scale))
+        found.append(_measured(axes, *result, whole, scale, room))
     if isinstance(whole, _ARRAYS):
-        found += _flat(whole, values, grid, scale)
+        found += _flat(whole, values, grid, scale, room)
         if not any(placement.distance <= near(tolerance) for placement in found):
-            found += _reordered(merged, whole, scale, tolerance)
+            found += _reordered(merged, whole, scale, tolerance, room)
+        if not any(placement.distance <= tolerance for placement in found):
+            overlapping = _overlapping(whole, values, grid, scale, room)
+            found += [one for one in overlapping if one.distance <= tolerance]
     return sorted(found, key=lambda placement: (placement.distance, placement.is_partial))
 
 
@@ -285,15 +304,23 @@ def _is_equal(values: _Values, axes: tuple[Axis, ...], place: int, tolerance: fl
     return all(one is not None and one[1] <= tolerance for one in joined)
 
 
-def _measured(axes: tuple[Axis, ...], value: Any, spread: float, whole: Any, scale: float) -> Placement:
-    away = max(distance(value, whole, scale), spread)
-    factor = 1.0
+def _measured(
+    axes: tuple[Axis, ...], value: Any, spread: float, whole: Any, scale: float, room: Array | None
+) -> Placement:
+    away, factor = distance(value, whole, scale), 1.0
+    size, own = norm_of(whole), away
+    pair: tuple[Any, Any] | None = None
     if not isinstance(value, _ARRAYS):
         factor = value.factor(whole)
-    elif scale and math.isfinite(away):
-        flat = np.where(np.isfinite(value), value, 0).ravel(), np.where(np.isfinite(whole), whole, 0).ravel()
-        factor = float(np.real(np.vdot(flat[1], flat[0]))) / scale**2
-    return Placement(axes, away, factor)
+    else:
+        pair = value, whole
+        if scale and math.isfinite(away):
+            flat = np.where(np.isfinite(value), value, 0).ravel(), np.where(np.isfinite(whole), whole, 0).ravel()
+            factor = float(np.real(np.vdot(flat[1], flat[0]))) / scale**2
+        if room is not None and room.shape == whole.shape:
+            away = distance(value, whole, scale, room)
+    apart = max(own * scale / size if size else own and math.inf, spread)
+    return Placement(axes, max(away, spread), factor, apart=apart, pair=pair)
 
 
 def assignments(grid: Grid, whole: Value, parts: Sequence[Value]) -> Iterator[tuple[tuple[Axis, ...], tuple[int, ...]]]:
@@ -345,7 +372,7 @@ def _merged(
                 return None
             joined[key], apart = one
             spread = max(spread, apart)
-        if spread > max(tolerance, 1e-3):
+        if spread > max(tolerance, _FARTHEST_COPIES):
             return None
         values = joined
         left.remove(place)
@@ -372,7 +399,9 @@ def _joined(members: list[Any], axis: Axis) -> tuple[Any, float] | None:
     return first, max((distance(member, first, scale) for member in members[1:]), default=0.0)
 
 
-def _flat(whole: Array, values: Mapping[tuple[int, ...], Any], grid: Grid, scale: float) -> Iterator[Placement]:
+def _flat(
+    whole: Array, values: Mapping[tuple[int, ...], Any], grid: Grid, scale: float, room: Array | None
+) -> Iterator[Placement]:
     """Shards of the flattened value, the last ones padded or empty."""
     parts = list(values.values())
     if whole.ndim < 2 or any(part.ndim != 1 for part in parts) or len(grid.sizes) != 1:
@@ -380,11 +409,55 @@ def _flat(whole: Array, values: Mapping[tuple[int, ...], Any], grid: Grid, scale
     joined = np.concatenate(parts)
     if joined.size >= whole.size and not joined[whole.size :].any():
         axes = (Axis(grid.names[0], grid.sizes[0], "S", -1),)
-        yield _measured(axes, joined[: whole.size].reshape(whole.shape), 0.0, whole, scale)
+        yield _measured(axes, joined[: whole.size].reshape(whole.shape), 0.0, whole, scale, room)
+
+
+def _overlapping(
+    whole: Array, values: Mapping[tuple[int, ...], Any], grid: Grid, scale: float, room: Array | None
+) -> Iterator[Placement]:
+    """Parts that go beyond their own share along a dimension: rows beyond it repeat, or their gradients are added."""
+    parts = list(values.values())
+    if len(grid.sizes) != 1 or any(part.ndim != whole.ndim for part in parts):
+        return
+    split = [d for d in range(whole.ndim) if any(part.shape[d] != whole.shape[d] for part in parts)]
+    lengths = [part.shape[split[0]] for part in parts] if len(split) == 1 else []
+    if sum(lengths) <= (whole.shape[split[0]] if lengths else 0):
+        return
+    d, rows, size = split[0], np.moveaxis(whole, split[0], 0), norm_of(whole)
+    moved = [np.moveaxis(part, d, 0) for part in parts]
+    for starts in _starts(len(rows), lengths):
+        copied, added, apart = np.zeros_like(rows), np.zeros_like(rows), 0.0
+        for start, part in zip(starts, moved):
+            first, end = max(0, -start), min(len(part), len(rows) - start)
+            there = slice(start + first, start + end)
+            apart = max(
+                apart, distance(part[first:end], rows[there], size or 1.0), norm_of(part[:first]), norm_of(part[end:])
+            )
+            copied[there] = part[first:end]
+            added[there] += part[first:end]
+        for value, words, spread in ((copied, "with overlap", apart), (added, "of which overlaps are added", 0.0)):
+            axes = (Axis(grid.names[0], grid.sizes[0], "S", d, words),)
+            yield _measured(axes, np.moveaxis(value, 0, d), spread, whole, scale, room)
+
+
+def _starts(count: int, lengths: Sequence[int]) -> list[list[int]]:
+    """Where parts begin in a whole of `count` rows, of which each has a share and rows before or behind it."""
+    own = [len(part) for part in np.array_split(np.arange(count), len(lengths))]
+    extra = [length - share for length, share in zip(lengths, own)]
+    before = ([one // 2 for one in extra], [0, *[extra[0]] * (len(extra) - 1)], extra, [0] * len(extra))
+    at = np.cumsum([0, *own[:-1]]).tolist()
+    found = [[place - one for place, one in zip(at, rows)] for rows in before if min(extra) >= 0]
+    if len(set(lengths)) == 1 < len(lengths) and (count - lengths[0]) % (len(lengths) - 1) == 0:
+        found.append([place * (count - lengths[0]) // (len(lengths) - 1) for place in range(len(lengths))])
+    return [one for one in found if all(-length < start < count for start, length in zip(one, lengths))]
 
 
 def _reordered(
-    merged: Sequence[tuple[tuple[Axis, ...], Any, float]], whole: Array, scale: float, tolerance: float
+    merged: Sequence[tuple[tuple[Axis, ...], Any, float]],
+    whole: Array,
+    scale: float,
+    tolerance: float,
+    room: Array | None,
 ) -> Iterator[Placement]:
     """Placements of which the indices of the sharded dimension follow in another order."""
     for axes, value, spread in merged:
@@ -403,13 +476,13 @@ def _reordered(
             choices.append([as_they_are, *found] if len(dimensions) > 1 else found)
         fitting = []
         for chosen in product(*choices):
-            ordered = whole
+            ordered = value
             for d, (places, _) in zip(dimensions, chosen):
-                ordered = np.take(ordered, places, d)
-            away = max(distance(value, ordered, scale), spread)
-            if away <= tolerance:
-                words = dict(zip(dimensions, (text for _, text in chosen)))
-                fitting.append(Placement(_in_order(axes, words), away))
+                ordered = np.take(ordered, np.argsort(places), d)
+            words = dict(zip(dimensions, (text for _, text in chosen)))
+            one = _measured(_in_order(axes, words), ordered, spread, whole, scale, room)
+            if one.distance <= tolerance:
+                fitting.append(replace(one, orders=dict(zip(dimensions, (places for places, _ in chosen)))))
         # Any order at all has more freedom to come near than one that frameworks use.
         yield from sorted(fitting, key=lambda one: one.distance * (_COARSE if one.is_reordered else 1))[:1]
 

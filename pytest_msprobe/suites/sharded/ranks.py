@@ -384,16 +384,35 @@ class Grids:
 
 def coordinates(memberships: Mapping[int, Membership]) -> Iterator[tuple[tuple[str, ...], dict[int, tuple[int, ...]]]]:
     """(names of groups, place of each rank in them) that tell the ranks apart; the fewest groups first."""
-    names = [
-        name
-        for name in dict.fromkeys(name for one in memberships.values() for name in one.groups)
-        if all(name in one.groups for one in memberships.values())
-    ]
-    places = {name: {rank: one.groups[name].index for rank, one in memberships.items()} for name in names}
-    varying = [name for name in names if len(set(places[name].values())) > 1][:_MOST_GROUPS]
+    places = _dimensions(memberships)
+    varying = [name for name in places if len(set(places[name].values())) > 1][:_MOST_GROUPS]
     for count in range(1, len(varying) + 1):
         for chosen in combinations(varying, count):
             found = {rank: tuple(places[name][rank] for name in chosen) for rank in memberships}
             sizes = [len(set(places[name].values())) for name in chosen]
             if len(set(found.values())) == len(memberships) == prod(sizes):
                 yield chosen, found
+
+
+def _dimensions(memberships: Mapping[int, Membership]) -> dict[str, dict[int, int]]:
+    """The place of each rank along each dimension: in groups of one name, or of names of their own that share none."""
+    named: dict[str, dict[int, int]] = {}
+    single: dict[tuple[int, ...], str] = {}
+    for rank, one in memberships.items():
+        for name, group in one.groups.items():
+            if all(name in other.groups for other in memberships.values()):
+                named.setdefault(name, {})[rank] = group.index
+            else:
+                single.setdefault(group.ranks, name)
+    while single:
+        ranks, name = next(iter(single.items()))
+        beside = [ranks]
+        for other in single:
+            if len(other) == len(ranks) and not any(set(other) & set(one) for one in beside):
+                beside.append(other)
+        for other in beside:
+            del single[other]
+        places = {rank: group.index(rank) for group in beside for rank in group}
+        if all(rank in places for rank in memberships):
+            named[f"groups as {name}"] = {rank: places[rank] for rank in memberships}
+    return named

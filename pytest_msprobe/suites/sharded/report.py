@@ -15,7 +15,7 @@ from pytest_msprobe.answers import Answer, Finding, Gap, Place, Reach, RunRows
 from pytest_msprobe.answers.from_rows import place_of_calls, short_source
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.sharded.alone import LawsSession
-from pytest_msprobe.suites.sharded.judgement import PHASES, WRONG, RecordFinding, ValueFinding
+from pytest_msprobe.suites.sharded.judgement import PHASES, WRONG, RecordFinding, ValueFinding, roundoff_of
 from pytest_msprobe.suites.sharded.lanes import Place as LanePlace, picture
 from pytest_msprobe.suites.sharded.session import ShardedSession
 from pytest_msprobe.suites.table_report import TableReport
@@ -40,6 +40,7 @@ class _Step:
         places: of the records in the picture of ranks.
         beside: records that only ranks have, which are parts of nothing.
         ranks: most ranks that a record was put together from.
+        begins: how far apart parameters are where the step begins; 0 for no more than rounding.
         has_optimizer: whether there are records of optimizers.
         by_laws: whether laws judged it, without a logical run.
     """
@@ -52,6 +53,7 @@ class _Step:
     places: list[LanePlace] = field(default_factory=list)
     beside: int = 0
     ranks: int = 0
+    begins: float = 0.0
     has_optimizer: bool = False
     by_laws: bool = False
 
@@ -134,6 +136,9 @@ class ShardedSummary(RowSummary):
         step.places.append(LanePlace.of(finding, is_first=role == "first"))
         step.states.update(value.state for value in finding.values)
         step.unjudged.update(value.reason or value.message for value in finding.values if value.state == "unjudged")
+        begins = [one for one in finding.values if one.path.startswith("input.parameters.") and one.state == "placed"]
+        far = (one.apart for one in begins if (one.apart or 0.0) > 4 * roundoff_of(one.dtype))
+        step.begins = max(step.begins, *(one or 0.0 for one in far), 0.0)
         step.beside = max(step.beside, row.attachment.get("beside", 0))
         step.ranks = max(step.ranks, len(row.attachment["ranks"]))
         step.by_laws |= bool(row.attachment.get("by_laws"))
@@ -184,6 +189,7 @@ class ShardedSummary(RowSummary):
         for dump, step in self.steps.items():
             prefix = f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
             yield printable(next(_lines(step, prefix)))
+            yield from _of_begin(step)
             if step.by_laws and step.states["unjudged"]:
                 yield f"{counted(step.states['unjudged'], 'values', 'are')} of no law and may be wrong"
             yield from _of_optimizer(step)
@@ -204,6 +210,7 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
         yield f"{prefix}the {step.ranks} ranks hold what the logical run holds: {judged} of {total} values are placed"
     else:
         yield f"{prefix}{wrong} of {judged} values are not what the logical run holds"
+    yield from _of_begin(step)
     for phase in PHASES:
         yield from _of_phase(step, phase)
     if step.by_laws and step.states["unjudged"]:
@@ -222,6 +229,11 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
         beside = counted(step.beside, "records of ranks", "were")
         yield f"{beside} not judged: the logical run has no such call or layer"
     yield from _of_optimizer(step)
+
+
+def _of_begin(step: _Step) -> Iterator[str]:
+    if step.begins:
+        yield f"the step begins with other parameters ({step.begins:.2g}): what follows was judged with that as given"
 
 
 def _of_optimizer(step: _Step) -> Iterator[str]:

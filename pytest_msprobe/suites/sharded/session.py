@@ -18,7 +18,9 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.suites.contract import SuiteError
 from pytest_msprobe.suites.sharded.copies import Copies, parameter_of
+from pytest_msprobe.suites.sharded.inference import plain
 from pytest_msprobe.suites.sharded.judgement import (
+    SETTINGS,
     Form,
     Phase,
     RecordFinding,
@@ -36,6 +38,7 @@ from pytest_msprobe.suites.sharded.layer_names import layer_path, offsets_of
 from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.matching import Calls, RecordMatching
 from pytest_msprobe.suites.sharded.options import ShardedSettings
+from pytest_msprobe.suites.sharded.orders import Along, Kind, Order, disordered
 from pytest_msprobe.suites.sharded.ranks import (
     Grids,
     RankDump,
@@ -45,7 +48,7 @@ from pytest_msprobe.suites.sharded.ranks import (
     dumps_below,
     step_folders,
 )
-from pytest_msprobe.suites.sharded.tolerances import Tolerances
+from pytest_msprobe.suites.sharded.tolerances import LARGEST, Tolerances, forward_of
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.sharded.logical import Whole
@@ -56,6 +59,9 @@ if TYPE_CHECKING:
 
 _DOUBTFUL = "only the sum of what ranks of the logical run hold gives it, and they may be parts"
 _UNTOLD = "statistics do not tell what the ranks of the logical run hold together: dump tensors there"
+#: Settings that say how an optimizer computes, not what.
+_HOW = ("parameters", "foreach", "fused", "capturable", "differentiable")
+_OTHER_ORDER = "it fits only in another order than what belongs to it"
 #: Calls of a layer that are put together where no one of them can be.
 _MOST_CALLS = 64
 
@@ -73,10 +79,12 @@ class StepJudge:
         """A judge; `noise` is a second logical run, whose distances from the first are what rounding does."""
         self.step = step
         self.run, self.logical = run, run.leader
-        self._tolerances = Tolerances(run, self.phase, noise)
+        self._tolerances = Tolerances(run, self.phase, noise, self.number or 0)
         self._findings: dict[str, RecordFinding] = {}
         self._first: dict[Phase, str | None] = {}
         self._grids = Grids()
+        self._has_begun = False
+        self._orders: dict[str, tuple[dict[Kind, Order], dict[Kind, Order]]] = {}
 
     @cached_property
     def matching(self) -> RecordMatching:
@@ -98,18 +106,35 @@ class StepJudge:
     def finding(self, operation: Operation) -> RecordFinding:
         """What is found of a logical record; each is put together once."""
         if operation.record not in self._findings:
-            found = self._put_together(operation)
-            self._findings[operation.record] = found
+            for update in self._updates_first():
+                self.finding(update)
+            found = self._findings[operation.record] = self._put_together(operation)
+            before = [one for one in self.logical.operations[: operation.index] if one.record not in self._findings]
+            if found.wrong and before and found.phase != "optimizer":  # what is handed on comes from those
+                for one in before:
+                    self.finding(one)
+                found = self._findings[operation.record] = self._put_together(operation)
             if found.wrong:
                 narrow = self._without_updated if operation.phase == GRADIENTS else self._without_local
                 self._findings[operation.record] = narrow(found, operation)
         return self._findings[operation.record]
+
+    def _updates_first(self) -> Sequence[Operation]:
+        """The steps of optimizers that say how the parameters of a step behind the first one begin; each once."""
+        if not self.number or self._has_begun:
+            return ()
+        self._has_begun = True
+        return [one for one in self.logical.operations if self.matching.is_update(one.record)]
 
     def first(self, phase: Phase) -> str | None:
         """The first record of a pass that has a wrong value; None for none."""
         if phase not in self._first:
             own = (one for one in self.logical.operations if self.phase(one) == phase)
             wrong = next((one for one in own if self.finding(one).wrong), None)
+            if wrong is not None and wrong.phase == GRADIENTS:  # they are made of what comes into the layer
+                incoming = f"{wrong.name}.backward.{wrong.number}"
+                there = [one for one in self.logical.operations[wrong.index :] if one.record == incoming]
+                wrong = next((one for one in there if not self.finding(one).has_good_inputs), wrong)
             start = self._start_of_sum(wrong) if wrong is not None and phase == "backward" else None
             self._first[phase] = start or (wrong.record if wrong is not None else None)
         return self._first[phase]
@@ -147,6 +172,14 @@ class StepJudge:
     @cached_property
     def _has_layers(self) -> bool:
         return any(operation.is_cell for operation in self.logical.operations)
+
+    @property
+    def items(self) -> list[Operation]:
+        """The records that are judged one by one: what optimizers amount to is in records of their own."""
+        operations = self.logical.operations
+        if not any(self.matching.is_update(one.record) for one in operations):
+            return operations
+        return [one for one in operations if self.phase(one) != "optimizer" or phase_of(one) == "optimizer"]
 
     @property
     def number(self) -> int | None:
@@ -236,9 +269,14 @@ class StepJudge:
             return replace(empty, reason=str(error))
         grids = self._grids_of(parts)
         values: list[ValueFinding] = []
-        for path, leaf in leaves.items():
-            values.append(self._value(operation, leaf, path, held, grids))
-            self._tolerances.arrived(operation, values[-1], leaf)
+        parts_along: list[Along] = []
+        # What an optimizer gets says which elements of what it leaves can be judged.
+        for path, leaf in sorted(leaves.items(), key=lambda one: not one[0].startswith("input.gradients.")):
+            finding, best = self._value(operation, leaf, path, held, grids)
+            values.append(finding)
+            if finding.state == "placed" and finding.tolerance is not None:
+                parts_along += Along.of(path, best, finding.tolerance)
+        values = [*self._settings(operation, parts), *self._in_order(operation, values, parts_along)]
         values += self._only_on_ranks(operation, leaves, held)
         return replace(empty, values=tuple(values), ranks=tuple(calls.dump.number for calls in parts))
 
@@ -256,8 +294,7 @@ class StepJudge:
                 words = reason or f"only ranks hold it, and the logical run has no {whole}"
                 yield replace(unjudged, message=words, reason=reason or "only ranks hold it")
                 continue
-            finding = self._value(operation, leaf, path, held, ())
-            self._tolerances.arrived(operation, finding, leaf)
+            finding, _ = self._value(operation, leaf, path, held, ())
             words = f"a copy of {parameter_of(whole)}"
             if finding.is_wrong:
                 yield replace(finding, message=f"{words}: {finding.message}")
@@ -276,7 +313,7 @@ class StepJudge:
             held = [one for one in of_ranks if path in one[1]]
             if first is None or not held:
                 return False
-            return self._value(first, leaf, path, held, ()).state == "placed"
+            return self._value(first, leaf, path, held, ())[0].state == "placed"
 
         return Copies(known, fits)
 
@@ -286,26 +323,77 @@ class StepJudge:
             return self.matching.tensors(dump, record)
         return {}
 
-    def _value(self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid]) -> ValueFinding:
-        """What is found of the value at `path`; ranks that a value of a parameter is not on have others."""
+    def _settings(self, operation: Operation, parts: Sequence[Calls]) -> Iterator[ValueFinding]:
+        """What is found of settings of an optimizer, such as its learning rate, that ranks have otherwise."""
+        if not self.matching.is_update(operation.record):
+            return
+        whole = _settings_of(self.logical, operation.record)
+        for calls in parts:
+            for record in calls.records:
+                if Operation.of(record, 0).name != operation.name:
+                    continue
+                for name, values in _settings_of(calls.dump, record).items():
+                    if other := [one for one in values if one not in whole.get(name, values)]:
+                        had = ", ".join(map(str, whole[name]))
+                        words = f"rank {calls.dump.number} has {name} {other[0]}, the logical run {had}"
+                        yield ValueFinding(f"{SETTINGS}{name}", "unexplained", message=words)
+                        return
+
+    @cached_property
+    def differs_in_settings(self) -> str:
+        """The record of an optimizer that was set otherwise on a rank; "" for none."""
+        found = (self.finding(one) for one in self.logical.operations if self.matching.is_update(one.record))
+        return next((one.record for one in found if one.wrong and one.wrong[0].path.startswith(SETTINGS)), "")
+
+    def _in_order(
+        self, operation: Operation, values: Sequence[ValueFinding], found: Sequence[Along]
+    ) -> list[ValueFinding]:
+        """The values, of which those are wrong that fit only in another order than what belongs to them."""
+        wrong: dict[str, str] = {}
+        if operation.record.startswith("Optimizer."):
+            for name in dict.fromkeys(parameter_of(one.path) for one in found):
+                wrong |= disordered([one for one in found if parameter_of(one.path) == name], {})
+        elif operation.phase != GRADIENTS:
+            is_backward = operation.phase == "backward"
+            known = self._orders.setdefault(forward_of(operation), ({}, {}))
+            for is_output in (False, True):
+                own = [one for one in found if one.path.startswith("output." if is_output else "input.")]
+                # What comes into a backward is as what its forward gave.
+                wrong |= disordered(own, known[is_output is not is_backward])
+        return [
+            replace(value, state="unexplained", message=f"{words}: {_OTHER_ORDER}")
+            if (words := wrong.get(value.path)) and (operation.phase == "backward" or not value.is_output)
+            else value
+            for value in values
+        ]
+
+    def _value(
+        self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid]
+    ) -> tuple[ValueFinding, Placement | None]:
+        """What is found of the value at `path`, and how it is held; ranks without a parameter have others."""
         empty = ValueFinding(path, "unjudged", dtype=leaf.dtype, shape=leaf.shape, is_output=leaf.is_output)
         if operation.record.startswith("Optimizer."):
-            held = [one for one in held if path in one[1]] or held
+            held = _outermost([one for one in held if path in one[1]] or held)
             owners = [dump for dump, _ in held]
             if len({dump.number for dump in owners}) < len(owners):
-                return replace(empty, message="several steps of a rank's optimizers have it")
+                return replace(empty, message="several steps of a rank's optimizers have it"), None
             grids = self._grids.of(owners, 1)
         lacking = [f"rank {dump.number}" for dump, found in held if path not in found]
         if lacking:
             words = ", ".join(dict.fromkeys(lacking[:4]))
-            return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor")
+            return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor"), None
         factor = self._gradient_factor if phase_of(operation) == "backward" and leaf.shape else 1
         try:
-            finding, _ = self._measured(operation, leaf, path, held, grids, factor)
-            is_partial = all(dump.is_partial(found[path]) for dump, found in held)
+            finding, found = self._measured(operation, leaf, path, held, grids, factor)
+            is_partial = all(dump.is_partial(tensors[path]) for dump, tensors in held)
+            if finding.is_wrong and self._tolerances.of(operation, leaf, path) > LARGEST:
+                words = "what it is made of is within its own noise"
+                finding = replace(finding, state="unjudged", message=words, reason=words, is_noise=True)
+            best = next(iter(found), None)
+            self._tolerances.arrived(operation, finding, leaf, best)
         except DumpError as error:
-            return replace(empty, state="unreadable", message=str(error))
-        return self._judged(operation, leaf, finding, is_said=finding.state == "illegal" and is_partial)
+            return replace(empty, state="unreadable", message=str(error)), None
+        return self._judged(operation, leaf, finding, is_said=finding.state == "illegal" and is_partial), best
 
     def _measured(
         self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid], factor: float
@@ -364,7 +452,7 @@ class StepJudge:
         self, operation: Operation, leaf: Leaf, path: str, own: Sequence[tuple[RankDump, Leaf]], form: Form
     ) -> Iterator[Whole]:
         """What the logical run may have at `path`; the loss of ranks with parts of the batch is a mean."""
-        tolerance, is_loss = self._tolerances.of(operation, leaf, path), _is_loss(operation, leaf)
+        tolerance, is_loss = min(LARGEST, self._tolerances.of(operation, leaf, path)), _is_loss(operation, leaf)
         for axes, whole in self.run.wholes(own, tolerance, form, may_be_partial=may_be_partial(operation, leaf)):
             yield axes, whole / self._shares(axes) if is_loss else whole
 
@@ -387,17 +475,18 @@ class StepJudge:
     ) -> tuple[ValueFinding, list[Placement]]:
         """What placements say of a value, and those that fit best; gradients of ranks are divided by `factor`."""
         whole, parts, grids = values
-        tolerance = widened(self._tolerances.of(operation, leaf, path), form)
-        floor = self._tolerances.floor(operation, leaf)
+        tolerance = widened(min(LARGEST, self._tolerances.of(operation, leaf, path)), form)
+        floor = self._tolerances.floor(operation, leaf, path)
+        room = self._tolerances.room(leaf, path) if form == "tensor" else None
         scaled = [part / factor for part in parts] if factor != 1 else parts
         close = widened(self._tolerances.close(operation, leaf, path, len(parts) + len(self.run.ranks) - 1), form)
         if close < tolerance:
-            found, grid = self._tried(whole, scaled, grids, close, floor)
+            found, grid = self._tried(whole, scaled, grids, close, floor, room)
             finding = finding_of(leaf, path, operation, found, grid, close)
             if finding.state == "placed":
                 return finding, found
             tolerance = close if self._tolerances.is_only_close(operation) else tolerance
-        found, grid = self._tried(whole, scaled, grids, tolerance, floor)
+        found, grid = self._tried(whole, scaled, grids, tolerance, floor, room)
         finding = finding_of(leaf, path, operation, found, grid, tolerance)
         if finding.is_wrong and _is_loss(operation, leaf):
             # A loss may be the mean over the ranks' parts of the batch.
@@ -458,8 +547,8 @@ class StepJudge:
         if len({tuple(one.shape for _, one in held) for held in each}) > 1:
             return None
         tolerance, floor = (
-            widened(self._tolerances.of(operation, leaf, path), form),
-            self._tolerances.floor(operation, leaf) * len(records),
+            widened(min(LARGEST, self._tolerances.of(operation, leaf, path)), form),
+            self._tolerances.floor(operation, leaf, path) * len(records),
         )
         # The mean of the loss over more parts than the logical run has calls.
         grids, share = self._grids_of(parts), 1 if leaf.shape or factor != 1 else self._gradient_factor
@@ -471,18 +560,21 @@ class StepJudge:
             finding = finding_of(leaf, path, operation, found, grid, tolerance)
             if finding.state == "placed":
                 words = f"{finding.placement}, all {len(records)} calls together"
-                return replace(finding, placement=words, shape=whole[1].shape), found
+                # The calls are in the order of the ranks, which that of the logical run need not be.
+                return replace(finding, placement=words, shape=whole[1].shape), [
+                    replace(one, pair=None) for one in found
+                ]
         return None
 
     @staticmethod
     def _tried(
-        whole: Whole, parts: list[Any], grids: Sequence[Grid], tolerance: float, floor: float
+        whole: Whole, parts: list[Any], grids: Sequence[Grid], tolerance: float, floor: float, room: Any = None
     ) -> tuple[list[Placement], Grid]:
         from pytest_msprobe.suites.sharded.placements import tried
 
         nearest: list[Placement] = []
         for grid in grids:
-            found = tried(whole[1], parts, grid, tolerance, floor)
+            found = tried(whole[1], parts, grid, tolerance, floor, room)
             found = [replace(one, logical=whole[0]) for one in found] if whole[0] else found
             if found and found[0].distance <= tolerance:
                 return found, grid
@@ -532,7 +624,7 @@ class StepJudge:
             grids = self._grids_of(parts)
             sides = self.run.grids.of([dump for dump, _ in self.run.held(leaf)], 1), grids
             told = None
-            for less, more in product(*(_products([n for grid in side[:1] for n in grid.sizes]) for side in sides)):
+            for less, more in product(*(sorted({n for grid in side for n in _products(grid.sizes)}) for side in sides)):
                 finding, found = self._measured(operation, leaf, path, held, grids, more / less)
                 by_parts = (_is_by_parts(one.axes, more) and _is_by_parts(one.logical, less) for one in found)
                 if (finding.state == "placed" or _is_open(finding)) and any(by_parts):
@@ -541,6 +633,30 @@ class StepJudge:
                     told = told or (more, less)  # half of what all ranks have makes up a sum, too
             return told
         return None
+
+
+def _settings_of(dump: RankDump, record: str) -> dict[str, list[object]]:
+    """What the groups of an optimizer were set to, by the names of settings that say what it computes."""
+    found: dict[str, list[object]] = {}
+    with suppress(DumpError):
+        for leaf in dump.leaves(record):
+            value, name = plain(leaf), leaf.path.removeprefix(SETTINGS).partition(".")[2]
+            if leaf.path.startswith(SETTINGS) and isinstance(value, (int, float)) and name not in _HOW:
+                found.setdefault(name, []).append(value)
+    return found
+
+
+def _outermost(held: Held) -> Held:
+    """The outermost of the steps of a rank: a wrapper of optimizers steps all their parameters, and ends last."""
+    begins = [
+        {path: leaf.statistics for path, leaf in own.items() if path.startswith("input.parameters.")} for _, own in held
+    ]
+
+    def is_within(one: int, other: int) -> bool:
+        return held[one][0] is held[other][0] and begins[one].items() <= begins[other].items()
+
+    places = range(len(held))
+    return [held[one] for one in places if not any(is_within(one, other) for other in places[one + 1 :])]
 
 
 def _products(sizes: Sequence[int]) -> list[int]:
@@ -559,7 +675,8 @@ def _is_open(value: ValueFinding) -> bool:
 
 
 def _is_loss(operation: Operation, leaf: Leaf) -> bool:
-    return not leaf.shape and leaf.is_output and phase_of(operation) == "forward"
+    is_made = leaf.is_output or bool(leaf.provenance.made_by)
+    return not leaf.shape and is_made and phase_of(operation) == "forward"
 
 
 def _undoubted(finding: ValueFinding, found: Sequence[Placement]) -> ValueFinding:

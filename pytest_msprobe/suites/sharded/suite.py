@@ -24,7 +24,7 @@ from pytest_msprobe.suites.contract import (
 )
 from pytest_msprobe.suites.grouping import api_of, group_operations, operation_of
 from pytest_msprobe.suites.sharded.alone import LawsSession, RankLaws
-from pytest_msprobe.suites.sharded.blame import Role, judged, not_judged_before, reordered_before
+from pytest_msprobe.suites.sharded.blame import Role, judged, not_judged_before
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
 from pytest_msprobe.suites.sharded.options import ShardedSettings
 from pytest_msprobe.suites.sharded.ranks import dumps_below, step_folders
@@ -99,7 +99,7 @@ class ShardedSuite(Suite):
         judge = self._session.judge(file)
         if not judge.logical.operations:
             raise SuiteError(f"{judge.logical.path}: the logical run holds no record; dump a step that runs")
-        yield from group_operations(judge.logical.operations)
+        yield from group_operations(judge.items)
 
     def judge(self, record: Record) -> Verdict:
         judge, operation = self._session.judge(record.file), operation_of(record)
@@ -205,9 +205,6 @@ def explained(finding: RecordFinding, role: Role, judge: StepJudge | RankLaws, o
         before = not_judged_before(judge, operation)
         made = f"{', '.join(before[:_MOST_BEFORE])}{', ...' if len(before) > _MOST_BEFORE else ''}, not judged here"
         lines.append(f"what goes into it is wrong already: it is made by {made if before else 'what no record shows'}")
-    if isinstance(judge, StepJudge) and role == "first" and (record := reordered_before(judge, operation)):
-        words = "indices are in another order than in the logical run; whether all that follows is in it was not judged"
-        lines.append(f"since {record} {words}")
     lines.append(f"on ranks {', '.join(map(str, finding.ranks[:16]))}{', ...' if len(finding.ranks) > 16 else ''}")
     if source := judge.source(operation):
         lines.append(f"called from {source}")

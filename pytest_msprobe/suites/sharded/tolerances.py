@@ -4,14 +4,20 @@ Rounding of a long run is a random walk: 8 unit roundoffs of the coarsest dtype 
 number of records before. What a call gets from what is known to be near is held to more: a linear operation hands
 relative errors on (Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., section 3.1), and adds one
 roundoff for its output and for each term that the ranks add up, the errors of which add up as a random walk as well.
+
+A gradient that cancels is measured by what it is a sum of. Behind an optimizer, elements of which the gradient is
+within its own noise are left out: Adam makes an update of full size of the sign of noise. Where such a step was before,
+parameters begin apart by it, and what is computed from them is held to that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
@@ -19,38 +25,63 @@ from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.suites.sharded.copies import parameter_of
 from pytest_msprobe.suites.sharded.judgement import Phase, ValueFinding, form_of, loaded, roundoff_of
+from pytest_msprobe.suites.sharded.layer_names import layer_path, without_wrappers
 from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.ranks import RankDump
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pytest_msprobe.suites.sharded.placements import Placement
+
+    Array = np.ndarray[Any, Any]
 
 _Held = Sequence[tuple[RankDump, Leaf]]
 #: Distances of right runs stay this many roundings below the tolerance, per square root of the records before.
 _ROUNDINGS = 8
 #: However long and coarse a run is: wrong placements are farther away than this.
-_LARGEST = 0.25
+LARGEST = 0.25
 _FEWEST_RECORDS = 4
 #: How many times what goes in and one rounding a linear operation may be off: right runs of the catalogue stay below 4.
 _GROWTH = 16
 #: Relative errors of an update are as the square root of those of gradients where it is made of their signs: the share
 #: of elements that change sign is about the relative error, and each of them changes the update by twice its size.
 _SIGNS = 4
+#: An element of an update is off by at most this many times what its gradient is; from a noise of this part of the
+#: gradient on, the element may be anything.
+_OF_ELEMENT = 8
+#: Elements that are nearer than this need no room of their own.
+_NEAR_ELEMENT = 1e-4
 #: How many times its distance from the logical run a second one tells; see the noise run of comparisons.
 _NOISE_FACTOR = 10
 
 
 class Tolerances:
-    """The tolerances of one step."""
+    """The tolerances of one step.
 
-    def __init__(self, run: LogicalRun, phase: Callable[[Operation], Phase], noise: LogicalRun | None = None) -> None:
-        """For the values of `run`; `phase` says which pass a record is of, `noise` is a second logical run."""
+    Attributes:
+        begins: by how much the parameters of a step behind the first one begin apart, by their names.
+    """
+
+    def __init__(
+        self, run: LogicalRun, phase: Callable[[Operation], Phase], noise: LogicalRun | None = None, steps: int = 0
+    ) -> None:
+        """For the values of `run`, behind so many `steps`.
+
+        `phase` says which pass a record is of, `noise` is a second logical run.
+        """
         logical = run.leader
-        self._run, self._logical, self._phase, self._noise = run, logical, phase, noise
+        self._run, self._logical, self._phase, self._noise, self._steps = run, logical, phase, noise, steps
+        self.begins: dict[str, float] = {}
         fine, half = 2.0**-24, 2.0**-9
         each = (half if logical.holds_half(name) else fine for name in logical.record_names)
         self._roundoffs = list(accumulate(each, max))
         self._inside: dict[str, int] = {}
         self._amplifying: set[str] = set()
         self._arrived: dict[tuple[str, str], float] = {}
+        self._apart: dict[object, float] = {}
         self._before: dict[tuple[str, str], Leaf] = {}
+        self._of_elements: dict[str, Array] = {}
         for operation in logical.operations:
             if not operation.is_cell and operation.phase == "forward":
                 for around in logical.ancestors(operation.record):
@@ -59,25 +90,44 @@ class Tolerances:
                         self._amplifying.add(around)
 
     def of(self, operation: Operation, leaf: Leaf, path: str) -> float:
-        """The largest distance that the run up to here explains: parameters are as they were, the rest came far."""
+        """The largest distance that the run up to here explains: parameters are as they were, the rest came far.
+
+        From `LARGEST` on, what the value is made of is within its own noise, and so is the value.
+        """
         own = roundoff_of(leaf.dtype)
         if not own:
             return 0.0
+        unit = max(own, self._roundoffs[operation.index])
         if path.startswith(("parameters.", "input.parameters.")) and self._phase(operation) != "backward":
-            return 4 * own
+            return max(4 * own, min(LARGEST, self._of_begin(operation, leaf, path, unit)))
         if (noise := self._of_noise(operation, leaf)) is not None:
             return max(4 * own, _NOISE_FACTOR * noise)
-        coarsest = max(own, self._roundoffs[operation.index])
-        return min(_LARGEST, _ROUNDINGS * coarsest * math.sqrt(max(_FEWEST_RECORDS, operation.index)))
+        rounded = _ROUNDINGS * unit * math.sqrt(max(_FEWEST_RECORDS, operation.index))
+        rounded += _GROWTH * max(self.begins.values(), default=0.0)
+        return max(min(LARGEST, rounded), self._handed(operation, leaf, path))
 
-    def arrived(self, operation: Operation, value: ValueFinding, leaf: Leaf) -> None:
-        """Take note of a value that goes into a record; `leaf` is what the logical run has."""
-        if value.is_output or not roundoff_of(value.dtype):
+    def arrived(self, operation: Operation, value: ValueFinding, leaf: Leaf, best: Placement | None = None) -> None:
+        """Take note of a value, of which the logical run has `leaf`, and of how the ranks hold it."""
+        if not roundoff_of(value.dtype):
             return
-        if value.path.startswith("input.parameters."):
-            self._before[operation.record, parameter_of(value.path)] = leaf
-        distance = value.distance if value.state == "placed" and value.distance is not None else math.inf
-        key = operation.record, parameter_of(value.path) if operation.record.startswith("Optimizer.") else ""
+        is_known = value.apart is not None and (value.state == "placed" or value.is_noise)
+        distance = value.apart if is_known and value.apart is not None else math.inf
+        norm, floor = _norm(leaf), self.floor(operation, leaf, value.path)
+        level = floor * max(roundoff_of(leaf.dtype), self._roundoffs[operation.index])  # noise, whatever is seen of it
+        distance = max(distance, level / norm) if norm else distance
+        self._apart[f"{operation.record}.{value.path}"] = self._apart[_content(leaf)] = distance
+        if value.is_output:
+            return
+        is_update, name = operation.record.startswith("Optimizer."), parameter_of(value.path)
+        if is_update and value.path.startswith("input.parameters."):
+            self._before[operation.record, name] = leaf
+            if self._steps and is_known and distance > 4 * roundoff_of(leaf.dtype):
+                self.begins[name] = value.distance or 0.0
+                self._apart[name] = distance
+        is_gradient = is_known and is_update and value.path.startswith("input.gradients.")
+        if is_gradient and best is not None and best.pair is not None:
+            self._of_elements[name] = _noise_of(*best.pair, level)
+        key = operation.record, name if is_update else ""
         self._arrived[key] = max(self._arrived.get(key, 0.0), distance)
 
     def close(self, operation: Operation, leaf: Leaf, path: str, ranks: int) -> float:
@@ -91,32 +141,148 @@ class Tolerances:
         before = [self._arrived.get((name, "")) for name in self._sources(operation)]
         if any(one is None for one in before):
             return math.inf
-        terms = 1 + ranks + self._inside.get(_forward(operation), 0)
+        terms = 1 + ranks + self._inside.get(forward_of(operation), 0)
         return _GROWTH * (max(one for one in before if one is not None) + unit * math.sqrt(terms))
 
     def is_only_close(self, operation: Operation) -> bool:
         """Whether what the operation itself explains is all that it may be off."""
         if operation.record.startswith("Optimizer."):
             return True
-        if operation.is_cell and self._inside.get(forward := _forward(operation)):
+        if operation.is_cell and self._inside.get(forward := forward_of(operation)):
             return forward not in self._amplifying
         return not _amplifies(operation)
 
-    def floor(self, operation: Operation, leaf: Leaf) -> float:
-        """The norm of what a gradient of a bias or scale is a sum of, which may cancel: the incoming gradient."""
-        if operation.phase != GRADIENTS or len(leaf.shape) > 1:
+    def floor(self, operation: Operation, leaf: Leaf, path: str) -> float:
+        """The norm of what a gradient is a sum of, which may cancel: of a bias, a scale, what was broadcast."""
+        if operation.record.startswith("Optimizer."):
+            name, (scale, sums) = parameter_of(path), self._sums
+            return scale * sums.get(name, 0.0) if path.startswith("input.gradients.") else 0.0
+        if not leaf.is_output or operation.phase not in ("backward", GRADIENTS):
             return 0.0
-        backward = f"{operation.name}.backward.{operation.number}"
+        backward = f"{operation.name}.backward.{operation.number}" if operation.is_cell else operation.record
         with suppress(DumpError, StopIteration):
             if backward in self._logical:
                 incoming = next(one for one in self._logical.leaves(backward) if one.path == "input.0")
-                return math.hypot(*(_norm(one) for _, one in self._run.held(incoming)))
+                if _is_sum(leaf.shape, incoming.shape):
+                    return math.hypot(*(_norm(one) for _, one in self._run.held(incoming)))
         return 0.0
+
+    def room(self, leaf: Leaf, path: str) -> Array | None:
+        """How far each element of a parameter may be off behind steps of an optimizer; None for no more than rounding.
+
+        An element of which the gradient is within its noise is left out: its update may be anything.
+        """
+        name = self._name(leaf, path)
+        if not name or (noise := self._of_elements.get(name)) is None or not noise.size:
+            return None
+        import numpy as np
+
+        if path.startswith("output."):
+            before = next((one for (_, of), one in self._before.items() if of == name), None)
+            if before is None or form_of((before, leaf)) == "statistics":
+                return None
+            largest = max(abs(after - before).max(initial=0) for before, after in self._pairs(before, leaf))
+            return np.where(noise * _OF_ELEMENT >= 1, np.inf, noise * _OF_ELEMENT * largest)
+        return np.where(noise * _OF_ELEMENT >= 1, np.inf, 0.0) if self._steps else None
+
+    def _pairs(self, before: Leaf, after: Leaf) -> Iterator[tuple[Array, Array]]:
+        for (dump, one), (beside, two) in zip(self._run.held(before), self._run.held(after)):
+            yield loaded(one, dump), loaded(two, beside)
+
+    @staticmethod
+    def _name(leaf: Leaf, path: str) -> str:
+        """The parameter that a value is, as a record holds it; "" for none."""
+        if path.startswith(("input.parameters.", "output.")) and ".parameters." in path:
+            return parameter_of(path)
+        if path.startswith("parameters."):
+            return f"{layer_path(Operation.of(leaf.place.record, 0).name)}.{path.removeprefix('parameters.')}"
+        return without_wrappers(leaf.provenance.leaf or "")
+
+    def _of_begin(self, operation: Operation, leaf: Leaf, path: str, unit: float) -> float:
+        """How far a parameter may be off where a step begins, by what steps before have made of it."""
+        if not self._steps:
+            return 0.0
+        if not path.startswith("input."):
+            known = 2 * self._apart.get(self._name(leaf, path), 0.0)
+            return known or (0.0 if self._before else _ROUNDINGS * unit * math.sqrt(self._steps))
+        name = parameter_of(path)
+        after = next((one for one in self._leaves(operation) if _is_after(one.path, name)), None)
+        if after is None or form_of((leaf, after)) == "statistics":
+            return 0.0
+        with suppress(DumpError):
+            share = apart(self._run.held(leaf), self._run.held(after))
+            return self._signs(operation, name, unit) * math.sqrt(self._steps) * share if share else 0.0
+        return 0.0
+
+    def _signs(self, operation: Operation, name: str, error: float) -> float:
+        """How far an update may be off, of its own size, by an `error` of its gradient; all that it is within noise.
+
+        Where elements are not known, those that are noise are not known either.
+        """
+        noise = self._apart.get(f"{operation.record}.input.gradients.{name}", 0.0)
+        if math.isfinite(noise) and _OF_ELEMENT * noise >= 1:
+            return math.inf
+        are_unknown = name not in self._of_elements and self._sums[1].get(name, 0.0) > 0
+        return max(_SIGNS * math.sqrt(error), 2.0 if are_unknown else 0.0)
+
+    def _handed(self, operation: Operation, leaf: Leaf, path: str) -> float:
+        """What is handed on to a value: of an input the distance of what made it, of an output those of its inputs."""
+        if not leaf.is_output and not operation.record.startswith("Optimizer."):
+            made = leaf.provenance.made_by or without_wrappers(leaf.provenance.leaf or "") or _content(leaf)
+            found = self._apart.get(made, 0.0)
+            return 2 * found if math.isfinite(found) else 0.0
+        if operation.record.startswith("Optimizer."):
+            gradient = f"{operation.record}.input.gradients.{parameter_of(path)}"
+            if leaf.is_output and ".state." not in path:
+                found = self._of_update(
+                    operation, leaf, path, max(roundoff_of(leaf.dtype), self._roundoffs[operation.index])
+                )
+                return found if math.isfinite(found) else 0.0
+            found = self._apart.get(gradient, 0.0) if ".state." in path else 0.0
+            return _GROWTH * found if math.isfinite(found) else 0.0
+        before = (self._arrived.get((name, ""), 0.0) for name in self._sources(operation))
+        return _GROWTH * max(one for one in (0.0, *before) if math.isfinite(one))
+
+    @cached_property
+    def _sums(self) -> tuple[float, dict[str, float]]:
+        """How many times those of the backward the gradients at the optimizer are; norms of what those are sums of."""
+        sums: dict[str, float] = {}
+        made: dict[str, float] = {}
+        for operation in self._logical.operations:
+            for name, leaf in self._gradients(operation):
+                sums[name] = math.hypot(sums.get(name, 0.0), self.floor(operation, leaf, leaf.path))
+                made[name] = _norm(leaf)
+        steps = [one for one in self._logical.operations if one.record.startswith("Optimizer.")]
+        gets = {
+            parameter_of(leaf.path): _norm(leaf)
+            for one in steps
+            for leaf in self._leaves(one)
+            if leaf.path.startswith("input.gradients.")
+        }
+        both = [name for name in gets if name in made]
+        total = math.hypot(*(made[name] for name in both))
+        return (math.hypot(*(gets[name] for name in both)) / total if total else 0.0), sums
+
+    def _gradients(self, operation: Operation) -> Iterator[tuple[str, Leaf]]:
+        """The gradients of parameters that a record of the backward has, with the names of the parameters."""
+        if operation.phase == GRADIENTS:
+            yield from ((f"{layer_path(operation.name)}.{leaf.path}", leaf) for leaf in self._leaves(operation))
+        elif (
+            operation.phase == "backward"
+            and not operation.is_cell
+            and (forward := forward_of(operation)) in self._logical
+        ):
+            names = {one.path.removeprefix("input."): one.provenance.leaf for one in self._logical.leaves(forward)}
+            for leaf in self._leaves(operation):
+                if leaf.is_output and (name := names.get(leaf.path.removeprefix("output."))):
+                    yield without_wrappers(name), leaf
 
     def _sources(self, operation: Operation) -> list[str]:
         """The records whose inputs make the outputs of one: a gradient comes from those of its forward, too."""
         own = [operation.record]
-        return [*own, _forward(operation)] if operation.phase == "backward" else own
+        if operation.phase == GRADIENTS:
+            own.append(f"{operation.name}.backward.{operation.number}")
+        return [*own, forward_of(operation)] if operation.phase in ("backward", GRADIENTS) else own
 
     def _of_update(self, operation: Operation, leaf: Leaf, path: str, unit: float) -> float:
         """Of what an optimizer leaves: of the update that it makes, not of all that a parameter is."""
@@ -132,7 +298,11 @@ class Tolerances:
             share = apart(self._run.held(leaf), self._run.held(before))
         except DumpError:
             return math.inf
-        return 4 * roundoff_of(leaf.dtype) + _SIGNS * math.sqrt(max(arrived, unit)) * share
+        begin = 2 * self.begins.get(key[1], 0.0)
+        signs = self._signs(operation, key[1], max(arrived, unit))
+        return (
+            min(LARGEST, 4 * roundoff_of(leaf.dtype) + begin + signs * share) if share else 4 * roundoff_of(leaf.dtype)
+        )
 
     def _leaves(self, operation: Operation) -> list[Leaf]:
         with suppress(DumpError):
@@ -145,10 +315,10 @@ class Tolerances:
             return None
         found = {one.path: one for one in self._noise.leader.leaves(operation.record)}
         own = [one for one in self._leaves(operation) if one.path == leaf.path or math.prod(leaf.shape) == 1]
-        apart = [away for one in own if (away := self._apart(one, found.get(one.path))) is not None]
+        apart = [away for one in own if (away := self._between(one, found.get(one.path))) is not None]
         return max(apart, default=None)
 
-    def _apart(self, leaf: Leaf, other: Leaf | None) -> float | None:
+    def _between(self, leaf: Leaf, other: Leaf | None) -> float | None:
         if other is None or self._noise is None or leaf.shape != other.shape:
             return None
         if form_of((leaf, other)) == "statistics":
@@ -173,7 +343,36 @@ def apart(held: _Held, other: _Held) -> float:
     return away / scale if scale else math.inf if away else 0.0
 
 
-def _forward(operation: Operation) -> str:
+def _noise_of(value: Array, whole: Array, level: float) -> Array:
+    """The noise of each element of a gradient of both runs, relative to it; no elements where none needs room.
+
+    It is as what is seen of it is, and at least as in a gradient of which the noise has the norm `level`.
+    """
+    import numpy as np
+
+    off, size = abs(value - whole), np.maximum(abs(value), abs(whole))
+    level = max(float(np.linalg.norm(off)), level) / math.sqrt(max(1, off.size))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        noise = np.where(size > 0, np.maximum(off, level) / size, 0.0)
+    noise = np.where(noise < _NEAR_ELEMENT, 0.0, noise)
+    return noise.astype(np.float32) if noise.any() else noise[:0]
+
+
+def _is_sum(shape: Sequence[int], incoming: Sequence[int]) -> bool:
+    """Whether a gradient is a sum over elements of an incoming one, as that of what was broadcast is."""
+    along = zip(reversed(shape), reversed(incoming))
+    return len(shape) <= 1 or (math.prod(shape) < math.prod(incoming) and all(one in (1, two) for one, two in along))
+
+
+def _content(leaf: Leaf) -> tuple[object, ...]:
+    return math.prod(leaf.shape), *leaf.statistics
+
+
+def _is_after(path: str, name: str) -> bool:
+    return path.startswith("output.") and ".parameters." in path and parameter_of(path) == name
+
+
+def forward_of(operation: Operation) -> str:
     """The forward record of a call or layer."""
     if operation.is_cell:
         return f"{operation.name}.forward.{operation.number}"

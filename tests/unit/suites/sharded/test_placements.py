@@ -156,3 +156,38 @@ def test_copies_are_no_terms_of_a_sum() -> None:
     found = held([*terms(WHOLE, 2)] * 2, FOUR)
     assert [name for name in found if "P(sum)" in name and "S(" not in name] == ["R over dp, P(sum) over tp"]
     np.testing.assert_allclose(found["R over dp, P(sum) over tp"], WHOLE)
+
+
+HALO = np.concatenate([np.zeros((6, 2, 12)), WHOLE, np.zeros((6, 2, 12))], 1)
+
+
+@pytest.mark.parametrize(
+    ("parts", "placement"),
+    [
+        ([WHOLE[:, :5], WHOLE[:, 3:]], "S(1) with overlap over tp"),
+        ([WHOLE[:, :4], WHOLE[:, 2:]], "S(1) with overlap over tp"),
+        ([HALO[:, 1:7], HALO[:, 5:11]], "S(1) with overlap over tp"),
+        ([WHOLE[:, :4], WHOLE[:, 2:6], WHOLE[:, 4:]], "S(1) with overlap over tp"),
+        ([WHOLE[:, :5], WHOLE[:, 3:] * 2], ""),
+        ([np.ones_like(HALO[:, 1:7]), HALO[:, 5:11]], ""),
+    ],
+)
+def test_parts_may_overlap(parts: list[np.ndarray], placement: str) -> None:
+    assert best(WHOLE, parts) == placement
+
+
+def test_gradients_of_parts_that_overlap_are_added() -> None:
+    one, other = terms(WHOLE[:, 3:5], 2)
+    parts = [np.concatenate([WHOLE[:, :3], one], 1), np.concatenate([other, WHOLE[:, 5:]], 1)]
+    assert best(WHOLE, parts) == "S(1) of which overlaps are added over tp"
+
+
+def test_elements_with_room_are_left_out() -> None:
+    off = WHOLE.copy()
+    off[0, 0, 0] += 1
+    room = np.zeros(WHOLE.shape)
+    assert tried(WHOLE, [off, off], Grid.line(2), TIGHT, room=room)[0].distance > 1e-2
+    room[0, 0, 0] = np.inf
+    found = tried(WHOLE, [off, off], Grid.line(2), TIGHT, room=room)[0]
+    assert found.distance == 0
+    assert found.apart > 1e-2  # what is handed on is all that it is apart

@@ -14,6 +14,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, phase_of
 from pytest_msprobe.suites.sharded.logical import LogicalRun
+from pytest_msprobe.suites.sharded.placements import Grid, tried
 from pytest_msprobe.suites.sharded.ranks import RankDump
 from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
@@ -41,7 +42,7 @@ def at(dump: RankDump, record: str, path: str) -> tuple[Operation, Leaf]:
 
 
 def arrived(path: str, distance: float) -> ValueFinding:
-    return ValueFinding(path, "placed", "Float32", (4, 4), distance=distance)
+    return ValueFinding(path, "placed", "Float32", (4, 4), distance=distance, apart=distance)
 
 
 def test_a_linear_call_hands_on_what_it_gets(tmp_path: Path) -> None:
@@ -75,3 +76,45 @@ def test_a_second_logical_run_is_the_measure(tmp_path: Path) -> None:
         operation, leaf, leaf.path
     ) == pytest.approx(0.01, rel=1e-3)
     assert Tolerances(LogicalRun([dump]), phase_of, LogicalRun([dump])).of(operation, leaf, leaf.path) == 4 * ROUNDOFF
+
+
+def stepped(folder: Path, gradient: np.ndarray) -> RankDump:
+    """The step of an optimizer that moves each element by as much."""
+    builder = DumpBuilder(folder)
+    given = {"parameters.w": builder.value(X, "before"), "gradients.w": builder.value(gradient, "gradient")}
+    after = {"parameters.w": builder.value(X - np.float32(0.01) * np.sign(gradient), "after")}
+    builder.records["Optimizer.Adam.0.forward"] = {"input_args": [], "input_kwargs": given, "output": [after]}
+    builder.write()
+    return RankDump(folder / "dump.json")
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_elements_within_the_noise_of_their_gradient_may_be_anything(tmp_path: Path, steps: int) -> None:
+    gradient = np.ones((4, 4), np.float32)
+    gradient[0] = 1e-9
+    noise = gradient.copy()
+    noise[0] = -1e-9
+    dump = stepped(tmp_path, gradient)
+    tolerances = Tolerances(LogicalRun([dump]), phase_of, steps=steps)
+    record = "Optimizer.Adam.0.forward"
+    best = tried(gradient.astype(float), [noise.astype(float)], Grid((), (), ((),)), 1e-6)[0]
+    operation, leaf = at(dump, record, "input.gradients.w")
+    tolerances.arrived(operation, arrived(leaf.path, best.distance), leaf, best)
+    _, before = at(dump, record, "input.parameters.w")
+    tolerances.arrived(operation, arrived(before.path, 0.0), before)
+    _, after = at(dump, record, "output.0.parameters.w")
+    room = tolerances.room(after, after.path)
+    assert room is not None
+    assert [bool(np.isinf(row).all()) for row in room] == [True, False, False, False]
+    begin = tolerances.room(before, before.path)  # a step behind the first one begins as such an update left it
+    assert (begin is not None) is bool(steps)
+
+
+def test_a_wrong_gradient_is_no_noise(tmp_path: Path) -> None:
+    dump = stepped(tmp_path, np.ones((4, 4), np.float32))
+    tolerances = Tolerances(LogicalRun([dump]), phase_of)
+    best = tried(np.ones((4, 4)), [np.full((4, 4), 2.0)], Grid((), (), ((),)), 1e-6)[0]
+    operation, leaf = at(dump, "Optimizer.Adam.0.forward", "input.gradients.w")
+    tolerances.arrived(operation, replace(arrived(leaf.path, 1.0), state="unexplained"), leaf, best)
+    _, after = at(dump, "Optimizer.Adam.0.forward", "output.0.parameters.w")
+    assert tolerances.room(after, after.path) is None
