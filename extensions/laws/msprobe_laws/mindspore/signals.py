@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import functools
 import gc
-import linecache
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import mindspore
@@ -43,6 +40,7 @@ from msprobe_laws.mindspore.tensors import (
 )
 from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels
 from msprobe_laws.session import LawSession
+from msprobe_laws.sources import source_of
 from msprobe_laws.training import (
     EACH_IN_ONE,
     FRESH,
@@ -57,21 +55,8 @@ from msprobe_laws.updates import StorageKept
 
 #: Elements of the gradient of one parameter.
 _GRADIENT = 32
-_OURS = str(Path(__file__).parents[1])
-_FRAMEWORK = str(Path(mindspore.__file__).parent)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, mint.nn.Dropout)
 _STORAGE = StorageKept.name
-
-
-def source_of(frame: FrameType | None) -> str:
-    """`train.py:25, in main: optimizer(gradients)`: the innermost line that is neither MindSpore's nor ours."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((_OURS, _FRAMEWORK, "<frozen")) and not file.endswith("contextlib.py"):
-            text = linecache.getline(file, frame.f_lineno).strip()
-            return f"{Path(file).name}:{frame.f_lineno}, in {frame.f_code.co_name}" + (f": {text[:80]}" if text else "")
-        frame = frame.f_back
-    return ""
 
 
 class _Thread(threading.local):
@@ -301,7 +286,7 @@ class TrainingSignals:
 
     def _scale_at_step(self, parameters: Sequence[Any], gradients: Sequence[Any]) -> Checked:
         if self._scale == 1:
-            return Unchecked("no loss scaler is used")
+            return Unchecked("no loss scaler is used", is_moot=True)
         held = [item for item, grad in zip(parameters, gradients) if id(grad) in self._scaled]
         if not held:
             return []
@@ -633,7 +618,7 @@ def _model_of(cell: Any, known: Mapping[int, _Model]) -> _Model:
 
 def _ties_kept(model: _Model) -> Checked:
     if not model.ties:
-        return Unchecked("the model has no tied parameters")
+        return Unchecked("the model has no tied parameters", is_moot=True)
     found = []
     for (one, name), (other, other_name) in model.ties:
         first, second = _parameter_at(one(), name), _parameter_at(other(), other_name)

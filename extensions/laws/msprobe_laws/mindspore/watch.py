@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 from msprobe_laws.mindspore.formulas import PRECISION, formula_of, name_of_state, states_held
-from msprobe_laws.mindspore.signals import TrainingSignals, source_of
+from msprobe_laws.mindspore.signals import TrainingSignals
 from msprobe_laws.observation import Array, Place, Update, UpdatedParameter
 from msprobe_laws.session import LawSession
+from msprobe_laws.sources import source_of
 from msprobe_laws.watch import LawWatch
 
 #: Elements of a large parameter that are looked at; all of a smaller one.
@@ -211,8 +212,8 @@ class Watch(LawWatch):
     signals: TrainingSignals
     optimizers: OptimizerLaws
 
-    def __init__(self, folder: Path, skip: Iterable[str]) -> None:
-        super().__init__(folder, skip)
+    def __init__(self, folder: Path, skip: Iterable[str], laws_meant: Mapping[str, str] | None = None) -> None:
+        super().__init__(folder, skip, laws_meant)
         self.signals = TrainingSignals(self.session, self.guard)
         self.optimizers = OptimizerLaws(self.session, self.guard, self.signals)
         self.signals.on_load = self.session.state_continues.forget
