@@ -42,6 +42,7 @@ from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.training import (
+    CLIP_NORM,
     EACH_IN_ONE,
     FRESH,
     IN_AN_OPTIMIZER,
@@ -130,6 +131,10 @@ class TrainingSignals:
         self._scaled: dict[int, Any] = {}
         self._scale = 1.0
         self._is_scaling = False
+        #: Whether a loss was scaled since gradients were last unscaled; None as long as no loss was.
+        self._is_scale_due: bool | None = None
+        #: Gradients that were clipped, by id, with what the message names; they are kept until the step.
+        self._clipped: dict[int, Any] = {}
         self._owners: dict[str, dict[int, weakref.ref[Any]]] = {}
         self._order: dict[str, list[int]] = {}
         self._ticks = 0
@@ -181,6 +186,7 @@ class TrainingSignals:
         self._swaps.put(nn.Cell, "__call__", self._seen_cell)
         for scaler in (mindspore.amp.StaticLossScaler, mindspore.amp.DynamicLossScaler):
             self._swaps.put(scaler, "scale", self._seen_scaling)
+            self._swaps.put(scaler, "unscale", self._seen_unscaling)
         self._functions.install()
 
     def _take_out(self) -> None:
@@ -236,6 +242,9 @@ class TrainingSignals:
         say(STAYS_TRAINABLE, name, self._stays_trainable(name, parameters))
         say(SCALE_REMOVED, name, self._scale_at_step(parameters, gradients))
         say(FRESH, name, self._fresh(parameters, gradients))
+        if unclipped := [item for item, grad in zip(parameters, gradients) if id(grad) in self._clipped]:
+            message = "the step gets the gradient as it was before clipping: what clipping has left reaches no step"
+            say(CLIP_NORM, "clipping", [_of_many(CLIP_NORM, unclipped, message)])
         if number:
             say(IN_AN_OPTIMIZER, "models", self._in_an_optimizer())
         say(_STORAGE, f"{name} between steps", self._dtypes_kept(parameters))
@@ -254,6 +263,7 @@ class TrainingSignals:
                 total.all_before = total.now if total.all_before is None else total.all_before + total.now
                 total.now = None
         self._scaled.clear()
+        self._clipped.clear()
         for model in self._models.values():
             model.batches.clear()
             model.modes.clear()
@@ -482,9 +492,26 @@ class TrainingSignals:
 
         return scale
 
+    def _seen_unscaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def unscale(scaler: Any, inputs: Any) -> Any:
+            if not self._is_away():
+                self._guard.enter("laws: gradients are unscaled", self._note_unscaled)
+            return original(scaler, inputs)
+
+        return unscale
+
+    def _note_unscaled(self) -> None:
+        was_due, self._is_scale_due = self._is_scale_due, False
+        if was_due is False:
+            message = "the loss scaler divides by its scale, and no loss was multiplied with it since it last did"
+            source = source_of(sys._getframe())
+            self._session.say(SCALE_REMOVED, "scaler", [Finding(SCALE_REMOVED, "gradients", message)], source=source)
+
     def _note_scale(self, scaler: Any) -> None:
         self._scale = float(scaler.scale_value.asnumpy()) if isinstance(scaler.scale_value, Tensor) else 1.0
         self._is_scaling = self._scale != 1
+        self._is_scale_due = True
 
     def _clip_called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         given = list(tensors_in(args[0] if args else kwargs.get("x", ())))
@@ -493,6 +520,7 @@ class TrainingSignals:
         if not given or len(given) != len(clipped):
             return
         names = self._names_of(given)
+        self._clipped.update((id(item), item) for item in given)
         is_scaled = any(id(item) in self._scaled for item in given)
         dtype = max((str(item.dtype).lower() for item in given), key=coarseness)
         uses_norm = kwargs.get("use_norm", args[2] if len(args) > 2 else None) is not None

@@ -46,6 +46,7 @@ class _Half:
         self.gradients = [_read(item) if isinstance(item, Tensor) else None for item in padded]
         if scale != 1:
             self.gradients = [None if item is None else item / scale for item in self.gradients]
+        self.identities = [weakref.ref(item) if isinstance(item, Tensor) else None for item in padded]
         self.gradient_dtypes = [_dtype(item) if isinstance(item, Tensor) else "" for item in padded]
         self.places = [_place(item) for item in parameters]
         self.states: list[dict[str, Array]] = []
@@ -64,6 +65,8 @@ class OptimizerLaws:
         #: The optimizer, its name and the number of its next step, by its id.
         self._seen: dict[int, tuple[weakref.ref[Any], str, int]] = {}
         self._counts: dict[str, int] = {}
+        #: Gradients that the last step of an optimizer has used, with elements of them, by its name.
+        self._used: dict[str, list[tuple[Any, Array | None]]] = {}
 
     def install(self) -> None:
         """See calls from now on."""
@@ -127,6 +130,7 @@ class OptimizerLaws:
         formula, unknown, is_own = formula_of(optimizer)
         states, counter = _states(optimizer, parameters), steps_done(optimizer)
         seen = []
+        used, self._used[name] = self._used.get(name, []), [*zip(half.identities, half.gradients)]
         for at, item in enumerate(parameters):
             before, after = half.before[at], _read(item)
             gradient = half.gradients[at]
@@ -151,11 +155,19 @@ class OptimizerLaws:
                     _state_places(optimizer, parameters, at),
                     bool(item.requires_grad),
                     int(item.size),
+                    is_used_again=at < len(used) and _is_same(used[at], (half.identities[at], gradient)),
                 )
             )
         update = Update(name, formula, half.settings, seen, number, source, unknown, is_own, hyper_precision=PRECISION)
         self._session.update(update)
         self._signals.step_ended(optimizer, parameters)
+
+
+def _is_same(one: tuple[Any, Array | None], other: tuple[Any, Array | None]) -> bool:
+    """Whether two gradients are one tensor with the same elements, not all 0."""
+    if one[0] is None or other[0] is None or one[0]() is not other[0]() or one[1] is None or other[1] is None:
+        return False
+    return one[0]() is not None and bool(np.any(one[1])) and np.array_equal(one[1], other[1])
 
 
 def _states(optimizer: Any, parameters: Sequence[Any]) -> list[dict[str, Array]]:

@@ -30,7 +30,7 @@ from msprobe_laws.session import LawSession
 from msprobe_laws.training import BATCHES_DIFFER
 
 _SOURCES = ("Python's random", "NumPy", "PyTorch", "the generators of the dataset")
-#: Of each process that loads: id of the dataset, states before and after its first fetch by source, whether it seeds alike.
+#: Of each process that loads: id of the dataset, states before and after its first fetch by source, whether it seeds.
 _ROW = struct.Struct(f"<{2 * len(_SOURCES) + 2}Q")
 _MOST_WORKERS = 64
 #: Indices of a pass over the data that stand for its order, and the fewest that tell one.
