@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
-from msprobe_laws.extension import meant_in
+from msprobe_laws.extension import MEANT_KEY, meant_in
 from msprobe_laws.suite import FILE
 from msprobe_laws.suite.backwards import Backwards
 from msprobe_laws.suite.live import Checked, LawsFile, read_laws
@@ -149,7 +149,14 @@ class LawsSuite(Suite):
         if verdict.status != "error":
             return verdict
         if (reason := self._meant(record.file).get(law_of(record.call))) is not None:
-            return replace(verdict, status="pass", message=f"meant: {printable(reason)}; {verdict.message}", outputs=())
+            return replace(
+                verdict,
+                status="pass",
+                message=f"meant: {printable(reason)}; {verdict.message}",
+                outputs=(),
+                explanation="",
+                properties=((MEANT_KEY, printable(reason)), *verdict.properties),
+            )
         return replace(verdict, properties=(("kind", law_of(record.call)), *verdict.properties))
 
     def headline(self, record: Record) -> str:
