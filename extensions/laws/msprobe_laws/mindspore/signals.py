@@ -39,6 +39,7 @@ from msprobe_laws.mindspore.tensors import (
     tensors_in,
 )
 from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels
+from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.training import (
@@ -124,6 +125,7 @@ class TrainingSignals:
         self._jits = JitCalls(
             lambda call, name: call, guard, originals_in_place=self._originals_in_place, records=False
         )
+        self._replacing = Replacing(guard, self._is_away)
         self._thread = _Thread()
         self._models: dict[int, _Model] = {}
         self._sums: dict[int, _Sum] = {}
@@ -154,7 +156,7 @@ class TrainingSignals:
         """See from now on."""
         from mindspore.dataset.engine import iterators
 
-        self._data.put(iterators.Iterator, "__next__", self._seen_next)
+        self._data.put(iterators.Iterator, "__next__", self._replacing.after("a batch is loaded", self._batch_loaded))
         self._functions.add(
             [
                 ApiTarget(owner, name, getattr(owner, name), call)
@@ -185,8 +187,8 @@ class TrainingSignals:
         self._swaps.put(executor, "grad", self._seen_grad)
         self._swaps.put(nn.Cell, "__call__", self._seen_cell)
         for scaler in (mindspore.amp.StaticLossScaler, mindspore.amp.DynamicLossScaler):
-            self._swaps.put(scaler, "scale", self._seen_scaling)
-            self._swaps.put(scaler, "unscale", self._seen_unscaling)
+            self._swaps.put(scaler, "scale", self._replacing.after("a loss is scaled", self._note_scale))
+            self._swaps.put(scaler, "unscale", self._replacing.before("gradients are unscaled", self._note_unscaled))
         self._functions.install()
 
     def _take_out(self) -> None:
@@ -482,33 +484,15 @@ class TrainingSignals:
         total = self._sums.get(id(item))
         return total if total is not None and total.parameter() is item else None
 
-    def _seen_scaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def scale(scaler: Any, inputs: Any) -> Any:
-            result = original(scaler, inputs)
-            if not self._is_away():
-                self._guard.enter("laws: a loss is scaled", self._note_scale, scaler)
-            return result
-
-        return scale
-
-    def _seen_unscaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def unscale(scaler: Any, inputs: Any) -> Any:
-            if not self._is_away():
-                self._guard.enter("laws: gradients are unscaled", self._note_unscaled)
-            return original(scaler, inputs)
-
-        return unscale
-
-    def _note_unscaled(self) -> None:
+    def _note_unscaled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         was_due, self._is_scale_due = self._is_scale_due, False
         if was_due is False:
             message = "the loss scaler divides by its scale, and no loss was multiplied with it since it last did"
             source = source_of(sys._getframe())
             self._session.say(SCALE_REMOVED, "scaler", [Finding(SCALE_REMOVED, "gradients", message)], source=source)
 
-    def _note_scale(self, scaler: Any) -> None:
+    def _note_scale(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        scaler = args[0]
         self._scale = float(scaler.scale_value.asnumpy()) if isinstance(scaler.scale_value, Tensor) else 1.0
         self._is_scaling = self._scale != 1
         self._is_scale_due = True
@@ -548,17 +532,8 @@ class TrainingSignals:
 
     # Data and checkpoints
 
-    def _seen_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def __next__(iterator: Any) -> Any:  # noqa: N807
-            batch = original(iterator)
-            if not self._is_away():
-                self._guard.enter("laws: a batch is loaded", self._batch_loaded, iterator, batch)
-            return batch
-
-        return __next__
-
-    def _batch_loaded(self, iterator: Any, batch: Any) -> None:
+    def _batch_loaded(self, batch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        iterator = args[0]
         number = getattr(iterator, "_msprobe_iteration", None)
         if number is None:
             self._iteration += 1

@@ -18,6 +18,7 @@ from msprobe_laws.law import Finding, Unchecked
 from msprobe_laws.observation import DropoutMask, Labels
 from msprobe_laws.pytorch.models import Running, is_away, is_triangular, looks_back
 from msprobe_laws.pytorch.tensors import first, some
+from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.training import EMA_DECAY
@@ -39,8 +40,9 @@ class Draws:
     def put_calls(self, swaps: MethodSwaps) -> None:
         """Replace what compiled code could call."""
         swaps.put(functional, "dropout", self._seen_dropout)
-        swaps.put(functional, "scaled_dot_product_attention", self._seen_attention)
-        swaps.put(functional, "cross_entropy", self._seen_cross_entropy)
+        replacing = Replacing(self._guard, self._is_away)
+        swaps.put(functional, "scaled_dot_product_attention", replacing.before("attention", self._attention))
+        swaps.put(functional, "cross_entropy", replacing.before("cross entropy", self._cross_entropy))
 
     def put(self, swaps: MethodSwaps) -> None:
         """Replace the rest."""
@@ -73,15 +75,6 @@ class Draws:
             self.first_mask = place, np.packbits(dropped).tobytes().hex(), np.packbits(known).tobytes().hex()
         self._session.mask(DropoutMask(place, dropped, known, rate, is_training, self._running.backward > 0, source))
 
-    def _seen_attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
-            if not self._is_away():
-                self._guard.enter("laws: attention", self._attention, args, kwargs)
-            return original(*args, **kwargs)
-
-        return scaled_dot_product_attention
-
     def _attention(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         rate = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
         mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
@@ -95,17 +88,12 @@ class Draws:
                 DropoutMask(self._running.path_of(modules[-1]), drops, drops, rate, modules[-1].training)
             )
 
-    def _seen_cross_entropy(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def cross_entropy(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._running.tokens is not None and not self._is_away():
-                self._label_calls += 1
-                if self._label_calls <= 16 or self._label_calls % 64 == 0:
-                    ignored = kwargs.get("ignore_index", args[2] if len(args) > 2 else -100)
-                    self._guard.enter("laws: cross entropy", self._compare_labels, target, ignored)
-            return original(input, target, *args, **kwargs)
-
-        return cross_entropy
+    def _cross_entropy(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if self._running.tokens is not None:
+            self._label_calls += 1
+            if self._label_calls <= 16 or self._label_calls % 64 == 0:
+                target = args[1] if len(args) > 1 else kwargs.get("target")
+                self._compare_labels(target, kwargs.get("ignore_index", args[4] if len(args) > 4 else -100))
 
     def _compare_labels(self, target: Any, ignored: int) -> None:
         tokens = self._running.tokens

@@ -26,6 +26,7 @@ from msprobe_laws.law import Finding
 from msprobe_laws.observation import Batch
 from msprobe_laws.pytorch.models import is_away
 from msprobe_laws.pytorch.tensors import fingerprint_of, tensors_in
+from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
 from msprobe_laws.training import BATCHES_DIFFER
 
@@ -76,7 +77,8 @@ class Loading:
     def put(self, swaps: MethodSwaps) -> None:
         """See what is loaded from now on."""
         swaps.put(dataloader._BaseDataLoaderIter, "__next__", self._seen_next)
-        swaps.put(dataloader._BaseDataLoaderIter, "_next_index", self._seen_index)
+        replacing = Replacing(self._guard, functools.partial(is_away, self._guard))
+        swaps.put(dataloader._BaseDataLoaderIter, "_next_index", replacing.after("an order of data", self._note_index))
         for fetcher in (data._utils.fetch._MapDatasetFetcher, data._utils.fetch._IterableDatasetFetcher):
             swaps.put(fetcher, "fetch", self._seen_fetch)
         for owner, name in ((random, "seed"), (np.random, "seed"), (np.random, "default_rng"), (torch, "manual_seed")):
@@ -127,18 +129,8 @@ class Loading:
 
     # In the process that trains
 
-    def _seen_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def _next_index(iterator: Any) -> Any:
-            index = original(iterator)
-            if not is_away(self._guard):
-                self._guard.enter("laws: an order of data", self._note_index, iterator, index)
-            return index
-
-        return _next_index
-
-    def _note_index(self, iterator: Any, index: Any) -> None:
-        order = self._pass_of(iterator).order
+    def _note_index(self, index: Any, args: tuple[Any, ...], kwargs: Any) -> None:
+        order = self._pass_of(args[0]).order
         for item in index if isinstance(index, list) else [index]:
             if isinstance(item, int) and len(order) < _ORDER:
                 order.append(item)

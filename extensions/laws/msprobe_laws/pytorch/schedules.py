@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from torch.optim import lr_scheduler
 
 from msprobe_collector.recording.swaps import MethodSwaps
 from msprobe_laws.law import Finding
+from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
 from msprobe_laws.training import SCHEDULES
 
 #: Steps of an optimizer after which its schedule should have advanced, and steps in which it advances by several.
 _NEVER, _OFTEN = 8, 2
 _MOST = 256
+_MAKERS = (
+    lr_scheduler.LRScheduler,
+    lr_scheduler.ReduceLROnPlateau,
+    lr_scheduler.SequentialLR,
+    lr_scheduler.ChainedScheduler,
+)
 
 
 class _Schedule:
@@ -65,9 +70,9 @@ class _Schedule:
 class Schedules:
     """Compares the number of each schedule with the steps that are taken."""
 
-    def __init__(self, session: LawSession) -> None:
+    def __init__(self, session: LawSession, replacing: Replacing) -> None:
         """Know none yet."""
-        self._session = session
+        self._session, self._replacing = session, replacing
         self._known: list[_Schedule] = []
         self._of: weakref.WeakKeyDictionary[Any, _Schedule] = weakref.WeakKeyDictionary()
         #: Steps that a loss scaler was asked for since the last one that was taken.
@@ -75,13 +80,14 @@ class Schedules:
 
     def put(self, swaps: MethodSwaps) -> None:
         """See schedules that are made from now on, those that are made of others as one."""
-        for kind in (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau):
-            swaps.put(kind, "__init__", self._seen_making)
-        for joint in (lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler):
-            swaps.put(joint, "__init__", self._seen_joining)
+        made = self._replacing.after("a schedule is made", self._made)
+        moved = self._replacing.before("a schedule advances", self._moved)
         for kind in vars(lr_scheduler).values():
-            if isinstance(kind, type) and issubclass(kind, lr_scheduler.LRScheduler) and "step" in vars(kind):
-                swaps.put(kind, "step", self._seen_advancing)
+            if isinstance(kind, type) and issubclass(kind, lr_scheduler.LRScheduler):
+                # Of classes that are made from others: LRScheduler.__init__ is called by theirs, or not at all.
+                for name, replacement in (("__init__", made), ("step", moved)):
+                    if name in vars(kind) and (name == "step" or kind in _MAKERS):
+                        swaps.put(kind, name, replacement)
 
     def tries(self) -> None:
         """A loss scaler is to take a step, which it leaves out where a gradient is not finite."""
@@ -117,38 +123,19 @@ class Schedules:
                 continue
             self._session.say(SCHEDULES, entry.kind, [Finding(SCHEDULES, entry.name, message)])
 
-    def _seen_making(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def __init__(schedule: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            original(schedule, *args, **kwargs)
-            if isinstance(getattr(schedule, "last_epoch", None), int):
-                self._add(schedule)
+    def _made(self, result: None, args: tuple[Any, ...], kwargs: Any) -> None:
+        parts = [id(part) for part in getattr(args[0], "_schedulers", ())]
+        self._known = [entry for entry in self._known if id(entry.schedule()) not in parts]
+        self._add(args[0])
 
-        return __init__
-
-    def _seen_joining(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def __init__(schedule: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            original(schedule, *args, **kwargs)
-            parts = [id(part) for part in getattr(schedule, "_schedulers", ())]
-            self._known = [entry for entry in self._known if id(entry.schedule()) not in parts]
-            self._add(schedule)
-
-        return __init__
+    def _moved(self, args: tuple[Any, ...], kwargs: Any) -> None:
+        if (entry := self._of.get(args[0])) is not None:
+            entry.is_moved = True
 
     def _add(self, schedule: Any) -> None:
-        if len(self._known) < _MOST:
+        if len(self._known) < _MOST and isinstance(getattr(schedule, "last_epoch", 0), int):
             entry = self._of[schedule] = _Schedule(schedule)
             self._known.append(entry)
-
-    def _seen_advancing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
-            if (entry := self._of.get(schedule)) is not None:
-                entry.is_moved = True
-            return original(schedule, *args, **kwargs)
-
-        return step
 
 
 def _number(schedule: Any) -> int:

@@ -56,6 +56,7 @@ from msprobe_laws.pytorch.tensors import (
     tensors_in,
     tokens_of,
 )
+from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.training import (
@@ -123,7 +124,7 @@ class _Clipped:
         """Whether gradients were written since, and are there."""
         held = [(item, *rest) for reference, *rest in self.gradients if (item := reference()) is not None]
         return all(item.grad is not None for item, *_ in held) and any(
-            address_of(item.grad) == address and item.grad._version != version for item, address, version in held
+            address_of(item.grad) == address and item.grad._version > version for item, address, version in held
         )
 
     def changed(self) -> str:
@@ -199,7 +200,7 @@ class TrainingSignals:
         #: Laws whose findings of this step another law explains.
         self.explained: set[str] = set()
         self.averages = Averages(session)
-        self.schedules = Schedules(session)
+        self.schedules = Schedules(session, Replacing(guard, self._is_away))
         self.resume.scale = self._held_scale
         self.on_load: Callable[[Any], None] = lambda optimizer: None
 
@@ -210,21 +211,23 @@ class TrainingSignals:
         put = self._swaps.put
         if hasattr(autograd, RUN_BACKWARD):
             put(autograd, RUN_BACKWARD, self._seen_backward)
-        put(torch.optim.Optimizer, "load_state_dict", self._seen_loading)
+        replacing = Replacing(self._guard, self._is_away)
+        loaded = replacing.after("a state is loaded", lambda result, args, kwargs: self.on_load(args[0]))
+        put(torch.optim.Optimizer, "load_state_dict", loaded)
         for name in ("scale", "get_scale"):
-            put(torch.amp.GradScaler, name, self._seen_scaling)
+            put(torch.amp.GradScaler, name, replacing.after("a loss is scaled", self._note_scaled))
         for name in ("unscale_", "step"):
             put(torch.amp.GradScaler, name, self._seen_unscaling)
-        put(torch.Tensor, "requires_grad_", self._seen_freezing)
+        self._calls.put(torch.Tensor, "requires_grad_", replacing.before("requires_grad_", self._note_freezing))
         for owner in (torch.optim.Optimizer, nn.Module):
-            put(owner, "zero_grad", self._seen_zeroing)
+            self._calls.put(owner, "zero_grad", replacing.before("zero_grad", self._note_zeroing))
         for name in ("load_state_dict", "to_empty"):
             put(nn.Module, name, self._seen_replacing)
         self.draws.put(self._swaps)
         self.loading.put(self._swaps)
         self.schedules.put(self._swaps)
         self.resume.install()
-        self._calls.put(torch, "compile", self._seen_compile)
+        self._calls.put(torch, "compile", replacing.before("torch.compile", lambda args, kwargs: self._leave_calls()))
         self._calls.put(nn.Module, "__call__", self._seen_module)
         self._calls.put(CheckpointFunction, "apply", self._seen_checkpoint)
         self.draws.put_calls(self._calls)
@@ -240,14 +243,6 @@ class TrainingSignals:
 
     def _is_away(self) -> bool:
         return is_away(self._guard)
-
-    def _seen_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def compile(*args: Any, **kwargs: Any) -> Any:
-            self._guard.enter("laws: torch.compile", self._leave_calls)
-            return original(*args, **kwargs)
-
-        return compile
 
     def _leave_calls(self) -> None:
         self._calls.uninstall()
@@ -394,13 +389,9 @@ class TrainingSignals:
         self.explained.add("something-updated")
         return [Finding(FRESH, first, message, None, tuple(others))]
 
-    def _seen_zeroing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            self._zeroed = self._passes
-            return original(owner, *args, **kwargs)
-
-        return zero_grad
+    def _note_zeroing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._zeroed = self._passes
+        self._clipped_gradients.clear()
 
     def _stays_trainable(self, name: str, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding]:
         before = self._trainable.setdefault(name, set())
@@ -436,14 +427,9 @@ class TrainingSignals:
                     partly.difference_update(map(id, own))
         return partly
 
-    def _seen_freezing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def requires_grad_(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if type(tensor) is nn.Parameter and not (args[0] if args else kwargs.get("requires_grad", True)):
-                self._meant_frozen[tensor] = True
-            return original(tensor, *args, **kwargs)
-
-        return requires_grad_
+    def _note_freezing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if type(args[0]) is nn.Parameter and not (args[1] if len(args) > 1 else kwargs.get("requires_grad", True)):
+            self._meant_frozen[args[0]] = True
 
     def _gradients_arrive(self, parameters: Mapping[int, Any], names: Mapping[int, str]) -> Checked:
         without: list[int] = []
@@ -666,16 +652,6 @@ class TrainingSignals:
                     )
                 self._losses[root] = True
 
-    def _seen_scaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def scale(scaler: Any, *args: Any) -> Any:
-            result = original(scaler, *args)
-            if not self._is_away():
-                self._guard.enter("laws: a loss is scaled", self._note_scaled, scaler, result)
-            return result
-
-        return scale
-
     def _seen_unscaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def unscale(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -709,8 +685,8 @@ class TrainingSignals:
         scale = getattr(scaler, "_scale", None)
         return None if scale is None else float(scale)
 
-    def _note_scaled(self, scaler: Any, result: Any) -> None:
-        self._scaler = scaler
+    def _note_scaled(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._scaler = args[0]
         self._unscaled = dict.fromkeys(self._unscaled, True)
         for item in tensors_in(result):
             self._scaled[item] = True
@@ -732,16 +708,6 @@ class TrainingSignals:
         message = f"the step gets gradients that still hold the scale {scale:g} of the loss scaler"
         found = list(names.values())
         return [Finding(SCALE_REMOVED, found[0], message, None, tuple(found[1:]))]
-
-    def _seen_loading(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def load_state_dict(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(optimizer, *args, **kwargs)
-            if not self._is_away():
-                self._guard.enter("laws: a state is loaded", self.on_load, optimizer)
-            return result
-
-        return load_state_dict
 
     # Clipping
 
