@@ -236,12 +236,14 @@ def _average(decay: float) -> Callable[..., None]:
     return update
 
 
-def train(folder: Path | None, fault: str = "", steps: int = 6) -> list[torch.Tensor]:
+def train(
+    folder: Path | None, fault: str = "", steps: int = 6, laws_meant: dict[str, str] | None = None
+) -> list[torch.Tensor]:
     """The parameters after a training, watched into `folder` where one is given."""
     torch.manual_seed(0)
     watch = None
     if folder is not None:
-        watch = Watch(folder, ())
+        watch = Watch(folder, (), laws_meant)
         watch.install()
     try:
         return [item.detach().clone() for item in _train(fault, steps)]

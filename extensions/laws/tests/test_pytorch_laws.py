@@ -420,3 +420,65 @@ def test_records_of_a_dump_are_judged(fault: str, law: str, make_debugger: Any, 
     found = UpdateFormula().check(checked)
     assert {finding.law for finding in found} == ({law} if law else set())  # type: ignore[union-attr]
     assert not law or "its change is 0.5 times that of SGD" in found[0].message  # type: ignore[index]
+
+
+@pytest.mark.parametrize("where", ["call", "variable", "run.json"])
+def test_what_is_meant_is_information(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    meant = {"stays-trainable": "inner layers are frozen"}
+    if where == "variable":
+        monkeypatch.setenv("MSPROBE_LAWS_MEANT", json.dumps(meant))
+    elif where == "run.json":
+        (tmp_path / "run.json").write_text(json.dumps({"laws_meant": meant}), "utf-8")
+    train(tmp_path, "a parameter is frozen", laws_meant=meant if where == "call" else None)
+    told = capfd.readouterr().err.splitlines()
+    assert told[0].startswith("msprobe: meant (inner layers are frozen): stays-trainable: inner.weight")
+    assert "what was compared holds; meant: stays-trainable; " in told[-1]
+    assert lines_of(tmp_path)[0]["meant"] == meant
+
+
+def test_a_law_that_does_not_exist_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Watch(tmp_path, ["clip-norms"])
+    assert capfd.readouterr().err == "msprobe: there is no law clip-norms\n"
+
+
+def test_functions_that_are_transformed_are_no_fault(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    watch = Watch(tmp_path, ())
+    watch.install()
+    optimizer = torch.optim.AdamW(net.parameters())
+    values = {name: item.detach() for name, item in net.named_parameters()}
+
+    def loss(values: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(net, values, (x,)).square().mean()
+
+    for _ in range(3):
+        gradients = torch.func.grad(loss)(values, torch.randn(8, 4))
+        torch.func.vmap(torch.func.grad(loss), (None, 0), randomness="different")(values, torch.randn(8, 4))
+        for name, item in net.named_parameters():
+            item.grad = gradients[name].clone()
+        optimizer.step()
+    watch.close()
+    assert findings_in(tmp_path) == []
+    assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("is_coherent", [True, False])
+def test_states_may_be_put_anew_with_their_parameters(is_coherent: bool, tmp_path: Path) -> None:
+    """Lookahead without a class: slow weights are put in place, and momentum begins anew."""
+    net = nn.Linear(8, 2)
+    watch = Watch(tmp_path, ())
+    watch.install()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    slow = [item.detach().clone() for item in net.parameters()]
+    for number in range(6):
+        optimizer.zero_grad()
+        net(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        if number == 3:
+            for own, item in zip(slow, net.parameters()):
+                item.data.lerp_(own, 0.5 if is_coherent else 0.0)
+            optimizer.state.clear()
+    watch.close()
+    assert {line["law"] for line in findings_in(tmp_path)} == (set() if is_coherent else {"state-continues"})

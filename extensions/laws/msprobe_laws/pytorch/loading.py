@@ -67,6 +67,9 @@ class Loading:
         self._session, self._guard = session, guard
         self._passes: weakref.WeakKeyDictionary[Any, _Pass] = weakref.WeakKeyDictionary()
         self._count = 0
+        #: Whether data were loaded, and no pass over them with steps in it has come to its end.
+        self.is_cut = False
+        self._has_ended = False
         #: The last pass over each dataset, by its id, and names of datasets.
         self._last: dict[int, _Pass] = {}
         self._names: dict[int, str] = {}
@@ -139,6 +142,7 @@ class Loading:
         known = self._passes.get(iterator)
         if known is None:
             self._count += 1
+            self.is_cut = not self._has_ended
             known = self._passes[iterator] = _Pass(self._count, id(iterator._dataset), self._session.step)
             self._shared[:] = bytes(len(self._shared))
         return known
@@ -151,6 +155,8 @@ class Loading:
             except StopIteration:
                 if (ended := self._passes.pop(iterator, None)) is not None:
                     self._guard.enter("laws: a pass over the data ends", self._judge, ended, iterator)
+                    self._has_ended |= self._session.step > ended.step
+                    self.is_cut = not self._has_ended
                 raise
             if not is_away(self._guard):
                 self._guard.enter("laws: a batch is loaded", self._loaded, iterator, batch)

@@ -9,6 +9,7 @@ from torch.optim import lr_scheduler
 
 from msprobe_collector.recording.swaps import MethodSwaps
 from msprobe_laws.law import Finding
+from msprobe_laws.pytorch.ranks import world_size
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
 from msprobe_laws.training import SCHEDULES
@@ -31,6 +32,7 @@ class _Schedule:
         schedule: itself.
         optimizer: whose learning rates it sets.
         begin: its number when it was made.
+        rate: learning rate that it has set then; one of 0 may be passed over on purpose.
         before: its number at the last step of any optimizer.
         most: by how much it has advanced between two steps of any optimizers, since the last one of its own.
         steps: of its optimizer.
@@ -43,18 +45,20 @@ class _Schedule:
         self.name, self.kind = type(schedule).__name__, type(schedule.optimizer).__name__
         self.is_over = self.is_moved = False
         self.begin = self.before = _number(schedule)
+        self.rate = schedule.optimizer.param_groups[0]["lr"]
         self.most = self.steps = self.repeated = 0
 
     def fault_at_first(self, number: int, optimizer: str, tries: int) -> str:
         """What is wrong at the first step of its optimizer; "" for nothing."""
         own: Any = self.optimizer()
-        if number == self.begin + 1 and tries == 1 and not own.state:
+        if number == self.begin + 1 and tries == 1 and not own.state and self.rate != 0:
             return f"{self.name} has advanced before the first step of {optimizer}: its first value is never used"
         return ""
 
     def fault(self, number: int, optimizer: str) -> str:
         """What is wrong at a later step of its optimizer; "" for nothing, and for what was said before."""
-        self.repeated = self.repeated + 1 if self.most > 1 else 0
+        # Accelerate advances a schedule once for each rank.
+        self.repeated = self.repeated + 1 if self.most > world_size() else 0
         if self.repeated == _OFTEN:
             return (
                 f"{self.name} advances by {self.most} for one step of {optimizer}: it is to advance once a step, not "
@@ -110,10 +114,10 @@ class Schedules:
                     SCHEDULES, name, [Finding(SCHEDULES, entry.name, message)] if message else [], source=source
                 )
 
-    def end(self) -> None:
-        """The training is over."""
+    def end(self, *, is_cut: bool) -> None:
+        """The training is over; `is_cut`: before the end of its first pass over the data."""
         for entry in self._known:
-            if entry.steps >= _NEVER and not entry.is_moved and entry.before == entry.begin:
+            if entry.steps >= _NEVER and not entry.is_moved and not is_cut and entry.before == entry.begin:
                 message = f"{entry.name} was made and never advances in {entry.steps} steps of its optimizer"
             elif not entry.steps and self._session.step >= _NEVER and entry.is_moved:
                 message = (

@@ -298,7 +298,7 @@ class TrainingSignals:
 
     def end(self) -> None:
         """The training is over: what an optimizer had and never trained is known now."""
-        self.schedules.end()
+        self.schedules.end(is_cut=self.loading.is_cut)
         for name, (count, frozen) in self._never.items():
             # Who hands all parameters of a model to an optimizer may have frozen some of them on purpose.
             is_whole = any(self._owners[name] >= model.parameters.keys() for model in self.running.models.values())
@@ -392,6 +392,7 @@ class TrainingSignals:
     def _note_zeroing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._zeroed = self._passes
         self._clipped_gradients.clear()
+        self._losses.clear()
 
     def _stays_trainable(self, name: str, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding]:
         before = self._trainable.setdefault(name, set())
