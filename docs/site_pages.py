@@ -62,7 +62,7 @@ ENVIRONMENT = (
         "set in the processes of a run, if they are not",
     ),
     (("PYTEST_MSPROBE_DEVICE",), "set in a worker: the id of its device, for rows and for conftest.py files"),
-    (("MSPROBE_LAWS", "MSPROBE_LAWS_SKIP"), "in a training: check laws, and where to write; laws to leave out"),
+    (("MSPROBE_LAWS", "MSPROBE_LAWS_SKIP", "MSPROBE_LAWS_MEANT"), "in a training: check laws; leave out; meant"),
     (("MSPROBE_ARTIFACTS",), "template `ci`: folder for results; `artifacts` by default"),
     (("MSPROBE_REFERENCE_PYTHON",), "tests and tools of the repository: a Python that has the existing tool"),
     (

@@ -250,7 +250,7 @@ class Simulated(Dataset[tuple[Tensor, Tensor]]):
 @violation(
     "workers draw the same numbers",
     laws=("data workers", "same batch"),
-    at=("batch", "x"),
+    at=("batch", "x", "DataLoader of Simulated"),
     wrong="The dataset has a NumPy generator; each worker has a copy of it, and two workers give equal batches.",
     source="PyTorch #5059, pytorch-3dunet #32",
     link="https://github.com/pytorch/pytorch/issues/5059",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msprobe_laws import signals, updates
-from msprobe_laws.training import STATEMENTS, Statement
+from msprobe_laws.training import RANKS_DRAW, REPLICAS, STATEMENTS, Statement
 
 _CLASSES = (
     updates.UpdateFormula,
@@ -28,3 +28,5 @@ LAWS: dict[str, Statement] = {
     **{law.name: Statement(law.name, law.sentence, law.source, law.tolerance) for law in _CLASSES},
     **{law.name: law for law in STATEMENTS},
 }
+#: Those that compare ranks, which are checked from the files of all of them.
+OF_RANKS = (REPLICAS, RANKS_DRAW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,12 @@ from typing import Any
 ENVIRONMENT = "MSPROBE_LAWS"
 #: Names of laws to leave out, with commas between them.
 SKIP = "MSPROBE_LAWS_SKIP"
+#: A JSON object: why a finding of a law is meant, by the name of the law.
+MEANT = "MSPROBE_LAWS_MEANT"
+#: Key of the same object in a run.json.
+MEANT_KEY = "laws_meant"
 DEFAULT_FOLDER = "msprobe_laws"
+_MOST_BYTES = 1 << 24
 
 
 def is_wanted() -> bool:
@@ -31,6 +37,33 @@ def chosen_folder() -> Path:
 def left_out() -> list[str]:
     """Return the laws that MSPROBE_LAWS_SKIP names."""
     return [name.strip() for name in os.environ.get(SKIP, "").split(",") if name.strip()]
+
+
+def meant(folder: Path) -> dict[str, str]:
+    """Return why findings of laws are meant, as MSPROBE_LAWS_MEANT and the run.json of `folder` say."""
+    text = os.environ.get(MEANT, "")
+    try:
+        declared = _reasons(json.loads(text)) if text else {}
+    except ValueError:
+        sys.stderr.write(f"msprobe: {MEANT} is no JSON object, and is not used\n")
+        declared = {}
+    return {**meant_in(folder / "run.json"), **declared}
+
+
+def meant_in(path: Path) -> dict[str, str]:
+    """Return the entry `laws_meant` of a run.json; nothing where there is none."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return {}
+        return _reasons(json.loads(path.read_text("utf-8"))[MEANT_KEY])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def _reasons(value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ValueError(value)
+    return {str(law): str(reason) for law, reason in value.items()}
 
 
 def start(framework: str) -> None:

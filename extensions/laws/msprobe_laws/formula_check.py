@@ -133,8 +133,7 @@ class FormulaCheck:
     def _inputs(self, batch: Batch, variant: Mapping[str, Any]) -> Inputs | None:
         settings = {**self.update.settings[batch.parameters[0].group], **variant}
         counters = [_counter(item, settings) for item in batch.parameters]
-        needs_counter = self.formula is not None and "betas" in self.formula.needs
-        if needs_counter and any(counter is None for counter in counters):
+        if self.formula is not None and self.formula.counts and any(counter is None for counter in counters):
             return None
         first = batch.parameters[0]
         unit = max(
@@ -178,7 +177,7 @@ def _counter(item: UpdatedParameter, settings: Mapping[str, Any]) -> int | None:
         return max(1, int(after.reshape(-1)[0]))
     if (before := item.state_before.get(COUNTER)) is not None and before.size == 1:
         return int(before.reshape(-1)[0]) + 1
-    return int(settings[COUNTER]) if isinstance(settings.get(COUNTER), (int, float)) else None
+    return int(settings[COUNTER]) if isinstance(settings.get(COUNTER), (int, float)) else item.steps or None
 
 
 def _batches(parameters: Iterable[UpdatedParameter], *, alone: bool) -> Iterator[Batch]:

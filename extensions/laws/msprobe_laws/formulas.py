@@ -105,6 +105,7 @@ class Formula:
         needs: hyper-parameters without which it cannot be computed.
         variants: settings with which other implementations of the name do it.
         whole: whether it takes sums over the parameter, so that all elements are needed.
+        counts: whether the number of the step is in it.
         by_projection: whether only the part of the change along the formula's is compared: its noise is as large.
     """
 
@@ -115,6 +116,7 @@ class Formula:
     needs: tuple[str, ...] = ("lr",)
     variants: Sequence[Mapping[str, Any]] = field(default=({},))
     whole: bool = False
+    counts: bool = False
     by_projection: bool = False
 
 
@@ -388,6 +390,7 @@ _ADAMW_VARIANTS: Sequence[Mapping[str, Any]] = (
     {**_EPS, "decays_afterwards": True},
     {"no_bias_correction": True},
 )
+_ADAMS = "exp_avg exp_avg_sq max_exp_avg_sq"
 _TORCH = "torch.optim.{0}: algorithm box of its documentation, and its single-tensor implementation (PyTorch 2.13)"
 
 
@@ -401,14 +404,14 @@ def _torch(
 FORMULAS: dict[str, Formula] = dict(
     (
         _torch("SGD", _sgd, "momentum_buffer", variants=({}, {"dampens_first": True})),
-        _torch("Adam", _adam, "exp_avg exp_avg_sq max_exp_avg_sq", "lr betas", variants=_ADAM_VARIANTS),
-        _torch("AdamW", _adamw, "exp_avg exp_avg_sq max_exp_avg_sq", "lr betas", variants=_ADAMW_VARIANTS),
-        _torch("NAdam", _nadam, "exp_avg exp_avg_sq mu_product", "lr betas"),
-        _torch("RAdam", _radam, "exp_avg exp_avg_sq", "lr betas"),
+        _torch("Adam", _adam, _ADAMS, "lr betas", variants=_ADAM_VARIANTS, counts=True),
+        _torch("AdamW", _adamw, _ADAMS, "lr betas", variants=_ADAMW_VARIANTS, counts=True),
+        _torch("NAdam", _nadam, "exp_avg exp_avg_sq mu_product", "lr betas", counts=True),
+        _torch("RAdam", _radam, "exp_avg exp_avg_sq", "lr betas", counts=True),
         _torch("RMSprop", _rmsprop, "square_avg grad_avg momentum_buffer", "lr alpha"),
-        _torch("Adamax", _adamax, "exp_avg exp_inf", "lr betas"),
+        _torch("Adamax", _adamax, "exp_avg exp_inf", "lr betas", counts=True),
         _torch("Adadelta", _adadelta, "square_avg acc_delta", "lr rho"),
-        _torch("Adagrad", _adagrad, "sum"),
+        _torch("Adagrad", _adagrad, "sum", counts=True),
         _torch(
             "Muon",
             _muon,
@@ -422,7 +425,7 @@ FORMULAS: dict[str, Formula] = dict(
             whole=True,
             by_projection=True,
         ),
-        _torch("Adafactor", _adafactor, "row_var col_var variance", "lr", whole=True),
+        _torch("Adafactor", _adafactor, "row_var col_var variance", "lr", whole=True, counts=True),
     )
 )
 FORMULAS["Lion"] = Formula("Lion", "Chen et al., arXiv:2302.06675, algorithm 2", _lion, ("exp_avg",), ("lr", "betas"))
@@ -434,6 +437,7 @@ FORMULAS["Lamb"] = Formula(
     ("lr", "betas"),
     ({}, {"no_bias_correction": True}, {"clips_size": True}, {"clips_size": True, "no_bias_correction": True}),
     whole=True,
+    counts=True,
 )
 
 _MINDSPORE = "mindspore.nn.{0}: formula of its documentation (MindSpore 2.10)"
@@ -445,19 +449,20 @@ def _mindspore(
     states: str,
     needs: str = "lr",
     settings: Mapping[str, Any] | None = None,
+    *,
+    counts: bool = False,
 ) -> None:
     """List a formula of mindspore.nn, whose settings have the names of PyTorch's."""
-    FORMULAS[f"nn.{name}"] = Formula(
-        f"nn.{name}", _MINDSPORE.format(name), compute, tuple(states.split()), tuple(needs.split()), (settings or {},)
-    )
+    source, kept, asked = _MINDSPORE.format(name), tuple(states.split()), tuple(needs.split())
+    FORMULAS[f"nn.{name}"] = Formula(f"nn.{name}", source, compute, kept, asked, (settings or {},), counts=counts)
 
 
 # An accumulator that is there before the first step is zero; without one the first step takes the gradient itself.
 _mindspore("SGD", _sgd, "momentum_buffer")
 _mindspore("Momentum", _sgd, "momentum_buffer", "lr momentum")
-_mindspore("Adam", _adam, "exp_avg exp_avg_sq max_exp_avg_sq", "lr betas", _EPS)
+_mindspore("Adam", _adam, _ADAMS, "lr betas", _EPS, counts=True)
 _mindspore("AdamWeightDecay", _adamw, "exp_avg exp_avg_sq", "lr betas", {"no_bias_correction": True})
-_mindspore("AdaMax", _adamax, "exp_avg exp_inf", "lr betas", {"eps_beside": True})
+_mindspore("AdaMax", _adamax, "exp_avg exp_inf", "lr betas", {"eps_beside": True}, counts=True)
 _mindspore(
     "RMSProp",
     _rmsprop,
@@ -467,5 +472,5 @@ _mindspore(
 )
 _mindspore("Adagrad", _adagrad, "sum", "lr", {"eps": 0.0})
 FORMULAS["nn.Lamb"] = Formula(
-    "nn.Lamb", _MINDSPORE.format("Lamb"), _lamb, ("exp_avg", "exp_avg_sq"), ("lr", "betas"), whole=True
+    "nn.Lamb", _MINDSPORE.format("Lamb"), _lamb, ("exp_avg", "exp_avg_sq"), ("lr", "betas"), whole=True, counts=True
 )

@@ -11,12 +11,13 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from msprobe_laws.law import Finding, few_digits, listed
+from msprobe_laws.catalogue import LAWS, OF_RANKS
+from msprobe_laws.law import Checked, Finding, Unchecked, few_digits, listed
 
 FILE = "laws.jsonl"
 SCHEMA = 1
@@ -33,21 +34,36 @@ class _Tally:
         checks: how often it was checked.
         findings: how many steps had a finding.
         reason: why it was not checked, the last one.
+        is_moot: whether there was nothing to check, in all checks.
         known: how many findings are written, by the words of their messages.
     """
 
     checks: int = 0
     findings: int = 0
     reason: str = ""
+    is_moot: bool = True
     known: dict[str, int] = field(default_factory=dict)
 
 
 class Journal:
     """Writes what laws say. Nothing is created before the first line."""
 
-    def __init__(self, root: Path, describe: Callable[[], Mapping[str, Any]], rank: Callable[[], int | None]) -> None:
-        """A journal in a folder `rank{n}` below `root`; `describe` gives further entries of its first line."""
-        self._root, self._describe, self._rank = root, describe, rank
+    def __init__(
+        self,
+        root: Path,
+        describe: Callable[[], Mapping[str, Any]],
+        rank: Callable[[], int | None],
+        meant: Mapping[str, str] | None = None,
+    ) -> None:
+        """A journal in a folder `rank{n}` below `root`.
+
+        Args:
+            root: the folder.
+            describe: gives further entries of its first line.
+            rank: gives the rank of this process.
+            meant: why findings are no fault, by their law.
+        """
+        self._root, self._describe, self._rank, self._meant = root, describe, rank, dict(meant or {})
         self._file: TextIO | None = None
         self._tallies: dict[tuple[str, str], _Tally] = {}
         self._shown = 0
@@ -71,20 +87,17 @@ class Journal:
         """The folder of all ranks."""
         return self._root
 
-    def take(
-        self, law: str, about: str, result: Iterable[Finding] | str, *, step: int, source: str = "", checks: int = 1
-    ) -> None:
-        """Note that `law` was checked of `about`, with these findings; a text says why it could not be checked."""
+    def take(self, law: str, about: str, result: Checked, *, step: int, source: str = "") -> None:
+        """Note that `law` was checked of `about`, with these findings, or why it could not be checked."""
         if not self.is_ours:
             return
         tally = self._tallies.setdefault((law, about), _Tally())
-        if isinstance(result, str):
-            tally.reason = result
+        if isinstance(result, Unchecked):
+            tally.reason, tally.is_moot = result.reason, tally.is_moot and result.is_moot
             return
-        tally.checks += checks
-        findings = list(result)
-        tally.findings += bool(findings)
-        for finding in findings:
+        tally.checks += 1
+        tally.findings += bool(result)
+        for finding in result:
             words = " ".join(word for word in finding.message.split() if word.isalpha())[:24]
             if tally.known.get(words, 0) < _WRITTEN:
                 tally.known[words] = tally.known.get(words, 0) + 1
@@ -112,7 +125,9 @@ class Journal:
             times = "" if size is None else f" ({few_digits(size)} times its tolerance)"
             more = f" [and {listed(finding.others)}]" if finding.others else ""
             where = f", {source}" if source else ""
-            _say(f"law {finding.law}: {finding.parameter}{more}: {finding.message}{times} (step {step}{where})")
+            reason = self._meant.get(finding.law)
+            kind = "law" if reason is None else f"meant ({reason}):"
+            _say(f"{kind} {finding.law}: {finding.parameter}{more}: {finding.message}{times} (step {step}{where})")
         elif self._shown == _SHOWN + 1:
             _say(f"more findings go to {self.path} only")
 
@@ -135,6 +150,7 @@ class Journal:
                     "checks": tally.checks,
                     "findings": tally.findings,
                     "unchecked": "" if tally.checks else tally.reason,
+                    "moot": not tally.checks and tally.is_moot,
                 }
             )
 
@@ -154,17 +170,30 @@ class Journal:
         self.write_counts()
         if faults:
             self._write({"kind": "fault", "faults": faults})
-        laws = {law for (law, _), tally in self._tallies.items() if tally.checks}
-        broken = sorted({law for (law, _), tally in self._tallies.items() if tally.findings})
-        unchecked = {law for law, _ in self._tallies} - laws
-        what = f"{len(laws)} laws were checked in {self._steps} steps"
-        result = f"{len(broken)} do not hold ({listed(broken, 5)})" if broken else "all of them hold"
-        missing = f"; {len(unchecked)} could not be checked" if unchecked else ""
-        missing += "; the checks themselves failed in part, see dump_error_info.log beside it" if faults else ""
         if self.path is not None:
+            missing = "; the checks themselves failed in part, see dump_error_info.log beside it" if faults else ""
             command = f"pytest --msprobe-dump={self._root} --msprobe-suite=laws"
-            _say(f"{what}: {result}{missing}; {self.path}; {command}")
+            _say(f"{self._summary()}{missing}; {self.path}; {command} compares the ranks, too")
         self.abandon()
+
+    def _summary(self) -> str:
+        """What was checked and holds, what does not, and what was not checked."""
+        laws = {law for (law, _), tally in self._tallies.items() if tally.checks}
+        found = {law for (law, _), tally in self._tallies.items() if tally.findings}
+        broken = sorted(found - self._meant.keys())
+        result = f"{len(broken)} do not hold ({listed(broken, 5)})" if broken else "what was compared holds"
+        if meant := sorted(found & self._meant.keys()):
+            result += f"; meant: {listed(meant, 5)}"
+        unchecked: dict[str, None] = {}
+        for (law, about), tally in self._tallies.items():
+            if not tally.checks and not tally.is_moot:
+                unchecked[f"{law} of {about}" if law in laws else law] = None
+        if unchecked:
+            result += f"; not checked: {', '.join(unchecked)}"
+        known = {law for (law, _), tally in self._tallies.items() if tally.checks or not tally.is_moot}
+        if absent := [law for law in LAWS if law not in known and law not in OF_RANKS]:
+            result += f"; nothing to check: {', '.join(absent)}"
+        return f"{len(laws)} laws were checked in {self._steps} steps: {result}"
 
     def abandon(self) -> None:
         """Write nothing more."""
@@ -176,7 +205,14 @@ class Journal:
     def _write(self, entry: Mapping[str, Any]) -> None:
         if self._file is None:
             self._file = self._opened()
-            about = {"kind": "run", "schema": SCHEMA, "pid": os.getpid(), "rank": self._rank() or 0, **self._describe()}
+            about = {
+                "kind": "run",
+                "schema": SCHEMA,
+                "pid": os.getpid(),
+                "rank": self._rank() or 0,
+                **self._describe(),
+                "meant": self._meant,
+            }
             self._line(about)
         self._line(entry)
 

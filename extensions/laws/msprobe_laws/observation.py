@@ -54,6 +54,8 @@ class UpdatedParameter:
         state_places: places after the step by state, of those that are tensors.
         requires_grad: whether it is to be trained.
         full_size: elements of the tensor that the arrays were taken from.
+        steps: with a gradient since it had no state, this one included; 0 where its state was there from the first.
+        is_used_again: whether nothing has written the gradient since the step before.
     """
 
     name: str
@@ -71,6 +73,8 @@ class UpdatedParameter:
     state_places: Mapping[str, Place] = field(default_factory=dict)
     requires_grad: bool = True
     full_size: int = 0
+    steps: int = 0
+    is_used_again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Any
 
 from msprobe_laws.formula_check import FormulaCheck
 from msprobe_laws.journal import Journal
-from msprobe_laws.law import Checked, Finding, Law, Unchecked
+from msprobe_laws.law import Checked, Finding, Law, Unchecked, listed
 from msprobe_laws.observation import Batch, Clipping, DropoutMask, Labels, Update
 from msprobe_laws.signals import BatchesDiffer, ClipNorm, DropoutLaws, LabelsAligned
-from msprobe_laws.training import SCALE_REMOVED
+from msprobe_laws.training import FRESH, SCALE_REMOVED
 from msprobe_laws.updates import (
     DecayAsDeclared,
     HyperParameters,
@@ -58,6 +58,9 @@ class LawSession:
         #: Number of steps that have ended, of all optimizers.
         self.step = 0
         self._source = ""
+        #: Names of parameters whose update was compared with a formula in some step, and in some was not.
+        self._compared: dict[str, set[str]] = {}
+        self._not_compared: dict[str, set[str]] = {}
 
     def update(self, update: Update, explained: Iterable[str] = ()) -> None:
         """One call of an optimizer's `step`, when it is over; what laws `explained` say of it is known already."""
@@ -69,6 +72,14 @@ class LawSession:
             if other.name in explained:
                 continue
             self._take(other, update.optimizer, other.check(update), update.number, update.source)
+        if again := [item.name for item in update.parameters if item.is_used_again]:
+            message = "the step uses the gradient of the step before once more: no backward pass has written it since"
+            found = [Finding(FRESH, again[0], message, None, tuple(again[1:]))]
+            self.say(FRESH, update.optimizer, found, source=update.source, step=update.number)
+        compared = {item.name for item in update.parameters if item.gradient is not None} - set(seen.not_compared)
+        left = self._not_compared.setdefault(update.optimizer, set())
+        self._compared.setdefault(update.optimizer, set()).update(compared)
+        left.update(seen.not_compared)
         self._dropout.step_ends()
         self.step += 1
         self.journal.step_ended()
@@ -99,7 +110,7 @@ class LawSession:
         """What a law of the given name says that the framework's own observer has checked."""
         if name in self._left_out:
             return
-        told: Any = result.reason if isinstance(result, Unchecked) else list(summed_up(result))
+        told = result if isinstance(result, Unchecked) else list(summed_up(result))
         self.journal.take(name, about, told, step=self.step if step is None else step, source=source or self._source)
 
     def _take(self, law: Law[Any], about: str, result: Checked, step: int, source: str) -> None:
@@ -107,4 +118,9 @@ class LawSession:
 
     def close(self, faults: int = 0) -> None:
         """The training is over, with so many kinds of faults of ours."""
+        for optimizer, names in self._not_compared.items():
+            if self._compared[optimizer] and (never := sorted(names - self._compared[optimizer])):
+                about = f"{optimizer}, {listed(never)}"
+                reason = "the formula takes sums over the whole parameter, or reads what was not there"
+                self.say("update-formula", about, Unchecked(reason, parameters=tuple(never)))
         self.journal.close(faults)

@@ -11,14 +11,16 @@ import numpy as np
 
 from msprobe_laws.law import Checked, Finding, Law, Unchecked, few_digits
 from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels, unit_roundoff
+from msprobe_laws.training import BATCHES_DIFFER, CLIP_NORM
 
 
 class ClipNorm(Law[Clipping]):
     """The norm by which gradients are clipped."""
 
-    name = "clip-norm"
+    name = CLIP_NORM
     sentence = (
-        "The norm that clipping reports is that of the gradients it clips, and clipping leaves at most the limit."
+        "The norm that clipping reports is that of the gradients it clips; it leaves at most the limit, and that "
+        "reaches the step."
     )
     source = "Pascanu et al., arXiv:1211.5063; torch.nn.utils.clip_grad_norm_"
     tolerance = (
@@ -185,7 +187,7 @@ class RecomputationRepeats(Law[_Drawn]):
 class BatchesDiffer(Law[Batch]):
     """Batches of one training."""
 
-    name = "batches-differ"
+    name = BATCHES_DIFFER
     sentence = "The batch of a step is none of those of the steps before it in the same pass over the data."
     source = "torch.utils.data: samplers draw without replacement; workers that share a NumPy seed repeat augmentations"
     _WINDOW = 16
@@ -208,7 +210,7 @@ class BatchesDiffer(Law[Batch]):
 
     def _of_loader(self, seen: Batch, last: deque[Batch]) -> Checked:
         if seen.batches == 1:
-            return Unchecked("the data loader has one batch")
+            return Unchecked("the data loader has one batch", is_moot=True)
         same = [
             back
             for back, other in enumerate(reversed(last), 1)

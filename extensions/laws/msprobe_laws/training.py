@@ -18,6 +18,9 @@ TIES_KEPT = "ties-kept"
 BUFFERS_KEPT = "buffers-kept"
 TRAINING_MODE = "training-mode"
 EMA_DECAY = "ema-decay"
+CLIP_NORM = "clip-norm"
+SCHEDULES = "schedules-advance"
+BATCHES_DIFFER = "batches-differ"
 REPLICAS = "replicas-agree"
 RANKS_DRAW = "ranks-draw-differently"
 RESUME = "resume-continues"
@@ -88,6 +91,11 @@ STATEMENTS = (
         "An average of parameters is decay times itself and 1 - decay times the parameter.",
         "torch.optim.swa_utils.get_ema_multi_avg_fn; Izmailov et al., arXiv:1803.05407",
         "8 units of float32 of the summands (of bfloat16 for half dtypes)",
+    ),
+    Statement(
+        SCHEDULES,
+        "A schedule of learning rates advances after a step of its optimizer, and once for each step that is taken.",
+        "torch.optim: how to adjust the learning rate; scheduler.step() comes after optimizer.step()",
     ),
     Statement(
         REPLICAS,

@@ -244,7 +244,7 @@ class OwnState(Law[Update]):
                     whose = "its own" if other[0] == item.name else f"{other[0]}'s"
                     what = f"{whose} {other[1]}" if other[1] != "the parameter" else f"the parameter {other[0]}"
                     findings.append(self.found(item.name, f"its state {name} is the same memory as {what}"))
-        return findings if checked else Unchecked("the optimizer keeps no state in tensors")
+        return findings if checked else Unchecked("the optimizer keeps no state in tensors", is_moot=True)
 
 
 class StorageKept(Law[Update]):
@@ -284,8 +284,8 @@ class SomethingUpdated(Law[Update]):
     """An optimizer without gradients."""
 
     name = "something-updated"
-    sentence = "A step gets a gradient of at least one of its parameters."
-    source = "torch.optim passes over parameters whose gradient is None, without a word"
+    sentence = "A step gets a gradient of at least one of its parameters, and makes none of them NaN or Inf."
+    source = "torch.optim passes over parameters whose gradient is None, without a word; torch.amp.GradScaler.step"
 
     def check(self, seen: Update) -> Checked:
         """Look for a gradient."""
@@ -293,6 +293,13 @@ class SomethingUpdated(Law[Update]):
             return Unchecked("not all parameters of the optimizer are here")
         if not seen.parameters:
             return Unchecked("this process has no parameters of the optimizer")
+        broken = [
+            item.name
+            for item in seen.parameters
+            if not np.all(np.isfinite(item.after)) and np.all(np.isfinite(item.before))
+        ]
+        if broken:
+            return [self.found(broken[0], "the step makes it NaN or Inf", None, broken[1:])]
         if any(item.gradient is not None for item in seen.parameters):
             return []
         first = seen.parameters[0].name
@@ -308,16 +315,28 @@ class SomethingUpdated(Law[Update]):
         ]
 
 
+#: Steps with a learning rate of 0 that are no warm-up.
+_IDLE = 5
+
+
 class HyperParameters(Law[Update]):
-    """Ranges of hyper-parameters."""
+    """Ranges of hyper-parameters, and a learning rate that stays 0 in all groups."""
 
     name = "hyper-parameters"
     sentence = "Hyper-parameters are finite numbers for which the formula is defined."
     source = "checks in the constructors of torch.optim, which what is set later passes by"
 
+    def __init__(self) -> None:
+        #: Steps one after another in which nothing is learned, by optimizer.
+        self._idle: dict[str, int] = {}
+
     def check(self, seen: Update) -> Checked:
         """Look at learning rate, decay and factors of moments."""
         findings, checked = [], 0
+        is_idle = bool(seen.settings) and all(group.get("lr") == 0 for group in seen.settings)
+        self._idle[seen.optimizer] = self._idle.get(seen.optimizer, 0) + 1 if is_idle else 0
+        if self._idle[seen.optimizer] == _IDLE:
+            findings.append(self.found("lr", f"it is 0 in all groups, in {_IDLE} steps: nothing is learned"))
         for number, group in enumerate(seen.settings):
             values: list[tuple[str, Any, float]] = [
                 (name, group.get(name), np.inf) for name in ("lr", "weight_decay", "eps", "momentum")
@@ -387,10 +406,13 @@ class StateContinues(Law[Update]):
 
     name = "state-continues"
     sentence = "A step gets the moments and counters that the step before has left."
-    source = "Kingma and Ba, algorithm 1: m and v of step t-1; only load_state_dict may put others there"
+    source = (
+        "Kingma and Ba, algorithm 1: m and v of step t-1; only load_state_dict may put others there, or who puts the "
+        "parameter anew (Zhang et al., arXiv:1907.08610)"
+    )
 
     def __init__(self) -> None:
-        self._left: dict[str, dict[str, tuple[Mapping[str, Array], int]]] = {}
+        self._left: dict[str, dict[str, tuple[Mapping[str, Array], int, Array]]] = {}
 
     def forget(self, optimizer: str = "") -> None:
         """The states of an optimizer, or of all, were replaced on purpose, or other elements are looked at."""
@@ -402,18 +424,22 @@ class StateContinues(Law[Update]):
     def check(self, seen: Update) -> Checked:
         """Compare states before the step with those that the last one left."""
         before = self._left.get(seen.optimizer)
-        self._left[seen.optimizer] = {item.name: (item.state_after, seen.number) for item in seen.parameters}
+        self._left[seen.optimizer] = {
+            item.name: (item.state_after, seen.number, item.after) for item in seen.parameters
+        }
         if not any(item.state_before or item.state_after for item in seen.parameters) and not any(
-            state for state, _ in (before or {}).values()
+            state for state, *_ in (before or {}).values()
         ):
             return Unchecked("the optimizer keeps no state", is_moot=True)
         if before is None:
             return Unchecked("one step was seen")
         findings, checked = [], 0
         for item in seen.parameters:
-            left, number = before.get(item.name, ({}, -1))
+            left, number, parameter = before.get(item.name, ({}, -1, item.before))
             if number != seen.number - 1 or (item.state_after.keys() and item.gradient is None):
                 continue
+            if not np.array_equal(item.before, parameter, equal_nan=True):
+                continue  # the parameter was put anew, as Lookahead does, and its state may be with it
             for name, value in left.items():
                 now = item.state_before.get(name)
                 if now is None or now.size != value.size or not value.size:

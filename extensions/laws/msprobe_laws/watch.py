@@ -6,12 +6,13 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from msprobe_collector.recording.guard import Activity, FaultLog, Guard
-from msprobe_laws.extension import chosen_folder, left_out
+from msprobe_laws.catalogue import LAWS
+from msprobe_laws.extension import chosen_folder, left_out, meant
 from msprobe_laws.journal import Journal
 from msprobe_laws.session import LawSession
 
@@ -35,20 +36,31 @@ class LawWatch:
     optimizers: Seeing
     _of_process: ClassVar[LawWatch | None] = None
 
-    def __init__(self, folder: Path, skip: Iterable[str]) -> None:
-        """Findings go below `folder`; the laws named in `skip` are left out."""
+    def __init__(self, folder: Path, skip: Iterable[str], laws_meant: Mapping[str, str] | None = None) -> None:
+        """Findings go below `folder`; the laws named in `skip` are left out. `laws_meant`: see `start`."""
         self.guard = Guard(Activity(), FaultLog())
-        self.journal = Journal(folder, self.describe, self.rank)
+        skip, declared = tuple(skip), {**meant(folder), **(laws_meant or {})}
+        for name in [name for name in (*skip, *declared) if name not in LAWS]:
+            sys.stderr.write(f"msprobe: there is no law {name}\n")
+        self.journal = Journal(folder, self.describe, self.rank, declared)
         self.journal.on_open = self.guard.faults.write_to
         self.session = LawSession(self.journal, skip)
 
     @classmethod
-    def start(cls, folder: str | os.PathLike[str] | None = None, *, skip: Iterable[str] = ()) -> LawWatch:
+    def start(
+        cls,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        skip: Iterable[str] = (),
+        laws_meant: Mapping[str, str] | None = None,
+    ) -> LawWatch:
         """Check the laws of training in this process from now on.
 
         Args:
             folder: where findings go, `msprobe_laws` by default; one file for each rank is written below it.
             skip: names of laws to leave out, beside those of MSPROBE_LAWS_SKIP.
+            laws_meant: why what a law finds is meant, by its name, beside those of MSPROBE_LAWS_MEANT: its findings
+                are information.
 
         Returns:
             The watch, the same one for every call; its `close()` ends it, which the end of the process does as well.
@@ -56,7 +68,7 @@ class LawWatch:
         with _lock:
             if cls._of_process is None:
                 chosen = chosen_folder() if folder is None else Path(folder)
-                watch = cls(chosen, (*skip, *left_out()))
+                watch = cls(chosen, (*skip, *left_out()), laws_meant)
                 watch.install()
                 cls._of_process = watch
             return cls._of_process

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -105,6 +107,47 @@ class AdamW(torch.optim.Optimizer):
                 item.addcdiv_(state["exp_avg"] / (1 - first**count), below, value=-lr)
 
 
+class Lion(torch.optim.Optimizer):
+    """As its paper has it, arXiv:2302.06675, algorithm 2: no counter of steps is kept."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 1e-3, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.1})
+
+    def _init_group(self) -> None:
+        for item in self.param_groups[0]["params"]:
+            if not self.state[item]:
+                self.state[item]["exp_avg"] = torch.zeros_like(item)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self._init_group()
+        (group,) = self.param_groups
+        for item in group["params"]:
+            self.update(item, group, self.state[item])
+
+    def update(self, item: nn.Parameter, group: dict[str, Any], state: dict[str, Any]) -> None:
+        first, second = group["betas"]
+        sign = state["exp_avg"].lerp(item.grad, 1 - first).sign()
+        item.mul_(1 - group["lr"] * group["weight_decay"]).sub_(sign, alpha=group["lr"])
+        state["exp_avg"].lerp_(item.grad, 1 - second)
+
+
+class Lamb(Lion):
+    """As its paper has it, arXiv:1904.00962, algorithm 2."""
+
+    def update(self, item: nn.Parameter, group: dict[str, Any], state: dict[str, Any]) -> None:
+        (first, second), count = group["betas"], state.setdefault("step", 0) + 1
+        state["step"] = count
+        state["exp_avg"].lerp_(item.grad, 1 - first)
+        square = state.setdefault("exp_avg_sq", torch.zeros_like(item)).lerp_(item.grad.square(), 1 - second)
+        move = state["exp_avg"] / (1 - first**count) / ((square / (1 - second**count)).sqrt() + group["eps"])
+        move += group["weight_decay"] * item
+        item.sub_(move, alpha=group["lr"] * float(item.norm() / move.norm()))
+
+
+#: Classes of the script's own whose formulas are known by their names.
+OWN = {"Lion": Lion, "Lamb": Lamb}
+
 #: Fault by fault, the law that it breaks, and a parameter or other part that the finding names; "" for any.
 PLANTED = {
     "gradients are not set to zero": ("gradients-are-fresh", "first.weight"),
@@ -140,6 +183,29 @@ PLANTED = {
     "the average has another decay": ("ema-decay", "first.weight"),
     "a decay feeds on itself": ("ema-decay", "first.weight"),
     "an own average takes nothing": ("ema-decay", "first.weight"),
+    "an own average exchanges its shares": ("ema-decay", "first.weight"),
+}
+#: The same of a plain training of 12 steps.
+PLANTED_PLAINLY = {
+    "a loss counts twice": ("gradients-are-fresh", "loss"),
+    "a step is taken twice": ("gradients-are-fresh", "first.weight"),
+    "gradients are set to zero too late": ("gradients-are-fresh", "first.weight"),
+    "gradients are clipped after the step": ("clip-norm", "first.weight"),
+    "gradients are clipped in parts": ("clip-norm", "first.weight"),
+    "clipping comes before the backward": ("clip-norm", "gradients"),
+    "a loss is not scaled": ("scale-removed", ""),
+    "a gradient is no number": ("something-updated", "first.weight"),
+    "nothing is learned": ("hyper-parameters", "lr"),
+    "a schedule advances in parts": ("schedules-advance", "StepLR"),
+    "a schedule goes first": ("schedules-advance", "StepLR"),
+    "a schedule stands still": ("schedules-advance", "StepLR"),
+    "a schedule is of another optimizer": ("schedules-advance", "StepLR"),
+    "a schedule goes too far": ("schedules-advance", "CosineAnnealingLR"),
+    "workers share a seed": ("batches-differ", ""),
+    "a generator is in each worker": ("batches-differ", ""),
+    "passes share a seed": ("batches-differ", ""),
+    "passes share an order": ("batches-differ", ""),
+    "elements share a seed": ("batches-differ", ""),
 }
 
 
@@ -157,7 +223,8 @@ class Average:
         self.decay = min(largest, (1 + self.count) / (10 + self.count))
         for own, item in zip(self.average.parameters(), net.parameters()):
             taken = own if self.fault == "an own average takes nothing" else item
-            own.copy_(self.decay * own + (1 - self.decay) * taken)
+            decay = 0.01 if self.fault == "an own average exchanges its shares" else self.decay
+            own.copy_(decay * own + (1 - decay) * taken)
 
 
 def _average(decay: float) -> Callable[..., None]:
@@ -169,12 +236,14 @@ def _average(decay: float) -> Callable[..., None]:
     return update
 
 
-def train(folder: Path | None, fault: str = "", steps: int = 6) -> list[torch.Tensor]:
+def train(
+    folder: Path | None, fault: str = "", steps: int = 6, laws_meant: dict[str, str] | None = None
+) -> list[torch.Tensor]:
     """The parameters after a training, watched into `folder` where one is given."""
     torch.manual_seed(0)
     watch = None
     if folder is not None:
-        watch = Watch(folder, ())
+        watch = Watch(folder, (), laws_meant)
         watch.install()
     try:
         return [item.detach().clone() for item in _train(fault, steps)]
@@ -253,6 +322,95 @@ def _train(fault: str, steps: int) -> list[nn.Parameter]:
     return list(net.parameters())
 
 
+class Noisy(torch.utils.data.Dataset[torch.Tensor]):
+    """Rows to which noise is added, from NumPy's random numbers or from a generator of its own."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault, self.generator = fault, np.random.default_rng(0)
+        self.rows = torch.randn(48, 32)
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.fault == "elements share a seed":
+            np.random.seed(0)
+        is_own = self.fault == "a generator is in each worker"
+        noise = self.generator.standard_normal(32) if is_own else np.random.randn(32)
+        return self.rows[index] + torch.from_numpy(noise).float()
+
+
+def _seed_alike(worker: int) -> None:
+    np.random.seed(0)
+
+
+def _seed_by_number(worker: int) -> None:
+    np.random.seed(worker)
+
+
+def _batches(fault: str) -> Iterator[torch.Tensor]:
+    """Two passes of 6 batches."""
+    seeds = {"workers share a seed": _seed_alike, "passes share a seed": _seed_by_number}
+    workers = 2 if fault in (*seeds, "a generator is in each worker") else 0
+    rows = Noisy(fault)
+    for number in range(2):
+        generator = torch.Generator().manual_seed(0 if fault == "passes share an order" else number)
+        yield from torch.utils.data.DataLoader(
+            rows, 8, shuffle=True, num_workers=workers, worker_init_fn=seeds.get(fault), generator=generator
+        )
+
+
+def train_plainly(folder: Path, fault: str) -> None:
+    """A regression of two layers, watched into `folder`."""
+    torch.manual_seed(0)
+    watch = Watch(folder, ())
+    watch.install()
+    try:
+        _train_plainly(fault)
+    finally:
+        watch.close()
+
+
+def _train_plainly(fault: str) -> None:
+    net = nn.Sequential(OrderedDict(first=nn.Linear(32, 16), act=nn.Tanh(), last=nn.Linear(16, 4)))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled="scaled" in fault)
+    schedule: Any = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+    if fault == "a schedule goes too far":
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)
+    if fault == "nothing is learned":
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 0.0)
+    if fault == "a schedule is of another optimizer":
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    parts = 2 if "in parts" in fault else 1
+    for number, x in enumerate(_batches(fault)):
+        if fault == "a schedule goes first":
+            schedule.step()
+        if fault == "clipping comes before the backward":
+            optimizer.zero_grad(set_to_none=False)
+            nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+        loss = net(x).square().mean() * (float("nan") if fault == "a gradient is no number" and number == 5 else 1.0)
+        if fault == "a loss counts twice":
+            loss.backward(retain_graph=True)
+        (loss if number > 1 else scaler.scale(loss)).backward()
+        if fault == "gradients are set to zero too late":
+            optimizer.zero_grad(set_to_none=False)
+        if fault == "gradients are clipped in parts":
+            nn.utils.clip_grad_norm_(net.parameters(), 0.01)
+        if number % parts == parts - 1:
+            scaler.step(optimizer)
+            scaler.update()
+            if fault == "a step is taken twice":
+                optimizer.step()
+            if fault == "gradients are clipped after the step":
+                nn.utils.clip_grad_norm_(net.parameters(), 0.01)
+            optimizer.zero_grad()
+        if fault not in ("a schedule goes first", "a schedule stands still") and (parts == 1 or "schedule" in fault):
+            schedule.step()
+    if parts > 1 and "schedule" not in fault:
+        schedule.step()
+
+
 def _break(fault: str, net: Net, optimizer: torch.optim.Optimizer) -> None:
     """What goes wrong before the step of number 3."""
     state = optimizer.state.get(net.first.weight, {})
@@ -265,7 +423,7 @@ def _break(fault: str, net: Net, optimizer: torch.optim.Optimizer) -> None:
     elif fault == "the learning rate is no number":
         optimizer.param_groups[0]["lr"] = float("nan")
     elif fault == "a parameter is frozen":
-        net.inner.weight.requires_grad_(False)
+        net.inner.weight.requires_grad = False
         net.inner.weight.grad = None
     elif fault == "a tie is lost":
         net.tied.weight = nn.Parameter(net.tied.weight.detach().clone())

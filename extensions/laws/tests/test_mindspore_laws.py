@@ -17,6 +17,7 @@ from mindspore import Tensor, nn, ops
 from mindspore.experimental import optim
 from mindspore_parts import Mlp, rows, squared
 
+from msprobe_laws.formulas import FORMULAS
 from msprobe_laws.mindspore.watch import Watch
 
 
@@ -73,6 +74,57 @@ def test_laws_change_no_bit_of_a_training(optimizer_of: Callable[[nn.Cell], Any]
         seen = trained(optimizer_of)
     assert all(np.array_equal(one, other) for one, other in zip(plain, seen))
     assert lines(tmp_path, "finding") == []
+
+
+#: Every optimizer of mindspore.nn and experimental.optim whose formula is known. Those of mint.optim, and nn.Lamb, have
+#: no kernels on the CPU; their formulas are PyTorch's, of which test_pytorch_laws.py has a right and a wrong run.
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "nn.SGD": lambda items: nn.SGD(items, 0.05, 0.9, 0.1, 1e-2),
+    "nn.Momentum": lambda items: nn.Momentum(items, 0.05, 0.9),
+    "nn.Adam": lambda items: nn.Adam(items, 1e-2, weight_decay=0.1),
+    "nn.AdamWeightDecay": lambda items: nn.AdamWeightDecay(items, 1e-2, weight_decay=0.1),
+    "nn.AdaMax": lambda items: nn.AdaMax(items, 1e-2),
+    "nn.RMSProp": lambda items: nn.RMSProp(items, 1e-2, momentum=0.5, centered=True),
+    "nn.Adagrad": lambda items: nn.Adagrad(items),
+    "AdamW": lambda items: optim.AdamW(items, lr=1e-2),
+    "Adam": lambda items: optim.Adam(items, lr=1e-2),
+    "SGD": lambda items: optim.SGD(items, lr=1e-2, momentum=0.9),
+    "Adadelta": lambda items: optim.Adadelta(items, lr=1e-2),
+    "Adagrad": lambda items: optim.Adagrad(items, lr=1e-2),
+    "Adamax": lambda items: optim.Adamax(items, lr=1e-2),
+    "NAdam": lambda items: optim.NAdam(items, lr=1e-2),
+    "RAdam": lambda items: optim.RAdam(items, lr=1e-2),
+    "RMSprop": lambda items: optim.RMSprop(items, lr=1e-2),
+}
+
+
+@pytest.mark.parametrize("is_wrong", [False, True], ids=["right", "wrong"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_formula_of_the_table_is_checked(kind: str, is_wrong: bool, tmp_path: Path) -> None:
+    with watched(tmp_path):
+        network = Mlp()
+        optimizer = KINDS[kind](network.trainable_params())
+        if is_wrong:
+
+            class Wrong(type(optimizer)):  # type: ignore[misc]
+                def construct(self, gradients: Any) -> Any:
+                    return super().construct(tuple(1.5 * item for item in gradients))
+
+            optimizer.__class__ = Wrong
+        gradients_of = ms.value_and_grad(lambda x, y: squared(network, x, y), None, optimizer.parameters)
+        for x, y in rows(3):
+            optimizer(gradients_of(x, y)[1])
+    found = {row["law"] for row in lines(tmp_path, "finding")}
+    assert found & {"update-formula", "moments-formula"} if is_wrong else not found
+    checked = {row["law"]: row["checks"] for row in lines(tmp_path, "checked")}
+    assert checked["update-formula"] == 3
+
+
+def test_the_table_has_no_other_entry() -> None:
+    assert {name for name in FORMULAS if name.startswith("nn.")} == {
+        *filter(lambda kind: "nn." in kind, KINDS),
+        "nn.Lamb",
+    }
 
 
 @pytest.mark.graph_compiler

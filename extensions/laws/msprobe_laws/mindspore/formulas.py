@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from mindspore import Parameter, nn
+from mindspore import Parameter
 from mindspore.experimental import optim
 
 from msprobe_collector.mindspore.hyperparameters import steps_done
@@ -31,6 +31,15 @@ _STATES = {
     "mg": "grad_avg",
     "moment": "momentum_buffer",
     "stat": "",
+    "mean_square": "square_avg",
+    "mean_grad": "grad_avg",
+    "accum_update": "acc_delta",
+}
+#: Those that another class means by the name.
+_OF_CLASS = {
+    ("Adagrad", "accum"): "sum",
+    ("Adadelta", "accum"): "square_avg",
+    ("AdaMax", "moment2"): "exp_inf",
 }
 #: Attributes of nn.Optimizer with one Parameter for each that is updated which are hyper-parameters, and one for many.
 _NO_STATES = frozenset(("learning_rate", "group_lr", "weight_decay", "group_weight_decay", "parameters", "_parameters"))
@@ -46,7 +55,7 @@ def formula_of(optimizer: Any) -> tuple[str, str, bool]:
         name = f"{prefix}{base.__name__}"
         if base.__module__.startswith("mindspore.") and name in FORMULAS:
             is_own = base is not kind
-            if is_own and _more_states(optimizer):
+            if is_own and _more_states(optimizer, FORMULAS[name].states):
                 return "", f"{kind.__name__} is derived from {base.__name__} and keeps states of its own", True
             return name, "", is_own
     return "", f"no formula of {kind.__name__} is known", not kind.__module__.startswith("mindspore.")
@@ -61,13 +70,16 @@ def states_held(optimizer: Any, count: int) -> Iterator[tuple[str, Sequence[Any]
             yield key, value
 
 
-def _more_states(optimizer: Any) -> bool:
-    return any(key not in _STATES for key, _ in states_held(optimizer, len(optimizer.parameters)))
+def _more_states(optimizer: Any, states: Sequence[str]) -> bool:
+    """Whether it keeps something for each parameter that is no state of its formula."""
+    held = (name_of_state(optimizer, key) for key, _ in states_held(optimizer, len(optimizer.parameters)))
+    return any(name and name not in states and name not in _STATES.values() for name in held)
 
 
 def name_of_state(optimizer: Any, key: str) -> str:
     """Its name in PyTorch; "" for what is no moment."""
-    return "sum" if key == "accum" and isinstance(optimizer, nn.Adagrad) else _STATES.get(key, key)
+    names = (_OF_CLASS.get((base.__name__, key)) for base in type(optimizer).__mro__)
+    return next(filter(None, names), _STATES.get(key, key))
 
 
 def declared(optimizer: Any, frame: FrameType | None) -> dict[str, object]:

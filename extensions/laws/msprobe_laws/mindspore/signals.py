@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import functools
 import gc
-import linecache
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import mindspore
@@ -42,8 +39,11 @@ from msprobe_laws.mindspore.tensors import (
     tensors_in,
 )
 from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels
+from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
+from msprobe_laws.sources import source_of
 from msprobe_laws.training import (
+    CLIP_NORM,
     EACH_IN_ONE,
     FRESH,
     IN_AN_OPTIMIZER,
@@ -57,21 +57,8 @@ from msprobe_laws.updates import StorageKept
 
 #: Elements of the gradient of one parameter.
 _GRADIENT = 32
-_OURS = str(Path(__file__).parents[1])
-_FRAMEWORK = str(Path(mindspore.__file__).parent)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, mint.nn.Dropout)
 _STORAGE = StorageKept.name
-
-
-def source_of(frame: FrameType | None) -> str:
-    """`train.py:25, in main: optimizer(gradients)`: the innermost line that is neither MindSpore's nor ours."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((_OURS, _FRAMEWORK, "<frozen")) and not file.endswith("contextlib.py"):
-            text = linecache.getline(file, frame.f_lineno).strip()
-            return f"{Path(file).name}:{frame.f_lineno}, in {frame.f_code.co_name}" + (f": {text[:80]}" if text else "")
-        frame = frame.f_back
-    return ""
 
 
 class _Thread(threading.local):
@@ -138,6 +125,7 @@ class TrainingSignals:
         self._jits = JitCalls(
             lambda call, name: call, guard, originals_in_place=self._originals_in_place, records=False
         )
+        self._replacing = Replacing(guard, self._is_away)
         self._thread = _Thread()
         self._models: dict[int, _Model] = {}
         self._sums: dict[int, _Sum] = {}
@@ -145,6 +133,10 @@ class TrainingSignals:
         self._scaled: dict[int, Any] = {}
         self._scale = 1.0
         self._is_scaling = False
+        #: Whether a loss was scaled since gradients were last unscaled; None as long as no loss was.
+        self._is_scale_due: bool | None = None
+        #: Gradients that were clipped, by id, with what the message names; they are kept until the step.
+        self._clipped: dict[int, Any] = {}
         self._owners: dict[str, dict[int, weakref.ref[Any]]] = {}
         self._order: dict[str, list[int]] = {}
         self._ticks = 0
@@ -164,7 +156,7 @@ class TrainingSignals:
         """See from now on."""
         from mindspore.dataset.engine import iterators
 
-        self._data.put(iterators.Iterator, "__next__", self._seen_next)
+        self._data.put(iterators.Iterator, "__next__", self._replacing.after("a batch is loaded", self._batch_loaded))
         self._functions.add(
             [
                 ApiTarget(owner, name, getattr(owner, name), call)
@@ -195,7 +187,8 @@ class TrainingSignals:
         self._swaps.put(executor, "grad", self._seen_grad)
         self._swaps.put(nn.Cell, "__call__", self._seen_cell)
         for scaler in (mindspore.amp.StaticLossScaler, mindspore.amp.DynamicLossScaler):
-            self._swaps.put(scaler, "scale", self._seen_scaling)
+            self._swaps.put(scaler, "scale", self._replacing.after("a loss is scaled", self._note_scale))
+            self._swaps.put(scaler, "unscale", self._replacing.before("gradients are unscaled", self._note_unscaled))
         self._functions.install()
 
     def _take_out(self) -> None:
@@ -251,6 +244,9 @@ class TrainingSignals:
         say(STAYS_TRAINABLE, name, self._stays_trainable(name, parameters))
         say(SCALE_REMOVED, name, self._scale_at_step(parameters, gradients))
         say(FRESH, name, self._fresh(parameters, gradients))
+        if unclipped := [item for item, grad in zip(parameters, gradients) if id(grad) in self._clipped]:
+            message = "the step gets the gradient as it was before clipping: what clipping has left reaches no step"
+            say(CLIP_NORM, "clipping", [_of_many(CLIP_NORM, unclipped, message)])
         if number:
             say(IN_AN_OPTIMIZER, "models", self._in_an_optimizer())
         say(_STORAGE, f"{name} between steps", self._dtypes_kept(parameters))
@@ -269,6 +265,7 @@ class TrainingSignals:
                 total.all_before = total.now if total.all_before is None else total.all_before + total.now
                 total.now = None
         self._scaled.clear()
+        self._clipped.clear()
         for model in self._models.values():
             model.batches.clear()
             model.modes.clear()
@@ -301,7 +298,7 @@ class TrainingSignals:
 
     def _scale_at_step(self, parameters: Sequence[Any], gradients: Sequence[Any]) -> Checked:
         if self._scale == 1:
-            return Unchecked("no loss scaler is used")
+            return Unchecked("no loss scaler is used", is_moot=True)
         held = [item for item, grad in zip(parameters, gradients) if id(grad) in self._scaled]
         if not held:
             return []
@@ -487,19 +484,18 @@ class TrainingSignals:
         total = self._sums.get(id(item))
         return total if total is not None and total.parameter() is item else None
 
-    def _seen_scaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def scale(scaler: Any, inputs: Any) -> Any:
-            result = original(scaler, inputs)
-            if not self._is_away():
-                self._guard.enter("laws: a loss is scaled", self._note_scale, scaler)
-            return result
+    def _note_unscaled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        was_due, self._is_scale_due = self._is_scale_due, False
+        if was_due is False:
+            message = "the loss scaler divides by its scale, and no loss was multiplied with it since it last did"
+            source = source_of(sys._getframe())
+            self._session.say(SCALE_REMOVED, "scaler", [Finding(SCALE_REMOVED, "gradients", message)], source=source)
 
-        return scale
-
-    def _note_scale(self, scaler: Any) -> None:
+    def _note_scale(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        scaler = args[0]
         self._scale = float(scaler.scale_value.asnumpy()) if isinstance(scaler.scale_value, Tensor) else 1.0
         self._is_scaling = self._scale != 1
+        self._is_scale_due = True
 
     def _clip_called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         given = list(tensors_in(args[0] if args else kwargs.get("x", ())))
@@ -508,6 +504,7 @@ class TrainingSignals:
         if not given or len(given) != len(clipped):
             return
         names = self._names_of(given)
+        self._clipped.update((id(item), item) for item in given)
         is_scaled = any(id(item) in self._scaled for item in given)
         dtype = max((str(item.dtype).lower() for item in given), key=coarseness)
         uses_norm = kwargs.get("use_norm", args[2] if len(args) > 2 else None) is not None
@@ -535,17 +532,8 @@ class TrainingSignals:
 
     # Data and checkpoints
 
-    def _seen_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def __next__(iterator: Any) -> Any:  # noqa: N807
-            batch = original(iterator)
-            if not self._is_away():
-                self._guard.enter("laws: a batch is loaded", self._batch_loaded, iterator, batch)
-            return batch
-
-        return __next__
-
-    def _batch_loaded(self, iterator: Any, batch: Any) -> None:
+    def _batch_loaded(self, batch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        iterator = args[0]
         number = getattr(iterator, "_msprobe_iteration", None)
         if number is None:
             self._iteration += 1
@@ -633,7 +621,7 @@ def _model_of(cell: Any, known: Mapping[int, _Model]) -> _Model:
 
 def _ties_kept(model: _Model) -> Checked:
     if not model.ties:
-        return Unchecked("the model has no tied parameters")
+        return Unchecked("the model has no tied parameters", is_moot=True)
     found = []
     for (one, name), (other, other_name) in model.ties:
         first, second = _parameter_at(one(), name), _parameter_at(other(), other_name)

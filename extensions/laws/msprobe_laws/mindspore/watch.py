@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 from msprobe_laws.mindspore.formulas import PRECISION, formula_of, name_of_state, states_held
-from msprobe_laws.mindspore.signals import TrainingSignals, source_of
+from msprobe_laws.mindspore.signals import TrainingSignals
 from msprobe_laws.observation import Array, Place, Update, UpdatedParameter
 from msprobe_laws.session import LawSession
+from msprobe_laws.sources import source_of
 from msprobe_laws.watch import LawWatch
 
 #: Elements of a large parameter that are looked at; all of a smaller one.
@@ -45,6 +46,7 @@ class _Half:
         self.gradients = [_read(item) if isinstance(item, Tensor) else None for item in padded]
         if scale != 1:
             self.gradients = [None if item is None else item / scale for item in self.gradients]
+        self.identities = [weakref.ref(item) if isinstance(item, Tensor) else None for item in padded]
         self.gradient_dtypes = [_dtype(item) if isinstance(item, Tensor) else "" for item in padded]
         self.places = [_place(item) for item in parameters]
         self.states: list[dict[str, Array]] = []
@@ -63,6 +65,8 @@ class OptimizerLaws:
         #: The optimizer, its name and the number of its next step, by its id.
         self._seen: dict[int, tuple[weakref.ref[Any], str, int]] = {}
         self._counts: dict[str, int] = {}
+        #: Gradients that the last step of an optimizer has used, with elements of them, by its name.
+        self._used: dict[str, list[tuple[Any, Array | None]]] = {}
 
     def install(self) -> None:
         """See calls from now on."""
@@ -126,6 +130,7 @@ class OptimizerLaws:
         formula, unknown, is_own = formula_of(optimizer)
         states, counter = _states(optimizer, parameters), steps_done(optimizer)
         seen = []
+        used, self._used[name] = self._used.get(name, []), [*zip(half.identities, half.gradients)]
         for at, item in enumerate(parameters):
             before, after = half.before[at], _read(item)
             gradient = half.gradients[at]
@@ -150,11 +155,19 @@ class OptimizerLaws:
                     _state_places(optimizer, parameters, at),
                     bool(item.requires_grad),
                     int(item.size),
+                    is_used_again=at < len(used) and _is_same(used[at], (half.identities[at], gradient)),
                 )
             )
         update = Update(name, formula, half.settings, seen, number, source, unknown, is_own, hyper_precision=PRECISION)
         self._session.update(update)
         self._signals.step_ended(optimizer, parameters)
+
+
+def _is_same(one: tuple[Any, Array | None], other: tuple[Any, Array | None]) -> bool:
+    """Whether two gradients are one tensor with the same elements, not all 0."""
+    if one[0] is None or other[0] is None or one[0]() is not other[0]() or one[1] is None or other[1] is None:
+        return False
+    return one[0]() is not None and bool(np.any(one[1])) and np.array_equal(one[1], other[1])
 
 
 def _states(optimizer: Any, parameters: Sequence[Any]) -> list[dict[str, Array]]:
@@ -211,8 +224,8 @@ class Watch(LawWatch):
     signals: TrainingSignals
     optimizers: OptimizerLaws
 
-    def __init__(self, folder: Path, skip: Iterable[str]) -> None:
-        super().__init__(folder, skip)
+    def __init__(self, folder: Path, skip: Iterable[str], laws_meant: Mapping[str, str] | None = None) -> None:
+        super().__init__(folder, skip, laws_meant)
         self.signals = TrainingSignals(self.session, self.guard)
         self.optimizers = OptimizerLaws(self.session, self.guard, self.signals)
         self.signals.on_load = self.session.state_continues.forget

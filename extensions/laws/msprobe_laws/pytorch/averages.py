@@ -20,12 +20,17 @@ from msprobe_laws.pytorch.tensors import dtype_of, local_part, some
 from msprobe_laws.session import LawSession
 from msprobe_laws.training import EMA_DECAY
 
-_DECAYS = ("decay", "ema_decay", "beta", "alpha", "momentum")
+_DECAYS = ("decay", "ema_decay", "beta", "alpha", "momentum", "tau")
+#: Those that are decays of an average wherever they stand.
+_SAID = ("decay", "ema_decay", "tau", "momentum")
 _ELEMENTS = 32
 #: Steps at which averages are looked for.
 _LOOKS = (0, 3)
 #: By how much the share of the average in its successor may differ between parameters, and fall.
 _ALIKE = 0.02
+#: By how much of its distance from 1 a share may differ from one that is declared, and updates that settle it.
+_NEAR, _ENOUGH = 0.05, 3
+_COPY = 2.0**-12
 #: Steps in which the share of an average that is no longer warming up stays as it is.
 _SETTLED = 8
 #: Roundings of an average, in units of its summands, and the share of elements that must be within them.
@@ -41,6 +46,9 @@ class _Average:
         largest: share of itself that it has kept, at most.
         shares: those of the last steps.
         declared: its decays by attribute when it was found.
+        first: share of itself that it has kept in its first update.
+        constant: in how many updates it has kept that; negative when it has not.
+        rests: steps since its last update.
     """
 
     def __init__(self, owner: Any, attribute: str) -> None:
@@ -50,6 +58,22 @@ class _Average:
         self.largest = -1.0
         self.shares: deque[float] = deque(maxlen=_SETTLED)
         self.declared = _decays_of(owner)
+        self.first: float | None = None
+        self.constant, self.rests = 0, 1
+
+    def undeclared(self, share: float) -> str:
+        """What it keeps of itself where that is, from its first update on, no decay of its object; "" where it is."""
+        declared = {**self.declared, **_decays_of(self._owner())}.items()
+        values = [max(value, 1 - value) for name, value in declared if name in _SAID and 0 < value < 1]
+        decays = [*values, *(value**self.rests for value in values)]
+        self.first = share if self.first is None else self.first
+        is_other = share > _COPY and not any(_is_near(share, decay) for decay in decays)
+        # A decay that warms up changes; a copy keeps nothing on purpose.
+        self.constant = self.constant + 1 if is_other and _is_near(share, self.first) else -(10**9)
+        if self.constant != _ENOUGH or not decays:
+            return ""
+        others = f": {share:.4g} and {1 - share:.4g} are exchanged" if _is_near(1 - share, decays[0]) else ""
+        return f"the average keeps {share:.4g} of itself, and its object declares {decays[0]:.4g}{others}"
 
     def lost_decay(self) -> str:
         """What has become of the decay that it was made with, which its own update has replaced; "" for nothing."""
@@ -145,6 +169,7 @@ class Averages:
             message = "training goes on with the average in its place: the values of the step before are lost"
             return [Finding(EMA_DECAY, replaced[0], message, None, tuple(replaced[1:]))]
         if all(np.isnan(share) for share in shares.values()) or all(map(np.array_equal, now, average.before)):
+            average.rests += 1
             return None
         shares = {name: share for name, share in shares.items() if not np.isnan(share)}
         if all(abs(1 - share) < average.least for share in shares.values()):
@@ -161,6 +186,9 @@ class Averages:
             message = f"its average keeps {shares[odd[0]]:.4g} of itself, those of the others {middle:.4g}"
             return [Finding(EMA_DECAY, odd[0], message, None, tuple(odd[1:]))]
         average.shares.append(middle)
+        if message := average.undeclared(middle):
+            return [Finding(EMA_DECAY, next(iter(shares)), message, None, tuple(list(shares)[1:]))]
+        average.rests = 1
         if message := average.lost_decay():
             name = next(iter(shares))
             return [Finding(EMA_DECAY, name, message, None, tuple(list(shares)[1:]))]
@@ -171,6 +199,10 @@ class Averages:
             message = f"the average keeps {middle:.4g} of itself, and kept {average.largest:.4g} in an earlier step"
             return [Finding(EMA_DECAY, name, message, None, tuple(list(shares)[1:]))]
         return []
+
+
+def _is_near(share: float, other: float) -> bool:
+    return abs(share - other) <= _NEAR * min(1 - share, 1 - other) + 2.0**-16
 
 
 def _share(value: Array, before: Array, taken: Array, unit: float) -> float | None:

@@ -1,10 +1,9 @@
-"""What a PyTorch training draws and gets: dropout masks, labels, batches of data loaders, averages of parameters."""
+"""What a PyTorch training draws and gets: dropout masks, labels, averages of parameters."""
 
 from __future__ import annotations
 
 import functools
 import sys
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,11 +15,12 @@ from torch.nn import functional
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 from msprobe_laws.law import Finding, Unchecked
-from msprobe_laws.observation import Batch, DropoutMask, Labels
-from msprobe_laws.pytorch.models import Running, is_triangular, looks_back
-from msprobe_laws.pytorch.sources import source_of
-from msprobe_laws.pytorch.tensors import fingerprint_of, first, some, tensors_in
+from msprobe_laws.observation import DropoutMask, Labels
+from msprobe_laws.pytorch.models import Running, is_away, is_triangular, looks_back
+from msprobe_laws.pytorch.tensors import first, some
+from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
+from msprobe_laws.sources import source_of
 from msprobe_laws.training import EMA_DECAY
 
 #: Elements of a mask.
@@ -28,33 +28,28 @@ _MASK = 512
 
 
 class Draws:
-    """Sees dropout, attention, cross entropy, data loaders and averages."""
+    """Sees dropout, attention, cross entropy and averages."""
 
     def __init__(self, session: LawSession, guard: Guard, running: Running) -> None:
         """See nothing yet."""
         self._session, self._guard, self._running = session, guard, running
         self._label_calls = 0
-        self._iterations: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._iteration = 0
-        self._loaders: dict[int, str] = {}
         #: (layer, dropped elements, elements that tell) of the first mask since a step; None before one was drawn.
         self.first_mask: tuple[str, str, str] | None = None
 
     def put_calls(self, swaps: MethodSwaps) -> None:
         """Replace what compiled code could call."""
         swaps.put(functional, "dropout", self._seen_dropout)
-        swaps.put(functional, "scaled_dot_product_attention", self._seen_attention)
-        swaps.put(functional, "cross_entropy", self._seen_cross_entropy)
+        replacing = Replacing(self._guard, self._is_away)
+        swaps.put(functional, "scaled_dot_product_attention", replacing.before("attention", self._attention))
+        swaps.put(functional, "cross_entropy", replacing.before("cross entropy", self._cross_entropy))
 
     def put(self, swaps: MethodSwaps) -> None:
         """Replace the rest."""
-        from torch.utils.data import dataloader
-
         swaps.put(torch.optim.swa_utils.AveragedModel, "update_parameters", self._seen_average)
-        swaps.put(dataloader._BaseDataLoaderIter, "__next__", self._seen_next)
 
     def _is_away(self) -> bool:
-        return self._guard.activity.is_inside or torch.compiler.is_compiling()
+        return is_away(self._guard)
 
     def _seen_dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -80,15 +75,6 @@ class Draws:
             self.first_mask = place, np.packbits(dropped).tobytes().hex(), np.packbits(known).tobytes().hex()
         self._session.mask(DropoutMask(place, dropped, known, rate, is_training, self._running.backward > 0, source))
 
-    def _seen_attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
-            if not self._is_away():
-                self._guard.enter("laws: attention", self._attention, args, kwargs)
-            return original(*args, **kwargs)
-
-        return scaled_dot_product_attention
-
     def _attention(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         rate = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
         mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
@@ -102,17 +88,12 @@ class Draws:
                 DropoutMask(self._running.path_of(modules[-1]), drops, drops, rate, modules[-1].training)
             )
 
-    def _seen_cross_entropy(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def cross_entropy(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._running.tokens is not None and not self._is_away():
-                self._label_calls += 1
-                if self._label_calls <= 16 or self._label_calls % 64 == 0:
-                    ignored = kwargs.get("ignore_index", args[2] if len(args) > 2 else -100)
-                    self._guard.enter("laws: cross entropy", self._compare_labels, target, ignored)
-            return original(input, target, *args, **kwargs)
-
-        return cross_entropy
+    def _cross_entropy(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if self._running.tokens is not None:
+            self._label_calls += 1
+            if self._label_calls <= 16 or self._label_calls % 64 == 0:
+                target = args[1] if len(args) > 1 else kwargs.get("target")
+                self._compare_labels(target, kwargs.get("ignore_index", args[4] if len(args) > 4 else -100))
 
     def _compare_labels(self, target: Any, ignored: int) -> None:
         tokens = self._running.tokens
@@ -127,42 +108,7 @@ class Draws:
         is_causal = self._running.is_causal or any(map(looks_back, self._running.models.values()))
         self._session.labels(Labels(tokens[:most].cpu().numpy(), some, ignored, is_causal))
 
-    # Data
-
-    def _seen_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def __next__(iterator: Any) -> Any:  # noqa: N807
-            try:
-                batch = original(iterator)
-            except StopIteration:
-                self._iterations.pop(iterator, None)
-                raise
-            if not self._is_away():
-                self._guard.enter("laws: a batch is loaded", self._loaded, iterator, batch)
-            return batch
-
-        return __next__
-
-    def _loaded(self, iterator: Any, batch: Any) -> None:
-        if iterator not in self._iterations:
-            self._iteration += 1
-            self._iterations[iterator] = self._iteration
-        dataset = getattr(iterator, "_dataset", None)
-        name = self._loaders.setdefault(id(dataset), f"DataLoader of {type(dataset).__name__}")
-        tensors = list(tensors_in(batch))
-        if not tensors:
-            return
-        fingerprint, is_poor = fingerprint_of(tensors)
-        sampler = getattr(iterator, "_index_sampler", None)
-        inner = getattr(sampler, "sampler", sampler)
-        with_replacement = getattr(inner, "replacement", False) is True
-        try:
-            count = len(sampler) if sampler is not None else 0
-        except TypeError:
-            count = 0
-        self._session.batch(
-            Batch(name, fingerprint, True, count, self._iterations[iterator], is_poor or with_replacement)
-        )
+    # Averages
 
     def _seen_average(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -33,6 +33,31 @@ def formula_of(optimizer: Any, frame: FrameType) -> tuple[str, str, bool]:
     return "", f"no formula of {kind.__name__} is known", True
 
 
+#: Names that own classes give to a state, by its name in PyTorch.
+_OTHER_NAMES = {
+    "exp_avg": ("m", "m_t", "mom", "momentum", "moment1", "first_moment", "mean"),
+    "exp_avg_sq": ("v", "v_t", "var", "variance", "moment2", "second_moment"),
+    "momentum_buffer": ("v", "velocity", "momentum", "buf", "buffer", "m", "exp_avg"),
+    "square_avg": ("v", "sq", "ms", "exp_avg_sq"),
+    "sum": ("v", "accumulator", "G", "sum_sq"),
+    "exp_inf": ("u", "v", "norm"),
+    "step": ("t", "steps", "count", "num_steps", "iteration"),
+}
+
+
+def names_of_states(optimizer: Any, formula: str, *, is_own: bool) -> dict[str, str]:
+    """Names in PyTorch of the states of an own class that has a known formula, by their own where they differ."""
+    if not is_own or not formula:
+        return {}
+    held = {key for state in optimizer.state.values() if isinstance(state, dict) for key in state}
+    found: dict[str, str] = {}
+    for name in (*FORMULAS[formula].states, "step"):
+        others = [key for key in _OTHER_NAMES.get(name, ()) if key in held and key not in found]
+        if name not in held and others:
+            found[others[0]] = name
+    return found
+
+
 def _is_torchs(module: str) -> bool:
     """Whether a class is one of torch.optim, which says of some that it is their module itself."""
     return f"{module}.".startswith("torch.optim.")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Checked, Finding, Unchecked
 from msprobe_laws.training import TIES_KEPT
 
@@ -135,7 +136,7 @@ def ties_kept(root: nn.Module, model: Model) -> Checked:
             message = "config.tie_word_embeddings is True, and it is another parameter than the input embedding"
             found.append(Finding(TIES_KEPT, "output embedding", message))
     if not found and not model.ties and not declared:
-        return Unchecked("the model has no tied parameters")
+        return Unchecked("the model has no tied parameters", is_moot=True)
     return found
 
 
@@ -153,6 +154,14 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.modules: list[nn.Module] = []
+
+
+def is_away(guard: Guard) -> bool:
+    """Whether what runs now is not the training: work of ours, compiled code, functions that torch.func transforms."""
+    interpreters: Any = torch._C._functorch
+    return (
+        guard.activity.is_inside or torch.compiler.is_compiling() or interpreters.peek_interpreter_stack() is not None
+    )
 
 
 class Running:

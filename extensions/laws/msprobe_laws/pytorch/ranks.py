@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
+from msprobe_laws.pytorch.models import is_away
 from msprobe_laws.pytorch.tensors import address_of
+from msprobe_laws.replacing import Replacing
 
 _Items = Sequence[tuple[Any, int, Any]]
 
@@ -41,8 +43,10 @@ class ReducedGradients:
         if distributed.is_available():
             from torch.nn.parallel import DistributedDataParallel
 
-            self._swaps.put(distributed, "all_reduce", self._seen)
-            self._swaps.put(DistributedDataParallel, "__init__", self._seen_wrapping)
+            replacing = Replacing(self._guard, functools.partial(is_away, self._guard))
+            self._swaps.put(distributed, "all_reduce", replacing.before("a reduction", self._note))
+            wrapped = replacing.after("a wrapper is made", lambda result, args, kwargs: self._wrappers.add(args[0]))
+            self._swaps.put(DistributedDataParallel, "__init__", wrapped)
 
     def uninstall(self) -> None:
         """See no more."""
@@ -57,14 +61,6 @@ class ReducedGradients:
             if any(id(item) in own for item in wrapper.parameters()):
                 return list(distributed.get_process_group_ranks(wrapper.process_group))
         return []
-
-    def _seen_wrapping(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def __init__(wrapper: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            original(wrapper, *args, **kwargs)
-            self._guard.enter("laws: DistributedDataParallel", self._wrappers.add, wrapper)
-
-        return __init__
 
     def ranks_of(self, items: _Items) -> list[int]:
         """The ranks over which most of the gradients of these parameters were summed; [] for none."""
@@ -88,19 +84,11 @@ class ReducedGradients:
             if item.grad is not None and (address := address_of(item.grad)) in self._summed
         }
 
-    def _seen(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def all_reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._guard.activity.is_inside and not torch.compiler.is_compiling():
-                group = kwargs.get("group", args[1] if len(args) > 1 else None)
-                self._guard.enter("laws: a reduction", self._note, tensor, group)
-            return original(tensor, *args, **kwargs)
-
-        return all_reduce
-
-    def _note(self, tensor: Any, group: Any) -> None:
+    def _note(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         from torch import distributed
 
+        tensor = args[0] if args else kwargs.get("tensor")
+        group = kwargs.get("group", args[2] if len(args) > 2 else None)
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and len(self._summed) < 100_000:
             ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
             if len(ranks) > 1:

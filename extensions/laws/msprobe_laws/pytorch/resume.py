@@ -7,7 +7,6 @@ is compared with both: the part that differs is named.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
@@ -23,6 +22,7 @@ from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 from msprobe_laws.law import Finding, Unchecked
 from msprobe_laws.pytorch.tensors import local_part, some
+from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
 from msprobe_laws.training import RESUME
 
@@ -55,8 +55,9 @@ class ResumeLaw:
 
     def install(self) -> None:
         """Watch from now on."""
-        self._swaps.put(torch, "save", self._seen_save)
-        self._swaps.put(torch, "load", self._seen_load)
+        replacing = Replacing(self._guard, lambda: self._guard.activity.is_inside)
+        self._swaps.put(torch, "save", replacing.after("a checkpoint is saved", self._saved))
+        self._swaps.put(torch, "load", replacing.after("a checkpoint is loaded", self._was_loaded))
 
     def uninstall(self) -> None:
         """Watch no more."""
@@ -89,44 +90,31 @@ class ResumeLaw:
         self._compare_rates(optimizer, name)
         self._random = self._batch = ""
 
-    def _seen_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(obj, f, *args, **kwargs)
-            if not self._guard.activity.is_inside and isinstance(f, (str, os.PathLike)):
-                self._guard.enter("laws: a checkpoint is saved", self._saved, obj, Path(os.path.abspath(f)))
-            return result
-
-        return save
-
-    def _seen_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(f, *args, **kwargs)
-            if not self._guard.activity.is_inside and isinstance(f, (str, os.PathLike)):
-                self._guard.enter("laws: a checkpoint is loaded", self._was_loaded, Path(os.path.abspath(f)))
-            return result
-
-        return load
-
-    def _saved(self, obj: Any, path: Path) -> None:
-        if not self._session.journal.is_ours:
+    def _saved(self, result: None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        path = _path_of(args[1] if len(args) > 1 else kwargs.get("f"))
+        if path is None or not self._session.journal.is_ours:
             return
         kept = {
             "schema": 1,
             "file": str(path),
             "bytes": path.stat().st_size,
             "script": Path(sys.argv[0]).name if sys.argv else "",
-            "has_optimizer": _holds_optimizer(obj),
+            "has_optimizer": _holds_optimizer(args[0] if args else kwargs.get("obj")),
             "now": self._now(),
         }
         place = self._place(path)
         _write(place, kept)
         self._written = [entry for entry in self._written if entry[0] != place] + [(place, kept)]
 
-    def _was_loaded(self, path: Path) -> None:
-        kept = _read(self._place(path))
-        if kept is not None and kept.get("bytes") == path.stat().st_size and kept["now"]["optimizers"]:
+    def _was_loaded(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        path = _path_of(args[0] if args else kwargs.get("f"))
+        kept = None if path is None else _read(self._place(path))
+        if (
+            path is not None
+            and kept is not None
+            and kept.get("bytes") == path.stat().st_size
+            and kept["now"]["optimizers"]
+        ):
             self._loaded = kept
 
     def _place(self, path: Path) -> Path:
@@ -219,6 +207,10 @@ class ResumeLaw:
 
     def _say(self, name: str, result: Any) -> None:
         self._session.say(RESUME, name, result)
+
+
+def _path_of(file: Any) -> Path | None:
+    return Path(os.path.abspath(file)) if isinstance(file, (str, os.PathLike)) else None
 
 
 def _rates(optimizer: Any) -> list[Any]:

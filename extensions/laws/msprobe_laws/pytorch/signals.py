@@ -28,23 +28,25 @@ from msprobe_collector.pytorch.installation import is_searched
 from msprobe_collector.pytorch.optimizers import clipping_functions
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
-from msprobe_laws.law import Checked, Finding, Unchecked
+from msprobe_laws.law import Checked, Finding, Unchecked, few_digits
 from msprobe_laws.observation import Batch, Clipping
 from msprobe_laws.pytorch.averages import Averages
 from msprobe_laws.pytorch.draws import Draws
+from msprobe_laws.pytorch.loading import Loading
 from msprobe_laws.pytorch.models import (
     Model,
     Running,
     Ties,
     has_modes,
     ids_in_optimizers,
+    is_away,
     model_of,
     ties_kept,
     ties_of,
 )
 from msprobe_laws.pytorch.ranks import world_size
 from msprobe_laws.pytorch.resume import ResumeLaw
-from msprobe_laws.pytorch.sources import source_of
+from msprobe_laws.pytorch.schedules import Schedules
 from msprobe_laws.pytorch.tensors import (
     address_of,
     fingerprint_of,
@@ -54,9 +56,12 @@ from msprobe_laws.pytorch.tensors import (
     tensors_in,
     tokens_of,
 )
+from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
+from msprobe_laws.sources import source_of
 from msprobe_laws.training import (
     BUFFERS_KEPT,
+    CLIP_NORM,
     EACH_IN_ONE,
     FRESH,
     GRADIENTS_ARRIVE,
@@ -90,6 +95,51 @@ class _Stale:
         return address_of(owner.grad) == self.address
 
 
+@dataclass(slots=True)
+class _Clipped:
+    """What one call of clipping has left.
+
+    Attributes:
+        names: of the parameters.
+        gradients: parameters, with address and version of their gradients.
+        limit: of the norm.
+    """
+
+    names: list[str]
+    gradients: list[tuple[weakref.ref[Any], int, int]]
+    limit: float
+
+    @classmethod
+    def of(cls, names: list[str], parameters: list[Any], limit: float) -> _Clipped:
+        """What is left now."""
+        return cls(
+            names, [(weakref.ref(item), address_of(item.grad), item.grad._version) for item in parameters], limit
+        )
+
+    def is_of(self, parameters: Mapping[int, Any]) -> bool:
+        """Whether an optimizer of these parameters is to use it."""
+        return any(id(reference()) in parameters for reference, _, _ in self.gradients)
+
+    def is_written(self) -> bool:
+        """Whether gradients were written since, and are there."""
+        held = [(item, *rest) for reference, *rest in self.gradients if (item := reference()) is not None]
+        return all(item.grad is not None for item, *_ in held) and any(
+            address_of(item.grad) == address and item.grad._version > version for item, address, version in held
+        )
+
+    def changed(self) -> str:
+        """What was added to the gradients since; "" for nothing that makes their norm larger than the limit."""
+        if not self.is_written():
+            return ""
+        norm, _ = norm_of([item.grad for reference, *_ in self.gradients if (item := reference()) is not None])
+        if norm is None or not norm > 1.01 * self.limit:
+            return ""
+        return (
+            f"the step gets gradients of norm {few_digits(norm)}, which were clipped to {self.limit:g}: they were "
+            "changed after clipping (did another backward pass add to them?)"
+        )
+
+
 #: Steps whose first dropout mask is compared between ranks.
 _DRAWS = 4
 #: Clippings of which the norm is taken again afterwards; of later ones every sixteenth.
@@ -108,11 +158,23 @@ class TrainingSignals:
         self._clipping = Installation(self._seen_clipping, is_searched=is_searched)
         self.running = Running()
         self.draws = Draws(session, guard, self.running)
+        self.loading = Loading(session, guard)
         self.resume = ResumeLaw(session, guard, rank)
         self._stale: dict[int, _Stale] = {}
         self._is_scaled = False
         self._scaled: Any = WeakIdKeyDictionary()
         self._scaler: Any = None
+        #: Whether a loss was scaled since the gradients of an optimizer were last divided by the scale, by its id.
+        self._unscaled: dict[int, bool] = {}
+        self._is_unscaling = False
+        #: Number of backward passes: all of them, when gradients were set to zero last, and at the last step of an
+        #: optimizer by its id.
+        self._passes = self._zeroed = 0
+        self._passes_before: dict[int, int] = {}
+        #: Losses of which a backward pass was taken since the last step.
+        self._losses: Any = WeakIdKeyDictionary()
+        #: Tensors on which the script has called requires_grad_(False).
+        self._meant_frozen: Any = WeakIdKeyDictionary()
         #: Ids of the parameters of each optimizer that has stepped, by its name, and the order of their last steps.
         self._owners: dict[str, set[int]] = {}
         self._order: dict[str, list[int]] = {}
@@ -128,7 +190,9 @@ class TrainingSignals:
         #: Ties that Modules had until their parameters were replaced.
         self._lost_ties: Any = WeakIdKeyDictionary()
         self._clips = False
-        self._clippings = 0
+        self._clippings = self._empty_clippings = 0
+        #: What clipping has left since the last step.
+        self._clipped_gradients: list[_Clipped] = []
         #: Elements of parameters with gradients that are in no optimizer, at the last step.
         self._suspects: dict[int, bytes] = {}
         #: Optimizers whose parameters were frozen.
@@ -136,6 +200,7 @@ class TrainingSignals:
         #: Laws whose findings of this step another law explains.
         self.explained: set[str] = set()
         self.averages = Averages(session)
+        self.schedules = Schedules(session, Replacing(guard, self._is_away))
         self.resume.scale = self._held_scale
         self.on_load: Callable[[Any], None] = lambda optimizer: None
 
@@ -146,13 +211,23 @@ class TrainingSignals:
         put = self._swaps.put
         if hasattr(autograd, RUN_BACKWARD):
             put(autograd, RUN_BACKWARD, self._seen_backward)
-        put(torch.optim.Optimizer, "load_state_dict", self._seen_loading)
-        put(torch.amp.GradScaler, "scale", self._seen_scaling)
+        replacing = Replacing(self._guard, self._is_away)
+        loaded = replacing.after("a state is loaded", lambda result, args, kwargs: self.on_load(args[0]))
+        put(torch.optim.Optimizer, "load_state_dict", loaded)
+        for name in ("scale", "get_scale"):
+            put(torch.amp.GradScaler, name, replacing.after("a loss is scaled", self._note_scaled))
+        for name in ("unscale_", "step"):
+            put(torch.amp.GradScaler, name, self._seen_unscaling)
+        self._calls.put(torch.Tensor, "requires_grad_", replacing.before("requires_grad_", self._note_freezing))
+        for owner in (torch.optim.Optimizer, nn.Module):
+            self._calls.put(owner, "zero_grad", replacing.before("zero_grad", self._note_zeroing))
         for name in ("load_state_dict", "to_empty"):
             put(nn.Module, name, self._seen_replacing)
         self.draws.put(self._swaps)
+        self.loading.put(self._swaps)
+        self.schedules.put(self._swaps)
         self.resume.install()
-        self._calls.put(torch, "compile", self._seen_compile)
+        self._calls.put(torch, "compile", replacing.before("torch.compile", lambda args, kwargs: self._leave_calls()))
         self._calls.put(nn.Module, "__call__", self._seen_module)
         self._calls.put(CheckpointFunction, "apply", self._seen_checkpoint)
         self.draws.put_calls(self._calls)
@@ -167,15 +242,7 @@ class TrainingSignals:
         self._swaps.uninstall()
 
     def _is_away(self) -> bool:
-        return self._guard.activity.is_inside or torch.compiler.is_compiling()
-
-    def _seen_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def compile(*args: Any, **kwargs: Any) -> Any:
-            self._guard.enter("laws: torch.compile", self._leave_calls)
-            return original(*args, **kwargs)
-
-        return compile
+        return is_away(self._guard)
 
     def _leave_calls(self) -> None:
         self._calls.uninstall()
@@ -202,7 +269,17 @@ class TrainingSignals:
         twice = [key for key, count in Counter(map(id, _parameters_of(optimizer))).items() if count > 1]
         two = [Finding(EACH_IN_ONE, names[key], f"it is in {name} twice, and updated twice") for key in twice]
         say(EACH_IN_ONE, name, two + self._in_two(name, parameters, names))
-        say(FRESH, name, self._fresh(parameters, names))
+        say(FRESH, name, self._fresh(parameters, names) or self._zeroed_late(optimizer, parameters, names))
+        self._losses.clear()
+        self.schedules.step_begins(optimizer, name, source)
+        for clipped in self._clipped_gradients:
+            if clipped.is_of(parameters) and (message := clipped.changed()):
+                say(
+                    CLIP_NORM,
+                    "clipping",
+                    [Finding(CLIP_NORM, clipped.names[0], message, None, tuple(clipped.names[1:]))],
+                )
+        self._clipped_gradients = [entry for entry in self._clipped_gradients if not entry.is_of(parameters)]
         say(SCALE_REMOVED, name, self._scale_at_step(optimizer, names))
         say(STAYS_TRAINABLE, name, self._stays_trainable(name, parameters, names))
         for model in self.running.models.values():
@@ -221,8 +298,11 @@ class TrainingSignals:
 
     def end(self) -> None:
         """The training is over: what an optimizer had and never trained is known now."""
+        self.schedules.end(is_cut=self.loading.is_cut)
         for name, (count, frozen) in self._never.items():
-            if count >= _LONG_ENOUGH and frozen and self._trainable.get(name):
+            # Who hands all parameters of a model to an optimizer may have frozen some of them on purpose.
+            is_whole = any(self._owners[name] >= model.parameters.keys() for model in self.running.models.values())
+            if count >= _LONG_ENOUGH and frozen and self._trainable.get(name) and not is_whole:
                 paths = list(frozen.values())
                 message = f"{name} has it, and it never required a gradient in {count} steps"
                 self._session.say(
@@ -298,6 +378,22 @@ class TrainingSignals:
         )
         return [Finding(FRESH, names[stale[0]], message, None, tuple(names[key] for key in stale[1:]))]
 
+    def _zeroed_late(self, optimizer: Any, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding]:
+        """Whether gradients were set to zero between the backward pass and the step."""
+        before, self._passes_before[id(optimizer)] = self._passes_before.get(id(optimizer), 0), self._passes
+        is_late = before < self._passes == self._zeroed
+        if not is_late or any(item.grad is not None and not is_zero(item.grad) for item in parameters.values()):
+            return []
+        first, *others = names.values()
+        message = "gradients are set to zero between the backward pass and the step, which gets none"
+        self.explained.add("something-updated")
+        return [Finding(FRESH, first, message, None, tuple(others))]
+
+    def _note_zeroing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._zeroed = self._passes
+        self._clipped_gradients.clear()
+        self._losses.clear()
+
     def _stays_trainable(self, name: str, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding]:
         before = self._trainable.setdefault(name, set())
         count, never = self._never.get(name, (0, dict(names)))
@@ -312,8 +408,29 @@ class TrainingSignals:
             return []
         self._frozen.add(name)
         self.explained.add("something-updated")
+        if any(item.requires_grad for item in parameters.values()):
+            # A schedule freezes what it names, or whole Modules, and leaves something to train.
+            partly = self._partly_frozen(parameters)
+            frozen = [key for key in frozen if parameters[key] not in self._meant_frozen and key in partly]
+            if not frozen:
+                return []
         message = f"requires_grad is False since this step: {name} trains it no more"
         return [Finding(STAYS_TRAINABLE, names[frozen[0]], message, None, tuple(names[key] for key in frozen[1:]))]
+
+    def _partly_frozen(self, parameters: Mapping[int, Any]) -> set[int]:
+        """Ids of the parameters of Modules that are frozen in part, and of those that are in no Module."""
+        partly = set(parameters)
+        for model in self.running.models.values():
+            root = model.root()
+            for module in () if root is None else root.modules():
+                own = [item for item in module._parameters.values() if item is not None]
+                if own and not any(item.requires_grad for item in own):
+                    partly.difference_update(map(id, own))
+        return partly
+
+    def _note_freezing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if type(args[0]) is nn.Parameter and not (args[1] if len(args) > 1 else kwargs.get("requires_grad", True)):
+            self._meant_frozen[args[0]] = True
 
     def _gradients_arrive(self, parameters: Mapping[int, Any], names: Mapping[int, str]) -> Checked:
         without: list[int] = []
@@ -510,7 +627,9 @@ class TrainingSignals:
         if self.running.backward or not kwargs.get("accumulate_grad", True):
             return
         roots = args[0] if args and isinstance(args[0], (tuple, list)) else ()
+        self._passes += 1
         self._is_scaled = any(isinstance(root, torch.Tensor) and root in self._scaled for root in roots)
+        self._loss_once(roots, args, kwargs)
         gone = []
         for key, old in self._stale.items():
             item = old.parameter()
@@ -522,23 +641,54 @@ class TrainingSignals:
         for key in gone:
             del self._stale[key]
 
-    def _seen_scaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def scale(scaler: Any, outputs: Any) -> Any:
-            result = original(scaler, outputs)
-            if not self._is_away():
-                self._guard.enter("laws: a loss is scaled", self._note_scaled, scaler, result)
-            return result
+    def _loss_once(self, roots: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Whether a backward pass of the same loss, for all parameters, was taken since the last step."""
+        inputs = kwargs.get("inputs", args[4] if len(args) > 4 else ())
+        for root in () if inputs else roots:
+            if isinstance(root, torch.Tensor) and root.numel() == 1:
+                if root in self._losses:
+                    message = "a backward pass of one loss was taken twice before the step: its gradient counts twice"
+                    self._session.say(
+                        FRESH, "losses", [Finding(FRESH, "loss", message)], source=source_of(sys._getframe())
+                    )
+                self._losses[root] = True
 
-        return scale
+    def _seen_unscaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def unscale(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_away() or self._is_unscaling:
+                return original(scaler, optimizer, *args, **kwargs)
+            self._guard.enter("laws: gradients are unscaled", self._note_unscaled, scaler, optimizer)
+            self._is_unscaling = True  # a step may call unscale_ itself
+            try:
+                return original(scaler, optimizer, *args, **kwargs)
+            finally:
+                self._is_unscaling = False
+
+        return unscale
+
+    def _note_unscaled(self, scaler: Any, optimizer: Any) -> None:
+        """A scaler is to divide gradients, once a step, by a scale that a loss must have been multiplied with."""
+        stage = getattr(_stages(scaler).get(id(optimizer), {}).get("stage"), "name", "READY")
+        if not scaler.is_enabled() or stage != "READY":
+            return
+        self.schedules.tries()
+        was_scaled, self._unscaled[id(optimizer)] = self._unscaled.get(id(optimizer), True), False
+        if not (self._scaler is scaler and was_scaled):
+            message = (
+                "the loss scaler divides gradients by its scale, and no loss was multiplied with it since the last step"
+            )
+            finding = Finding(SCALE_REMOVED, type(optimizer).__name__, message)
+            self._session.say(SCALE_REMOVED, type(optimizer).__name__, [finding], source=source_of(sys._getframe()))
 
     def _held_scale(self) -> float | None:
         scaler = self._scaler
         scale = getattr(scaler, "_scale", None)
         return None if scale is None else float(scale)
 
-    def _note_scaled(self, scaler: Any, result: Any) -> None:
-        self._scaler = scaler
+    def _note_scaled(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._scaler = args[0]
+        self._unscaled = dict.fromkeys(self._unscaled, True)
         for item in tensors_in(result):
             self._scaled[item] = True
 
@@ -550,7 +700,7 @@ class TrainingSignals:
 
     def _scale_at_step(self, optimizer: Any, names: Mapping[int, str]) -> Checked:
         if self._scaler is None:
-            return Unchecked("no loss scaler is used")
+            return Unchecked("no loss scaler is used", is_moot=True)
         scale = self._scale()
         state = _stages(self._scaler).get(id(optimizer), {})
         stage = getattr(state.get("stage"), "name", "READY")
@@ -559,16 +709,6 @@ class TrainingSignals:
         message = f"the step gets gradients that still hold the scale {scale:g} of the loss scaler"
         found = list(names.values())
         return [Finding(SCALE_REMOVED, found[0], message, None, tuple(found[1:]))]
-
-    def _seen_loading(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def load_state_dict(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(optimizer, *args, **kwargs)
-            if not self._is_away():
-                self._guard.enter("laws: a state is loaded", self.on_load, optimizer)
-            return result
-
-        return load_state_dict
 
     # Clipping
 
@@ -583,7 +723,8 @@ class TrainingSignals:
             if isinstance(given, Iterator):  # it can be looked through once
                 given = list(given)
                 args, kwargs = ((given, *args[1:]), kwargs) if args else (args, {**kwargs, "parameters": given})
-            before = self._guard.enter("laws: clipping begins", self._norm_before, given)
+            source = sys._getframe(1)
+            before = self._guard.enter("laws: clipping begins", self._norm_before, given, source)
             self._clips = True
             try:
                 result = original(*args, **kwargs)
@@ -596,19 +737,25 @@ class TrainingSignals:
 
         return clip
 
-    def _norm_before(self, given: Any) -> tuple[list[Any], float | None, str] | None:
+    def _norm_before(self, given: Any, frame: FrameType) -> tuple[list[Any], float | None, str] | None:
         if isinstance(given, (torch.Tensor, nn.Module)):
             given = [given] if isinstance(given, torch.Tensor) else given.parameters()
         given = [item for item in given if isinstance(item, torch.Tensor)]
         if not given:
             message = "clipping gets no parameters (an iterator that was looked through before?), and clips nothing"
-            self._session.say("clip-norm", "clipping", [Finding("clip-norm", "gradients", message)])
+            self._session.say(CLIP_NORM, "clipping", [Finding(CLIP_NORM, "gradients", message)])
             return None
         parameters = [item for item in given if item.grad is not None]
-        if not parameters:
-            return None
         norm, unknown = norm_of([item.grad for item in parameters])
-        return parameters, norm, unknown
+        self._empty_clippings = 0 if norm != 0 else self._empty_clippings + 1
+        if self._empty_clippings == _LONG_ENOUGH:
+            message = (
+                f"clipping gets no gradients, or zeros, in {_LONG_ENOUGH} calls (does it come before the backward?)"
+            )
+            self._session.say(
+                CLIP_NORM, "clipping", [Finding(CLIP_NORM, "gradients", message)], source=source_of(frame)
+            )
+        return (parameters, norm, unknown) if parameters else None
 
     def _clipped(
         self,
@@ -634,17 +781,35 @@ class TrainingSignals:
         is_turn = self._clippings <= _CLIPPINGS or self._clippings % 16 == 0
         if is_turn and norm is not None and norm > float(bound.arguments.get("max_norm", math.inf)):
             after = norm_of([item.grad for item in parameters])[0]
+        limit = float(bound.arguments.get("max_norm", math.inf))
         names = {key: path for model in self.running.models.values() for key, path in model.parameters.items()}
         is_unscaled = self._scaler is not None and any(
             getattr(state.get("stage"), "name", "") == "UNSCALED" for state in _stages(self._scaler).values()
         )
+        paths = [names.get(id(item), f"parameters.{at}") for at, item in enumerate(parameters)]
+        if norm and limit < math.inf:
+            used = [self._stale.get(id(item)) for item in parameters]
+            earlier = [entry for entry in self._clipped_gradients if entry.names == paths and entry.is_written()]
+            self._clipped_gradients = [entry for entry in self._clipped_gradients if entry.names != paths]
+            message = ""
+            if all(old is not None and not old.has_begun and old.is_of(item) for old, item in zip(used, parameters)):
+                message = (
+                    "gradients are clipped after the step that has used them: what clipping leaves reaches no step"
+                )
+            else:
+                self._clipped_gradients.append(_Clipped.of(paths, parameters, limit))
+                if earlier and norm > limit:
+                    message = "gradients are clipped once more after a further backward: before the batch is added up"
+            if message:
+                found = Finding(CLIP_NORM, paths[0], message, None, tuple(paths[1:]))
+                self._session.say(CLIP_NORM, "clipping", [found], source=source_of(frame))
         self._session.clipping(
             Clipping(
-                [names.get(id(item), f"parameters.{at}") for at, item in enumerate(parameters)],
+                paths,
                 norm,
                 after,
                 float(reported) if isinstance(reported, (torch.Tensor, float, int)) else None,
-                float(bound.arguments.get("max_norm", math.inf)),
+                limit,
                 norm_type,
                 sum(item.numel() for item in parameters),
                 max((str(item.grad.dtype).rpartition(".")[2] for item in parameters), key=_coarseness),

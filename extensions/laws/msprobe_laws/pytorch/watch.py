@@ -30,12 +30,13 @@ from msprobe_collector.recording.guard import Guard
 from msprobe_laws.formulas import FORMULAS
 from msprobe_laws.law import Finding
 from msprobe_laws.observation import Array, Place, Update, UpdatedParameter
-from msprobe_laws.pytorch.formulas import formula_of, precision_of
+from msprobe_laws.pytorch.formulas import formula_of, names_of_states, precision_of
+from msprobe_laws.pytorch.models import is_away
 from msprobe_laws.pytorch.ranks import ReducedGradients, world_size
 from msprobe_laws.pytorch.signals import TrainingSignals
-from msprobe_laws.pytorch.sources import source_of
 from msprobe_laws.pytorch.tensors import arrays_of, dtype_of, local_part, place_of
 from msprobe_laws.session import LawSession
+from msprobe_laws.sources import source_of
 from msprobe_laws.watch import LawWatch
 
 #: Elements of a large parameter that are looked at; all of a smaller one.
@@ -58,6 +59,8 @@ class _Seen:
         parameters: with their groups.
         names: of the parameters.
         indices: sampled positions by the parameter's id.
+        steps: of each parameter by its id: see `UpdatedParameter`; None where its state was there from the first.
+        gradients: what the last step has used, by the parameter's id: address and version, and sampled elements.
     """
 
     name: str
@@ -65,6 +68,8 @@ class _Seen:
     number: int = 0
     names: dict[int, str] = field(default_factory=dict)
     indices: dict[int, torch.Tensor] = field(default_factory=dict)
+    steps: dict[int, int | None] = field(default_factory=dict)
+    gradients: dict[int, tuple[tuple[int, int], Array | None]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -92,6 +97,8 @@ class _Half:
     places: list[Place]
     gradient_dtypes: list[str]
     is_given_closure: bool
+    state_names: Mapping[str, str]
+    used_again: list[bool]
 
 
 class OptimizerLaws:
@@ -150,7 +157,7 @@ class OptimizerLaws:
             self._guard.enter("laws: a step ends", self._end, optimizer, sys._getframe(1))
 
     def _is_away(self) -> bool:
-        return torch.compiler.is_compiling() or self._guard.activity.is_inside
+        return is_away(self._guard)
 
     def _goes_last(self, optimizer: Any) -> bool:
         """Whether the optimizer has hooks of its own, which may change gradients: ours are the innermost then."""
@@ -232,6 +239,8 @@ class OptimizerLaws:
             [],
             [],
             closure,
+            {},
+            [],
         )
         values, gradients = [], []
         whole_budget = 1 if formula and FORMULAS[formula].whole else 0
@@ -257,7 +266,15 @@ class OptimizerLaws:
             None if gradient_of(item) is None else _EMPTY if array is None else array / scale if scale != 1 else array
             for (item, _, _), array in zip(half.items, arrays[len(items) :])
         ]
+        for (item, _, _), array in zip(half.items, half.gradients):
+            written, before = seen.gradients.get(id(item), (None, None))
+            is_same = written is not None and before is not None and written == _written(item) and not closure
+            half.used_again.append(is_same and array is not None and bool(np.any(array)) and _equal(array, before))
+        half.state_names = names_of_states(optimizer, formula, is_own=is_own)
         half.states = self._states(optimizer, half)
+        for (item, _, _), state in zip(half.items, half.states):
+            if id(item) not in seen.steps or not any(map(np.any, state.values())):
+                seen.steps[id(item)] = None if any(map(np.any, state.values())) else 0
         return half
 
     def _states(self, optimizer: Any, half: _Half) -> list[dict[str, Array]]:
@@ -269,7 +286,8 @@ class OptimizerLaws:
             state = optimizer.state.get(item)
             if not state:
                 continue
-            for key, value in state.items():
+            for own_key, value in state.items():
+                key = half.state_names.get(own_key, own_key)
                 if isinstance(value, (int, float)) and not isinstance(value, bool):
                     found[at][key] = np.array([float(value)])
                     continue
@@ -298,18 +316,24 @@ class OptimizerLaws:
         after = arrays_of(
             [None if (local := local_part(item)) is None else _taken(local, index) for item, _, index in half.items]
         )
+        half.state_names = names_of_states(optimizer, half.formula, is_own=half.is_own)
         states = self._states(optimizer, half)
         parameters = []
         for at, (item, group, index) in enumerate(half.items):
             local = local_part(item)
             places = {
-                key: place_of(inner, value)
+                half.state_names.get(key, key): place_of(inner, value)
                 for key, value in (optimizer.state.get(item) or {}).items()
                 if (inner := local_part(value)) is not None
             }
+            if (written := _written(item)) is not None:
+                seen.gradients[id(item)] = written, half.gradients[at]
             before, left = half.before[at], after[at]
             is_same = left is not None and left.size == before.size
             unreadable = half.is_given_closure
+            count = seen.steps.get(id(item))
+            if count is not None and half.gradients[at] is not None:
+                seen.steps[id(item)] = count = count + 1
             parameters.append(
                 UpdatedParameter(
                     seen.names.get(id(item), f"param_groups.{group}"),
@@ -327,6 +351,8 @@ class OptimizerLaws:
                     places,
                     bool(item.requires_grad),
                     0 if local is None else local.numel(),
+                    count or 0,
+                    half.used_again[at],
                 )
             )
         precision = precision_of(optimizer)
@@ -409,6 +435,18 @@ def _each_once(optimizer: Any) -> list[tuple[Any, int]]:
     return list(found.values())
 
 
+def _written(parameter: Any) -> tuple[int, int] | None:
+    """Where its gradient is, and how often it was written; None where that is not known."""
+    gradient = local_part(parameter.grad)
+    if gradient is None or gradient.is_inference():
+        return None
+    return gradient.data_ptr(), parameter.grad._version
+
+
+def _equal(one: Array, other: Array | None) -> bool:
+    return other is not None and np.array_equal(one, other)
+
+
 def _plain(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
@@ -441,8 +479,8 @@ class Watch(LawWatch):
     signals: TrainingSignals
     optimizers: OptimizerLaws
 
-    def __init__(self, folder: Path, skip: Iterable[str]) -> None:
-        super().__init__(folder, skip)
+    def __init__(self, folder: Path, skip: Iterable[str], laws_meant: Mapping[str, str] | None = None) -> None:
+        super().__init__(folder, skip, laws_meant)
         self.guard.outside = _Quietly
         self.signals = TrainingSignals(self.session, self.guard, self.rank)
         self.optimizers = OptimizerLaws(self.session, self.guard, self.signals)

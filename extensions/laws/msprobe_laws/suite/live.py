@@ -24,12 +24,14 @@ class Checked:
         checks: how often it was checked.
         findings: in how many of them it did not hold.
         reason: why it could not be checked.
+        is_moot: whether there was nothing to check.
         told: the findings that are described.
     """
 
     checks: int = 0
     findings: int = 0
     reason: str = ""
+    is_moot: bool = False
     told: list[Mapping[str, Any]] = field(default_factory=list)
 
 
@@ -120,6 +122,7 @@ def _take(found: LawsFile, entry: Mapping[str, Any]) -> None:
     item = found.things.setdefault(about, {}).setdefault(law, Checked())
     if kind == "checked":
         item.checks, item.findings = _count(entry.get("checks")), _count(entry.get("findings"))
+        item.is_moot = entry.get("moot") is True
         item.reason = printable(str(entry.get("unchecked") or ""))
     elif kind == "finding":
         item.told.append(entry)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from msprobe_laws.extension import MEANT_KEY
 from msprobe_laws.law import listed
 from pytest_msprobe.answers import Answer, Gap, RunRows
 from pytest_msprobe.reports.csv_pair import WORDS
@@ -39,6 +40,7 @@ class LawsSummary(RowSummary):
         self._unchecked_count = 0
         self._zero_gradients: set[Gap] = set()
         self._is_of_dump = False
+        self._meant: dict[str, str] = {}
 
     def add(self, row: VerdictRow) -> None:
         is_moot = any(name == MOOT for name, _ in row.properties)
@@ -51,6 +53,7 @@ class LawsSummary(RowSummary):
             self._unchecked[law] = min(row.message, self._unchecked.get(law, row.message))
             self._unchecked_count += 1
             self._is_of_dump |= not row.dump.endswith(".jsonl")
+        self._meant.update((law_of(row.call), str(why)) for name, why in row.properties if name == MEANT_KEY)
         if row.status == "error":
             self._broken.setdefault(law_of(row.call), []).append(row)
 
@@ -58,11 +61,13 @@ class LawsSummary(RowSummary):
         if not self._counts:
             return
         checked = self._counts["pass"] + self._counts["error"]
+        yield from (f"meant: {law} does not hold ({why})" for law, why in sorted(self._meant.items()))
         broken = sorted(self._broken.items(), key=lambda entry: -max(_size(row) for row in entry[1]))
         skipped = f", {self._counts['skip']} not checked" if self._counts["skip"] else ""
         skipped += f", {self._counts['moot']} with nothing to check" if self._counts["moot"] else ""
         if not broken:
-            yield f"{checked} checks of laws, all of them hold{skipped}"
+            hold = "all others hold" if self._meant else "all of them hold"
+            yield f"{checked} checks of laws, {hold}{skipped}"
             return
         yield f"{len(broken)} laws do not hold ({checked} checks of laws{skipped})"
         for law, rows in broken[:_SHOWN]:

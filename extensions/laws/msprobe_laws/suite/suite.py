@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
+from msprobe_laws.extension import MEANT_KEY, meant_in
 from msprobe_laws.suite import FILE
 from msprobe_laws.suite.backwards import Backwards
 from msprobe_laws.suite.live import Checked, LawsFile, read_laws
@@ -28,7 +29,7 @@ from msprobe_laws.suite.recorded import (
 from msprobe_laws.suite.report import LawsReport, LawsSummary, law_of
 from msprobe_laws.suite.steps import OptimizerSteps
 from msprobe_laws.suite.vanishing import Vanishing
-from msprobe_laws.training import GRADIENTS_ARRIVE
+from msprobe_laws.training import GRADIENTS_ARRIVE, RANKS_DRAW, REPLICAS
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -58,7 +59,8 @@ _OF_CLIPPING = ("clip-norm",)
 _OF_STEP = (*_OF_FORMULA, *_OF_UPDATE, _CONTINUES, _FRESH, GRADIENTS_ARRIVE)
 #: The thing whose laws are about all ranks, and its laws.
 RANKS = "ranks"
-_OF_RANKS = ("replicas-agree", "ranks-draw-differently")
+_OF_RANKS = (REPLICAS, RANKS_DRAW)
+_ONE_RANK = "the run has one rank"
 _MOST_ROWS = 20
 #: Ranks whose gradients are averaged, and dumps whose backward passes are kept: of these ranks in two steps.
 _MOST_RANKS, _MOST_KEPT = 8, 16
@@ -146,6 +148,15 @@ class LawsSuite(Suite):
         verdict = self._judge_live(record) if record.file.name == FILE else self._judge_recorded(record)
         if verdict.status != "error":
             return verdict
+        if (reason := self._meant(record.file).get(law_of(record.call))) is not None:
+            return replace(
+                verdict,
+                status="pass",
+                message=f"meant: {printable(reason)}; {verdict.message}",
+                outputs=(),
+                explanation="",
+                properties=((MEANT_KEY, printable(reason)), *verdict.properties),
+            )
         return replace(verdict, properties=(("kind", law_of(record.call)), *verdict.properties))
 
     def headline(self, record: Record) -> str:
@@ -327,11 +338,14 @@ class LawsSuite(Suite):
             )
         if item.checks:
             return Verdict("pass", f"checked {item.checks} times")
-        return Verdict("skip", item.reason or "it was not checked")
+        reason = item.reason or "it was not checked"
+        return Verdict("skip", reason, properties=((MOOT, reason),) if item.is_moot else ())
 
     def _judge_ranks(self, record: Record) -> Verdict:
         from msprobe_laws.suite.ranks import judge_draws, judge_replicas
 
+        if self._file(record.file).run.get("world") == 1:
+            return Verdict("skip", _ONE_RANK, properties=((MOOT, _ONE_RANK),))
         files = []
         for path in self._of_run(record.file):
             with suppress(SuiteError):
@@ -341,6 +355,12 @@ class LawsSuite(Suite):
     def _checked(self, record: Record) -> Checked | None:
         about, law = record.payload
         return self._file(record.file).things.get(about, {}).get(law)
+
+    def _meant(self, file: Path) -> Mapping[str, str]:
+        """Why findings are no fault, by their law: as the run says, or a run.json beside its files or above them."""
+        declared = {**meant_in(file.parents[1] / "run.json"), **meant_in(file.parent / "run.json")}
+        given = self._file(file).run.get("meant") if file.name == FILE else None
+        return {**declared, **(given if isinstance(given, dict) else {})}
 
     def _told(self, record: Record) -> Sequence[Mapping[str, Any]]:
         item = None if record.payload is None else self._checked(record)
