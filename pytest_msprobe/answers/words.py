@@ -52,12 +52,10 @@ def headline(answer: Answer) -> str:
         reasons = [text_of(gap) if gap.kind == "refused" else _why(gap) for gap in answer.open[:1]]
         return _fitted("Nothing judged: ", reasons or ["there was nothing to judge"])
     measure = answer.measure
-    if not answer.open:
+    if not answer.open or (measure.kind.startswith("placed") and 2 * measure.judged > measure.total):
         allowed = f"with {' and '.join(measure.operands)} as the run allows" if measure.operands else ""
         return _fitted("Right: ", [_RIGHT.get(measure.kind, _passed)(measure), allowed])
     gap = answer.open[0]
-    if measure.kind.startswith("placed") and 2 * measure.judged > measure.total:
-        return _fitted("Right: ", [_RIGHT[measure.kind](measure)])
     judged = f"{measure.judged} of {measure.total}" if measure.judged < measure.total else f"{measure.judged}"
     what = f"{gap.reason} ({gap.count})" if gap.kind in ("skipped", "random") else text_of(gap)
     return _fitted(f"Right as far as judged: {judged} {_of(measure, measure.total)}; ", [what])

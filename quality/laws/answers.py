@@ -38,7 +38,7 @@ NAMES = {
     "same batch": ("batches-differ",),
     "labels": ("labels-aligned",),
     "resume": ("resume-continues",),
-    "schedule": (),
+    "schedule": ("schedules-advance",),
     "hyper-parameters": ("hyper-parameters",),
     "no update": ("something-updated",),
     "accumulation": (),

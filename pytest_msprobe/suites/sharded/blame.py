@@ -7,7 +7,7 @@ from typing import Literal
 
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.suites.sharded.judgement import PHASES, RecordFinding
-from pytest_msprobe.suites.sharded.session import StepJudge
+from pytest_msprobe.suites.sharded.step_judge import StepJudge
 
 #: `first`: the first record of its pass with a wrong value, and the passes before are right. `own`: its inputs are
 #: right, its outputs are not. `inherited`: what it got was wrong already. `right`: no value of it is wrong.

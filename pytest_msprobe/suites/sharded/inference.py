@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -12,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msprobe_collector.dump_format import DumpError, is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.sharded.judgement import Form, State, ValueFinding, form_of, loaded, roundoff_of, widened
+from pytest_msprobe.suites.sharded.judgement import (
+    SETTINGS,
+    Form,
+    State,
+    ValueFinding,
+    form_of,
+    loaded,
+    roundoff_of,
+    widened,
+)
 from pytest_msprobe.suites.sharded.matching import CLIP, Key, RecordIndex
 from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep
 
@@ -351,3 +361,18 @@ class Law(Protocol):
 
     def findings(self, call: Call) -> Iterator[ValueFinding]:
         """What it says of the values of a call. Raises DumpError when a file cannot be read."""
+
+
+#: Settings that say how an optimizer computes, not what.
+_HOW = ("parameters", "foreach", "fused", "capturable", "differentiable")
+
+
+def settings_of(dump: RankDump, record: str) -> dict[str, list[object]]:
+    """What the groups of an optimizer were set to, by the names of settings that say what it computes."""
+    found: dict[str, list[object]] = {}
+    with suppress(DumpError):
+        for leaf in dump.leaves(record):
+            value, name = plain(leaf), leaf.path.removeprefix(SETTINGS).partition(".")[2]
+            if leaf.path.startswith(SETTINGS) and isinstance(value, (int, float)) and name not in _HOW:
+                found.setdefault(name, []).append(value)
+    return found

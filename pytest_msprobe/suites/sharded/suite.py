@@ -29,7 +29,8 @@ from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
 from pytest_msprobe.suites.sharded.options import ShardedSettings
 from pytest_msprobe.suites.sharded.ranks import dumps_below, step_folders
 from pytest_msprobe.suites.sharded.report import ShardedReport, ShardedSummary
-from pytest_msprobe.suites.sharded.session import ShardedSession, StepJudge
+from pytest_msprobe.suites.sharded.session import ShardedSession
+from pytest_msprobe.suites.sharded.step_judge import StepJudge
 from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
 
 _STATUS: dict[str, Status] = {"placed": "pass", "illegal": "error", "unexplained": "error", "unreadable": "error"}

@@ -7,14 +7,10 @@ Nothing here runs inside compiled code: the first use of torch.compile takes out
 from __future__ import annotations
 
 import functools
-import inspect
-import math
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from types import FrameType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,9 +24,10 @@ from msprobe_collector.pytorch.installation import is_searched
 from msprobe_collector.pytorch.optimizers import clipping_functions
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
-from msprobe_laws.law import Checked, Finding, Unchecked, few_digits
-from msprobe_laws.observation import Batch, Clipping
+from msprobe_laws.law import Checked, Finding, Unchecked
+from msprobe_laws.observation import Batch
 from msprobe_laws.pytorch.averages import Averages
+from msprobe_laws.pytorch.clipping import ClippingSignals, UsedGradient
 from msprobe_laws.pytorch.draws import Draws
 from msprobe_laws.pytorch.loading import Loading
 from msprobe_laws.pytorch.models import (
@@ -46,13 +43,13 @@ from msprobe_laws.pytorch.models import (
 )
 from msprobe_laws.pytorch.ranks import world_size
 from msprobe_laws.pytorch.resume import ResumeLaw
+from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.schedules import Schedules
 from msprobe_laws.pytorch.tensors import (
     address_of,
     fingerprint_of,
     first,
     is_zero,
-    norm_of,
     tensors_in,
     tokens_of,
 )
@@ -72,78 +69,8 @@ from msprobe_laws.training import (
     TRAINING_MODE,
 )
 
-
-@dataclass(slots=True)
-class _Stale:
-    """A gradient that a step has used.
-
-    Attributes:
-        parameter: whose it is.
-        address: of its memory.
-        has_begun: whether a backward pass has begun since, with the gradient as it was.
-    """
-
-    parameter: weakref.ref[Any]
-    address: int
-    has_begun: bool = False
-
-    def is_of(self, parameter: Any) -> bool:
-        """Whether it is the gradient that `parameter` has now."""
-        owner: Any = self.parameter()
-        if owner is None or owner is not parameter or owner.grad is None:
-            return False
-        return address_of(owner.grad) == self.address
-
-
-@dataclass(slots=True)
-class _Clipped:
-    """What one call of clipping has left.
-
-    Attributes:
-        names: of the parameters.
-        gradients: parameters, with address and version of their gradients.
-        limit: of the norm.
-    """
-
-    names: list[str]
-    gradients: list[tuple[weakref.ref[Any], int, int]]
-    limit: float
-
-    @classmethod
-    def of(cls, names: list[str], parameters: list[Any], limit: float) -> _Clipped:
-        """What is left now."""
-        return cls(
-            names, [(weakref.ref(item), address_of(item.grad), item.grad._version) for item in parameters], limit
-        )
-
-    def is_of(self, parameters: Mapping[int, Any]) -> bool:
-        """Whether an optimizer of these parameters is to use it."""
-        return any(id(reference()) in parameters for reference, _, _ in self.gradients)
-
-    def is_written(self) -> bool:
-        """Whether gradients were written since, and are there."""
-        held = [(item, *rest) for reference, *rest in self.gradients if (item := reference()) is not None]
-        return all(item.grad is not None for item, *_ in held) and any(
-            address_of(item.grad) == address and item.grad._version > version for item, address, version in held
-        )
-
-    def changed(self) -> str:
-        """What was added to the gradients since; "" for nothing that makes their norm larger than the limit."""
-        if not self.is_written():
-            return ""
-        norm, _ = norm_of([item.grad for reference, *_ in self.gradients if (item := reference()) is not None])
-        if norm is None or not norm > 1.01 * self.limit:
-            return ""
-        return (
-            f"the step gets gradients of norm {few_digits(norm)}, which were clipped to {self.limit:g}: they were "
-            "changed after clipping (did another backward pass add to them?)"
-        )
-
-
 #: Steps whose first dropout mask is compared between ranks.
 _DRAWS = 4
-#: Clippings of which the norm is taken again afterwards; of later ones every sixteenth.
-_CLIPPINGS = 4
 #: Steps after which what never required a gradient is not going to.
 _LONG_ENOUGH = 5
 
@@ -155,18 +82,11 @@ class TrainingSignals:
         """See nothing yet."""
         self._session, self._guard = session, guard
         self._swaps, self._calls = MethodSwaps(), MethodSwaps()
-        self._clipping = Installation(self._seen_clipping, is_searched=is_searched)
         self.running = Running()
         self.draws = Draws(session, guard, self.running)
         self.loading = Loading(session, guard)
         self.resume = ResumeLaw(session, guard, rank)
-        self._stale: dict[int, _Stale] = {}
-        self._is_scaled = False
-        self._scaled: Any = WeakIdKeyDictionary()
-        self._scaler: Any = None
-        #: Whether a loss was scaled since the gradients of an optimizer were last divided by the scale, by its id.
-        self._unscaled: dict[int, bool] = {}
-        self._is_unscaling = False
+        self._stale: dict[int, UsedGradient] = {}
         #: Number of backward passes: all of them, when gradients were set to zero last, and at the last step of an
         #: optimizer by its id.
         self._passes = self._zeroed = 0
@@ -189,10 +109,6 @@ class TrainingSignals:
         self._outputs: dict[tuple[int, int], tuple[int, Any]] = {}
         #: Ties that Modules had until their parameters were replaced.
         self._lost_ties: Any = WeakIdKeyDictionary()
-        self._clips = False
-        self._clippings = self._empty_clippings = 0
-        #: What clipping has left since the last step.
-        self._clipped_gradients: list[_Clipped] = []
         #: Elements of parameters with gradients that are in no optimizer, at the last step.
         self._suspects: dict[int, bytes] = {}
         #: Optimizers whose parameters were frozen.
@@ -201,7 +117,10 @@ class TrainingSignals:
         self.explained: set[str] = set()
         self.averages = Averages(session)
         self.schedules = Schedules(session, Replacing(guard, self._is_away))
-        self.resume.scale = self._held_scale
+        self._scaling = LossScaling(session, guard, self.schedules.tries)
+        self.resume.scale = self._scaling.held_scale
+        self._clipping = ClippingSignals(session, guard, self.running, self._scaling, self._stale)
+        self._clips = Installation(self._clipping.seen, is_searched=is_searched)
         self.on_load: Callable[[Any], None] = lambda optimizer: None
 
     # What is replaced
@@ -215,9 +134,9 @@ class TrainingSignals:
         loaded = replacing.after("a state is loaded", lambda result, args, kwargs: self.on_load(args[0]))
         put(torch.optim.Optimizer, "load_state_dict", loaded)
         for name in ("scale", "get_scale"):
-            put(torch.amp.GradScaler, name, replacing.after("a loss is scaled", self._note_scaled))
+            put(torch.amp.GradScaler, name, replacing.after("a loss is scaled", self._scaling.note_scaled))
         for name in ("unscale_", "step"):
-            put(torch.amp.GradScaler, name, self._seen_unscaling)
+            put(torch.amp.GradScaler, name, self._scaling.seen_unscaling)
         self._calls.put(torch.Tensor, "requires_grad_", replacing.before("requires_grad_", self._note_freezing))
         for owner in (torch.optim.Optimizer, nn.Module):
             self._calls.put(owner, "zero_grad", replacing.before("zero_grad", self._note_zeroing))
@@ -231,13 +150,13 @@ class TrainingSignals:
         self._calls.put(nn.Module, "__call__", self._seen_module)
         self._calls.put(CheckpointFunction, "apply", self._seen_checkpoint)
         self.draws.put_calls(self._calls)
-        self._clipping.add([ApiTarget(owner, name, getattr(owner, name), name) for owner, name in clipping_functions()])
-        self._clipping.install()
+        self._clips.add([ApiTarget(owner, name, getattr(owner, name), name) for owner, name in clipping_functions()])
+        self._clips.install()
 
     def uninstall(self) -> None:
         """See no more."""
         self.resume.uninstall()
-        self._clipping.uninstall()
+        self._clips.uninstall()
         self._calls.uninstall()
         self._swaps.uninstall()
 
@@ -272,15 +191,9 @@ class TrainingSignals:
         say(FRESH, name, self._fresh(parameters, names) or self._zeroed_late(optimizer, parameters, names))
         self._losses.clear()
         self.schedules.step_begins(optimizer, name, source)
-        for clipped in self._clipped_gradients:
-            if clipped.is_of(parameters) and (message := clipped.changed()):
-                say(
-                    CLIP_NORM,
-                    "clipping",
-                    [Finding(CLIP_NORM, clipped.names[0], message, None, tuple(clipped.names[1:]))],
-                )
-        self._clipped_gradients = [entry for entry in self._clipped_gradients if not entry.is_of(parameters)]
-        say(SCALE_REMOVED, name, self._scale_at_step(optimizer, names))
+        if changed := self._clipping.step_begins(parameters):
+            say(CLIP_NORM, "clipping", changed)
+        say(SCALE_REMOVED, name, self._scaling.at_step(optimizer, names))
         say(STAYS_TRAINABLE, name, self._stays_trainable(name, parameters, names))
         for model in self.running.models.values():
             model.look_again()
@@ -316,7 +229,7 @@ class TrainingSignals:
         parameters = [item for group in optimizer.param_groups for item in group["params"]]
         for item in parameters:
             if item.grad is not None:
-                self._stale[id(item)] = _Stale(weakref.ref(item), address_of(item.grad))
+                self._stale[id(item)] = UsedGradient(weakref.ref(item), address_of(item.grad))
             else:
                 self._stale.pop(id(item), None)
         own = {id(item) for item in parameters}
@@ -391,7 +304,7 @@ class TrainingSignals:
 
     def _note_zeroing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._zeroed = self._passes
-        self._clipped_gradients.clear()
+        self._clipping.clear()
         self._losses.clear()
 
     def _stays_trainable(self, name: str, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding]:
@@ -628,7 +541,7 @@ class TrainingSignals:
             return
         roots = args[0] if args and isinstance(args[0], (tuple, list)) else ()
         self._passes += 1
-        self._is_scaled = any(isinstance(root, torch.Tensor) and root in self._scaled for root in roots)
+        self._scaling.backward_begins(roots)
         self._loss_once(roots, args, kwargs)
         gone = []
         for key, old in self._stale.items():
@@ -653,176 +566,6 @@ class TrainingSignals:
                     )
                 self._losses[root] = True
 
-    def _seen_unscaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def unscale(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_away() or self._is_unscaling:
-                return original(scaler, optimizer, *args, **kwargs)
-            self._guard.enter("laws: gradients are unscaled", self._note_unscaled, scaler, optimizer)
-            self._is_unscaling = True  # a step may call unscale_ itself
-            try:
-                return original(scaler, optimizer, *args, **kwargs)
-            finally:
-                self._is_unscaling = False
-
-        return unscale
-
-    def _note_unscaled(self, scaler: Any, optimizer: Any) -> None:
-        """A scaler is to divide gradients, once a step, by a scale that a loss must have been multiplied with."""
-        stage = getattr(_stages(scaler).get(id(optimizer), {}).get("stage"), "name", "READY")
-        if not scaler.is_enabled() or stage != "READY":
-            return
-        self.schedules.tries()
-        was_scaled, self._unscaled[id(optimizer)] = self._unscaled.get(id(optimizer), True), False
-        if not (self._scaler is scaler and was_scaled):
-            message = (
-                "the loss scaler divides gradients by its scale, and no loss was multiplied with it since the last step"
-            )
-            finding = Finding(SCALE_REMOVED, type(optimizer).__name__, message)
-            self._session.say(SCALE_REMOVED, type(optimizer).__name__, [finding], source=source_of(sys._getframe()))
-
-    def _held_scale(self) -> float | None:
-        scaler = self._scaler
-        scale = getattr(scaler, "_scale", None)
-        return None if scale is None else float(scale)
-
-    def _note_scaled(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self._scaler = args[0]
-        self._unscaled = dict.fromkeys(self._unscaled, True)
-        for item in tensors_in(result):
-            self._scaled[item] = True
-
-    def _scale(self) -> float:
-        """What the gradients of the last backward pass hold; 1.0 for nothing."""
-        scaler = self._scaler
-        scale = getattr(scaler, "_scale", None)
-        return 1.0 if not self._is_scaled or scale is None or not scaler.is_enabled() else float(scale)
-
-    def _scale_at_step(self, optimizer: Any, names: Mapping[int, str]) -> Checked:
-        if self._scaler is None:
-            return Unchecked("no loss scaler is used", is_moot=True)
-        scale = self._scale()
-        state = _stages(self._scaler).get(id(optimizer), {})
-        stage = getattr(state.get("stage"), "name", "READY")
-        if scale == 1 or stage != "READY" or getattr(optimizer, "grad_scale", None) is not None:
-            return []
-        message = f"the step gets gradients that still hold the scale {scale:g} of the loss scaler"
-        found = list(names.values())
-        return [Finding(SCALE_REMOVED, found[0], message, None, tuple(found[1:]))]
-
-    # Clipping
-
-    def _seen_clipping(self, original: Callable[..., Any], call: str) -> Callable[..., Any]:
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def clip(*args: Any, **kwargs: Any) -> Any:
-            if self._is_away() or self._clips:
-                return original(*args, **kwargs)
-            given = args[0] if args else kwargs.get("parameters")
-            if isinstance(given, Iterator):  # it can be looked through once
-                given = list(given)
-                args, kwargs = ((given, *args[1:]), kwargs) if args else (args, {**kwargs, "parameters": given})
-            source = sys._getframe(1)
-            before = self._guard.enter("laws: clipping begins", self._norm_before, given, source)
-            self._clips = True
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                self._clips = False
-            if before is not None:
-                frame = sys._getframe(1)
-                self._guard.enter("laws: clipping ends", self._clipped, before, result, signature, args, kwargs, frame)
-            return result
-
-        return clip
-
-    def _norm_before(self, given: Any, frame: FrameType) -> tuple[list[Any], float | None, str] | None:
-        if isinstance(given, (torch.Tensor, nn.Module)):
-            given = [given] if isinstance(given, torch.Tensor) else given.parameters()
-        given = [item for item in given if isinstance(item, torch.Tensor)]
-        if not given:
-            message = "clipping gets no parameters (an iterator that was looked through before?), and clips nothing"
-            self._session.say(CLIP_NORM, "clipping", [Finding(CLIP_NORM, "gradients", message)])
-            return None
-        parameters = [item for item in given if item.grad is not None]
-        norm, unknown = norm_of([item.grad for item in parameters])
-        self._empty_clippings = 0 if norm != 0 else self._empty_clippings + 1
-        if self._empty_clippings == _LONG_ENOUGH:
-            message = (
-                f"clipping gets no gradients, or zeros, in {_LONG_ENOUGH} calls (does it come before the backward?)"
-            )
-            self._session.say(
-                CLIP_NORM, "clipping", [Finding(CLIP_NORM, "gradients", message)], source=source_of(frame)
-            )
-        return (parameters, norm, unknown) if parameters else None
-
-    def _clipped(
-        self,
-        before: tuple[list[Any], float | None, str],
-        result: Any,
-        signature: inspect.Signature,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        frame: FrameType,
-    ) -> None:
-        parameters, norm, unknown = before
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        norm_type = float(bound.arguments.get("norm_type", 2.0))
-        if norm_type != 2.0:
-            unknown, norm = f"gradients are clipped by the norm {norm_type:g}", None
-        given = bound.arguments.get("total_norm")
-        reported = result if given is None else given
-        if isinstance(reported, torch.Tensor):
-            reported = getattr(reported, "_local_tensor", reported)
-        after = None
-        self._clippings += 1
-        is_turn = self._clippings <= _CLIPPINGS or self._clippings % 16 == 0
-        if is_turn and norm is not None and norm > float(bound.arguments.get("max_norm", math.inf)):
-            after = norm_of([item.grad for item in parameters])[0]
-        limit = float(bound.arguments.get("max_norm", math.inf))
-        names = {key: path for model in self.running.models.values() for key, path in model.parameters.items()}
-        is_unscaled = self._scaler is not None and any(
-            getattr(state.get("stage"), "name", "") == "UNSCALED" for state in _stages(self._scaler).values()
-        )
-        paths = [names.get(id(item), f"parameters.{at}") for at, item in enumerate(parameters)]
-        if norm and limit < math.inf:
-            used = [self._stale.get(id(item)) for item in parameters]
-            earlier = [entry for entry in self._clipped_gradients if entry.names == paths and entry.is_written()]
-            self._clipped_gradients = [entry for entry in self._clipped_gradients if entry.names != paths]
-            message = ""
-            if all(old is not None and not old.has_begun and old.is_of(item) for old, item in zip(used, parameters)):
-                message = (
-                    "gradients are clipped after the step that has used them: what clipping leaves reaches no step"
-                )
-            else:
-                self._clipped_gradients.append(_Clipped.of(paths, parameters, limit))
-                if earlier and norm > limit:
-                    message = "gradients are clipped once more after a further backward: before the batch is added up"
-            if message:
-                found = Finding(CLIP_NORM, paths[0], message, None, tuple(paths[1:]))
-                self._session.say(CLIP_NORM, "clipping", [found], source=source_of(frame))
-        self._session.clipping(
-            Clipping(
-                paths,
-                norm,
-                after,
-                float(reported) if isinstance(reported, (torch.Tensor, float, int)) else None,
-                limit,
-                norm_type,
-                sum(item.numel() for item in parameters),
-                max((str(item.grad.dtype).rpartition(".")[2] for item in parameters), key=_coarseness),
-                1.0 if is_unscaled else self._scale(),
-                source_of(frame),
-                unknown,
-            )
-        )
-
-
-def _coarseness(dtype: str) -> int:
-    return {"float64": 0, "float32": 1, "float16": 2, "bfloat16": 3}.get(dtype, 1)
-
 
 def _parameters_of(optimizer: Any) -> list[Any]:
     return [item for group in optimizer.param_groups for item in group["params"]]
@@ -835,9 +578,3 @@ def _weak_storage(tensor: torch.Tensor) -> Any:
 
 def _is_gone(storage: Any) -> bool:
     return bool(storage.expired())
-
-
-def _stages(scaler: Any) -> Mapping[int, Any]:
-    """What a loss scaler keeps of each optimizer by its id; one that is not enabled keeps nothing."""
-    found: Mapping[int, Any] = getattr(scaler, "_per_optimizer_states", {})
-    return found

@@ -1,0 +1,239 @@
+"""Clipping of gradients: what it gets, and whether what it leaves reaches a step."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from msprobe_collector.recording.guard import Guard
+from msprobe_laws.law import Finding, few_digits
+from msprobe_laws.observation import Clipping
+from msprobe_laws.pytorch.models import Running, is_away
+from msprobe_laws.pytorch.scaling import LossScaling
+from msprobe_laws.pytorch.tensors import address_of, norm_of
+from msprobe_laws.session import LawSession
+from msprobe_laws.sources import source_of
+from msprobe_laws.training import CLIP_NORM
+
+#: Clippings of which the norm is taken again afterwards; of later ones every sixteenth.
+_CLIPPINGS = 4
+#: Calls without gradients after which that is no accident.
+_MANY = 5
+
+
+@dataclass(slots=True)
+class UsedGradient:
+    """A gradient that a step has used.
+
+    Attributes:
+        parameter: whose it is.
+        address: of its memory.
+        has_begun: whether a backward pass has begun since, with the gradient as it was.
+    """
+
+    parameter: weakref.ref[Any]
+    address: int
+    has_begun: bool = False
+
+    def is_of(self, parameter: Any) -> bool:
+        """Whether it is the gradient that `parameter` has now."""
+        owner: Any = self.parameter()
+        if owner is None or owner is not parameter or owner.grad is None:
+            return False
+        return address_of(owner.grad) == self.address
+
+
+@dataclass(slots=True)
+class Clipped:
+    """What one call of clipping has left.
+
+    Attributes:
+        names: of the parameters.
+        gradients: parameters, with address and version of their gradients.
+        limit: of the norm.
+    """
+
+    names: list[str]
+    gradients: list[tuple[weakref.ref[Any], int, int]]
+    limit: float
+
+    @classmethod
+    def of(cls, names: list[str], parameters: list[Any], limit: float) -> Clipped:
+        """What is left now."""
+        return cls(
+            names, [(weakref.ref(item), address_of(item.grad), item.grad._version) for item in parameters], limit
+        )
+
+    def is_of(self, parameters: Mapping[int, Any]) -> bool:
+        """Whether an optimizer of these parameters is to use it."""
+        return any(id(reference()) in parameters for reference, _, _ in self.gradients)
+
+    def is_written(self) -> bool:
+        """Whether gradients were written since, and are there."""
+        held = [(item, *rest) for reference, *rest in self.gradients if (item := reference()) is not None]
+        return all(item.grad is not None for item, *_ in held) and any(
+            address_of(item.grad) == address and item.grad._version > version for item, address, version in held
+        )
+
+    def changed(self) -> str:
+        """What was added to the gradients since; "" for nothing that makes their norm larger than the limit."""
+        if not self.is_written():
+            return ""
+        norm, _ = norm_of([item.grad for reference, *_ in self.gradients if (item := reference()) is not None])
+        if norm is None or not norm > 1.01 * self.limit:
+            return ""
+        return (
+            f"the step gets gradients of norm {few_digits(norm)}, which were clipped to {self.limit:g}: they were "
+            "changed after clipping (did another backward pass add to them?)"
+        )
+
+
+class ClippingSignals:
+    """Follows calls that clip gradients."""
+
+    def __init__(
+        self,
+        session: LawSession,
+        guard: Guard,
+        running: Running,
+        scaling: LossScaling,
+        used: Mapping[int, UsedGradient],
+    ) -> None:
+        """See nothing yet; `used` are the gradients that steps have used, by the ids of their parameters."""
+        self._session, self._guard, self._running, self._scaling, self._stale = session, guard, running, scaling, used
+        self._clips = False
+        self._clippings = self._empty_clippings = 0
+        #: What clipping has left since the last step.
+        self._left: list[Clipped] = []
+
+    def step_begins(self, parameters: Mapping[int, Any]) -> list[Finding]:
+        """What was done to clipped gradients that a step of these parameters is to use."""
+        found = [
+            Finding(CLIP_NORM, clipped.names[0], message, None, tuple(clipped.names[1:]))
+            for clipped in self._left
+            if clipped.is_of(parameters) and (message := clipped.changed())
+        ]
+        self._left = [entry for entry in self._left if not entry.is_of(parameters)]
+        return found
+
+    def clear(self) -> None:
+        """Gradients were set to zero."""
+        self._left.clear()
+
+    def seen(self, original: Callable[..., Any], call: str) -> Callable[..., Any]:
+        """What stands in the place of a function that clips."""
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def clip(*args: Any, **kwargs: Any) -> Any:
+            if is_away(self._guard) or self._clips:
+                return original(*args, **kwargs)
+            given = args[0] if args else kwargs.get("parameters")
+            if isinstance(given, Iterator):  # it can be looked through once
+                given = list(given)
+                args, kwargs = ((given, *args[1:]), kwargs) if args else (args, {**kwargs, "parameters": given})
+            source = sys._getframe(1)
+            before = self._guard.enter("laws: clipping begins", self._norm_before, given, source)
+            self._clips = True
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self._clips = False
+            if before is not None:
+                frame = sys._getframe(1)
+                self._guard.enter("laws: clipping ends", self._clipped, before, result, signature, args, kwargs, frame)
+            return result
+
+        return clip
+
+    def _norm_before(self, given: Any, frame: FrameType) -> tuple[list[Any], float | None, str] | None:
+        if isinstance(given, (torch.Tensor, nn.Module)):
+            given = [given] if isinstance(given, torch.Tensor) else given.parameters()
+        given = [item for item in given if isinstance(item, torch.Tensor)]
+        if not given:
+            message = "clipping gets no parameters (an iterator that was looked through before?), and clips nothing"
+            self._session.say(CLIP_NORM, "clipping", [Finding(CLIP_NORM, "gradients", message)])
+            return None
+        parameters = [item for item in given if item.grad is not None]
+        norm, unknown = norm_of([item.grad for item in parameters])
+        self._empty_clippings = 0 if norm != 0 else self._empty_clippings + 1
+        if self._empty_clippings == _MANY:
+            message = f"clipping gets no gradients, or zeros, in {_MANY} calls (does it come before the backward?)"
+            self._session.say(
+                CLIP_NORM, "clipping", [Finding(CLIP_NORM, "gradients", message)], source=source_of(frame)
+            )
+        return (parameters, norm, unknown) if parameters else None
+
+    def _clipped(
+        self,
+        before: tuple[list[Any], float | None, str],
+        result: Any,
+        signature: inspect.Signature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: FrameType,
+    ) -> None:
+        parameters, norm, unknown = before
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        norm_type = float(bound.arguments.get("norm_type", 2.0))
+        if norm_type != 2.0:
+            unknown, norm = f"gradients are clipped by the norm {norm_type:g}", None
+        given = bound.arguments.get("total_norm")
+        reported = result if given is None else given
+        if isinstance(reported, torch.Tensor):
+            reported = getattr(reported, "_local_tensor", reported)
+        after = None
+        self._clippings += 1
+        is_turn = self._clippings <= _CLIPPINGS or self._clippings % 16 == 0
+        if is_turn and norm is not None and norm > float(bound.arguments.get("max_norm", math.inf)):
+            after = norm_of([item.grad for item in parameters])[0]
+        limit = float(bound.arguments.get("max_norm", math.inf))
+        names = {key: path for model in self._running.models.values() for key, path in model.parameters.items()}
+        is_unscaled = self._scaling.is_unscaled()
+        paths = [names.get(id(item), f"parameters.{at}") for at, item in enumerate(parameters)]
+        if norm and limit < math.inf:
+            used = [self._stale.get(id(item)) for item in parameters]
+            earlier = [entry for entry in self._left if entry.names == paths and entry.is_written()]
+            self._left = [entry for entry in self._left if entry.names != paths]
+            message = ""
+            if all(old is not None and not old.has_begun and old.is_of(item) for old, item in zip(used, parameters)):
+                message = (
+                    "gradients are clipped after the step that has used them: what clipping leaves reaches no step"
+                )
+            else:
+                self._left.append(Clipped.of(paths, parameters, limit))
+                if earlier and norm > limit:
+                    message = "gradients are clipped once more after a further backward: before the batch is added up"
+            if message:
+                found = Finding(CLIP_NORM, paths[0], message, None, tuple(paths[1:]))
+                self._session.say(CLIP_NORM, "clipping", [found], source=source_of(frame))
+        self._session.clipping(
+            Clipping(
+                paths,
+                norm,
+                after,
+                float(reported) if isinstance(reported, (torch.Tensor, float, int)) else None,
+                limit,
+                norm_type,
+                sum(item.numel() for item in parameters),
+                max((str(item.grad.dtype).rpartition(".")[2] for item in parameters), key=_coarseness),
+                1.0 if is_unscaled else self._scaling.scale(),
+                source_of(frame),
+                unknown,
+            )
+        )
+
+
+def _coarseness(dtype: str) -> int:
+    return {"float64": 0, "float32": 1, "float16": 2, "bfloat16": 3}.get(dtype, 1)

@@ -1,0 +1,112 @@
+"""Loss scalers: whether the scale that a loss was multiplied by is taken off its gradients, once."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from msprobe_collector.recording.guard import Guard
+from msprobe_laws.law import Checked, Finding, Unchecked
+from msprobe_laws.pytorch.models import is_away
+from msprobe_laws.pytorch.tensors import tensors_in
+from msprobe_laws.session import LawSession
+from msprobe_laws.sources import source_of
+from msprobe_laws.training import SCALE_REMOVED
+
+
+class LossScaling:
+    """Follows the loss scaler of a training."""
+
+    def __init__(self, session: LawSession, guard: Guard, tries: Callable[[], None]) -> None:
+        """See nothing yet; `tries` is called where a scaler is about to let an optimizer step, or not."""
+        self._session, self._guard, self._tries = session, guard, tries
+        #: Whether the last backward pass was one of a scaled loss, and what was scaled.
+        self._is_scaled = False
+        self._scaled: Any = WeakIdKeyDictionary()
+        self._scaler: Any = None
+        #: Whether a loss was scaled since the gradients of an optimizer were last divided by the scale, by its id.
+        self._unscaled: dict[int, bool] = {}
+        self._is_unscaling = False
+
+    def backward_begins(self, roots: Iterable[Any]) -> None:
+        """A backward pass of these tensors begins."""
+        self._is_scaled = any(isinstance(root, torch.Tensor) and root in self._scaled for root in roots)
+
+    def is_unscaled(self) -> bool:
+        """Whether the scaler has divided the gradients of an optimizer since its last step."""
+        return self._scaler is not None and any(
+            getattr(state.get("stage"), "name", "") == "UNSCALED" for state in _stages(self._scaler).values()
+        )
+
+    def seen_unscaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands in the place of a method of a scaler that divides gradients by the scale."""
+
+        @functools.wraps(original)
+        def unscale(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_away(self._guard) or self._is_unscaling:
+                return original(scaler, optimizer, *args, **kwargs)
+            self._guard.enter("laws: gradients are unscaled", self._note_unscaled, scaler, optimizer)
+            self._is_unscaling = True  # a step may call unscale_ itself
+            try:
+                return original(scaler, optimizer, *args, **kwargs)
+            finally:
+                self._is_unscaling = False
+
+        return unscale
+
+    def _note_unscaled(self, scaler: Any, optimizer: Any) -> None:
+        """A scaler is to divide gradients, once a step, by a scale that a loss must have been multiplied with."""
+        stage = getattr(_stages(scaler).get(id(optimizer), {}).get("stage"), "name", "READY")
+        if not scaler.is_enabled() or stage != "READY":
+            return
+        self._tries()
+        was_scaled, self._unscaled[id(optimizer)] = self._unscaled.get(id(optimizer), True), False
+        if not (self._scaler is scaler and was_scaled):
+            message = (
+                "the loss scaler divides gradients by its scale, and no loss was multiplied with it since the last step"
+            )
+            finding = Finding(SCALE_REMOVED, type(optimizer).__name__, message)
+            self._session.say(SCALE_REMOVED, type(optimizer).__name__, [finding], source=source_of(sys._getframe()))
+
+    def held_scale(self) -> float | None:
+        """The scale of the scaler that was used last; None without one."""
+        scaler = self._scaler
+        scale = getattr(scaler, "_scale", None)
+        return None if scale is None else float(scale)
+
+    def note_scaled(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """A loss, or several tensors, were multiplied by the scale."""
+        self._scaler = args[0]
+        self._unscaled = dict.fromkeys(self._unscaled, True)
+        for item in tensors_in(result):
+            self._scaled[item] = True
+
+    def scale(self) -> float:
+        """What the gradients of the last backward pass hold; 1.0 for nothing."""
+        scaler = self._scaler
+        scale = getattr(scaler, "_scale", None)
+        return 1.0 if not self._is_scaled or scale is None or not scaler.is_enabled() else float(scale)
+
+    def at_step(self, optimizer: Any, names: Mapping[int, str]) -> Checked:
+        """Whether the gradients that a step gets, of parameters with these names, hold no scale."""
+        if self._scaler is None:
+            return Unchecked("no loss scaler is used", is_moot=True)
+        scale = self.scale()
+        state = _stages(self._scaler).get(id(optimizer), {})
+        stage = getattr(state.get("stage"), "name", "READY")
+        if scale == 1 or stage != "READY" or getattr(optimizer, "grad_scale", None) is not None:
+            return []
+        message = f"the step gets gradients that still hold the scale {scale:g} of the loss scaler"
+        found = list(names.values())
+        return [Finding(SCALE_REMOVED, found[0], message, None, tuple(found[1:]))]
+
+
+def _stages(scaler: Any) -> Mapping[int, Any]:
+    """What a loss scaler keeps of each optimizer by its id; one that is not enabled keeps nothing."""
+    found: Mapping[int, Any] = getattr(scaler, "_per_optimizer_states", {})
+    return found
