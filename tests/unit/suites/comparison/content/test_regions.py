@@ -344,3 +344,29 @@ def test_what_an_optimizer_computes_is_not_looked_for() -> None:
 def test_where_the_runs_part_counts_as_no_region() -> None:
     shared = contents(by_hand(eps=1e-3), in_one_call())
     assert (shared.found, shared.values, shared.regions) == (1, 8, 0)
+
+
+def of_alike_values(count: int, api: str) -> HeldRun:
+    """Calls that nothing connects, whose values have nearly one norm, in bfloat16."""
+    draws = np.random.default_rng(1).random((count, 4))
+    records: dict[str, HeldRecord] = {}
+    for index, (norm, most, least, mean) in enumerate(draws):
+        held = HeldRecord(Operation.of(f"Torch.{api}.{index}.forward", index))
+        statistics = 22 + norm, 3 + most, -3 - least, mean / 10
+        held.outputs.append(HeldValue(held.name, "output.0", 512, (8, 64), *statistics, 2.0**-9))
+        records[held.name] = held
+    return HeldRun(records)
+
+
+def test_values_that_are_alike_are_found_without_a_look_at_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, plain = [], HeldValue.distance
+    monkeypatch.setattr(HeldValue, "distance", lambda value, other: counts.append(1) or plain(value, other))
+    looks = []
+    for count in (500, 1000):
+        counts.clear()
+        located = locate(of_alike_values(count, "exp"), of_alike_values(count, "special_exp"))
+        looks.append(len(counts))
+        partners = {name: it.record for name, it in located.found.partners.items()}
+        assert partners[f"Torch.exp.{count - 1}.forward.output.0"] == f"Torch.special_exp.{count - 1}.forward"
+        assert len(partners) == count
+    assert looks[1] < 3 * looks[0]
