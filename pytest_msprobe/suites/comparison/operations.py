@@ -48,6 +48,8 @@ from pytest_msprobe.suites.comparison.values import (
 from pytest_msprobe.suites.contract import cells_of
 from pytest_msprobe.verdicts import HeldBy
 
+#: Share of the floats of a run that have another dtype in the other one, where it runs in another precision.
+_OTHER_PRECISION = 0.25
 #: An output counts as wrong by itself when it is this many times farther off than the worst input.
 GROWTH = 10
 
@@ -224,6 +226,8 @@ class DumpComparison:
         accept = settings.accept | {"bits"} if settings.noise else settings.accept
         if self._naming.is_translated:
             accept |= {"integers"}  # MindSpore counts in int32 where PyTorch does in int64
+        if self._is_other_precision:
+            accept |= {"dtype"}
         self._sketches = Sketches((self.target, self.golden))
         self._tensors = TensorComparison(
             (self.target.tensors, self.golden.tensors), self.limits, accept, self._sketches
@@ -274,7 +278,10 @@ class DumpComparison:
 
     @cached_property
     def content(self) -> Content | None:
-        """What both runs hold of each other; None where their calls are the same, or names are given."""
+        """What both runs hold of each other; None where their calls are the same, or names are given.
+
+        Of one run in another precision each value has another dtype, so that without tensors content decides.
+        """
         matching = self._by_name
         lone = [(self.golden, self.target, operation) for operation in matching.golden_only]
         lone += [
@@ -284,9 +291,12 @@ class DumpComparison:
             operation.phase in DIRECTIONS and not operation.is_cell and side.compiled_in(other, operation) is None
             for side, other, operation in lone
         )
-        if not count or self.is_mapped:
-            return None
-        return self._held
+        return self._held if (count or self._is_other_precision) and not self.is_mapped else None
+
+    @cached_property
+    def _is_other_precision(self) -> bool:
+        """Whether no tensors are there, and one run computes in another precision."""
+        return self.mode != "real" and self.target.other_floats(self.golden) > _OTHER_PRECISION
 
     def _state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         return "" if self.content is None else self.content.state(operation, is_golden=is_golden)

@@ -200,7 +200,7 @@ class FaultFinder:
         for output, part, sentence in account.blamed:
             if part in (DEFINED, ARGUMENTS) and is_given:
                 continue
-            if part in OBSERVED and self._takes_from_forward(step):
+            if part in OBSERVED and self._takes_from_forward(step, output.path):
                 continue
             if part == DEFINED and is_cast(step) and not self._tells_dtypes:
                 continue
@@ -237,10 +237,16 @@ class FaultFinder:
         sentence = f"called otherwise: {listed_differences(account.definition)}; {words}"
         self._causes.blame(step, Fault(step, "arguments", "both", "output.0", sentence, "", effect))
 
-    def _takes_from_forward(self, step: Step) -> bool:
-        """Whether a backward may have its difference from what its forward kept."""
+    def _takes_from_forward(self, step: Step, path: str) -> bool:
+        """Whether a backward may have its difference at `path` from what its forward kept.
+
+        Of elements that are off by a share d, as many may lie on the other side of a kink: sqrt(d) in the norm.
+        """
         forward = self._flow.forward_of(step)
-        return forward is not None and any(key.is_beyond for key in forward.account.keys)
+        if forward is None or any(key.is_beyond for key in forward.account.keys):
+            return forward is not None
+        kept = max((key.distance or 0.0 for key in forward.account.keys), default=0.0)
+        return any(key.path == path and (key.distance or 0.0) <= math.sqrt(kept) for key in step.outputs if kept)
 
     def _trace(self, step: Step, key: ValueKey) -> bool:
         """Follow an input that differs to what made it; whether that shows it to be right, or names a fault."""
