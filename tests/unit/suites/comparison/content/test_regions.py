@@ -370,3 +370,16 @@ def test_values_that_are_alike_are_found_without_a_look_at_all_pairs(monkeypatch
         assert partners[f"Torch.exp.{count - 1}.forward.output.0"] == f"Torch.special_exp.{count - 1}.forward"
         assert len(partners) == count
     assert looks[1] < 3 * looks[0]
+
+
+def test_parameters_are_paired_without_a_look_at_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, plain = [], HeldValue.distance
+    monkeypatch.setattr(HeldValue, "distance", lambda value, other: counts.append(1) or plain(value, other))
+    weights = RANDOM.standard_normal((200, 16)).astype(np.float32)
+    sides = Written(), Written()
+    for index, weight in enumerate(weights):
+        for side, written in zip("ab", sides):
+            written.optimizer(f"{side}{index}", weight, weight / 2, weight * 0.9)
+    results = results_of(sides[0].run, sides[1].run, locate(sides[0].run, sides[1].run))
+    assert results.are_equal
+    assert len(counts) < 10 * len(weights)
