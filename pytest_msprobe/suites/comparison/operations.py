@@ -69,6 +69,7 @@ class OperationComparison:
         compiled: of one without a partner, the compiled code of either run that it is a part of; None without.
         content: of two runs with different calls, what is known of the values that it makes.
         region: the calls in which the two runs part, of the record that stands for them.
+        recomputed: whether a checkpoint computed its forward otherwise the second time, in each run.
     """
 
     operation: Operation
@@ -81,6 +82,7 @@ class OperationComparison:
     compiled: CompiledCode | None = None
     content: ContentState = ""
     region: Region | None = None
+    recomputed: tuple[bool, bool] = (False, False)
 
     @cached_property
     def status(self) -> Literal["pass", "error", "skip"]:
@@ -347,7 +349,7 @@ class DumpComparison:
             return OperationComparison(operation, None, "target", operation.index, lone, "", False, compiled, *states)
         unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
         noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
-        values, state = [], self._state(operation)
+        values, state = list[ValueComparison](), self._state(operation)
         for left, right in self._values.pairs(operation, partner, target, golden):
             is_place = False
             for leaf in (left, right):
@@ -371,23 +373,33 @@ class DumpComparison:
                     found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
             if found.status == "error" and state in (*EQUAL_AGAIN, "beside"):
                 found = replace(found, status="warning")  # what both runs hold says that the values are right
-            elif found.status == "error" and self._is_rounding(operation, left, right):
+            elif found.status == "error" and self._is_rounding(operation, left, right, values):
                 found = replace(found, status="skip", reasons=(_ROUNDING,))
             values.append(found)
         region = self._region(operation) or self._region(partner, is_golden=True)
+        recomputed = (
+            self.target.is_recomputed_otherwise(operation.record),
+            self.golden.is_recomputed_otherwise(partner.record),
+        )
         return OperationComparison(
-            operation, partner, "both", operation.index, tuple(values), content=state, region=region
+            operation, partner, "both", operation.index, tuple(values), "", False, None, state, region, recomputed
         )
 
-    def _is_rounding(self, operation: Operation, left: Leaf | None, right: Leaf | None) -> bool:
+    def _is_rounding(
+        self, operation: Operation, left: Leaf | None, right: Leaf | None, before: Sequence[ValueComparison]
+    ) -> bool:
         """Whether two values of which no tensors are there are as far apart as rounding makes them.
 
         Gradients may be 0 but for rounding, and what Adam makes of these shows in no value that a later call gets.
+        What it makes of inputs `before` that agree is its own.
         """
         if left is None or right is None or self.mode == "real" or not (left.tensor and right.tensor):
             return False
         held = self._held
-        return held is not None and (held.is_rounding(left, right) or held.is_update(operation))
+        if held is None or held.is_rounding(left, right):
+            return held is not None
+        is_given = not left.is_output or any(value.status not in ("pass", "warning") for value in before)
+        return is_given and held.is_update(operation)
 
     def pairs(self, operation: Operation) -> Iterator[tuple[Leaf, Leaf | None]]:
         """The values of a target operation, and those of its partner; not of memory that nobody wrote to."""

@@ -214,12 +214,13 @@ class FaultFinder:
         self._causes.blame(step, Fault(step, "arguments", "both", "output.0", sentence, "", effect))
 
     def _takes_from_forward(self, step: Step, path: str) -> bool:
-        """Whether a backward may have its difference at `path` from what its forward kept.
+        """Whether a backward may have its difference at `path` from what its forward kept, or a checkpoint made again.
 
         Of elements that are off by a share d, as many may lie on the other side of a kink: sqrt(d) in the norm.
         """
         forward = self._flow.forward_of(step)
-        if forward is None or any(key.is_beyond for key in forward.account.keys):
+        is_recomputed = step.account.recomputed in ((True, False), (False, True))
+        if forward is None or is_recomputed or any(key.is_beyond for key in forward.account.keys):
             return forward is not None
         kept = max((key.distance or 0.0 for key in forward.account.keys), default=0.0)
         return any(key.path == path and (key.distance or 0.0) <= math.sqrt(kept) for key in step.outputs if kept)
