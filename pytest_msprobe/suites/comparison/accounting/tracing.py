@@ -247,8 +247,13 @@ class Tracer:
         return any(self._is_batch(*user) for out in step.outputs for user in self._flow.users(step, out.path))
 
     def _note_unknown(self, step: Step, key: ValueKey, maker: Maker | None = None, *, compiled: bool = False) -> bool:
-        """A difference whose origin is not known; at fault only where nothing before it differs."""
-        if not self.is_off(step, key):
+        """A difference whose origin is not known; at fault only where nothing before it differs.
+
+        Memory that a call overwrites may never have been written to: where a dump does not say so, what differs behind
+        the call is of unknown origin again.
+        """
+        is_unmarked = not any(side.says_makers for side in self._flow.sides)
+        if not self.is_off(step, key) or (is_unmarked and overwrites(step, key)):
             return True
         if maker is not None:
             less = f"it comes from {maker.name}, which differs by less"
