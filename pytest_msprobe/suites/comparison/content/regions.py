@@ -248,13 +248,11 @@ class Parting:
         parted: records of which something is made that is never found again, in the order of execution.
         first: those of them whose inputs come from no other of them, but for those that make constants or move
             elements; these without others.
-        rejoined: records with outputs that are not found, behind which all is found again.
     """
 
     records: Mapping[str, HeldRecord]
     parted: list[HeldRecord] = field(default_factory=list)
     first: list[HeldRecord] = field(default_factory=list)
-    rejoined: list[HeldRecord] = field(default_factory=list)
 
 
 def parting(run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldValue]]) -> Parting:
@@ -293,10 +291,8 @@ def parting(run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldVa
                 others.append(record)
             elif is_given:
                 result.first.append(record)
-        elif any(map(found.is_lost, record.outputs)):
-            result.rejoined.append(record)
     if not any(found.is_lost(value) for record in result.parted for value in record.outputs):
-        return Parting(records, rejoined=result.rejoined)
+        return Parting(records)
     result.first = result.first or others
     return result
 
