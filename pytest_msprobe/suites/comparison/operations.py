@@ -261,18 +261,14 @@ class DumpComparison:
     @cached_property
     def matching(self) -> Matching:
         """Which operation is which."""
-        found = self._by_name
-        return (
-            found
-            if self.content is None
-            else self.content.refined(found, self.target.operations, self.golden.operations)
-        )
+        if self.content is None:
+            return self._by_name
+        return self.content.refined(self._by_name, self.target.operations, self.golden.operations)
 
     @cached_property
     def _by_name(self) -> Matching:
-        return match(
-            self.target, self.golden, self._naming, fuzzy=self._settings.fuzzy, fixed=self._fixed_by_data_mapping()
-        )
+        fixed = _fixed(self._names, self.target, self.golden)
+        return match(self.target, self.golden, self._naming, fuzzy=self._settings.fuzzy, fixed=fixed)
 
     @cached_property
     def _held(self) -> Content | None:
@@ -501,13 +497,15 @@ class DumpComparison:
         is_pytorch = {self.target.framework == "pytorch", self.golden.framework == "pytorch"}
         return ACROSS_FRAMEWORKS if len(is_pytorch) > 1 else SAME_NAMES
 
-    def _fixed_by_data_mapping(self) -> dict[str, str]:
-        fixed: dict[str, str] = {}
-        for target_name, golden_name in self._names.items():
-            left, right = _record_of(target_name, self.target), _record_of(golden_name, self.golden)
-            if left is not None and right is not None:
-                fixed.setdefault(left, right)
-        return fixed
+
+def _fixed(names: Mapping[str, str], target: ComparedDump, golden: ComparedDump) -> dict[str, str]:
+    """Records of the target and of the golden dump that a data mapping makes one."""
+    fixed: dict[str, str] = {}
+    for target_name, golden_name in names.items():
+        left, right = _record_of(target_name, target), _record_of(golden_name, golden)
+        if left is not None and right is not None:
+            fixed.setdefault(left, right)
+    return fixed
 
 
 def _unused(file: object, entries: Sequence[str], total: int) -> Iterator[str]:
