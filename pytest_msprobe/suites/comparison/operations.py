@@ -48,6 +48,8 @@ from pytest_msprobe.suites.comparison.values import (
 from pytest_msprobe.suites.contract import cells_of
 from pytest_msprobe.verdicts import HeldBy
 
+#: Of inputs that are off by d, Adam moves a share d of the elements either way: so many times sqrt(d) in the norm.
+_UNSURE = 16.0
 #: Share of the floats of a run that have another dtype in the other one, where it runs in another precision.
 _OTHER_PRECISION = 0.25
 #: An output counts as wrong by itself when it is this many times farther off than the worst input.
@@ -369,7 +371,7 @@ class DumpComparison:
                     found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
             if found.status == "error" and state in (*EQUAL_AGAIN, "beside"):
                 found = replace(found, status="warning")  # what both runs hold says that the values are right
-            elif found.status == "error" and self._is_rounding(operation, left, right, values):
+            elif found.status == "error" and self._is_rounding(operation, found, values):
                 found = replace(found, status="skip", reasons=(_ROUNDING,))
             values.append(found)
         region = self._region(operation) or self._region(partner, is_golden=True)
@@ -381,20 +383,21 @@ class DumpComparison:
             operation, partner, "both", operation.index, tuple(values), "", False, None, state, region, recomputed
         )
 
-    def _is_rounding(
-        self, operation: Operation, left: Leaf | None, right: Leaf | None, before: Sequence[ValueComparison]
-    ) -> bool:
+    def _is_rounding(self, operation: Operation, found: ValueComparison, before: Sequence[ValueComparison]) -> bool:
         """Whether two values of which no tensors are there are as far apart as rounding makes them.
 
         Gradients may be 0 but for rounding, and what Adam makes of these shows in no value that a later call gets.
-        What it makes of inputs `before` that agree is its own.
+        What it makes of inputs `before` that agree is its own, but for the share of elements that are rounding.
         """
+        left, right = found.target, found.golden
         if left is None or right is None or self.mode == "real" or not (left.tensor and right.tensor):
             return False
         held = self._held
         if held is None or held.is_rounding(left, right):
             return held is not None
-        is_given = not left.is_output or any(value.status not in ("pass", "warning") for value in before)
+        given = max((value.distance or 0.0 for value in before if not value.is_output), default=0.0)
+        is_given = any(value.status not in ("pass", "warning") for value in before)
+        is_given |= not left.is_output or (found.distance or 0.0) <= _UNSURE * math.sqrt(given)
         return is_given and held.is_update(operation)
 
     def pairs(self, operation: Operation) -> Iterator[tuple[Leaf, Leaf | None]]:
