@@ -26,7 +26,7 @@ class Network(torch.nn.Module):
         return F.rms_norm(x, (16,), self.gain, 1e-6)
 
     def scaled(self, x):
-        return x * (0.25 * FACTOR) if IS_PORT else x / 4
+        return x * (0.25 * FACTOR) if IS_PORT else x / (4 / FACTOR)
 
     def forward(self, x):
         x = F.linear(x, self.inner)
@@ -34,9 +34,9 @@ class Network(torch.nn.Module):
 
 
 torch.manual_seed(0)
-network = Network()
+network = Network().to(torch.bfloat16 if "bfloat16" in sys.argv else torch.float32)
 optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-F.cross_entropy(network(torch.randn(6, 16)), torch.arange(6)).backward()
+F.cross_entropy(network(torch.randn(6, 16).to(network.gain.dtype)), torch.arange(6)).backward()
 optimizer.step()
 """
 

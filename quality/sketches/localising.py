@@ -15,7 +15,7 @@ import msgspec
 from diagnosing import diagnose
 
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
-from pytest_msprobe.suites.comparison.accounting.next_collection import next_collection
+from pytest_msprobe.suites.comparison.accounting.next_collection import next_collections
 from quality.sketches.planted import Keys
 
 SKETCHES: Keys = {"task": "statistics", "statistics": {"summary_mode": "sketch"}}
@@ -84,7 +84,7 @@ def localised(
     whole = write(folder / "tensors", {}, {})
     accounted = diagnose(*whole)
     all_bytes, small_bytes, shown, is_exact = _bytes(whole), 0, ["nothing was suspected"], False
-    if (proof := next_collection([sketched])) is not None:
+    if (proof := next(next_collections([sketched]), None)) is not None:
         small = write(folder / "suspects", msgspec.to_builtins(proof.target), msgspec.to_builtins(proof.golden))
         found = diagnose(*small)
         is_exact, shown, small_bytes = is_right(found), named(found), _bytes(small)

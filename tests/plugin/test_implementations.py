@@ -18,9 +18,9 @@ NORM = ("Tensor.pow.0", "Tensor.mean.0", "Tensor.__add__.0", "Torch.rsqrt.0", "T
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of three runs: `original`, `port`, and `port_doubled`, which is wrong."""
+    """The folder of runs: `original`, `port`, `port_doubled`, which is wrong, and two in another precision."""
     folder = tmp_path_factory.mktemp("implementations")
-    collected(folder, "original", "port", "port_doubled")
+    collected(folder, "original", "port", "port_doubled", "original_bfloat16", "original_doubled_bfloat16")
     return folder
 
 
@@ -77,3 +77,13 @@ def test_the_place_where_a_port_parts_is_in_the_line_the_answer_and_the_page(
     assert states[place[0]] == "first"
     assert states["Tensor.__mul__.1.forward"] == "found", "the norm is right"
     assert states["Functional.linear.1.forward"] == "parted"
+
+
+@pytest.mark.parametrize(("run", "outcome"), [("original_bfloat16", "right"), ("original_doubled_bfloat16", "wrong")])
+def test_another_precision_of_one_script_is_judged_by_what_it_holds(
+    pytester: pytest.Pytester, dumps: Path, run: str, outcome: str
+) -> None:
+    _, answer = compared(pytester, dumps, run)
+    places = [finding["place"]["record"] for finding in answer["findings"]]
+    assert answer["outcome"] == outcome
+    assert places == (["Tensor.__truediv__.0.forward"] if outcome == "wrong" else [])

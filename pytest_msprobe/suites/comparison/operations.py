@@ -48,6 +48,10 @@ from pytest_msprobe.suites.comparison.values import (
 from pytest_msprobe.suites.contract import cells_of
 from pytest_msprobe.verdicts import HeldBy
 
+#: Of inputs that are off by d, Adam moves a share d of the elements either way: so many times sqrt(d) in the norm.
+_UNSURE = 16.0
+#: Share of the floats of a run that have another dtype in the other one, where it runs in another precision.
+_OTHER_PRECISION = 0.25
 #: An output counts as wrong by itself when it is this many times farther off than the worst input.
 GROWTH = 10
 
@@ -67,6 +71,7 @@ class OperationComparison:
         compiled: of one without a partner, the compiled code of either run that it is a part of; None without.
         content: of two runs with different calls, what is known of the values that it makes.
         region: the calls in which the two runs part, of the record that stands for them.
+        recomputed: whether a checkpoint computed its forward otherwise the second time, in each run.
     """
 
     operation: Operation
@@ -79,6 +84,7 @@ class OperationComparison:
     compiled: CompiledCode | None = None
     content: ContentState = ""
     region: Region | None = None
+    recomputed: tuple[bool, bool] = (False, False)
 
     @cached_property
     def status(self) -> Literal["pass", "error", "skip"]:
@@ -224,6 +230,8 @@ class DumpComparison:
         accept = settings.accept | {"bits"} if settings.noise else settings.accept
         if self._naming.is_translated:
             accept |= {"integers"}  # MindSpore counts in int32 where PyTorch does in int64
+        if self._is_other_precision:
+            accept |= {"dtype"}
         self._sketches = Sketches((self.target, self.golden))
         self._tensors = TensorComparison(
             (self.target.tensors, self.golden.tensors), self.limits, accept, self._sketches
@@ -255,18 +263,14 @@ class DumpComparison:
     @cached_property
     def matching(self) -> Matching:
         """Which operation is which."""
-        found = self._by_name
-        return (
-            found
-            if self.content is None
-            else self.content.refined(found, self.target.operations, self.golden.operations)
-        )
+        if self.content is None:
+            return self._by_name
+        return self.content.refined(self._by_name, self.target.operations, self.golden.operations)
 
     @cached_property
     def _by_name(self) -> Matching:
-        return match(
-            self.target, self.golden, self._naming, fuzzy=self._settings.fuzzy, fixed=self._fixed_by_data_mapping()
-        )
+        fixed = _fixed(self._names, self.target, self.golden)
+        return match(self.target, self.golden, self._naming, fuzzy=self._settings.fuzzy, fixed=fixed)
 
     @cached_property
     def _held(self) -> Content | None:
@@ -274,7 +278,10 @@ class DumpComparison:
 
     @cached_property
     def content(self) -> Content | None:
-        """What both runs hold of each other; None where their calls are the same, or names are given."""
+        """What both runs hold of each other; None where their calls are the same, or names are given.
+
+        Of one run in another precision each value has another dtype, so that without tensors content decides.
+        """
         matching = self._by_name
         lone = [(self.golden, self.target, operation) for operation in matching.golden_only]
         lone += [
@@ -284,9 +291,12 @@ class DumpComparison:
             operation.phase in DIRECTIONS and not operation.is_cell and side.compiled_in(other, operation) is None
             for side, other, operation in lone
         )
-        if not count or self.is_mapped:
-            return None
-        return self._held
+        return self._held if (count or self._is_other_precision) and not self.is_mapped else None
+
+    @cached_property
+    def _is_other_precision(self) -> bool:
+        """Whether no tensors are there, and one run computes in another precision."""
+        return self.mode != "real" and self.target.other_floats(self.golden) > _OTHER_PRECISION
 
     def _state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         return "" if self.content is None else self.content.state(operation, is_golden=is_golden)
@@ -337,7 +347,7 @@ class DumpComparison:
             return OperationComparison(operation, None, "target", operation.index, lone, "", False, compiled, *states)
         unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
         noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
-        values, state = [], self._state(operation)
+        values, state = list[ValueComparison](), self._state(operation)
         for left, right in self._values.pairs(operation, partner, target, golden):
             is_place = False
             for leaf in (left, right):
@@ -361,23 +371,34 @@ class DumpComparison:
                     found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
             if found.status == "error" and state in (*EQUAL_AGAIN, "beside"):
                 found = replace(found, status="warning")  # what both runs hold says that the values are right
-            elif found.status == "error" and self._is_rounding(operation, left, right):
+            elif found.status == "error" and self._is_rounding(operation, found, values):
                 found = replace(found, status="skip", reasons=(_ROUNDING,))
             values.append(found)
         region = self._region(operation) or self._region(partner, is_golden=True)
+        recomputed = (
+            self.target.is_recomputed_otherwise(operation.record),
+            self.golden.is_recomputed_otherwise(partner.record),
+        )
         return OperationComparison(
-            operation, partner, "both", operation.index, tuple(values), content=state, region=region
+            operation, partner, "both", operation.index, tuple(values), "", False, None, state, region, recomputed
         )
 
-    def _is_rounding(self, operation: Operation, left: Leaf | None, right: Leaf | None) -> bool:
+    def _is_rounding(self, operation: Operation, found: ValueComparison, before: Sequence[ValueComparison]) -> bool:
         """Whether two values of which no tensors are there are as far apart as rounding makes them.
 
         Gradients may be 0 but for rounding, and what Adam makes of these shows in no value that a later call gets.
+        What it makes of inputs `before` that agree is its own, but for the share of elements that are rounding.
         """
+        left, right = found.target, found.golden
         if left is None or right is None or self.mode == "real" or not (left.tensor and right.tensor):
             return False
         held = self._held
-        return held is not None and (held.is_rounding(left, right) or held.is_update(operation))
+        if held is None or held.is_rounding(left, right):
+            return held is not None
+        given = max((value.distance or 0.0 for value in before if not value.is_output), default=0.0)
+        is_given = any(value.status not in ("pass", "warning") for value in before)
+        is_given |= not left.is_output or (found.distance or 0.0) <= _UNSURE * math.sqrt(given)
+        return is_given and held.is_update(operation)
 
     def pairs(self, operation: Operation) -> Iterator[tuple[Leaf, Leaf | None]]:
         """The values of a target operation, and those of its partner; not of memory that nobody wrote to."""
@@ -479,13 +500,15 @@ class DumpComparison:
         is_pytorch = {self.target.framework == "pytorch", self.golden.framework == "pytorch"}
         return ACROSS_FRAMEWORKS if len(is_pytorch) > 1 else SAME_NAMES
 
-    def _fixed_by_data_mapping(self) -> dict[str, str]:
-        fixed: dict[str, str] = {}
-        for target_name, golden_name in self._names.items():
-            left, right = _record_of(target_name, self.target), _record_of(golden_name, self.golden)
-            if left is not None and right is not None:
-                fixed.setdefault(left, right)
-        return fixed
+
+def _fixed(names: Mapping[str, str], target: ComparedDump, golden: ComparedDump) -> dict[str, str]:
+    """Records of the target and of the golden dump that a data mapping makes one."""
+    fixed: dict[str, str] = {}
+    for target_name, golden_name in names.items():
+        left, right = _record_of(target_name, target), _record_of(golden_name, golden)
+        if left is not None and right is not None:
+            fixed.setdefault(left, right)
+    return fixed
 
 
 def _unused(file: object, entries: Sequence[str], total: int) -> Iterator[str]:

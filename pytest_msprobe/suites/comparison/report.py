@@ -243,8 +243,13 @@ class Divergence:
 
     @property
     def is_unmatched(self) -> bool:
-        """Whether there were operations, and none had a partner."""
-        return bool(self.verdicts) and not self.operations["both"]
+        """Whether there were operations, and none had a partner, or is equal again."""
+        return bool(self.verdicts) and not self.judged
+
+    @property
+    def judged(self) -> int:
+        """How many operations have a partner, or are computed in other steps and equal again."""
+        return self.operations["both"] + self.operations["again"]
 
     @property
     def unreadable(self) -> int:
@@ -258,7 +263,7 @@ class Divergence:
 
     def answer(self) -> Answer:
         """What the distances of values alone say, where nothing was accounted for."""
-        judged, first = self.operations["both"], self.first
+        judged, first = self.judged, self.first
         kind = "tolerance" if self.differing else "equal"
         total, differing = self.operations.total(), self.differing
         measure = Measure(kind=kind, judged=judged, total=total, noun="operations", differing=differing)
@@ -267,7 +272,8 @@ class Divergence:
             call = Operation.of(first.record, first.order).call
             next_step = NextStep("lines" if first.argument else "maker" if first.is_input else "scope", subject=call)
             return with_findings(structs.replace(answer, next=(next_step,)), [_finding(first)])
-        reason = "" if self.values["pass"] + self.values["warning"] else "no value was compared"
+        has_values = self.values["pass"] or self.values["warning"] or self.operations["again"]
+        reason = "" if has_values else "no value was compared"
         reason = reason if judged else self.why_unmatched if self.verdicts else "no operation was compared"
         if reason:
             return structs.replace(answer, outcome="nothing judged", open=(Gap(kind="not compared", reason=reason),))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,6 +92,19 @@ class ComparedDump(Dump):
         """Whether tensors carry a checksum instead of statistics."""
         return any(b'"md5"' in memoryview(raw).tobytes() for raw in self._records.values())
 
+    def other_floats(self, other: ComparedDump) -> float:
+        """Return the share of the tensors of floats that have another dtype than those of the `other` dump."""
+        mine, theirs = self._floats, other._floats
+        return (mine - theirs).total() / max(mine.total(), 1)
+
+    @cached_property
+    def _floats(self) -> Counter[bytes]:
+        """Tensors of floats by dtype."""
+        found: Counter[bytes] = Counter()
+        for raw in self._records.values():
+            found.update(_FLOAT.findall(memoryview(raw)))
+        return found
+
     @cached_property
     def sketches_problem(self) -> str:
         """Why the file of the sketches cannot be used, one line; "" where it can."""
@@ -142,6 +156,7 @@ class ComparedDump(Dump):
         return flatten(self.record(record))
 
 
+_FLOAT = re.compile(rb'"dtype": *"[\w.]*?([bB]?[fF]loat\w*)"')
 _PROCESS = re.compile(r"proc(\d+)")
 FILE_NAMES = ("dump.json", "debug.json")
 

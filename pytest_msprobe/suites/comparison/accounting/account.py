@@ -329,7 +329,7 @@ def account_of(found: OperationComparison, kind: Kind, keys: Sequence[ValueKey],
         kind = "unmatched"
     name = partner.record if partner is not None else ""
     fields = {**fields, "place": place, "partner_place": partner_place, "is_compiled": found.compiled is not None}
-    fields |= {"content": found.content, "region": found.region}
+    fields |= {"content": found.content, "region": found.region, "recomputed": found.recomputed}
     return Account(kind, keys=tuple(keys), partner=name, **fields)
 
 

@@ -257,15 +257,11 @@ class Accountant:
         is_given = self._is_given(found, [key for key in keys if key.path not in meaningless])
         changed = {key.path for key in keys if key.is_output and key.differs} - meaningless
         dtype, is_cast = dtype_change(found.values)
-        recomputed = (
-            self._target.is_recomputed_otherwise(found.operation.record),
-            self._golden.is_recomputed_otherwise(found.partner.record),
-        )
         if not changed and not dtype:
             definition = self._other_arguments(found, found.partner)
-            return account_of(found, "equal", keys, definition=definition, recomputed=recomputed)
-        fields = {"dtype": dtype, "is_cast": is_cast, "is_given": is_given or True in recomputed}
-        known = account_of(found, "unaccounted", keys, recomputed=recomputed, **fields)
+            return account_of(found, "equal", keys, definition=definition)
+        fields = {"dtype": dtype, "is_cast": is_cast, "is_given": is_given or True in found.recomputed}
+        known = account_of(found, "unaccounted", keys, **fields)
         if found.operation.is_cell:
             return structs.replace(known, reason="the dump holds none of the calls of this layer")
         try:

@@ -181,13 +181,16 @@ class Causes:
         return set().union(*(self._reached[node] for node in self._faults))
 
     def ranked(self) -> list[Fault]:
-        """The faults, that with the largest effect first; those of unknown origin last."""
+        """The faults, that with the largest effect first; those of unknown origin last.
+
+        Without tensors the first in the order of execution: what goes in behind it may agree as far as is known alone.
+        """
         return sorted(
             self,
             key=lambda fault: (
                 fault.kind == "unknown",
                 bool(fault.after),
-                -len(fault.reached),
+                -len(fault.reached) if fault.step.account.basis == "tensors" else 0,
                 fault.step.account.place,
             ),
         )

@@ -25,7 +25,7 @@ from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 from pytest_msprobe.suites.comparison.content.place import Region
 
-MOST_CALLS = 10
+_MOST_CALLS = 10
 _MOST_PARAMETERS = 3
 _OF_ONE_DTYPE = 5
 #: Kinds of faults that are shown by where a value comes from.
@@ -86,27 +86,26 @@ def read_next_collection(path: Path) -> NextCollection | None:
     )
 
 
-def next_collection(diagnoses: Sequence[RunDiagnosis], most: int = MOST_CALLS) -> NextCollection | None:
-    """What to collect next, of about `most` calls; None where nothing is suspected that tensors would clear up."""
+def next_collections(diagnoses: Sequence[RunDiagnosis]) -> Iterator[NextCollection]:
+    """What to collect next, of ever fewer calls; nothing where nothing is suspected that tensors would clear up."""
     known = [each for each in diagnoses if each.sides is not None and each.basis not in ("tensors", "values", "none")]
-    names: tuple[dict[str, None], dict[str, None]] = ({}, {})
-    calls: dict[str, None] = {}
-    for each in known:
-        for steps in _suspected(each):
+    suspected = [(each, steps) for each in known for steps in _suspected(each)]
+    for most in range(_MOST_CALLS if suspected else 0, 0, -1):
+        names: tuple[dict[str, None], dict[str, None]] = ({}, {})
+        calls: dict[str, None] = {}
+        for each, steps in suspected:
             found = {step.operation.call: None for step in steps if step.operation.call not in calls}
             if calls and len(calls) + len(found) > most:
                 continue
             calls |= found
             for step in steps:
                 _add(each, step, names)
-    if not calls:
-        return None
-    # An empty list would keep every record; what the other run is asked for is at most as much.
-    target, golden = (
-        _configuration([each.sides[side] for each in known if each.sides is not None], names[side] or names[1 - side])
-        for side in (0, 1)
-    )
-    return NextCollection(list(calls), target, golden)
+        # An empty list would keep every record; what the other run is asked for is at most as much.
+        target, golden = (
+            _configuration([each.sides[side] for each in known if each.sides is not None], own or names[1 - side])
+            for side, own in enumerate(names)
+        )
+        yield NextCollection(list(calls), target, golden)
 
 
 def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:

@@ -36,7 +36,7 @@ from pytest_msprobe.manifests.value import ManifestDifference
 from pytest_msprobe.suites.comparison.accounting.account import Basis, Step
 from pytest_msprobe.suites.comparison.accounting.causes import OPERATIONS, Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, basis_of, open_key
-from pytest_msprobe.suites.comparison.accounting.next_collection import MOST_CALLS, next_collection
+from pytest_msprobe.suites.comparison.accounting.next_collection import next_collections
 from pytest_msprobe.suites.comparison.accounting.settings import Explained, called_alike, explained, of_unseen_updates
 from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.operations import EQUAL_AGAIN
@@ -522,15 +522,9 @@ def _with_noise(pairs: Sequence[Pair], basis: Basis) -> list[NextStep]:
 
 def _collection(diagnoses: Sequence[RunDiagnosis]) -> dict[str, object] | None:
     """What `next` writes, of as many calls as there is room for."""
-    for most in range(MOST_CALLS, 0, -1):
-        content = next_collection(diagnoses, most)
-        if content is None:
-            return None
-        encoded = msgspec.json.encode(content)
-        if len(encoded) <= _MOST_COLLECTION:
-            built: dict[str, object] = msgspec.json.decode(encoded)
-            return built
-    return None
+    encoded = map(msgspec.json.encode, next_collections(diagnoses))
+    content = next((it for it in encoded if len(it) <= _MOST_COLLECTION), None)
+    return None if content is None else msgspec.json.decode(content, type=dict[str, object])
 
 
 def _first_step(step: int | None) -> int:

@@ -7,6 +7,7 @@ and sums add up.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -23,6 +24,10 @@ _UNSURE_STEPS = 0.2
 _ONE_MODEL = 0.2
 #: Ratios of updates that differ by less have one cause.
 _ONE_FACTOR = 1.3
+#: Parts of one parameter stand so near to each other.
+_NEAR = 32
+#: Of the norm: what parameters that start equal differ by at most.
+_ONE_NORM = 2e-6
 #: Digits of the norm by which parts of a joined parameter are looked up.
 _DIGITS = 5
 
@@ -151,17 +156,25 @@ _Pair = tuple[tuple[HeldParameter, ...], tuple[HeldParameter, ...]]
 
 def _pairs(target: Sequence[HeldParameter], golden: Sequence[HeldParameter], tolerance: float) -> Iterator[_Pair]:
     """Parameters of both runs that start equal; those that are tied in one run alone meet the same one."""
-    lone: tuple[list[HeldParameter], list[HeldParameter]] = ([], list(golden))
+    by_norm, alone, taken = sorted(golden, key=_norm), list[HeldParameter](), set[str]()
     for mine in target:
-        partners = [theirs for theirs in golden if _start_equal(mine, theirs, tolerance)]
+        start = bisect_left(by_norm, _norm(mine) * (1 - _ONE_NORM), key=_norm)
+        end = bisect_right(by_norm, _norm(mine) * (1 + _ONE_NORM), key=_norm)
+        partners = [theirs for theirs in by_norm[start:end] if _start_equal(mine, theirs, tolerance)]
         if not partners:
-            lone[0].append(mine)
+            alone.append(mine)
             continue
-        lone[1][:] = [theirs for theirs in lone[1] if theirs not in partners]
+        taken.update(theirs.name for theirs in partners)
         # Of layers that start equal any may be meant: the one whose gradient is nearest.
         yield (mine,), (min(partners, key=lambda theirs: _apart(mine, theirs)),)
-    yield from (((whole,), parts) for whole, parts in _joins(lone[0], lone[1]))
-    yield from ((parts, (whole,)) for whole, parts in _joins(lone[1], lone[0]))
+    others = [theirs for theirs in golden if theirs.name not in taken]
+    yield from (((whole,), parts) for whole, parts in _joins(alone, others))
+    yield from ((parts, (whole,)) for whole, parts in _joins(others, alone))
+
+
+def _norm(parameter: HeldParameter) -> float:
+    """The norm of a parameter at the start; Inf where it is not finite, so that it can be sorted."""
+    return parameter.before.norm if parameter.before.is_finite else math.inf
 
 
 def _start_equal(mine: HeldParameter, theirs: HeldParameter, tolerance: float) -> bool:
@@ -192,7 +205,7 @@ def _joins(
         size, square = whole.before.size, whole.before.norm**2
         for count in range(1, _MOST_JOINED):
             some = [part for part in distinct if part.before.size < size and part.before.norm**2 < square]
-            for chosen in combinations(some, count):
+            for chosen in _neighbours(some, count):
                 rest = size - sum(it.before.size for it in chosen), square - sum(it.before.norm**2 for it in chosen)
                 last = by_look.get(_look(*rest), ()) if rest[0] > 0 and rest[1] > 0 else ()
                 together = ((*chosen, it) for it in last if it not in chosen)
@@ -203,6 +216,13 @@ def _joins(
             else:
                 continue
             break
+
+
+def _neighbours(parts: Sequence[HeldParameter], count: int) -> Iterator[tuple[HeldParameter, ...]]:
+    """As many parameters as `count`, of those that stand near each other in the model."""
+    for index, part in enumerate(parts):
+        for others in combinations(parts[index + 1 : index + _NEAR], count - 1):
+            yield part, *others
 
 
 def _look(size: int, square: float) -> tuple[int, str]:

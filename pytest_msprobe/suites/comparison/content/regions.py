@@ -9,9 +9,9 @@ where it is not, they have *parted*, at the first calls whose inputs are found.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, HeldValue, split_name
 
@@ -60,48 +60,97 @@ class Found:
 
 
 class _Run:
-    """The values of one run, by size and norm.
+    """The values of one run, by size and statistics.
 
     Attributes:
+        records: of the run.
         units: roundoff of the coarsest dtype on the way to a value, by name.
     """
 
     def __init__(self, run: HeldRun) -> None:
-        self.units: dict[str, float] = {}
-        by_size: dict[int, list[HeldValue]] = {}
-        infinite: dict[int, list[HeldValue]] = {}
+        self.records, self.units = run.records, dict[str, float]()
+        self._by_size: dict[int, list[HeldValue]] = {}
+        self._infinite = set[tuple[int, bool]]()
+        self._grids: dict[tuple[int, float], dict[tuple[int, ...], list[HeldValue]]] = {}
         for record in run.records.values():
-            sources = sources_of(record, run.records)
-            unit = max((self.units[name] for name in sources if name in self.units), default=0.0)
+            unit = max((self.units.get(name, 0.0) for name in sources_of(record, run.records)), default=0.0)
             for value in record.outputs:
-                self.units[value.name] = max(unit, value.unit)
-                (by_size if value.is_finite else infinite).setdefault(value.size, []).append(value)
-        coarsest = max(self.units.values(), default=0.0)
+                self._add(value, max(unit, value.unit))
+        self._coarsest = max(self.units.values(), default=0.0)
         for value in run.gradients:
-            self.units[value.name] = coarsest
-            (by_size if value.is_finite else infinite).setdefault(value.size, []).append(value)
-        self._infinite = {
-            (size, math.isnan(it.norm)) for size, values in infinite.items() for it in values if it.is_known
-        }
-        self._values = {size: sorted(values, key=lambda value: value.norm) for size, values in by_size.items()}
-        self._norms = {size: [value.norm for value in values] for size, values in self._values.items()}
-        self._coarsest = coarsest
+            self._add(value, self._coarsest)
+
+    def _add(self, value: HeldValue, unit: float) -> None:
+        self.units[value.name] = unit
+        if value.is_finite:
+            self._by_size.setdefault(value.size, []).append(value)
+        elif value.is_known:
+            self._infinite.add((value.size, math.isnan(value.norm)))
 
     def has_infinite(self, value: HeldValue) -> bool:
         """Whether a value of that size holds NaN, as `value` does, or Inf."""
         return (value.size, math.isnan(value.norm)) in self._infinite
 
-    def near(self, value: HeldValue, unit: float, least: float) -> Iterator[tuple[float, HeldValue]]:
-        """(distance, value) of all that may be `value`, which has a `unit` on its way and may be off by `least`."""
-        norms, values = self._norms.get(value.size, []), self._values.get(value.size, [])
+    def candidates(
+        self, value: HeldValue, record: HeldRecord, found: Found, unit: float, least: float
+    ) -> list[tuple[float, HeldValue]]:
+        """(distance, value) of what may be an output `value` of `record` of the other run, that of the first rank among
+        them; `unit` is on its way, and it may be off by `least`.
+        """
+        partners = [found.partners[name] for name in record.makers if name in found.partners]
+        makers = ((self.records[it.record], it.path) for it in partners if it.record in self.records)
+        users = {user for maker, path in makers for user in maker.users.get(path, ())}
+        others = sorted((self.records[user] for user in users), key=lambda other: other.operation.index)
+        alike = (it for other in others if other.operation.phase == record.operation.phase for it in other.outputs)
         widest = max(tolerance_of(max(unit, self._coarsest)), least)
-        for index in range(bisect_left(norms, value.norm * (1 - widest)), len(norms)):
-            if norms[index] * (1 - widest) > value.norm:
-                return
-            other = values[index]
-            distance = value.distance(other)
-            if distance <= max(tolerance_of(max(unit, self.units[other.name])), least):
-                yield distance, other
+        return self._near(value, unit, least, [alike]) or self._nearest(value, unit, least, widest)
+
+    def _near(
+        self, value: HeldValue, unit: float, least: float, others: Iterable[Iterable[HeldValue]]
+    ) -> list[tuple[float, HeldValue]]:
+        """(distance, value) of those `others` that may be `value`."""
+        of_size = (other for some in others for other in some if other.size == value.size and other.is_finite)
+        apart = ((value.distance(other), other) for other in of_size)
+        return [it for it in apart if it[0] <= max(tolerance_of(max(unit, self.units[it[1].name])), least)]
+
+    def _nearest(self, value: HeldValue, unit: float, least: float, widest: float) -> list[tuple[float, HeldValue]]:
+        """The same of all values up to the distance `widest`; where there are many, of the nearest of them."""
+        around = self._around(value, widest)
+        is_crowded = sum(map(len, around)) > _FEW and widest > _NARROWEST
+        near = self._nearest(value, unit, least, widest / 2) if is_crowded else []
+        return near or self._near(value, unit, least, around)
+
+    def _around(self, value: HeldValue, widest: float) -> list[list[HeldValue]]:
+        """The values of one size whose distance from `value` may be below `widest`, and some others.
+
+        They are sorted into cells that no such distance reaches across, of a power of 2 each.
+        """
+        width = 2.0 ** math.ceil(math.log2(_SPREAD * min(widest, _WIDEST)))
+        if (value.size, width) not in self._grids:
+            grid = self._grids[value.size, width] = {}
+            for other in self._by_size.get(value.size, ()):
+                grid.setdefault(_cell(other, width), []).append(other)
+        grid = self._grids[value.size, width]
+        if len(grid) == 1 or widest > _WIDEST:
+            return list(grid.values())
+        middle = _cell(value, width)
+        places = (tuple(map(sum, zip(middle, step))) for step in product((-1, 0, 1), repeat=len(middle)))
+        return [grid[place] for place in places if place in grid]
+
+
+#: More values than that within reach are looked at from the nearest on, down to a distance at which they are equal.
+_FEW, _NARROWEST = 64, 2.0**-24
+#: So many times their distance are two values at most apart in what `_cell` divides, at a distance up to `_WIDEST`.
+_SPREAD, _WIDEST = 2.0, 0.5
+
+
+def _cell(value: HeldValue, width: float) -> tuple[int, ...]:
+    """Where a value stands by its norm, its largest magnitude and its mean, in cells of a `width`."""
+    largest = max(abs(value.most), abs(value.least))
+    if not value.norm or not largest:
+        return 0, 0, 0
+    mean = value.mean * math.sqrt(value.size) / value.norm
+    return tuple(math.floor(it / width) for it in (math.log(value.norm), math.log(largest), mean))
 
 
 def sources_of(record: HeldRecord, records: Mapping[str, HeldRecord]) -> list[str]:
@@ -135,7 +184,7 @@ def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
                 found.unjudged.add(value.name)
                 found.noise.add(value.look)
                 continue
-            candidates = list(theirs.near(value, mine.units[value.name], least))
+            candidates = theirs.candidates(value, record, found, mine.units[value.name], least)
             if candidates:
                 distance, partner = min(candidates, key=lambda item: _rank(record, item, found, golden.records))
                 found.partners[value.name], found.distances[value.name] = partner, distance
@@ -199,13 +248,11 @@ class Parting:
         parted: records of which something is made that is never found again, in the order of execution.
         first: those of them whose inputs come from no other of them, but for those that make constants or move
             elements; these without others.
-        rejoined: records with outputs that are not found, behind which all is found again.
     """
 
     records: Mapping[str, HeldRecord]
     parted: list[HeldRecord] = field(default_factory=list)
     first: list[HeldRecord] = field(default_factory=list)
-    rejoined: list[HeldRecord] = field(default_factory=list)
 
 
 def parting(run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldValue]]) -> Parting:
@@ -244,10 +291,8 @@ def parting(run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldVa
                 others.append(record)
             elif is_given:
                 result.first.append(record)
-        elif any(map(found.is_lost, record.outputs)):
-            result.rejoined.append(record)
     if not any(found.is_lost(value) for record in result.parted for value in record.outputs):
-        return Parting(records, rejoined=result.rejoined)
+        return Parting(records)
     result.first = result.first or others
     return result
 

@@ -214,3 +214,22 @@ def test_a_noise_run_is_measured_by_its_sketches(tmp_path: Path) -> None:
     assert tolerance is not None
     assert tolerance.noise == pytest.approx(1e-6, rel=0.3)
     assert (tolerance.basis, tolerance.limit) == ("noise", 10 * tolerance.noise)
+
+
+class _SameUpdate:
+    """What two runs hold of each other, where the parameters show that both optimizers do the same."""
+
+    def is_rounding(self, target: Any, golden: Any) -> bool:
+        return False
+
+    def is_update(self, operation: Any) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("given", "status"), [(X, "error"), (X + NOISE, "skip")])
+def test_what_an_update_makes_of_equal_values_is_its_own(tmp_path: Path, given: np.ndarray, status: str) -> None:
+    for side, source, output in (("target", given, X * np.float32(1.1)), ("golden", X, X)):
+        DumpBuilder(tmp_path / side, **SKETCH).call("Mint.op.0", [source], [output]).write()
+    found = compared(tmp_path)
+    vars(found)["_held"] = _SameUpdate()
+    assert verdict(found).values[-1].status == status

@@ -67,3 +67,16 @@ def test_a_mapping_that_was_given_is_named(tmp_path: Path) -> None:
     settings = ComparisonSettings(cell_mapping=True)
     with pytest.raises(DumpError, match="no operation matched with the mapping that was given"):
         compare({"npu_path": paths[0], "bench_path": paths[1]}, tmp_path / "out", settings=settings)
+
+
+def test_calls_whose_values_the_other_run_makes_under_other_names_are_compared(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).random((2, 64)).astype(np.float32)
+    paths = {}
+    for side, name in {"npu_path": "Mint.one.0", "bench_path": "Mint.other.0"}.items():
+        builder = DumpBuilder(tmp_path / side)
+        builder.call(name, [values[0]], [values[1]])
+        builder.write()
+        paths[side] = builder.path
+    result = compare(paths, tmp_path / "out")
+    assert result.agrees
+    assert (result.divergence.operations["again"], result.divergence.answer().outcome) == (2, "right")

@@ -672,3 +672,12 @@ def test_a_value_that_may_have_been_rounded_differs_within_its_limit() -> None:
     run.call("Torch.exp.0.backward", ["g"], [near("output.0", "h|H")])
     # An optimizer may have written to it since.
     assert run.call("Torch.mul.0.forward", [made, changed], [near("output.0", "c|C")]).faults() == []
+
+
+@pytest.mark.parametrize("name", ["Tensor.__setitem__.0", "Torch.sin.0"])
+def test_what_a_call_overwrites_may_be_memory_that_nothing_wrote_to(name: str) -> None:
+    run = Run().call("Torch.exp.0.forward", ["x"], "y", kind="equal")
+    run.call(f"{name}.forward", ["a|A", "y"], [])
+    assert [fault.step.operation.call for fault in [*run.faults(), *run.found().unknown]] == (
+        [] if "set" in name else [name]
+    )

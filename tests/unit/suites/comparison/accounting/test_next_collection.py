@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from diagnosing import diagnose
 from dump_builder import DumpBuilder
 
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
-from pytest_msprobe.suites.comparison.accounting.next_collection import NextCollection, next_collection
+from pytest_msprobe.suites.comparison.accounting.next_collection import NextCollection, next_collections
 
 X = np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32)
 Y = np.random.default_rng(2).normal(size=(6, 8)).astype(np.float32)
@@ -33,6 +33,10 @@ def diagnosed(tmp_path: Path) -> Callable[..., RunDiagnosis]:
         return diagnose(*paths)
 
     return run
+
+
+def next_collection(diagnoses: Sequence[RunDiagnosis]) -> NextCollection | None:
+    return next(next_collections(diagnoses), None)
 
 
 def lists(found: NextCollection | None) -> tuple[list[str], list[str]]:

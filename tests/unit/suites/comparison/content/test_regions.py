@@ -107,7 +107,8 @@ def test_what_is_computed_in_other_steps_rejoins(target, golden) -> None:
     located = locate(target(), golden())
     assert names(located) == ([], [])
     steps = ("Torch.square.0", "Tensor.mean.0", "Tensor.__add__.0", "Tensor.__truediv__.0")
-    assert {record.operation.call for record in located.target.rejoined} <= set(steps)
+    lost = [it for record in located.target.records.values() for it in record.outputs if located.found.is_lost(it)]
+    assert {value.record.removesuffix(".forward") for value in lost} <= set(steps)
 
 
 def test_another_number_shows_where_the_values_part_and_names_the_calls_of_both() -> None:
@@ -344,3 +345,42 @@ def test_what_an_optimizer_computes_is_not_looked_for() -> None:
 def test_where_the_runs_part_counts_as_no_region() -> None:
     shared = contents(by_hand(eps=1e-3), in_one_call())
     assert (shared.found, shared.values, shared.regions) == (1, 8, 0)
+
+
+def of_alike_values(count: int, api: str) -> HeldRun:
+    """Calls that nothing connects, whose values have nearly one norm, in bfloat16."""
+    draws = np.random.default_rng(1).random((count, 4))
+    records: dict[str, HeldRecord] = {}
+    for index, (norm, most, least, mean) in enumerate(draws):
+        held = HeldRecord(Operation.of(f"Torch.{api}.{index}.forward", index))
+        statistics = 22 + norm, 3 + most, -3 - least, mean / 10
+        held.outputs.append(HeldValue(held.name, "output.0", 512, (8, 64), *statistics, 2.0**-9))
+        records[held.name] = held
+    return HeldRun(records)
+
+
+def test_values_that_are_alike_are_found_without_a_look_at_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, plain = [], HeldValue.distance
+    monkeypatch.setattr(HeldValue, "distance", lambda value, other: counts.append(1) or plain(value, other))
+    looks = []
+    for count in (500, 1000):
+        counts.clear()
+        located = locate(of_alike_values(count, "exp"), of_alike_values(count, "special_exp"))
+        looks.append(len(counts))
+        partners = {name: it.record for name, it in located.found.partners.items()}
+        assert partners[f"Torch.exp.{count - 1}.forward.output.0"] == f"Torch.special_exp.{count - 1}.forward"
+        assert len(partners) == count
+    assert looks[1] < 3 * looks[0]
+
+
+def test_parameters_are_paired_without_a_look_at_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, plain = [], HeldValue.distance
+    monkeypatch.setattr(HeldValue, "distance", lambda value, other: counts.append(1) or plain(value, other))
+    weights = RANDOM.standard_normal((200, 16)).astype(np.float32)
+    sides = Written(), Written()
+    for index, weight in enumerate(weights):
+        for side, written in zip("ab", sides):
+            written.optimizer(f"{side}{index}", weight, weight / 2, weight * 0.9)
+    results = results_of(sides[0].run, sides[1].run, locate(sides[0].run, sides[1].run))
+    assert results.are_equal
+    assert len(counts) < 10 * len(weights)
