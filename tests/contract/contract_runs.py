@@ -27,7 +27,7 @@ from pytest_msprobe.answers.answer import SCHEMA_FILE
 HERE = Path(__file__).parent
 #: The test extra's own plugins are not part of a user's run.
 QUIET = ("-p", "no:hypothesispytest", "-p", "no:pytest_cov", "-p", "contract_witness", "--tb=short")
-LONGEST_SECONDS = 20 if os.environ.get("CONTRACT_BREAK") else 120
+LONGEST_SECONDS = 20 if os.environ.get("CONTRACT_BREAK") else 600
 #: As long as a run without new rows counts as settled.
 SETTLING_SECONDS = 0.5
 
