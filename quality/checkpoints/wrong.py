@@ -236,7 +236,7 @@ ENTRIES = (
         llama,
         lambda state: to.renamed(state, (r"^model\.layers", "decoder.blocks"), ("layernorm", "norm")),
         lambda state: exchanged(state, "model.layers.0.input_layernorm", "model.layers.1.input_layernorm"),
-        (layer(0, "input"), layer(1, "input")),
+        (layer(0, "input"), layer(1, "input") + "|0 and 1|1 and 0"),
         "The first norms of layers 0 and 1 are exchanged.",
         says=_SWAP,
     ),
