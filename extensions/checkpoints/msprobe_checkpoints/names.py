@@ -24,7 +24,9 @@ _MINDSPORE = {
     "embedding_table": "weight",
 }
 #: Numbers that count layers, experts or ranks: a digit behind a short word, as in w1, is a part of that word.
-_NUMBER = re.compile(r"(?<![A-Za-z\d])\d+|(?<=[A-Za-z]{4})\d+")
+_NUMBER = re.compile(r"(?<![A-Za-z\d])\d+|(?<=[A-Za-z]{4})\d+|(?<=[._]l)\d+")
+#: Names of PyTorch's tensors of a recurrent layer that have a part for each gate.
+GATES = re.compile(r"(?:weight|bias)_[ih]h(?=[._]|$)")
 #: Kinds of roles that tensors have, the roles, and what says so in a name.
 _ROLES = tuple(
     (kind, role, re.compile(rf"(?:^|[._/])(?:{pattern})(?=[._/]|$)"))

@@ -6,13 +6,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
 
 from msprobe_checkpoints.files import Contents
-from msprobe_checkpoints.layouts import NEAR, Layout, Pool, Way, distance, find_parts, is_constant, rotary, sampled
-from msprobe_checkpoints.names import match_names, parted, roles
+from msprobe_checkpoints.layouts import NEAR, Layout, Pool, Way, distance, find_parts, is_constant, reordered, sampled
+from msprobe_checkpoints.names import GATES, match_names, parted, roles
 from msprobe_checkpoints.rules import Siblings
 from msprobe_checkpoints.tensors import Joined, Part, ReadError, Scaled, Tensor, Transposed
 
@@ -20,7 +21,7 @@ from msprobe_checkpoints.tensors import Joined, Part, ReadError, Scaled, Tensor,
 _SEVERAL = "fused or divided layout"
 _STATE = re.compile(r"(?:.*\.)?state\.(\d+)\.(\w+)$")
 _KIND = re.compile(
-    r"(?:^|[._])(exp_avg_sq|exp_avg|moment1|moment2|momentum_buffer|max_exp_avg_sq|adam_[mv]|moments)(?=[._]|$)"
+    r"(?:^|[._])(exp_avg_sq|exp_avg|moment1|moment2|momentum_buffer|max_exp_avg_sq|adam_[mv]|moments|step$)(?=[._]|$)"
 )
 _GROUP = re.compile(r"(.*param_groups\.\d+)\.params\.(\d+)$")
 
@@ -60,7 +61,7 @@ class Pairing:
             self._padded([set(one) for one in virtual])
             for side in (0, 1):
                 self._restore(side, virtual[side])
-        self._rotated()
+        self._reordered()
         self._by_siblings()
         for one, other in self.named:
             if one in left.tensors and other in right.tensors:
@@ -93,12 +94,6 @@ class Pairing:
                 with np.errstate(invalid="ignore"):
                     is_near = is_open or max(distance(a, b), distance(a - np.mean(a), b - np.mean(b))) <= NEAR
                 return Layout((name,), (other,), left, right, match=how, is_open=is_open) if is_near else None
-            if (
-                left.shape == right.shape[::-1]
-                and len(left.shape) == 2
-                and distance(a, sampled(Transposed(right))) <= NEAR
-            ):
-                return Layout((name,), (other,), left, Transposed(right), Way(turned=True), how, is_open)
             if distance(a, sampled(Part(right, left.shape))) <= NEAR:
                 return Layout((name,), (other,), left, right, match=how, is_open=is_open)
         except ReadError:  # said where they are compared
@@ -181,7 +176,7 @@ class Pairing:
     def _as_sibling(self, side: int, name: str, names: tuple[str, ...], way: Way) -> Layout | None:
         whole = self.pools[side].tensors[name]
         parts = [self.pools[1 - side].tensors[one] for one in names]
-        view = Transposed(whole) if way.turned and len(whole.shape) == 2 else whole
+        view = way.view(whole)
         joined = way.joined(parts, view.shape)
         if joined is None:
             return None
@@ -205,24 +200,27 @@ class Pairing:
 
     def _padded(self, names: Sequence[set[str]]) -> None:
         """Vocabularies of other names, of which one side has more rows; one of the names is among `names`."""
-        for name, left in list(self.pools[0].tensors.items()):
-            alike = [one for one in self.pools[1].tensors.items() if one[1].shape[1:] == left.shape[1:]]
-            for other, right in alike if "vocabulary" in roles(name) else ():
-                if name in names[0] or other in names[1]:
-                    layout = _longer(name, other, left, right, "content")
-                    if layout is not None and distance(sampled(layout.left), sampled(layout.right)) <= NEAR:
-                        self._add(layout)
-                        break
+        held = ([name for name in pool.tensors if "vocabulary" in roles(name)] for pool in self.pools)
+        for name, other in product(*held):
+            left, right = (pool.tensors.get(one) for pool, one in zip(self.pools, (name, other)))
+            if left is not None and right is not None and (name in names[0] or other in names[1]):
+                layout = _longer(name, other, left, right, "content")
+                if layout is not None and distance(sampled(layout.left), sampled(layout.right)) <= NEAR:
+                    self._add(layout)
 
-    def _rotated(self) -> None:
-        """Queries and keys whose heads have their rows in another order."""
-        turning: dict[object, list[tuple[str, Tensor]]] = defaultdict(list)
+    def _reordered(self) -> None:
+        """Queries and keys whose heads, and recurrent layers whose gates, have their rows in another order."""
+        known: dict[object, list[tuple[str, Tensor]]] = defaultdict(list)
         for other, right in self.pools[1].tensors.items():
-            turning[roles(other).get("attention"), parted(other)[1], right.shape].append((other, right))
+            known[roles(other).get("attention"), parted(other)[1], right.shape].append((other, right))
+            known[GATES.search(other) is None, right.shape].append((other, right))
         for name, left in list(self.pools[0].tensors.items()):
-            role = roles(name).get("attention")
-            for other, right in turning[role, parted(name)[1], left.shape] if role in ("q", "k") else ():
-                way = rotary(left, right)
+            role, is_of_pytorch = roles(name).get("attention"), GATES.search(name) is not None
+            is_recurrent = role not in ("q", "k")
+            # Where both names are PyTorch's, the order of gates is, too.
+            key = (is_of_pytorch, left.shape) if is_recurrent else (role, parted(name)[1], left.shape)
+            for other, right in known[key]:
+                way = reordered(left, right, is_recurrent=is_recurrent)
                 joined = way.joined([right], left.shape) if way is not None else None
                 if way is not None and joined is not None and other in self.pools[1].tensors:
                     match = self.named.get((name, other), "content")
@@ -249,7 +247,8 @@ class Pairing:
                 ]
                 if alike:
                     _, copy = min(alike, key=lambda pair: pair[0])
-                    own = Transposed(tensor) if isinstance((copy.left, copy.right)[side], Transposed) else tensor
+                    of_copy = (copy.left, copy.right)[side]
+                    own = copy.way.view(tensor) if isinstance(of_copy, Transposed) else tensor
                     copy = replace(copy, match="copies of ranks", is_open=True)
                     names, view = ("golden", "right") if side else ("target", "left")
                     self._add(replace(copy, **cast(Any, {names: (name,), view: own})))
@@ -283,8 +282,7 @@ class Pairing:
             if len(side) > 1 or isinstance(of_parameter, Joined):
                 views.append(None)
             else:
-                is_turned = isinstance(of_parameter, Transposed) and len(side[0].shape) == 2
-                views.append(Transposed(side[0]) if is_turned else side[0])
+                views.append(layout.way.view(side[0]) if isinstance(of_parameter, Transposed) else side[0])
         shape = next((view.shape for view in views if view is not None), None)
         if shape is None:
             return
@@ -299,7 +297,7 @@ class Pairing:
 
 def _plain(contents: Contents) -> dict[str, Tensor]:
     """The tensors without dimensions of 1 in those of several."""
-    found = dict(contents.tensors)
+    found = {name: one for name, one in contents.tensors.items() if one.size or name not in contents.several}
     for name, tensor in found.items():
         shape = tuple(size for size in tensor.shape if size != 1)
         if 1 < len(tensor.shape) != len(shape) and "scale" not in name:

@@ -341,7 +341,7 @@ def _walk(value: object, name: str, depth: int, visited: Iterator[int]) -> Itera
         for key, one in value.items():
             yield from _walk(one, f"{inner}{key.name if isinstance(key, (Made, Name)) else key}", depth + 1, visited)
     elif isinstance(value, (list, tuple)):
-        if len(value) > 8 and all(type(one) in (int, float, bool, str) for one in value):
+        if len(value) > 8 and "param_groups" not in name and all(type(one) in (int, float, bool, str) for one in value):
             yield name, _shortened(repr(value))
             return
         for index, one in enumerate(value):

@@ -20,7 +20,7 @@ from msprobe_collector.dump_format.values import abbreviated, printable
 _SHOWN = 20
 _LONGEST_NAME = 72
 #: Kinds of tensors that are listed behind what was exchanged.
-_MOST_KINDS = 2
+_MOST_KINDS = 4
 _SCHEMA = 2
 
 
@@ -163,13 +163,13 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
             (_, actual), (words, expected) = parted(names[0]), parted(one.expected[0])
             place = next((place for place, (a, b) in enumerate(zip(actual, expected)) if a != b), 0)
             rest = ", ".join(_labels(words, expected[:place]))
-            key = _label(words, place), f" in {rest}" if rest else ""
+            key = f"{rest}: " if rest else "", _label(words, place)
             pair = {actual[place], expected[place]}
             for known in [known for known in exchanged[key] if known & pair]:
                 exchanged[key].remove(known)
                 pair |= known
             exchanged[key].append(pair)
-            kinds[key][kind] = None
+            kinds[key].update(dict.fromkeys(map(_kind, one.layout.golden)))
         elif one.kind == "order":
             actual_words, expected_words = (_changing(names, several) for several in (names, one.expected))
             moved = [(a, b) for a, b in zip(actual_words, expected_words) if a != b]
@@ -194,20 +194,20 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
             way, rule = (one_way.said(count) or "not transposed" for one_way in (one.layout.way, one.rule))
             others = "the others are not" if rule == "not transposed" else f"the others are {rule}"
             found[f"{prefix}{kind} is {way}, {others}"] = None
-    for (label, rest), several in exchanged.items():
+    for (prefix, label), several in exchanged.items():
         for numbers in several:
-            what = f": {', '.join(kinds[label, rest])}" if len(kinds[label, rest]) <= _MOST_KINDS else ""
+            names = tuple(kinds[prefix, label])
+            more = f" and {len(names) - _MOST_KINDS} more" if names[_MOST_KINDS:] else ""
             *first, last = map(str, sorted(numbers))
-            found[
-                f"{label}{'' if label.endswith('s') else 's'} {', '.join(first)} and {last} exchanged{rest}{what}"
-            ] = None
+            which = f"{prefix}{label}{'' if label.endswith('s') else 's'} {', '.join(first)} and {last}"
+            found[f"{which} exchanged: {', '.join(names[:_MOST_KINDS])}{more}"] = None
     return list(found)
 
 
 def _label(words: str, place: int) -> str:
     """What a number counts: the word in front of it."""
     before = re.findall(r"[A-Za-z]+", words.split("\0")[place])
-    return before[-1] if before else "number"
+    return {"l": "layer"}.get(before[-1], before[-1]) if before else "number"
 
 
 def _labels(words: str, numbers: Sequence[int]) -> list[str]:

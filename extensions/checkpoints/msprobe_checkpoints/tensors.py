@@ -407,12 +407,12 @@ class Scaled(Tensor):
 
 
 class Transposed(Tensor):
-    """A matrix with its dimensions exchanged; read as a whole."""
+    """A tensor with its dimensions in another order; read as a whole."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        """The transposed of a tensor of two dimensions."""
-        self._tensor = tensor
-        self.dtype, self.shape = tensor.dtype, tensor.shape[::-1]
+    def __init__(self, tensor: Tensor, axes: tuple[int, ...]) -> None:
+        """The tensor whose dimensions are these of `tensor`."""
+        self._tensor, self.axes = tensor, axes
+        self.dtype, self.shape = tensor.dtype, tuple(tensor.shape[axis] for axis in axes)
         self._kept: Array | None = None
 
     def read(self, start: int, stop: int) -> Array:
@@ -420,16 +420,16 @@ class Transposed(Tensor):
             return np.empty(0, self.array_dtype)
         kept = self._kept
         if kept is None:
-            kept = self._kept = self._tensor.read(0, self._tensor.size).reshape(self._tensor.shape)
+            kept = self._tensor.read(0, self._tensor.size).reshape(self._tensor.shape).transpose(self.axes)
+            self._kept = kept
             self._tensor.release()
-        width = self.shape[1]
-        first, last = start // width, -(-stop // width)
-        rows = np.ascontiguousarray(kept[:, first:last].T).reshape(-1)
-        return rows[start - first * width : stop - first * width]
+        first, last = start // self.width, -(-stop // self.width)
+        rows = np.ascontiguousarray(kept[first:last]).reshape(-1)
+        return rows[start - first * self.width : stop - first * self.width]
 
     def at(self, places: Array) -> Array:
-        rows, columns = np.divmod(places, self.shape[1])
-        stored = columns * self.shape[0] + rows
+        index = dict(zip(self.axes, np.unravel_index(places, self.shape)))
+        stored = np.ravel_multi_index([index[axis] for axis in sorted(index)], self._tensor.shape)
         order = np.argsort(stored, kind="stable")
         found = np.empty(places.size, self.array_dtype)
         found[order] = self._tensor.at(stored[order])
@@ -441,4 +441,4 @@ class Transposed(Tensor):
 
     @property
     def step(self) -> int:
-        return max(1, self.shape[1])
+        return max(1, self.width)

@@ -322,10 +322,10 @@ WRONG: dict[str, tuple[Callable[[], Sides], str]] = {
         lambda: (linear(conv1d(1), "h.0.attn.c_proj"), conv1d(1)),
         "h 0: c_proj is not transposed, the others are transposed",
     ),
-    "experts exchanged": (lambda: (megatron(exchanged(MOE, EXPERTS)), MOE), "experts 0 and 1 exchanged in layer 1"),
+    "experts exchanged": (lambda: (megatron(exchanged(MOE, EXPERTS)), MOE), "layer 1: experts 0 and 1 exchanged"),
     "experts exchanged, stacked": (
         lambda: (stacked(exchanged(MOE, EXPERTS)), MOE),
-        "experts 0 and 1 exchanged in layer 1",
+        "layer 1: experts 0 and 1 exchanged",
     ),
     "row-parallel parts": (
         lambda: (through(PROJ, exchange(PROJ), M), M),
