@@ -155,7 +155,7 @@ _RANKS = partial(files.ranks, name="rank{}.pt")
 _EXPERTS = "block_sparse_moe.experts."
 _KV = ("k_proj", "v_proj", "qkv", r"query_key_value", r"\b[kv]\b")
 _MLP = ("gate", "up", "fc1", "mlp")
-_SWAP = "exchang|swap|interchang"
+_SWAP = "exchang|swap|interchang|holds what"
 
 
 def _parallel(state: State) -> list[State]:
