@@ -144,18 +144,28 @@ def compare(target: Contents, golden: Contents, progress: Callable[[int, int], N
         result.problems.append(f"tensors of other names were not compared: {error}")
     result.findings = Rules(pairing.layouts, target, golden).broken()
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        for found in threads.map(lambda layout: _measured(layout, watch), pairing.layouts):
-            if isinstance(found, Difference):
-                result.compared.append(found)
-            else:
-                result.problems.append(found)
+        measured = list(threads.map(lambda layout: _measured(layout, watch), pairing.layouts))
+    result.compared = [one for one in measured if isinstance(one, Difference)]
+    result.problems += [one for one in measured if isinstance(one, str)]
+    pairs = zip(pairing.layouts, measured)
     try:
+        result.findings += _misplaced([one for one, how in pairs if isinstance(how, Difference) and not how.is_equal])
         _leftovers(result, pairing)
     except ReadError as error:
         result.problems.append(f"tensors of one side alone were not compared: {error}")
     _entries(result, target, golden)
     result.nbytes = watch.done
     return result
+
+
+def _misplaced(layouts: list[Layout]) -> Iterator[Finding]:
+    """Tensors that differ, and hold what another one of them holds on the golden side."""
+    held = {(one.right.shape, sampled(one.right).tobytes()): one for one in layouts}
+    for layout in layouts:
+        sample = sampled(layout.left)
+        other = held.get((layout.left.shape, sample.tobytes()), layout)
+        if other is not layout and not is_constant(sample):
+            yield Finding("names", layout, other.golden, (), layout.way)
 
 
 def _measured(layout: Layout, watch: _Watch) -> Difference | str:

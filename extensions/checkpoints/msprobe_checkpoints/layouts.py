@@ -92,7 +92,7 @@ class Way:
         if count == 1:
             axes = f" to dimensions {', '.join(map(str, self.axes))}" if self.axes[2:] else ""
             return f"transposed{axes}" if self.axes else ""
-        of = " of the transposed tensor" if self.axes else ""
+        of = " of the transposed matrix" if self.axes else ""
         return f"{count} parts along dimension {self.axis}{of}{f', in {self.groups} groups' if self.groups > 1 else ''}"
 
 

@@ -89,7 +89,7 @@ def match_names(target: Iterable[str], golden: Iterable[str]) -> list[Matched]:
 
 def likeness(one: str, other: str) -> tuple[bool, int]:
     """How much two names have in common: whether all numbers agree, and how many words; for choosing the largest."""
-    return _parted(one)[1] == _parted(other)[1], sum((_words(one) & _words(other)).values())
+    return parted(one)[1] == parted(other)[1], sum((_words(one) & _words(other)).values())
 
 
 @lru_cache(maxsize=1 << 16)
@@ -98,13 +98,9 @@ def _words(name: str) -> Counter[str]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _parted(name: str) -> tuple[str, tuple[int, ...]]:
-    return _NUMBER.sub("\0", name), tuple(int(one[:18]) for one in _NUMBER.findall(name))
-
-
 def parted(name: str) -> tuple[str, tuple[int, ...]]:
     """(the name with a mark in place of each number that counts something, the numbers)."""
-    return _parted(name)
+    return _NUMBER.sub("\0", name), tuple(int(one[:18]) for one in _NUMBER.findall(name))
 
 
 @lru_cache(maxsize=1 << 16)

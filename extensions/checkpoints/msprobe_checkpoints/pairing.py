@@ -88,17 +88,15 @@ class Pairing:
                 return None
             a = sampled(left)
             is_open = not left.shape or is_constant(a)
-            if left.shape == right.shape:
-                # Weights of norms are all near one: what they are beside that must be near, too.
-                b = sampled(right)
-                with np.errstate(invalid="ignore"):
-                    is_near = is_open or max(distance(a, b), distance(a - np.mean(a), b - np.mean(b))) <= NEAR
-                return Layout((name,), (other,), left, right, match=how, is_open=is_open) if is_near else None
-            if distance(a, sampled(Part(right, left.shape))) <= NEAR:
-                return Layout((name,), (other,), left, right, match=how, is_open=is_open)
+            b = sampled(Part(right, left.shape))
+            # Weights of norms are all near one: what they are beside that must be near, too.
+            with np.errstate(invalid="ignore"):
+                is_near = max(distance(a, b), distance(a - a.sum() / a.size, b - b.sum() / b.size)) <= NEAR
+            if not is_near and not (is_open and left.shape == right.shape):
+                return None
         except ReadError:  # said where they are compared
-            return Layout((name,), (other,), left, right, match=how, is_open=True)
-        return None
+            is_open = True
+        return Layout((name,), (other,), left, right, match=how, is_open=is_open)
 
     def _rest_of_names(self, name: str, other: str) -> Layout | None:
         """Two tensors of matching names, which hold nothing that was found elsewhere."""
@@ -353,20 +351,21 @@ def _states(contents: Contents) -> dict[str, dict[str, str]]:
         elif _KIND.search(name):
             named.append(name)
     parameters = [one for one in contents.tensors if not _STATE.match(one) and not _KIND.search(one)]
+    ends: dict[str, str | None] = {}  # None where several end so
+    for parameter in parameters:
+        words = parameter.split(".")
+        for end in (".".join(words[place:]) for place in range(len(words))):
+            ends[end] = None if end in ends else parameter
     found: dict[str, dict[str, str]] = defaultdict(dict)
-    for number, parameter in _numbered(contents, held, parameters).items():
+    for number, parameter in _numbered(contents, held, parameters, ends).items():
         found[parameter].update(
             {roles(f".{kind}").get("moment", kind): name for kind, name in held.get(number, {}).items()}
         )
-    ends: dict[str, str] = {}
-    for parameter in parameters:
-        words = parameter.split(".")
-        ends.update({".".join(words[place:]): parameter for place in range(len(words))})
     for name in named:
         words, kind = name.split("."), roles(name).get("moment") or _KIND.findall(name)[0]
         for size in range(len(words) - 1, 0, -1):
             parts = [".".join(words[place : place + size]) for place in range(len(words) - size + 1)]
-            owner = next((ends[one] for one in parts if one in ends), None)
+            owner = next((ends[one] for one in parts if ends.get(one)), None)
             if owner is not None:
                 found[owner][kind] = name
                 break
@@ -378,7 +377,9 @@ def is_order(entry: str) -> bool:
     return re.search(r"(?:^|[.])param_groups\.\d+\.param(?:s|_names)\.\d+$", entry) is not None
 
 
-def _numbered(contents: Contents, held: Mapping[int, dict[str, str]], parameters: list[str]) -> dict[int, str]:
+def _numbered(
+    contents: Contents, held: Mapping[int, dict[str, str]], parameters: list[str], ends: Mapping[str, str | None]
+) -> dict[int, str]:
     """The parameters that the numbers of an optimizer mean: by its names, else by their order where shapes agree."""
     numbers: list[int] = []
     names: dict[int, str] = {}
@@ -386,25 +387,19 @@ def _numbered(contents: Contents, held: Mapping[int, dict[str, str]], parameters
         match = _GROUP.match(entry)
         if match is not None and isinstance(value, int):
             numbers.append(value)
-            name = contents.entries.get(f"{match[1]}.param_names.{match[2]}")
-            known = [one for one in parameters if one == name or one.endswith(f".{name}")]
-            if len(known) == 1:
-                names[value] = known[0]
+            parameter = ends.get(str(contents.entries.get(f"{match[1]}.param_names.{match[2]}")))
+            if parameter is not None:
+                names[value] = parameter
     if len(names) == len(numbers):
         return names
+    tensors = contents.tensors
     plain = [
-        one
-        for one in parameters
-        if contents.tensors[one].dtype.name.startswith(("Float", "BFloat")) and "running_" not in one
+        one for one in parameters if tensors[one].dtype.name.startswith(("Float", "BFloat")) and "running_" not in one
     ]
-    plain = list({contents.tensors[one].key or one: one for one in reversed(plain)}.values())[::-1]
-    for order in (plain, sorted(plain, key=lambda one: len(contents.tensors[one].shape) < 2)):
-        shapes = [
-            [contents.tensors[one].shape for kind, one in held.get(number, {}).items() if kind != "step"]
-            for number in numbers
-        ]
-        if len(order) == len(numbers) and all(
-            all(shape == contents.tensors[one].shape for shape in several) for one, several in zip(order, shapes)
-        ):
+    plain = list({tensors[one].key or one: one for one in reversed(plain)}.values())[::-1]
+    kinds = [[one for kind, one in held.get(number, {}).items() if kind != "step"] for number in numbers]
+    for order in (plain, sorted(plain, key=lambda one: len(tensors[one].shape) < 2)):
+        pairs = [(one, other) for one, several in zip(order, kinds) for other in several]
+        if len(order) == len(numbers) and all(tensors[one].shape == tensors[other].shape for one, other in pairs):
             return dict(zip(numbers, order))
     return {}

@@ -252,7 +252,7 @@ class Stored(Tensor):
         held = self._stored(self.offset, last + 1)
         steps = [stride * held.itemsize for stride in self.strides]
         view: Array = np.ndarray(self.shape, held.dtype, held, 0, steps)
-        found = view.reshape(-1) if view.flags.c_contiguous else _flattened(view)
+        found = view.reshape(-1) if view.flags.c_contiguous else view.copy(order="C").reshape(-1)
         self._kept.append(found)
         return found
 
@@ -268,10 +268,6 @@ class Stored(Tensor):
             span.file.read_into(span.start + done - begin, raw[done - first : end - first])
             done, index = end, index + 1
         return array
-
-
-def _flattened(view: Array) -> Array:
-    return view.copy(order="C").reshape(-1)
 
 
 @dataclass(frozen=True)
