@@ -294,10 +294,15 @@ class Pairing:
 
 
 def _plain(contents: Contents) -> dict[str, Tensor]:
-    """The tensors without dimensions of 1 in those of several."""
+    """The tensors without dimensions of 1 in those of several; parts of ranks that hold nothing are left out."""
     found = {name: one for name, one in contents.tensors.items() if one.size or name not in contents.several}
+    largest: dict[object, tuple[int, ...]] = {}
     for name, tensor in found.items():
-        shape = tuple(size for size in tensor.shape if size != 1)
+        key = contents.several.get(name, name), len(tensor.shape)
+        largest[key] = tuple(map(max, tensor.shape, largest.get(key, tensor.shape)))
+    for name, tensor in found.items():
+        sizes = largest[contents.several.get(name, name), len(tensor.shape)]
+        shape = tuple(size for size, most in zip(tensor.shape, sizes) if most != 1)
         if 1 < len(tensor.shape) != len(shape) and "scale" not in name:
             found[name] = Part(tensor, shape or (1,))
     return found
