@@ -112,7 +112,8 @@ class Result:
     @property
     def differing(self) -> list[Difference]:
         """Tensors of which elements or dtypes differ, the largest difference first."""
-        return sorted((one for one in self.compared if not one.is_equal), key=_severity, reverse=True)
+        differing = [one for one in self.compared if not one.is_equal]
+        return sorted(differing, key=lambda one: (len({*one.not_finite}), one.relative, one.unequal), reverse=True)
 
     @property
     def exit_code(self) -> int:
@@ -120,11 +121,6 @@ class Result:
         if any((self.findings, self.differing, self.shapes, *self.only, self.entries)):
             return 1
         return 5 if self.problems or not (self.compared or self.equal_entries) else 0
-
-
-def _severity(one: Difference) -> tuple[bool, float, int]:
-    not_finite = one.not_finite[0] != one.not_finite[1]
-    return not_finite, one.relative, one.unequal
 
 
 def compare(target: Contents, golden: Contents, progress: Callable[[int, int], None]) -> Result:
@@ -404,10 +400,8 @@ def _is_buffer(name: str, tensor: Tensor) -> bool:
     if "weight" not in name and (is_count or is_mask or _BUFFERS.search(name.lower())):
         return True
     if roles(name).get("affine") == "bias":
-        blocks = (
-            tensor.read(start, min(start + _CONVERTED, tensor.size)) for start in range(0, tensor.size, _CONVERTED)
-        )
-        return not any(_wide(block).any() for block in blocks)
+        starts = range(0, tensor.size, _CONVERTED)
+        return not any(_wide(tensor.read(at, min(at + _CONVERTED, tensor.size))).any() for at in starts)
     return False
 
 

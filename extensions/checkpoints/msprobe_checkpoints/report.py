@@ -40,13 +40,8 @@ def lines(result: Result, sides: Sequence[tuple[Path, Contents]], *, everything:
     yield from _cut([f"other shape: {_name(name)}: A {one}, B {other}" for name, one, other in result.shapes], most)
     for letter, names in zip("AB", result.only):
         yield from _cut([f"only in {letter}: {_name(name)} {dtype} {shape}" for name, dtype, shape in names], most)
-    yield from _cut(
-        [
-            f"other value: {_name(name)}: A {abbreviated(one)}, B {abbreviated(two)}"
-            for name, one, two in result.entries
-        ],
-        most,
-    )
+    values = ((name, abbreviated(one), abbreviated(two)) for name, one, two in result.entries)
+    yield from _cut([f"other value: {_name(name)}: A {one}, B {two}" for name, one, two in values], most)
     yield from _notes(result, sides, most)
     yield _summary(result)
 
@@ -179,16 +174,14 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
             joined = f"{_kind(whole)} is joined {', '.join(actual_words)}, not {', '.join(expected_words)}"
             found[f"{prefix}{said}{'parts of ' if is_numbers else ''}{joined}"] = None
         elif one.kind == "names" and one.expected:
-            changed = next(
-                (pair for pair in zip(names, one.expected) if pair[0] != pair[1]), (names[0], one.expected[0])
-            )
+            pairs = list(zip(names, one.expected))
+            changed = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
             found[f"{prefix}{' and '.join(sorted(map(_kind, changed)))} exchanged"] = None
         elif one.kind == "names":
             found[f"{_name(one.layout.target[0])} holds what {_name(names[0])} holds in B"] = None
         elif one.kind == "ranks":
-            found[
-                f"{prefix}{kind}: ranks hold parts of other tensors than each other: {', '.join(map(_name, names))}"
-            ] = None
+            parts = ", ".join(map(_name, names))
+            found[f"{prefix}{kind}: ranks hold parts of other tensors than each other: {parts}"] = None
         else:
             count = max(len(one.layout.target), len(one.layout.golden))
             way, rule = (one_way.said(count) or "not transposed" for one_way in (one.layout.way, one.rule))

@@ -373,13 +373,8 @@ class Scaled(Tensor):
         """The tensor of these numbers. Raises ReadError: the scale does not fit, or cannot be read."""
         self._tensor = tensor
         self.dtype, self.shape = scale.dtype, tensor.shape
-        sizes = (
-            scale.shape
-            if len(scale.shape) == 2
-            else (scale.size, 1)
-            if scale.size == self.shape[0]
-            else (1, scale.size)
-        )
+        of_vector = (scale.size, 1) if scale.size == self.shape[0] else (1, scale.size)
+        sizes = scale.shape if len(scale.shape) == 2 else of_vector
         if any(not one or whole % one for one, whole in zip(sizes, self.shape)) or len(self.shape) != 2:
             raise ReadError(f"a scale of shape {scale.shape} does not fit")
         self._scale = scale.read(0, scale.size).reshape(sizes).astype(np.float64)
