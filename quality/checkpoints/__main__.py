@@ -83,7 +83,8 @@ def asked(entry: Entry, pair: tuple[Path, Path]) -> Answer:
     """Run the command on the pair."""
     command = [sys.executable, "-m", "pytest_msprobe", "checkpoints", *map(str, pair)]
     run = subprocess.run(command, env=clone_environment(), cwd=ROOT, capture_output=True, text=True, timeout=120)
-    return Answer(entry, run.returncode, run.stdout + run.stderr)
+    # The folder has the name of the entry, which says what is wrong.
+    return Answer(entry, run.returncode, (run.stdout + run.stderr).replace(str(pair[0].parent), ""))
 
 
 def summary(answers: Sequence[Answer]) -> Iterator[str]:

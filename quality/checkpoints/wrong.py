@@ -155,7 +155,7 @@ _RANKS = partial(files.ranks, name="rank{}.pt")
 _EXPERTS = "block_sparse_moe.experts."
 _KV = ("k_proj", "v_proj", "qkv", r"query_key_value", r"\b[kv]\b")
 _MLP = ("gate", "up", "fc1", "mlp")
-_SWAP = "exchang|swap|interchang"
+_SWAP = "exchang|swap|interchang|holds what"
 
 
 def _parallel(state: State) -> list[State]:
@@ -236,7 +236,7 @@ ENTRIES = (
         llama,
         lambda state: to.renamed(state, (r"^model\.layers", "decoder.blocks"), ("layernorm", "norm")),
         lambda state: exchanged(state, "model.layers.0.input_layernorm", "model.layers.1.input_layernorm"),
-        (layer(0, "input"), layer(1, "input")),
+        (layer(0, "input"), layer(1, "input") + "|0 and 1|1 and 0"),
         "The first norms of layers 0 and 1 are exchanged.",
         says=_SWAP,
     ),

@@ -112,7 +112,8 @@ class Result:
     @property
     def differing(self) -> list[Difference]:
         """Tensors of which elements or dtypes differ, the largest difference first."""
-        return sorted((one for one in self.compared if not one.is_equal), key=_severity, reverse=True)
+        differing = [one for one in self.compared if not one.is_equal]
+        return sorted(differing, key=lambda one: (len({*one.not_finite}), one.relative, one.unequal), reverse=True)
 
     @property
     def exit_code(self) -> int:
@@ -120,11 +121,6 @@ class Result:
         if any((self.findings, self.differing, self.shapes, *self.only, self.entries)):
             return 1
         return 5 if self.problems or not (self.compared or self.equal_entries) else 0
-
-
-def _severity(one: Difference) -> tuple[bool, float, int]:
-    not_finite = one.not_finite[0] != one.not_finite[1]
-    return not_finite, one.relative, one.unequal
 
 
 def compare(target: Contents, golden: Contents, progress: Callable[[int, int], None]) -> Result:
@@ -144,18 +140,28 @@ def compare(target: Contents, golden: Contents, progress: Callable[[int, int], N
         result.problems.append(f"tensors of other names were not compared: {error}")
     result.findings = Rules(pairing.layouts, target, golden).broken()
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        for found in threads.map(lambda layout: _measured(layout, watch), pairing.layouts):
-            if isinstance(found, Difference):
-                result.compared.append(found)
-            else:
-                result.problems.append(found)
+        measured = list(threads.map(lambda layout: _measured(layout, watch), pairing.layouts))
+    result.compared = [one for one in measured if isinstance(one, Difference)]
+    result.problems += [one for one in measured if isinstance(one, str)]
+    pairs = zip(pairing.layouts, measured)
     try:
+        result.findings += _misplaced([one for one, how in pairs if isinstance(how, Difference) and not how.is_equal])
         _leftovers(result, pairing)
     except ReadError as error:
         result.problems.append(f"tensors of one side alone were not compared: {error}")
     _entries(result, target, golden)
     result.nbytes = watch.done
     return result
+
+
+def _misplaced(layouts: list[Layout]) -> Iterator[Finding]:
+    """Tensors that differ, and hold what another one of them holds on the golden side."""
+    held = {(one.right.shape, sampled(one.right).tobytes()): one for one in layouts}
+    for layout in layouts:
+        sample = sampled(layout.left)
+        other = held.get((layout.left.shape, sample.tobytes()), layout)
+        if other is not layout and not is_constant(sample):
+            yield Finding("names", layout, other.golden, (), layout.way)
 
 
 def _measured(layout: Layout, watch: _Watch) -> Difference | str:
@@ -394,10 +400,8 @@ def _is_buffer(name: str, tensor: Tensor) -> bool:
     if "weight" not in name and (is_count or is_mask or _BUFFERS.search(name.lower())):
         return True
     if roles(name).get("affine") == "bias":
-        blocks = (
-            tensor.read(start, min(start + _CONVERTED, tensor.size)) for start in range(0, tensor.size, _CONVERTED)
-        )
-        return not any(_wide(block).any() for block in blocks)
+        starts = range(0, tensor.size, _CONVERTED)
+        return not any(_wide(tensor.read(at, min(at + _CONVERTED, tensor.size))).any() for at in starts)
     return False
 
 

@@ -11,7 +11,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
@@ -50,6 +50,8 @@ _SAFETENSORS = {
     "C64": "Complex64",
     "C128": "Complex128",
 }
+#: Where a storage stands.
+_Place = Callable[[Storage], Span]
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 
 
@@ -224,7 +226,7 @@ def read_torch_zip(span: Span) -> Contents:
             raise ReadError(f"its storage {abbreviated(storage.key)} is missing")
         return Span(span.file, span.start + found.start, found.size)
 
-    return _described(_objects(io.BytesIO(pickled)), _Storages(place))
+    return _described(_objects(io.BytesIO(pickled)), place)
 
 
 def _members(span: Span) -> dict[str, Member]:
@@ -296,7 +298,7 @@ def _read_torch_legacy(file: File) -> Contents:
             raise ReadError(f"is cut off: its storage {abbreviated(storage.key)} is missing")
         return places[storage.key]
 
-    return _described(value, _Storages(place))
+    return _described(value, place)
 
 
 def _storages_in(value: object) -> Iterator[Storage]:
@@ -310,39 +312,32 @@ def _storages_in(value: object) -> Iterator[Storage]:
         raise ReadError(str(error)) from None
 
 
-class _Storages:
-    """Makes tensors of what a pickle describes."""
+def _made(described: TensorDescription, place: _Place) -> Tensor:
+    """The tensor that a pickle describes.
 
-    def __init__(self, place: Any) -> None:
-        """Tensors of storages that stand where `place` says."""
-        self._place = place
-
-    def tensor(self, described: TensorDescription) -> Tensor:
-        """The tensor.
-
-        Raises:
-            ReadError: it is damaged or cut off.
-        """
-        dtype = described.storage.dtype
-        shape = _shape(described.shape)
-        array = array_dtype(dtype)
-        if array is None:
-            raise ReadError(f"there is no array type for {dtype.name}")
-        span = self._place(described.storage)
-        if span.size < described.storage.size * array.itemsize:
-            raise ReadError(f"its storage has {span.size} of {described.storage.size * array.itemsize} bytes")
-        if len(described.strides) != len(shape):
-            raise ReadError("its strides do not fit its shape")
-        if not prod(shape):
-            return Held(dtype, shape, np.empty(shape, array))
-        last = described.offset + sum((n - 1) * s for n, s in zip(shape, described.strides))
-        if last >= described.storage.size:
-            raise ReadError("its elements are outside its storage")
-        if prod(shape) > max(described.storage.size, 1 << 16):
-            raise ReadError(f"describes {prod(shape)} elements over a storage of {described.storage.size}")
-        is_plain = _is_row_major(shape, described.strides)
-        strides = None if is_plain else tuple(s if n > 1 else 0 for n, s in zip(shape, described.strides))
-        return Stored(dtype, shape, (span,), strides, described.offset)
+    Raises:
+        ReadError: it is damaged or cut off.
+    """
+    dtype = described.storage.dtype
+    shape = _shape(described.shape)
+    array = array_dtype(dtype)
+    if array is None:
+        raise ReadError(f"there is no array type for {dtype.name}")
+    span = place(described.storage)
+    if span.size < described.storage.size * array.itemsize:
+        raise ReadError(f"its storage has {span.size} of {described.storage.size * array.itemsize} bytes")
+    if len(described.strides) != len(shape):
+        raise ReadError("its strides do not fit its shape")
+    if not prod(shape):
+        return Held(dtype, shape, np.empty(shape, array))
+    last = described.offset + sum((n - 1) * s for n, s in zip(shape, described.strides))
+    if last >= described.storage.size:
+        raise ReadError("its elements are outside its storage")
+    if prod(shape) > max(described.storage.size, 1 << 16):
+        raise ReadError(f"describes {prod(shape)} elements over a storage of {described.storage.size}")
+    is_plain = _is_row_major(shape, described.strides)
+    strides = None if is_plain else tuple(s if n > 1 else 0 for n, s in zip(shape, described.strides))
+    return Stored(dtype, shape, (span,), strides, described.offset)
 
 
 def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
@@ -354,13 +349,13 @@ def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return True
 
 
-def _described(value: object, storages: _Storages) -> Contents:
+def _described(value: object, place: _Place) -> Contents:
     """Tensors and other values of what a pickle describes."""
     found = Contents("PyTorch")
     needs_code: dict[str, int] = {}
     try:
         for name, leaf in flattened(value):
-            _add(found, name or "value", leaf, storages, needs_code)
+            _add(found, name or "value", leaf, place, needs_code)
     except DescriptionError as error:
         raise ReadError(str(error)) from None
     for name, count in needs_code.items():
@@ -371,10 +366,10 @@ def _described(value: object, storages: _Storages) -> Contents:
     return found
 
 
-def _add(found: Contents, name: str, leaf: object, storages: _Storages, needs_code: dict[str, int]) -> None:
+def _add(found: Contents, name: str, leaf: object, place: _Place, needs_code: dict[str, int]) -> None:
     if isinstance(leaf, TensorDescription):
         try:
-            found.tensors[name] = storages.tensor(leaf)
+            found.tensors[name] = _made(leaf, place)
         except ReadError as error:
             found.problems.append(f"{abbreviated(name)}: {error}")
     elif isinstance(leaf, np.ndarray):

@@ -49,7 +49,7 @@ def read_checkpoint(path: Path) -> Contents:
         return _named(path, lambda: _read_index(path))
     if path.name == _METADATA:
         return _named(path, lambda: _read_distributed(path.parent))
-    return _named(path, lambda: _with_file(read_file(path), path))
+    return _named(path, lambda: _read(path))
 
 
 def _named(path: Path, read: Any) -> Contents:
@@ -60,7 +60,13 @@ def _named(path: Path, read: Any) -> Contents:
     return found
 
 
-def _with_file(found: Contents, path: Path) -> Contents:
+def _read_inside(folder: Path, path: Path) -> Contents:
+    _check_link(folder, path)
+    return _read(path)
+
+
+def _read(path: Path) -> Contents:
+    found = read_file(path)
     found.problems = [f"{path}: {problem}" for problem in found.problems]
     return found
 
@@ -97,8 +103,7 @@ def _joined(folder: Path, files: list[Path]) -> Contents:
     problems: list[str] = []
     for path in files:
         try:
-            _check_link(folder, path)
-            read.append((path, _with_file(read_file(path), path)))
+            read.append((path, _read_inside(folder, path)))
         except ReadError as error:
             problems.append(f"{path}: {error}")
     if not read:
@@ -171,8 +176,7 @@ def _indexed_file(index: Path, part: str, whole: Contents) -> Contents | None:
         return None
     path = index.parent / part
     try:
-        _check_link(index.parent, path)
-        found = _with_file(read_file(path), path)
+        found = _read_inside(index.parent, path)
     except ReadError as error:
         whole.problems.append(f"{path}: {error}")
         return None
@@ -205,8 +209,7 @@ def _read_distributed(folder: Path) -> Contents:
     found.files = len(places.files)
     for path in sorted(folder.glob("*.pt")):  # Megatron keeps arguments and the step in common.pt
         try:
-            _check_link(folder, path)
-            beside = _with_file(read_file(path), path)
+            beside = _read_inside(folder, path)
         except ReadError as error:
             found.problems.append(f"{path}: {error}")
             continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import permutations
 from math import prod
 
 import numpy as np
@@ -34,23 +35,29 @@ class Way:
     """How parts are put together, in the order of their names.
 
     Attributes:
-        turned: whether the transposed matrix is what they fill.
+        axes: the dimensions of what they fill, in this order, as of a transposed matrix; () for all as they are.
         axis: the dimension along which they stand.
         groups: how many groups of rows of all parts follow each other, as query, key and value of groups of heads.
         heads: of a single part, how many heads have the rows of their halves in turns, as other rotary embeddings
             need them; negative where the part has it so and the whole does not.
+        gates: of a single part, the order of its gates, as of a recurrent layer of another library.
     """
 
-    turned: bool = False
+    axes: tuple[int, ...] = ()
     axis: int = 0
     groups: int = 1
     heads: int = 0
+    gates: tuple[int, ...] = ()
+
+    def view(self, whole: Tensor) -> Tensor:
+        """What the parts fill."""
+        return Transposed(whole, self.axes) if len(self.axes) == len(whole.shape) > 1 else whole
 
     def joined(self, parts: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor | None:
         """What the parts give; None where that is no tensor of this shape."""
-        if len(parts) == 1 and not self.heads:
+        if len(parts) == 1 and not self.heads and not self.gates:
             return parts[0] if parts[0].shape == shape else None
-        axis, count = self.axis, 2 * abs(self.heads) or self.groups
+        axis, count = self.axis, 2 * abs(self.heads) or len(self.gates) or self.groups
         rest = {(*part.shape[:axis], 0, *part.shape[axis + 1 :]) for part in parts}
         if len(shape) <= axis or rest != {(*shape[:axis], 0, *shape[axis + 1 :])}:
             return None
@@ -69,6 +76,9 @@ class Way:
             halves = (2, -1) if self.heads > 0 else (-1, 2)
             rows = np.arange(parts[0].shape[0]).reshape(abs(self.heads), *halves).transpose(0, 2, 1)
             yield from ((parts[0], int(row), 1) for row in rows.reshape(-1))
+        elif self.gates:
+            rows_of_gate = parts[0].shape[0] // len(self.gates)
+            yield from ((parts[0], gate * rows_of_gate, rows_of_gate) for gate in self.gates)
         else:
             for group in range(self.groups):
                 yield from ((one, group * (one.shape[0] // self.groups), one.shape[0] // self.groups) for one in parts)
@@ -77,9 +87,12 @@ class Way:
         """It in words, of so many parts."""
         if self.heads:
             return f"rows of {abs(self.heads)} heads ordered for another rotary embedding"
+        if self.gates:
+            return f"gates in the order {', '.join(map(str, self.gates))}"
         if count == 1:
-            return "transposed" if self.turned else ""
-        of = " of the transposed matrix" if self.turned else ""
+            axes = f" to dimensions {', '.join(map(str, self.axes))}" if self.axes[2:] else ""
+            return f"transposed{axes}" if self.axes else ""
+        of = " of the transposed matrix" if self.axes else ""
         return f"{count} parts along dimension {self.axis}{of}{f', in {self.groups} groups' if self.groups > 1 else ''}"
 
 
@@ -221,10 +234,10 @@ def find_parts(name: str, whole: Tensor, parts: Pool) -> tuple[tuple[str, ...], 
         return None
     tried: list[tuple[float, tuple[str, ...], Way, Tensor, Tensor]] = []
     is_flat = True
-    for turned in (False, True)[: 2 if len(whole.shape) == 2 else 1]:
-        view: Tensor = Transposed(whole) if turned else whole
+    for axes in ((), *orders(len(whole.shape))):
+        view = Way(axes).view(whole)
         sample: Array | None = None
-        for names, way in _walks(name, view, parts, turned=turned):
+        for names, way in _walks(name, view, parts, axes):
             joined = way.joined([parts.tensors[one] for one in names], view.shape)
             if joined is not None:
                 sample = sampled(view) if sample is None else sample
@@ -250,7 +263,19 @@ def find_parts(name: str, whole: Tensor, parts: Pool) -> tuple[tuple[str, ...], 
     return (*chosen[1:], len(same) > 1 or is_flat)
 
 
-def _walks(name: str, view: Tensor, parts: Pool, *, turned: bool) -> Iterator[tuple[tuple[str, ...], Way]]:
+@lru_cache
+def orders(dimensions: int) -> tuple[tuple[int, ...], ...]:
+    """The orders of dimensions between layouts of matrices and kernels: O is the outputs, I the inputs.
+
+    PyTorch has O, I and the window, channels last is O, window, I, and Flax and TensorFlow have the window, I, O.
+    """
+    window = range(2, dimensions)
+    layouts = [(0, 1, *window), (0, *window, 1), (*window, 1, 0)] if dimensions > 1 else []
+    changes = {tuple(map(one.index, other)): None for one in layouts for other in layouts}
+    return tuple(changes)[1:]
+
+
+def _walks(name: str, view: Tensor, parts: Pool, axes: tuple[int, ...]) -> Iterator[tuple[tuple[str, ...], Way]]:
     """Names of parts that follow each other in a tensor, by the elements that they begin with."""
     shape = view.shape
     for axis in range(min(2, len(shape))):
@@ -259,7 +284,7 @@ def _walks(name: str, view: Tensor, parts: Pool, *, turned: bool) -> Iterator[tu
             size = parts.tensors[first].shape[axis]
             if size == shape[axis]:
                 if not axis:
-                    yield (first,), Way(turned)
+                    yield (first,), Way(axes)
                 continue
             for groups in [1] if axis else [one for one in range(1, size + 1) if not size % one]:
                 if shape[axis] % groups:
@@ -275,7 +300,7 @@ def _walks(name: str, view: Tensor, parts: Pool, *, turned: bool) -> Iterator[tu
                     names.append(near[0])
                     at += parts.tensors[near[0]].shape[axis] // groups
                 else:
-                    yield tuple(names), Way(turned, axis, groups)
+                    yield tuple(names), Way(axes, axis, groups)
 
 
 def _head(tensor: Tensor, axis: int, at: int) -> Array:
@@ -290,14 +315,22 @@ def _head(tensor: Tensor, axis: int, at: int) -> Array:
     return wide(tensor.at((rows + np.arange(start, min(start + _FEWEST_BLOCK, inner))).reshape(-1)))
 
 
-def rotary(whole: Tensor, part: Tensor) -> Way | None:
-    """The way in which the rows of heads have another order, where that is what is different."""
+def reordered(whole: Tensor, part: Tensor, *, is_recurrent: bool) -> Way | None:
+    """The way in which the rows of heads, or gates, have another order, where that is what is different.
+
+    All libraries have the input gate of four first, and the new gate of three last.
+    """
     sample = sampled(whole)
     if whole.shape != part.shape or not whole.shape or is_constant(sample):
         return None
     rows = whole.shape[0]
-    for heads in (sign * count for count in range(1, rows // 4 + 1) if rows % (2 * count) == 0 for sign in (1, -1)):
-        joined = Way(heads=heads).joined([part], whole.shape)
+    if is_recurrent:
+        ways = [Way(gates=gates) for gates in ((1, 0, 2), *((0, *rest) for rest in permutations((1, 2, 3))))]
+    else:
+        counts = [count for count in range(1, rows // 4 + 1) if rows % (2 * count) == 0]
+        ways = [Way(heads=sign * count) for count in counts for sign in (1, -1)]
+    for way in ways:
+        joined = way.joined([part], whole.shape)
         if joined is not None and distance(sample, sampled(joined)) <= _SURE:
-            return Way(heads=heads)
+            return way
     return None

@@ -24,7 +24,9 @@ _MINDSPORE = {
     "embedding_table": "weight",
 }
 #: Numbers that count layers, experts or ranks: a digit behind a short word, as in w1, is a part of that word.
-_NUMBER = re.compile(r"(?<![A-Za-z\d])\d+|(?<=[A-Za-z]{4})\d+")
+_NUMBER = re.compile(r"(?<![A-Za-z\d])\d+|(?<=[A-Za-z]{4})\d+|(?<=[._]l)\d+")
+#: Names of PyTorch's tensors of a recurrent layer that have a part for each gate.
+GATES = re.compile(r"(?:weight|bias)_[ih]h(?=[._]|$)")
 #: Kinds of roles that tensors have, the roles, and what says so in a name.
 _ROLES = tuple(
     (kind, role, re.compile(rf"(?:^|[._/])(?:{pattern})(?=[._/]|$)"))
@@ -87,7 +89,7 @@ def match_names(target: Iterable[str], golden: Iterable[str]) -> list[Matched]:
 
 def likeness(one: str, other: str) -> tuple[bool, int]:
     """How much two names have in common: whether all numbers agree, and how many words; for choosing the largest."""
-    return _parted(one)[1] == _parted(other)[1], sum((_words(one) & _words(other)).values())
+    return parted(one)[1] == parted(other)[1], sum((_words(one) & _words(other)).values())
 
 
 @lru_cache(maxsize=1 << 16)
@@ -96,13 +98,9 @@ def _words(name: str) -> Counter[str]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _parted(name: str) -> tuple[str, tuple[int, ...]]:
-    return _NUMBER.sub("\0", name), tuple(int(one[:18]) for one in _NUMBER.findall(name))
-
-
 def parted(name: str) -> tuple[str, tuple[int, ...]]:
     """(the name with a mark in place of each number that counts something, the numbers)."""
-    return _parted(name)
+    return _NUMBER.sub("\0", name), tuple(int(one[:18]) for one in _NUMBER.findall(name))
 
 
 @lru_cache(maxsize=1 << 16)

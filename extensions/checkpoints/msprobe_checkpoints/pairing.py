@@ -6,13 +6,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
 
 from msprobe_checkpoints.files import Contents
-from msprobe_checkpoints.layouts import NEAR, Layout, Pool, Way, distance, find_parts, is_constant, rotary, sampled
-from msprobe_checkpoints.names import match_names, parted, roles
+from msprobe_checkpoints.layouts import NEAR, Layout, Pool, Way, distance, find_parts, is_constant, reordered, sampled
+from msprobe_checkpoints.names import GATES, match_names, parted, roles
 from msprobe_checkpoints.rules import Siblings
 from msprobe_checkpoints.tensors import Joined, Part, ReadError, Scaled, Tensor, Transposed
 
@@ -20,7 +21,7 @@ from msprobe_checkpoints.tensors import Joined, Part, ReadError, Scaled, Tensor,
 _SEVERAL = "fused or divided layout"
 _STATE = re.compile(r"(?:.*\.)?state\.(\d+)\.(\w+)$")
 _KIND = re.compile(
-    r"(?:^|[._])(exp_avg_sq|exp_avg|moment1|moment2|momentum_buffer|max_exp_avg_sq|adam_[mv]|moments)(?=[._]|$)"
+    r"(?:^|[._])(exp_avg_sq|exp_avg|moment1|moment2|momentum_buffer|max_exp_avg_sq|adam_[mv]|moments|step$)(?=[._]|$)"
 )
 _GROUP = re.compile(r"(.*param_groups\.\d+)\.params\.(\d+)$")
 
@@ -60,7 +61,7 @@ class Pairing:
             self._padded([set(one) for one in virtual])
             for side in (0, 1):
                 self._restore(side, virtual[side])
-        self._rotated()
+        self._reordered()
         self._by_siblings()
         for one, other in self.named:
             if one in left.tensors and other in right.tensors:
@@ -87,23 +88,15 @@ class Pairing:
                 return None
             a = sampled(left)
             is_open = not left.shape or is_constant(a)
-            if left.shape == right.shape:
-                # Weights of norms are all near one: what they are beside that must be near, too.
-                b = sampled(right)
-                with np.errstate(invalid="ignore"):
-                    is_near = is_open or max(distance(a, b), distance(a - np.mean(a), b - np.mean(b))) <= NEAR
-                return Layout((name,), (other,), left, right, match=how, is_open=is_open) if is_near else None
-            if (
-                left.shape == right.shape[::-1]
-                and len(left.shape) == 2
-                and distance(a, sampled(Transposed(right))) <= NEAR
-            ):
-                return Layout((name,), (other,), left, Transposed(right), Way(turned=True), how, is_open)
-            if distance(a, sampled(Part(right, left.shape))) <= NEAR:
-                return Layout((name,), (other,), left, right, match=how, is_open=is_open)
+            b = sampled(Part(right, left.shape))
+            # Weights of norms are all near one: what they are beside that must be near, too.
+            with np.errstate(invalid="ignore"):
+                is_near = max(distance(a, b), distance(a - a.sum() / a.size, b - b.sum() / b.size)) <= NEAR
+            if not is_near and not (is_open and left.shape == right.shape):
+                return None
         except ReadError:  # said where they are compared
-            return Layout((name,), (other,), left, right, match=how, is_open=True)
-        return None
+            is_open = True
+        return Layout((name,), (other,), left, right, match=how, is_open=is_open)
 
     def _rest_of_names(self, name: str, other: str) -> Layout | None:
         """Two tensors of matching names, which hold nothing that was found elsewhere."""
@@ -181,7 +174,7 @@ class Pairing:
     def _as_sibling(self, side: int, name: str, names: tuple[str, ...], way: Way) -> Layout | None:
         whole = self.pools[side].tensors[name]
         parts = [self.pools[1 - side].tensors[one] for one in names]
-        view = Transposed(whole) if way.turned and len(whole.shape) == 2 else whole
+        view = way.view(whole)
         joined = way.joined(parts, view.shape)
         if joined is None:
             return None
@@ -205,24 +198,27 @@ class Pairing:
 
     def _padded(self, names: Sequence[set[str]]) -> None:
         """Vocabularies of other names, of which one side has more rows; one of the names is among `names`."""
-        for name, left in list(self.pools[0].tensors.items()):
-            alike = [one for one in self.pools[1].tensors.items() if one[1].shape[1:] == left.shape[1:]]
-            for other, right in alike if "vocabulary" in roles(name) else ():
-                if name in names[0] or other in names[1]:
-                    layout = _longer(name, other, left, right, "content")
-                    if layout is not None and distance(sampled(layout.left), sampled(layout.right)) <= NEAR:
-                        self._add(layout)
-                        break
+        held = ([name for name in pool.tensors if "vocabulary" in roles(name)] for pool in self.pools)
+        for name, other in product(*held):
+            left, right = (pool.tensors.get(one) for pool, one in zip(self.pools, (name, other)))
+            if left is not None and right is not None and (name in names[0] or other in names[1]):
+                layout = _longer(name, other, left, right, "content")
+                if layout is not None and distance(sampled(layout.left), sampled(layout.right)) <= NEAR:
+                    self._add(layout)
 
-    def _rotated(self) -> None:
-        """Queries and keys whose heads have their rows in another order."""
-        turning: dict[object, list[tuple[str, Tensor]]] = defaultdict(list)
+    def _reordered(self) -> None:
+        """Queries and keys whose heads, and recurrent layers whose gates, have their rows in another order."""
+        known: dict[object, list[tuple[str, Tensor]]] = defaultdict(list)
         for other, right in self.pools[1].tensors.items():
-            turning[roles(other).get("attention"), parted(other)[1], right.shape].append((other, right))
+            known[roles(other).get("attention"), parted(other)[1], right.shape].append((other, right))
+            known[GATES.search(other) is None, right.shape].append((other, right))
         for name, left in list(self.pools[0].tensors.items()):
-            role = roles(name).get("attention")
-            for other, right in turning[role, parted(name)[1], left.shape] if role in ("q", "k") else ():
-                way = rotary(left, right)
+            role, is_of_pytorch = roles(name).get("attention"), GATES.search(name) is not None
+            is_recurrent = role not in ("q", "k")
+            # Where both names are PyTorch's, the order of gates is, too.
+            key = (is_of_pytorch, left.shape) if is_recurrent else (role, parted(name)[1], left.shape)
+            for other, right in known[key]:
+                way = reordered(left, right, is_recurrent=is_recurrent)
                 joined = way.joined([right], left.shape) if way is not None else None
                 if way is not None and joined is not None and other in self.pools[1].tensors:
                     match = self.named.get((name, other), "content")
@@ -249,7 +245,8 @@ class Pairing:
                 ]
                 if alike:
                     _, copy = min(alike, key=lambda pair: pair[0])
-                    own = Transposed(tensor) if isinstance((copy.left, copy.right)[side], Transposed) else tensor
+                    of_copy = (copy.left, copy.right)[side]
+                    own = copy.way.view(tensor) if isinstance(of_copy, Transposed) else tensor
                     copy = replace(copy, match="copies of ranks", is_open=True)
                     names, view = ("golden", "right") if side else ("target", "left")
                     self._add(replace(copy, **cast(Any, {names: (name,), view: own})))
@@ -283,8 +280,7 @@ class Pairing:
             if len(side) > 1 or isinstance(of_parameter, Joined):
                 views.append(None)
             else:
-                is_turned = isinstance(of_parameter, Transposed) and len(side[0].shape) == 2
-                views.append(Transposed(side[0]) if is_turned else side[0])
+                views.append(layout.way.view(side[0]) if isinstance(of_parameter, Transposed) else side[0])
         shape = next((view.shape for view in views if view is not None), None)
         if shape is None:
             return
@@ -298,10 +294,15 @@ class Pairing:
 
 
 def _plain(contents: Contents) -> dict[str, Tensor]:
-    """The tensors without dimensions of 1 in those of several."""
-    found = dict(contents.tensors)
+    """The tensors without dimensions of 1 in those of several; parts of ranks that hold nothing are left out."""
+    found = {name: one for name, one in contents.tensors.items() if one.size or name not in contents.several}
+    largest: dict[object, tuple[int, ...]] = {}
     for name, tensor in found.items():
-        shape = tuple(size for size in tensor.shape if size != 1)
+        key = contents.several.get(name, name), len(tensor.shape)
+        largest[key] = tuple(map(max, tensor.shape, largest.get(key, tensor.shape)))
+    for name, tensor in found.items():
+        sizes = largest[contents.several.get(name, name), len(tensor.shape)]
+        shape = tuple(size for size, most in zip(tensor.shape, sizes) if most != 1)
         if 1 < len(tensor.shape) != len(shape) and "scale" not in name:
             found[name] = Part(tensor, shape or (1,))
     return found
@@ -355,20 +356,21 @@ def _states(contents: Contents) -> dict[str, dict[str, str]]:
         elif _KIND.search(name):
             named.append(name)
     parameters = [one for one in contents.tensors if not _STATE.match(one) and not _KIND.search(one)]
+    ends: dict[str, str | None] = {}  # None where several end so
+    for parameter in parameters:
+        words = parameter.split(".")
+        for end in (".".join(words[place:]) for place in range(len(words))):
+            ends[end] = None if end in ends else parameter
     found: dict[str, dict[str, str]] = defaultdict(dict)
-    for number, parameter in _numbered(contents, held, parameters).items():
+    for number, parameter in _numbered(contents, held, parameters, ends).items():
         found[parameter].update(
             {roles(f".{kind}").get("moment", kind): name for kind, name in held.get(number, {}).items()}
         )
-    ends: dict[str, str] = {}
-    for parameter in parameters:
-        words = parameter.split(".")
-        ends.update({".".join(words[place:]): parameter for place in range(len(words))})
     for name in named:
         words, kind = name.split("."), roles(name).get("moment") or _KIND.findall(name)[0]
         for size in range(len(words) - 1, 0, -1):
             parts = [".".join(words[place : place + size]) for place in range(len(words) - size + 1)]
-            owner = next((ends[one] for one in parts if one in ends), None)
+            owner = next((ends[one] for one in parts if ends.get(one)), None)
             if owner is not None:
                 found[owner][kind] = name
                 break
@@ -380,7 +382,9 @@ def is_order(entry: str) -> bool:
     return re.search(r"(?:^|[.])param_groups\.\d+\.param(?:s|_names)\.\d+$", entry) is not None
 
 
-def _numbered(contents: Contents, held: Mapping[int, dict[str, str]], parameters: list[str]) -> dict[int, str]:
+def _numbered(
+    contents: Contents, held: Mapping[int, dict[str, str]], parameters: list[str], ends: Mapping[str, str | None]
+) -> dict[int, str]:
     """The parameters that the numbers of an optimizer mean: by its names, else by their order where shapes agree."""
     numbers: list[int] = []
     names: dict[int, str] = {}
@@ -388,25 +392,19 @@ def _numbered(contents: Contents, held: Mapping[int, dict[str, str]], parameters
         match = _GROUP.match(entry)
         if match is not None and isinstance(value, int):
             numbers.append(value)
-            name = contents.entries.get(f"{match[1]}.param_names.{match[2]}")
-            known = [one for one in parameters if one == name or one.endswith(f".{name}")]
-            if len(known) == 1:
-                names[value] = known[0]
+            parameter = ends.get(str(contents.entries.get(f"{match[1]}.param_names.{match[2]}")))
+            if parameter is not None:
+                names[value] = parameter
     if len(names) == len(numbers):
         return names
+    tensors = contents.tensors
     plain = [
-        one
-        for one in parameters
-        if contents.tensors[one].dtype.name.startswith(("Float", "BFloat")) and "running_" not in one
+        one for one in parameters if tensors[one].dtype.name.startswith(("Float", "BFloat")) and "running_" not in one
     ]
-    plain = list({contents.tensors[one].key or one: one for one in reversed(plain)}.values())[::-1]
-    for order in (plain, sorted(plain, key=lambda one: len(contents.tensors[one].shape) < 2)):
-        shapes = [
-            [contents.tensors[one].shape for kind, one in held.get(number, {}).items() if kind != "step"]
-            for number in numbers
-        ]
-        if len(order) == len(numbers) and all(
-            all(shape == contents.tensors[one].shape for shape in several) for one, several in zip(order, shapes)
-        ):
+    plain = list({tensors[one].key or one: one for one in reversed(plain)}.values())[::-1]
+    kinds = [[one for kind, one in held.get(number, {}).items() if kind != "step"] for number in numbers]
+    for order in (plain, sorted(plain, key=lambda one: len(tensors[one].shape) < 2)):
+        pairs = [(one, other) for one, several in zip(order, kinds) for other in several]
+        if len(order) == len(numbers) and all(tensors[one].shape == tensors[other].shape for one, other in pairs):
             return dict(zip(numbers, order))
     return {}

@@ -135,11 +135,12 @@ class _ObjectMachine(PickleMachine):
         else:
             super().step(operation, argument)
 
-    def _since_mark(self) -> tuple[object, ...]:
+    def values(self) -> tuple[object, ...]:
+        """Take the values since the mark."""
         self.since_mark(None)
-        found = self.stack.pop()
-        assert isinstance(found, tuple)
-        return found
+        values = self.stack.pop()
+        assert isinstance(values, tuple)
+        return values
 
     def name_of(self, argument: str) -> None:
         """GLOBAL: a name, written as module and name."""
@@ -161,10 +162,6 @@ class _ObjectMachine(PickleMachine):
         if not isinstance(arguments, tuple):
             raise TypeError
         self.stack.append(_made(made, arguments))
-
-    def new_object(self, _: None) -> None:
-        """NEWOBJ: what stands for an object of a class."""
-        self.reduced(None)
 
     def new_object_with_keywords(self, _: None) -> None:
         """NEWOBJ_EX: the same with arguments by name.
@@ -199,48 +196,38 @@ class _ObjectMachine(PickleMachine):
         else:
             self.stack.append(Made("persistent", (described,)))
 
-    def set_item(self, _: None) -> None:
-        """SETITEM: one key of a dictionary."""
-        key, value = self.popped(2)
-        _set_items(self.stack[-1], (key, value))
+    def set_items(self, items: tuple[object, ...]) -> None:
+        """Set keys of the dictionary on the stack.
 
-    def set_items(self, _: None) -> None:
-        """SETITEMS: the keys since the mark."""
-        items = self._since_mark()
-        _set_items(self.stack[-1], items)
+        Raises:
+            TypeError: there is none.
+        """
+        target = self.stack[-1]
+        if isinstance(target, Made):
+            target.items.extend(items)
+            return
+        if not isinstance(target, dict) or len(items) % 2:
+            raise TypeError
+        plain = (str, int, float, bool, bytes, Made, Name, type(None))
+        for key, value in zip(items[::2], items[1::2]):
+            target[key if isinstance(key, plain) else repr(key)] = value
 
-    def append(self, _: None) -> None:
-        """APPEND: one more in a list."""
-        (value,) = self.popped(1)
-        _append(self.stack[-1], (value,))
+    def append(self, items: tuple[object, ...]) -> None:
+        """Append to the list on the stack.
 
-    def append_all(self, _: None) -> None:
-        """APPENDS, ADDITEMS: those since the mark."""
-        items = self._since_mark()
-        _append(self.stack[-1], items)
-
-    def list_since_mark(self, _: None) -> None:
-        """LIST, FROZENSET: a list of the values since the mark."""
-        self.stack.append(list(self._since_mark()))
+        Raises:
+            TypeError: there is none.
+        """
+        target = self.stack[-1]
+        if not isinstance(target, (list, Made)):
+            raise TypeError
+        (target if isinstance(target, list) else target.items).extend(items)
 
     def dict_since_mark(self, _: None) -> None:
-        """DICT: a dictionary of them."""
-        items = self._since_mark()
-        found: dict[object, object] = {}
-        _set_items(found, items)
-        self.stack.append(found)
-
-    def drop(self, _: None) -> None:
-        """POP: the last value is not needed."""
-        self.stack.pop()
-
-    def drop_to_mark(self, _: None) -> None:
-        """POP_MARK: nor those since the mark."""
-        self._since_mark()
-
-    def double(self, _: None) -> None:
-        """DUP: the last value once more."""
-        self.stack.append(self.stack[-1])
+        """DICT: a dictionary of the values since the mark."""
+        items = self.values()
+        self.stack.append({})
+        self.set_items(items)
 
 
 def _found(module: str, name: str) -> object:
@@ -275,50 +262,31 @@ def _made(made: object, arguments: tuple[object, ...]) -> object:
     return Made(name, arguments)
 
 
-def _set_items(target: object, items: tuple[object, ...]) -> None:
-    if isinstance(target, Made):
-        target.items.extend(items)
-        return
-    if not isinstance(target, dict) or len(items) % 2:
-        raise TypeError
-    for key, value in zip(items[::2], items[1::2]):
-        target[key if isinstance(key, (str, int, float, bool, bytes, Made, Name, type(None))) else repr(key)] = value
-
-
-def _append(target: object, items: tuple[object, ...]) -> None:
-    if isinstance(target, list):
-        target.extend(items)
-    elif isinstance(target, Made):
-        target.items.extend(items)
-    else:
-        raise TypeError
-
-
 _PUSHED = frozenset(
     "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE "
     "SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8".split()
 )
 _CONTAINERS: dict[str, Callable[[], object]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_SET": list}
 _REFUSED = frozenset("PERSID EXT1 EXT2 EXT4 NEXT_BUFFER READONLY_BUFFER INST OBJ".split())
-_OWN: dict[str, Callable[[_ObjectMachine, Any], None]] = {
+_OWN: dict[str, Callable[[_ObjectMachine, Any], object]] = {
     "GLOBAL": _ObjectMachine.name_of,
     "STACK_GLOBAL": _ObjectMachine.name_on_stack,
     "REDUCE": _ObjectMachine.reduced,
-    "NEWOBJ": _ObjectMachine.new_object,
+    "NEWOBJ": _ObjectMachine.reduced,
     "NEWOBJ_EX": _ObjectMachine.new_object_with_keywords,
     "BUILD": _ObjectMachine.built,
     "BINPERSID": _ObjectMachine.stored,
-    "SETITEM": _ObjectMachine.set_item,
-    "SETITEMS": _ObjectMachine.set_items,
-    "APPEND": _ObjectMachine.append,
-    "APPENDS": _ObjectMachine.append_all,
-    "ADDITEMS": _ObjectMachine.append_all,
-    "LIST": _ObjectMachine.list_since_mark,
+    "SETITEM": lambda machine, _: machine.set_items(machine.popped(2)),
+    "SETITEMS": lambda machine, _: machine.set_items(machine.values()),
+    "APPEND": lambda machine, _: machine.append(machine.popped(1)),
+    "APPENDS": lambda machine, _: machine.append(machine.values()),
+    "ADDITEMS": lambda machine, _: machine.append(machine.values()),
+    "LIST": lambda machine, _: machine.stack.append(list(machine.values())),
+    "FROZENSET": lambda machine, _: machine.stack.append(list(machine.values())),
     "DICT": _ObjectMachine.dict_since_mark,
-    "FROZENSET": _ObjectMachine.list_since_mark,
-    "POP": _ObjectMachine.drop,
-    "POP_MARK": _ObjectMachine.drop_to_mark,
-    "DUP": _ObjectMachine.double,
+    "POP": lambda machine, _: machine.stack.pop(),
+    "POP_MARK": lambda machine, _: machine.values(),
+    "DUP": lambda machine, _: machine.stack.append(machine.stack[-1]),
 }
 
 
@@ -341,7 +309,7 @@ def _walk(value: object, name: str, depth: int, visited: Iterator[int]) -> Itera
         for key, one in value.items():
             yield from _walk(one, f"{inner}{key.name if isinstance(key, (Made, Name)) else key}", depth + 1, visited)
     elif isinstance(value, (list, tuple)):
-        if len(value) > 8 and all(type(one) in (int, float, bool, str) for one in value):
+        if len(value) > 8 and "param_groups" not in name and all(type(one) in (int, float, bool, str) for one in value):
             yield name, _shortened(repr(value))
             return
         for index, one in enumerate(value):

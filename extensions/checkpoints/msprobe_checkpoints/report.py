@@ -20,7 +20,7 @@ from msprobe_collector.dump_format.values import abbreviated, printable
 _SHOWN = 20
 _LONGEST_NAME = 72
 #: Kinds of tensors that are listed behind what was exchanged.
-_MOST_KINDS = 2
+_MOST_KINDS = 4
 _SCHEMA = 2
 
 
@@ -40,13 +40,8 @@ def lines(result: Result, sides: Sequence[tuple[Path, Contents]], *, everything:
     yield from _cut([f"other shape: {_name(name)}: A {one}, B {other}" for name, one, other in result.shapes], most)
     for letter, names in zip("AB", result.only):
         yield from _cut([f"only in {letter}: {_name(name)} {dtype} {shape}" for name, dtype, shape in names], most)
-    yield from _cut(
-        [
-            f"other value: {_name(name)}: A {abbreviated(one)}, B {abbreviated(two)}"
-            for name, one, two in result.entries
-        ],
-        most,
-    )
+    values = ((name, abbreviated(one), abbreviated(two)) for name, one, two in result.entries)
+    yield from _cut([f"other value: {_name(name)}: A {one}, B {two}" for name, one, two in values], most)
     yield from _notes(result, sides, most)
     yield _summary(result)
 
@@ -163,13 +158,13 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
             (_, actual), (words, expected) = parted(names[0]), parted(one.expected[0])
             place = next((place for place, (a, b) in enumerate(zip(actual, expected)) if a != b), 0)
             rest = ", ".join(_labels(words, expected[:place]))
-            key = _label(words, place), f" in {rest}" if rest else ""
+            key = f"{rest}: " if rest else "", _label(words, place)
             pair = {actual[place], expected[place]}
             for known in [known for known in exchanged[key] if known & pair]:
                 exchanged[key].remove(known)
                 pair |= known
             exchanged[key].append(pair)
-            kinds[key][kind] = None
+            kinds[key].update(dict.fromkeys(map(_kind, one.layout.golden)))
         elif one.kind == "order":
             actual_words, expected_words = (_changing(names, several) for several in (names, one.expected))
             moved = [(a, b) for a, b in zip(actual_words, expected_words) if a != b]
@@ -179,35 +174,33 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
             joined = f"{_kind(whole)} is joined {', '.join(actual_words)}, not {', '.join(expected_words)}"
             found[f"{prefix}{said}{'parts of ' if is_numbers else ''}{joined}"] = None
         elif one.kind == "names" and one.expected:
-            changed = next(
-                (pair for pair in zip(names, one.expected) if pair[0] != pair[1]), (names[0], one.expected[0])
-            )
+            pairs = list(zip(names, one.expected))
+            changed = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
             found[f"{prefix}{' and '.join(sorted(map(_kind, changed)))} exchanged"] = None
         elif one.kind == "names":
             found[f"{_name(one.layout.target[0])} holds what {_name(names[0])} holds in B"] = None
         elif one.kind == "ranks":
-            found[
-                f"{prefix}{kind}: ranks hold parts of other tensors than each other: {', '.join(map(_name, names))}"
-            ] = None
+            parts = ", ".join(map(_name, names))
+            found[f"{prefix}{kind}: ranks hold parts of other tensors than each other: {parts}"] = None
         else:
             count = max(len(one.layout.target), len(one.layout.golden))
             way, rule = (one_way.said(count) or "not transposed" for one_way in (one.layout.way, one.rule))
             others = "the others are not" if rule == "not transposed" else f"the others are {rule}"
             found[f"{prefix}{kind} is {way}, {others}"] = None
-    for (label, rest), several in exchanged.items():
+    for (prefix, label), several in exchanged.items():
         for numbers in several:
-            what = f": {', '.join(kinds[label, rest])}" if len(kinds[label, rest]) <= _MOST_KINDS else ""
+            names = tuple(kinds[prefix, label])
+            more = f" and {len(names) - _MOST_KINDS} more" if names[_MOST_KINDS:] else ""
             *first, last = map(str, sorted(numbers))
-            found[
-                f"{label}{'' if label.endswith('s') else 's'} {', '.join(first)} and {last} exchanged{rest}{what}"
-            ] = None
+            which = f"{prefix}{label}{'' if label.endswith('s') else 's'} {', '.join(first)} and {last}"
+            found[f"{which} exchanged: {', '.join(names[:_MOST_KINDS])}{more}"] = None
     return list(found)
 
 
 def _label(words: str, place: int) -> str:
     """What a number counts: the word in front of it."""
     before = re.findall(r"[A-Za-z]+", words.split("\0")[place])
-    return before[-1] if before else "number"
+    return {"l": "layer"}.get(before[-1], before[-1]) if before else "number"
 
 
 def _labels(words: str, numbers: Sequence[int]) -> list[str]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from msprobe_checkpoints.files import Contents
-from msprobe_checkpoints.layouts import Layout, Way
-from msprobe_checkpoints.names import parted, roles
+from msprobe_checkpoints.layouts import Layout, Way, orders
+from msprobe_checkpoints.names import GATES, parted, roles
 
 _TOKEN = re.compile(r"\d+|[^\d._/\[\]]+|[._/\[\]]")
 #: The order in which layers fuse parts of these roles, and names of wholes that say another.
@@ -51,6 +51,11 @@ class _Side:
     words: tuple[str, ...]
     numbers: tuple[int, ...]
     inner: tuple[tuple[int, ...], ...]
+
+    def chunk_first(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        """Numbers in the order in which they count: chunks of a virtual pipeline go round its ranks."""
+        is_rank = [not words.endswith("model") for words in self.words[0].split("\0")]
+        return tuple(number for _, number in sorted(zip(is_rank, numbers), key=lambda pair: pair[0]))
 
     def named(self, numbers: Iterable[int]) -> tuple[str, ...]:
         """The names that it would have with other numbers in common."""
@@ -89,7 +94,8 @@ class _Rule:
     @property
     def oddness(self) -> tuple[bool, Fraction, int]:
         """The smallest for what conversions do most: matrices as they are, numbers as they are."""
-        return self.way.turned, abs(sum(self.steps, Fraction(-1))), sum(abs(one - self.first) for one in self.numbers)
+        moved = sum(abs(one - self.first) for one in self.numbers)
+        return bool(self.way.axes), abs(sum(self.steps, Fraction(-1))), moved
 
 
 class Rules:
@@ -112,7 +118,7 @@ class Rules:
             for index, finding in self._against_siblings(own):
                 found.setdefault(index, finding)
         rest = [index for index in range(len(self._told)) if index not in found]
-        return [*found.values(), *self._by_names(rest), *self._by_ranks(), *self._by_rotation()]
+        return [*found.values(), *self._by_names(rest), *self._by_ranks(), *self._by_order()]
 
     def _against_siblings(self, own: int) -> Iterator[tuple[int, Finding]]:
         """What is not as with siblings whose names on side `own` are alike, but for one number."""
@@ -120,7 +126,8 @@ class Rules:
         for index, sides in enumerate(self._sides):
             for place, number in enumerate(sides[own].numbers):
                 side = sides[own]
-                key = side.words, side.inner, side.numbers[:place], place, side.numbers[place + 1 :]
+                dimensions = len(self._told[index].left.shape)
+                key = side.words, side.inner, side.numbers[:place], place, side.numbers[place + 1 :], dimensions
                 families[key].append((number, index))
         regular: set[int] = set()
         wrong: dict[int, Finding] = {}
@@ -142,7 +149,8 @@ class Rules:
         for index in members:
             alike[self._sides[index][which].words].append(index)
         for indices in alike.values():
-            for index, expected in zip(indices, sorted(self._sides[index][which].numbers for index in indices)):
+            numbers = [self._sides[index][which].numbers for index in indices]
+            for index, expected in zip(indices, sorted(numbers, key=self._sides[indices[0]][which].chunk_first)):
                 layout, side = self._told[index], self._sides[index][which]
                 if side.numbers != expected:
                     names = (layout.target, layout.golden)[which]
@@ -194,8 +202,8 @@ class Rules:
 
     def _by_names(self, indices: list[int]) -> Iterator[Finding]:
         """What names say without siblings."""
-        others = [one for one in self._told if len(one.left.shape) == 2 and not _is_square(one)]
-        turned: dict[tuple[str, ...], bool] = {}
+        others = [one for one in self._told if not _is_square(one)]
+        axes: dict[tuple[str, ...], tuple[int, ...]] = {}
         count = Counter(left.words for left, _ in self._sides)
         weights = {one.target: one.way for one in self._told}
         for index in indices:
@@ -211,9 +219,10 @@ class Rules:
                 yield Finding("layout", layout, layout.golden, (), weight)
             elif _is_square(layout) and not roles(layout.golden[0]).get("vocabulary"):
                 words = self._sides[index][0].words
-                is_turned = turned.setdefault(words, words not in turned and _are_turned(layout, others))
-                if is_turned != way.turned and (is_turned or count[words] == 1):
-                    yield Finding("layout", layout, layout.golden, (), Way(turned=is_turned))
+                if words not in axes:
+                    axes[words] = _axes_beside(layout, others)
+                if axes[words] != way.axes and (axes[words] or count[words] == 1):
+                    yield Finding("layout", layout, layout.golden, (), Way(axes[words]))
 
     def _by_ranks(self) -> Iterator[Finding]:
         """Parts of ranks that are not parts of the same tensors."""
@@ -228,17 +237,20 @@ class Rules:
                     if is_cut or len(held[plain]) > 1:
                         yield Finding("ranks", layout, names, (), layout.way)
 
-    def _by_rotation(self) -> Iterator[Finding]:
-        """Rows of queries and keys must have the same order in their heads."""
-        layers: dict[object, dict[str, tuple[int, Layout]]] = defaultdict(dict)
+    def _by_order(self) -> Iterator[Finding]:
+        """Heads of queries and keys must have their rows in the same order; gates of a recurrent layer, too."""
+        layers: dict[object, dict[str, tuple[object, Layout]]] = defaultdict(dict)
         for layout, (_, right) in zip(self._told, self._sides):
-            role = roles(layout.golden[0]).get("attention", "")
+            name = layout.golden[0]
+            role = roles(name).get("attention", "")
             if role in ("q", "k") and len(layout.target) == len(layout.golden) == 1:
                 size = layout.left.shape[0] // layout.way.heads if layout.way.heads else 0
-                layers[right.numbers, roles(layout.golden[0]).get("affine")][role] = size, layout
-        for of in layers.values():
-            if len(of) == 2 and of["q"][0] != of["k"][0]:
-                layout = of["q" if of["q"][0] else "k"][1]
+                layers[right.numbers, roles(name).get("affine")][role] = size, layout
+            elif GATES.search(name) or GATES.search(layout.target[0]):
+                layers[name.rpartition(".")[0]][name] = layout.way.gates, layout
+        for several in layers.values():
+            if len({order for order, _ in several.values()}) > 1:
+                layout = next(layout for order, layout in several.values() if order)
                 yield Finding("layout", layout, layout.golden, (), Way())
 
     def _order(self, index: int) -> tuple[str, ...]:
@@ -271,18 +283,22 @@ class Rules:
 
 
 def _is_square(layout: Layout) -> bool:
-    return layout.left.shape[:1] == layout.left.shape[1:]
+    """Whether its shape allows another order of dimensions, too."""
+    shape = layout.left.shape
+    return any(tuple(shape[axis] for axis in axes) == shape for axes in orders(len(shape)))
 
 
-def _are_turned(layout: Layout, others: Sequence[Layout]) -> bool:
-    """Whether the matrices that stand nearest to one by their names, and are not square, are transposed."""
+def _axes_beside(layout: Layout, others: Sequence[Layout]) -> tuple[int, ...]:
+    """The order of dimensions of the tensors that stand nearest to one by their names, and are not square."""
 
     def common(other: Layout) -> int:
         pairs = zip(_TOKEN.findall(layout.target[0]), _TOKEN.findall(other.target[0]))
         return next((place for place, (a, b) in enumerate(pairs) if a != b), 99)
 
-    nearest = max(map(common, others), default=0)
-    return nearest > 0 and all(one.way.turned for one in others if common(one) == nearest)
+    alike = [one for one in others if len(one.left.shape) == len(layout.left.shape)]
+    nearest = max(map(common, alike), default=0)
+    axes = {one.way.axes for one in alike if common(one) == nearest}
+    return axes.pop() if len(axes) == 1 else ()
 
 
 class Siblings:

@@ -252,7 +252,7 @@ class Stored(Tensor):
         held = self._stored(self.offset, last + 1)
         steps = [stride * held.itemsize for stride in self.strides]
         view: Array = np.ndarray(self.shape, held.dtype, held, 0, steps)
-        found = view.reshape(-1) if view.flags.c_contiguous else _flattened(view)
+        found = view.reshape(-1) if view.flags.c_contiguous else view.copy(order="C").reshape(-1)
         self._kept.append(found)
         return found
 
@@ -268,10 +268,6 @@ class Stored(Tensor):
             span.file.read_into(span.start + done - begin, raw[done - first : end - first])
             done, index = end, index + 1
         return array
-
-
-def _flattened(view: Array) -> Array:
-    return view.copy(order="C").reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -377,13 +373,8 @@ class Scaled(Tensor):
         """The tensor of these numbers. Raises ReadError: the scale does not fit, or cannot be read."""
         self._tensor = tensor
         self.dtype, self.shape = scale.dtype, tensor.shape
-        sizes = (
-            scale.shape
-            if len(scale.shape) == 2
-            else (scale.size, 1)
-            if scale.size == self.shape[0]
-            else (1, scale.size)
-        )
+        of_vector = (scale.size, 1) if scale.size == self.shape[0] else (1, scale.size)
+        sizes = scale.shape if len(scale.shape) == 2 else of_vector
         if any(not one or whole % one for one, whole in zip(sizes, self.shape)) or len(self.shape) != 2:
             raise ReadError(f"a scale of shape {scale.shape} does not fit")
         self._scale = scale.read(0, scale.size).reshape(sizes).astype(np.float64)
@@ -407,12 +398,12 @@ class Scaled(Tensor):
 
 
 class Transposed(Tensor):
-    """A matrix with its dimensions exchanged; read as a whole."""
+    """A tensor with its dimensions in another order; read as a whole."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        """The transposed of a tensor of two dimensions."""
-        self._tensor = tensor
-        self.dtype, self.shape = tensor.dtype, tensor.shape[::-1]
+    def __init__(self, tensor: Tensor, axes: tuple[int, ...]) -> None:
+        """The tensor whose dimensions are these of `tensor`."""
+        self._tensor, self.axes = tensor, axes
+        self.dtype, self.shape = tensor.dtype, tuple(tensor.shape[axis] for axis in axes)
         self._kept: Array | None = None
 
     def read(self, start: int, stop: int) -> Array:
@@ -420,16 +411,16 @@ class Transposed(Tensor):
             return np.empty(0, self.array_dtype)
         kept = self._kept
         if kept is None:
-            kept = self._kept = self._tensor.read(0, self._tensor.size).reshape(self._tensor.shape)
+            kept = self._tensor.read(0, self._tensor.size).reshape(self._tensor.shape).transpose(self.axes)
+            self._kept = kept
             self._tensor.release()
-        width = self.shape[1]
-        first, last = start // width, -(-stop // width)
-        rows = np.ascontiguousarray(kept[:, first:last].T).reshape(-1)
-        return rows[start - first * width : stop - first * width]
+        first, last = start // self.width, -(-stop // self.width)
+        rows = np.ascontiguousarray(kept[first:last]).reshape(-1)
+        return rows[start - first * self.width : stop - first * self.width]
 
     def at(self, places: Array) -> Array:
-        rows, columns = np.divmod(places, self.shape[1])
-        stored = columns * self.shape[0] + rows
+        index = dict(zip(self.axes, np.unravel_index(places, self.shape)))
+        stored = np.ravel_multi_index([index[axis] for axis in sorted(index)], self._tensor.shape)
         order = np.argsort(stored, kind="stable")
         found = np.empty(places.size, self.array_dtype)
         found[order] = self._tensor.at(stored[order])
@@ -441,4 +432,4 @@ class Transposed(Tensor):
 
     @property
     def step(self) -> int:
-        return max(1, self.shape[1])
+        return max(1, self.width)

@@ -175,6 +175,50 @@ def linear(state: State, *but: str) -> State:
     }
 
 
+def kernels() -> State:
+    """Convolutions, of which the first has as many inputs as its window has rows."""
+    random = torch.Generator().manual_seed(0)
+    shapes = [(8, 3, 3, 3), (16, 8, 3, 3), (32, 16, 3, 3)]
+    return {f"layers.{index}.conv.weight": torch.randn(one, generator=random) for index, one in enumerate(shapes)}
+
+
+def permuted(state: State, *axes: int) -> State:
+    return {name: one.permute(axes).contiguous() for name, one in state.items()}
+
+
+def lstm() -> State:
+    torch.manual_seed(0)
+    return {f"rnn.{name}": one for name, one in torch.nn.LSTM(8, 8, 2).state_dict().items()}
+
+
+def onnx(state: State, but: str = "none") -> State:
+    """Gates in the order of ONNX, and names of its own."""
+    order = {name: (0, 1, 2, 3) if but in name else (0, 3, 1, 2) for name in state}
+    made = {name: torch.cat([one.chunk(4)[gate] for gate in order[name]]) for name, one in state.items()}
+    return renamed(made, ("rnn.weight_ih", "lstm.W"), ("rnn.weight_hh", "lstm.R"), ("rnn.bias", "lstm.B"))
+
+
+def in_turn(state: State) -> list[State]:
+    """Two ranks that have a layer of each half of the model in turn."""
+    found: list[State] = [{}, {}]
+    for name, one in state.items():
+        layer = int((re.findall(r"layers\.(\d+)", name) or ["0"])[0])
+        found[layer % 2][f"model{layer // 2}.{re.sub('layers.[0-9]', 'layers.0', name)}"] = one
+    return found
+
+
+def by_rows(state: State, ranks: int = 6) -> list[State]:
+    """Ranks of which the last may have no rows."""
+    parts = {name: one.chunk(ranks) for name, one in state.items()}
+    return [{k: one[rank] if rank < len(one) else state[k][:0] for k, one in parts.items()} for rank in range(ranks)]
+
+
+def by_names(state: State) -> State:
+    """An optimizer with names in place of numbers."""
+    states = dict(zip(state["model"], state["optimizer"]["state"].values()))
+    return {"model": state["model"], "optimizer": {"state": states}}
+
+
 def quantized(state: State) -> State:
     found = {}
     for name, tensor in state.items():
@@ -189,7 +233,7 @@ def quantized(state: State) -> State:
 def training(order: list[int], *, names: bool = True) -> State:
     """A model and its optimizer, which has the parameters in this order."""
     torch.manual_seed(0)
-    network = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(3)])
+    network = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(len(order) // 2)])
     parameters = [list(network.named_parameters())[one] for one in order]
     optimizer = torch.optim.AdamW(parameters if names else [one for _, one in parameters])
     network(torch.randn(4, 8)).square().sum().backward()
@@ -230,6 +274,7 @@ K1, V1, O1 = (f"model.layers.1.self_attn.{name}_proj.weight" for name in "kvo")
 LAYERS = (r"layers\.2\.", r"layers\.3\.")
 EXPERTS = (r"layers\.1\.mlp\.experts\.0\.", r"layers\.1\.mlp\.experts\.1\.")
 ORDER = list(range(6))
+K = "layers.1.conv.weight"
 PROJ = "decoder.layers.1.self_attention.linear_proj.weight"
 NORM = "decoder.layers.2.mlp.linear_fc1.layer_norm_weight"
 LARGE = M | {"lm_head.weight": 1e5 * M["lm_head.weight"]}
@@ -282,6 +327,15 @@ RIGHT: dict[str, Callable[[], Sides]] = {
     "an optimizer with another order": lambda: (training([3, 0, 1, 2, 5, 4]), training(ORDER)),
     "an optimizer, other names": lambda: (moved(training(ORDER, names=False), ORDER), training(ORDER, names=False)),
     "without the optimizer": lambda: (training(ORDER)["model"], training(ORDER)),
+    "an optimizer of many parameters, by names": lambda: (
+        by_names(training(list(range(12)), names=False)),
+        training(list(range(12)), names=False),
+    ),
+    "kernels with channels last": lambda: (permuted(kernels(), 0, 2, 3, 1), kernels()),
+    "kernels of Flax": lambda: (renamed(permuted(kernels(), 2, 3, 1, 0), ("weight", "kernel")), kernels()),
+    "gates of ONNX": lambda: (onnx(lstm()), lstm()),
+    "a virtual pipeline": lambda: (in_turn(M), M),
+    "ranks without rows": lambda: (by_rows(kernels()), kernels()),
     "a bias of zeros": lambda: (M, M | {"model.layers.0.self_attn.o_proj.bias": torch.zeros(32)}),
 }
 MATRICES = [M[f"model.layers.{index}.self_attn.q_proj.weight"] for index in range(4)]
@@ -322,10 +376,10 @@ WRONG: dict[str, tuple[Callable[[], Sides], str]] = {
         lambda: (linear(conv1d(1), "h.0.attn.c_proj"), conv1d(1)),
         "h 0: c_proj is not transposed, the others are transposed",
     ),
-    "experts exchanged": (lambda: (megatron(exchanged(MOE, EXPERTS)), MOE), "experts 0 and 1 exchanged in layer 1"),
+    "experts exchanged": (lambda: (megatron(exchanged(MOE, EXPERTS)), MOE), "layer 1: experts 0 and 1 exchanged"),
     "experts exchanged, stacked": (
         lambda: (stacked(exchanged(MOE, EXPERTS)), MOE),
-        "experts 0 and 1 exchanged in layer 1",
+        "layer 1: experts 0 and 1 exchanged",
     ),
     "row-parallel parts": (
         lambda: (through(PROJ, exchange(PROJ), M), M),
@@ -379,6 +433,38 @@ WRONG: dict[str, tuple[Callable[[], Sides], str]] = {
     "an infinite element": (
         lambda: ({k: one.half() for k, one in LARGE.items()}, LARGE),
         "1",
+    ),
+    "a kernel as it was": (
+        lambda: (permuted(kernels(), 0, 2, 3, 1) | dict(list(kernels().items())[:1]), kernels()),
+        "layer 0: conv is not transposed, the others are transposed to dimensions 0, 3, 1, 2",
+    ),
+    "height and width": (lambda: (permuted(kernels(), 0, 1, 3, 2), kernels()), "3"),
+    "gates of biases": (
+        lambda: (onnx(lstm(), but="bias"), lstm()),
+        "is gates in the order 0, 3, 1, 2, the others are not",
+    ),
+    "gates under PyTorch's names": (
+        lambda: (
+            renamed(onnx(lstm()), ("lstm.W", "rnn.weight_ih"), ("lstm.R", "rnn.weight_hh"), ("lstm.B", "rnn.bias")),
+            lstm(),
+        ),
+        "8",
+    ),
+    "layers of an LSTM": (
+        lambda: (onnx(exchanged(lstm(), ("_l0", "_l1"))), lstm()),
+        "layers 0 and 1 exchanged: weight_",
+    ),
+    "ranks of a virtual pipeline": (lambda: (in_turn(M)[::-1], M), "exchanged: q_proj"),
+    "rows of a rank": (
+        lambda: (
+            [held | ({K: held[K][:0]} if rank == 1 else {}) for rank, held in enumerate(by_rows(kernels()))],
+            kernels(),
+        ),
+        "",
+    ),
+    "moments of two parameters": (
+        lambda: (moved(training(ORDER, names=False), [2, 1, 0, 3, 4, 5]), training(ORDER, names=False)),
+        "optimizer.state.0.exp_avg holds what optimizer.state.2.exp_avg holds in B",
     ),
     "states of other parameters": (
         lambda: (moved(training(ORDER, names=False), [2, 1, 0, 3, 4, 5]), training(ORDER, names=False)),
