@@ -200,7 +200,7 @@ class ClippingSignals:
             after = norm_of([item.grad for item in parameters])[0]
         limit = float(bound.arguments.get("max_norm", math.inf))
         names = {key: path for model in self._running.models.values() for key, path in model.parameters.items()}
-        is_unscaled = self._scaling.is_unscaled()
+        scale = 1.0 if self._scaling.is_unscaled() else self._scaling.scale()
         paths = [names.get(id(item), f"parameters.{at}") for at, item in enumerate(parameters)]
         if norm and limit < math.inf:
             used = [self._stale.get(id(item)) for item in parameters]
@@ -208,6 +208,7 @@ class ClippingSignals:
             self._left = [entry for entry in self._left if entry.names != paths]
             message = ""
             if all(old is not None and not old.has_begun and old.is_of(item) for old, item in zip(used, parameters)):
+                scale = 1.0
                 message = (
                     "gradients are clipped after the step that has used them: what clipping leaves reaches no step"
                 )
@@ -228,7 +229,7 @@ class ClippingSignals:
                 norm_type,
                 sum(item.numel() for item in parameters),
                 max((str(item.grad.dtype).rpartition(".")[2] for item in parameters), key=_coarseness),
-                1.0 if is_unscaled else self._scaling.scale(),
+                scale,
                 source_of(frame),
                 unknown,
             )

@@ -367,12 +367,13 @@ class TrainingSignals:
         """Parameters with gradients in no optimizer; unless `at_once`, those that nothing has changed meanwhile."""
         known = set().union(*self._owners.values())
         missing: list[tuple[int, str, Any]] = []
-        for model in self.running.models.values():
-            root = model.root()
-            if root is None:
-                continue
-            for path, item in root.named_parameters():
+        roots = [("", root) for model in self.running.models.values() if (root := model.root()) is not None]
+        # Modules that ran within a model and are not of it, such as those in a list of Python.
+        ran = [(self.running.path_of(item), item) for entry in self._ran.values() if (item := entry[0]()) is not None]
+        for front, root in roots + ran:
+            for path, item in root.named_parameters(front, recurse=not front):
                 if item.requires_grad and item.grad is not None and id(item) not in known:
+                    known.add(id(item))
                     missing.append((id(item), path, item))
         if missing:
             known = ids_in_optimizers()

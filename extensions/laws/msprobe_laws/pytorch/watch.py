@@ -136,7 +136,7 @@ class OptimizerLaws:
     def forget_state(self, optimizer: Any) -> None:
         """Its state was loaded."""
         if (seen := self._seen.get(id(optimizer))) is not None:
-            self._session.state_continues.forget(seen.name)
+            self._session.state_continues.loaded(seen.name)
 
     def _begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._is_away():
