@@ -83,7 +83,7 @@ class _Average:
             shares = (rest / np.where(clear, taken, 1.0))[clear]
             middle = float(np.median(shares)) if shares.size >= 4 else 0.0
             alike = np.abs(shares - middle) * np.abs(taken[clear]) <= _ROUNDING * unit * size[clear]
-            if middle > _COPY and not _is_near(1 - middle, decay) and np.mean(alike) > _MOST:
+            if _COPY < middle < 1 - _COPY and not _is_near(1 - middle, decay) and np.mean(alike) > _MOST:
                 return True
         return False
 
