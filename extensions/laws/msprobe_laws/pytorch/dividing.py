@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from msprobe_laws.law import Finding
 from msprobe_laws.observation import Array, unit_roundoff
 from msprobe_laws.pytorch.models import Model
 from msprobe_laws.pytorch.tensors import dtype_of, first
+from msprobe_laws.training import FRESH
 
 _ELEMENTS = 32
 
@@ -41,9 +43,20 @@ class Dividing:
                     self._left.append((weakref.ref(item), name, _elements(item.grad)))
                     break
 
-    def is_shared(self, passes: int) -> bool:
-        """Whether the losses of so many last passes were each divided by this number: they are parts of one batch."""
-        return passes > 1 and list(self._divisors)[-passes:] == [float(passes)] * passes
+    def of_parts(self, passes: int, parameters: Mapping[int, Any], *, is_lost: bool) -> list[Finding]:
+        """What is wrong where the losses of so many last passes were each divided by this number: parts of one batch.
+
+        `is_lost` is whether gradients of these parameters were set to zero in between.
+        """
+        if passes < 2 or list(self._divisors)[-passes:] != [float(passes)] * passes:
+            return []
+        message = f"losses of {passes} backward passes are each divided by {passes}, and "
+        message += "gradients are set to zero in between" if is_lost else f"their gradients by {passes} once more"
+        return [
+            Finding(FRESH, name, message)
+            for name, factor in self.factors(parameters).items()
+            if is_lost or abs(factor * passes - 1) < 2.0**-6
+        ]
 
     def factors(self, parameters: Mapping[int, Any]) -> dict[str, float]:
         """The number that gradients of these parameters were multiplied with since the last backward pass."""

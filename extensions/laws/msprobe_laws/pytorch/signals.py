@@ -310,19 +310,10 @@ class TrainingSignals:
 
     def _in_parts(self, before: int, parameters: Mapping[int, Any]) -> list[Finding]:
         """Whether a batch in parts, those of the passes after `before`, is lost in part or divided twice."""
-        passes = self._passes - before
-        if not self._dividing.is_shared(passes):
-            return []
         owner = None if self._zeroed_of is None else self._zeroed_of()
         zeroed = owner.parameters() if isinstance(owner, nn.Module) else _parameters_of(owner) if owner else ()
         is_lost = before < self._zeroed < self._passes and any(id(item) in parameters for item in zeroed)
-        message = f"losses of {passes} backward passes are each divided by {passes}, and "
-        message += "gradients are set to zero in between" if is_lost else f"their gradients by {passes} once more"
-        return [
-            Finding(FRESH, name, message)
-            for name, factor in self._dividing.factors(parameters).items()
-            if is_lost or abs(factor * passes - 1) < 2.0**-6
-        ]
+        return self._dividing.of_parts(self._passes - before, parameters, is_lost=is_lost)
 
     def _note_zeroing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._zeroed = self._passes
