@@ -41,7 +41,7 @@ NAMES = {
     "schedule": ("schedules-advance",),
     "hyper-parameters": ("hyper-parameters",),
     "no update": ("something-updated",),
-    "accumulation": (),
+    "accumulation": ("gradients-are-fresh",),
     "rank data": (),
     "target": (),
 }

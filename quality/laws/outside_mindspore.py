@@ -300,7 +300,7 @@ def lookahead() -> None:
         if number % 3 == 2:
             slow = [old + 0.5 * (value.value() - old) for old, value in zip(slow, network.trainable_params())]
             for value, new in zip(network.trainable_params(), slow):
-                value.set_data(new.copy())
+                ops.assign(value, new.copy())  # what set_data puts in place, nn.Adam changes no more
 
 
 @clean("critic with clipped weights, MindSpore")
@@ -326,7 +326,7 @@ def clipped_weights() -> None:
         _, gradients = critic_step(real, Tensor(noise.standard_normal((8, 4)).astype(np.float32)))
         for_critic(gradients)
         for value in critic.trainable_params():
-            value.set_data(ops.clamp(value.value(), -0.1, 0.1))
+            ops.assign(value, ops.clamp(value.value(), -0.1, 0.1))
         if number % 3 == 2:
             _, gradients = generator_step(Tensor(noise.standard_normal((8, 4)).astype(np.float32)))
             for_generator(gradients)

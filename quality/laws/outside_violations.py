@@ -412,7 +412,7 @@ def clip_between(right: bool = False) -> nn.Module:
 @planted(
     "another network is clipped",
     laws="clip norm",
-    at=("critic", "generator", "0.weight", "2.weight"),
+    at=("critic", "generator", "0.weight", "0.bias", "2.weight", "2.bias"),
     wrong="Before the step of the critic the gradients of the generator are clipped.",
 )
 def clip_another(right: bool = False) -> nn.Module:

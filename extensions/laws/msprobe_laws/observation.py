@@ -76,6 +76,12 @@ class UpdatedParameter:
     steps: int = 0
     is_used_again: bool = False
 
+    @property
+    def is_moved_frozen(self) -> bool:
+        """Whether it is not to be trained, and is changed without a gradient: by momentum, or by decay."""
+        is_zero = self.gradient is not None and self.gradient.size > 0 and not np.any(self.gradient)
+        return is_zero and not self.requires_grad and not np.array_equal(self.before, self.after)
+
 
 @dataclass(frozen=True, slots=True)
 class Update:

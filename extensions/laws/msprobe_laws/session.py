@@ -10,7 +10,7 @@ from msprobe_laws.journal import Journal
 from msprobe_laws.law import Checked, Finding, Law, Unchecked, listed
 from msprobe_laws.observation import Batch, Clipping, DropoutMask, Labels, Update
 from msprobe_laws.signals import BatchesDiffer, ClipNorm, DropoutLaws, LabelsAligned
-from msprobe_laws.training import FRESH, SCALE_REMOVED
+from msprobe_laws.training import FRESH, SCALE_REMOVED, STAYS_TRAINABLE
 from msprobe_laws.updates import (
     DecayAsDeclared,
     HyperParameters,
@@ -76,6 +76,10 @@ class LawSession:
             message = "the step uses the gradient of the step before once more: no backward pass has written it since"
             found = [Finding(FRESH, again[0], message, None, tuple(again[1:]))]
             self.say(FRESH, update.optimizer, found, source=update.source, step=update.number)
+        if moved := [item.name for item in update.parameters if item.is_moved_frozen]:
+            message = "requires_grad is False, and the step changes it: its gradient is 0 and not None"
+            found = [Finding(STAYS_TRAINABLE, moved[0], message, None, tuple(moved[1:]))]
+            self.say(STAYS_TRAINABLE, update.optimizer, found, source=update.source, step=update.number)
         compared = {item.name for item in update.parameters if item.gradient is not None} - set(seen.not_compared)
         left = self._not_compared.setdefault(update.optimizer, set())
         self._compared.setdefault(update.optimizer, set()).update(compared)

@@ -227,13 +227,17 @@ class BatchesDiffer(Law[Batch]):
 
     def _of_model(self, seen: Batch, last: deque[Batch]) -> Checked:
         distinct = self._distinct.get(seen.of, 0)
-        if last and last[-1].fingerprint == seen.fingerprint:
-            self._distinct[seen.of] = -(10**9) if distinct < self._DISTINCT else 0
-            if distinct >= self._DISTINCT:
-                return [self.found(seen.of, "it is trained on the batch of the step before once more")]
+        if not last or last[-1].fingerprint != seen.fingerprint:
+            self._distinct[seen.of], self._again[seen.of] = distinct + 1, 0
+            return []
+        if distinct < self._DISTINCT:
+            self._distinct[seen.of] = -(10**9)
             return Unchecked("the model is trained on the same batch again and again")
-        self._distinct[seen.of] = distinct + 1
-        return []
+        self._again[seen.of] += 1
+        # One batch may come twice by chance, where batches are drawn with replacement.
+        if self._again[seen.of] != 2:
+            return []
+        return [self.found(seen.of, "it is trained on one batch in three steps one after another")]
 
 
 class LabelsAligned(Law[Labels]):

@@ -46,7 +46,7 @@ class Statement:
 STATEMENTS = (
     Statement(
         FRESH,
-        "A step gets the gradients that were computed since the step before, and nothing of that one.",
+        "A step gets the gradients that were computed since the step before, all and once, and nothing of that one.",
         "torch.optim.Optimizer.zero_grad; autograd adds to what .grad holds",
         "none in training; in a dump 2 (n + 4) units of the coarsest dtype of the n gradients that are added up",
     ),

@@ -317,6 +317,8 @@ class SomethingUpdated(Law[Update]):
 
 #: Steps with a learning rate of 0 that are no warm-up.
 _IDLE = 5
+#: Optimizers one after another with one step each that are no accident.
+_NEW = 3
 
 
 class HyperParameters(Law[Update]):
@@ -413,16 +415,40 @@ class StateContinues(Law[Update]):
 
     def __init__(self) -> None:
         self._left: dict[str, dict[str, tuple[Mapping[str, Array], int, Array]]] = {}
+        #: Optimizers whose states were loaded since their last step.
+        self._loaded: set[str] = set()
+        #: The optimizer whose first step was the last of all first steps, and how many had taken no other step.
+        self._newest, self._anew = "", 0
 
     def forget(self, optimizer: str = "") -> None:
-        """The states of an optimizer, or of all, were replaced on purpose, or other elements are looked at."""
+        """The states of all optimizers were replaced on purpose, or other elements of those of one are looked at."""
         if optimizer:
             self._left.pop(optimizer, None)
         else:
             self._left.clear()
 
+    def loaded(self, optimizer: str) -> None:
+        """The states of an optimizer were replaced on purpose."""
+        self._loaded.add(optimizer)
+
+    def _is_made_anew(self, seen: Update) -> bool:
+        """Whether optimizers before this one have taken their first step alone, each from where the last one ended."""
+        nothing: tuple[Mapping[str, Array], int, Array] = {}, -1, np.empty(0)
+        left = [(item, *self._left.get(self._newest, {}).get(item.name, nothing)) for item in seen.parameters]
+        is_next = bool(left) and all(
+            number == 0 and any(map(np.any, state.values())) and item.before.size and np.array_equal(item.before, after)
+            for item, state, number, after in left
+        )
+        if is_next:
+            self._left.pop(self._newest)
+        self._newest, self._anew = seen.optimizer, self._anew + 1 if is_next else 0
+        return self._anew == _NEW
+
     def check(self, seen: Update) -> Checked:
         """Compare states before the step with those that the last one left."""
+        is_anew = seen.number == 0 and self._is_made_anew(seen)
+        is_loaded = seen.optimizer in self._loaded
+        self._loaded.discard(seen.optimizer)
         before = self._left.get(seen.optimizer)
         self._left[seen.optimizer] = {
             item.name: (item.state_after, seen.number, item.after) for item in seen.parameters
@@ -431,6 +457,10 @@ class StateContinues(Law[Update]):
             state for state, *_ in (before or {}).values()
         ):
             return Unchecked("the optimizer keeps no state", is_moot=True)
+        if is_anew:
+            first, *others = [item.name for item in seen.parameters]
+            message = f"it is in a new optimizer in each of {_NEW + 1} steps: no moment is older than one step"
+            return [self.found(first, message, None, others)]
         if before is None:
             return Unchecked("one step was seen")
         findings, checked = [], 0
@@ -440,6 +470,12 @@ class StateContinues(Law[Update]):
                 continue
             if not np.array_equal(item.before, parameter, equal_nan=True):
                 continue  # the parameter was put anew, as Lookahead does, and its state may be with it
+            if is_loaded:
+                was, at = (np.max(state.get(COUNTER, 0.0), initial=0.0) for state in (left, item.state_before))
+                if 0 < at < was:
+                    message = f"its state is that of step {at:g} again, and the parameter that of step {was:g}"
+                    findings.append(self.found(item.name, message))
+                continue
             for name, value in left.items():
                 now = item.state_before.get(name)
                 if now is None or now.size != value.size or not value.size:

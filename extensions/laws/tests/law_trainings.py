@@ -184,6 +184,7 @@ PLANTED = {
     "a decay feeds on itself": ("ema-decay", "first.weight"),
     "an own average takes nothing": ("ema-decay", "first.weight"),
     "an own average exchanges its shares": ("ema-decay", "first.weight"),
+    "an own average grows": ("ema-decay", "first.weight"),
 }
 #: The same of a plain training of 12 steps.
 PLANTED_PLAINLY = {
@@ -206,7 +207,28 @@ PLANTED_PLAINLY = {
     "passes share a seed": ("batches-differ", ""),
     "passes share an order": ("batches-differ", ""),
     "elements share a seed": ("batches-differ", ""),
+    "an optimizer is made anew": ("state-continues", "first.weight"),
+    "a state is put back": ("state-continues", "first.weight"),
+    "a frozen layer is moved": ("stays-trainable", "first.weight"),
+    "layers are in a list": ("in-an-optimizer", "Linear.weight"),
+    "dropout is in a list": ("dropout-off-in-eval", "Dropout"),
+    "a batch in parts is divided twice": ("gradients-are-fresh", "first.weight"),
+    "a batch in parts is lost": ("gradients-are-fresh", "first.weight"),
+    "scaled gradients are divided": ("scale-removed", "first.weight"),
+    "clipping has a list from before": ("clip-norm", "last.weight"),
+    "clipping gets used gradients": ("clip-norm", "first.weight"),
 }
+
+
+class Hidden(nn.Module):
+    """Has layers that are no Modules of it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layers = [layer]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.layers[0](x))
 
 
 class Average:
@@ -224,7 +246,7 @@ class Average:
         for own, item in zip(self.average.parameters(), net.parameters()):
             taken = own if self.fault == "an own average takes nothing" else item
             decay = 0.01 if self.fault == "an own average exchanges its shares" else self.decay
-            own.copy_(decay * own + (1 - decay) * taken)
+            own.copy_(decay * own + (0.5 if self.fault == "an own average grows" else 1 - decay) * taken)
 
 
 def _average(decay: float) -> Callable[..., None]:
@@ -287,7 +309,7 @@ def _train(fault: str, steps: int) -> list[nn.Parameter]:
     own_average = Average(net, fault)
     batches = [(torch.randn(16, 32), torch.randint(0, 8, (16,))) for _ in range(steps)]
     for number, (x, y) in enumerate(batches):
-        x = batches[number - 1][0] if fault == "a batch comes again" and number == 4 else x
+        x = batches[3][0] if fault == "a batch comes again" and number > 3 else x
         if fault != "gradients are not set to zero":
             optimizer.zero_grad()
             net.zero_grad()
@@ -373,7 +395,14 @@ def train_plainly(folder: Path, fault: str) -> None:
 
 def _train_plainly(fault: str) -> None:
     net = nn.Sequential(OrderedDict(first=nn.Linear(32, 16), act=nn.Tanh(), last=nn.Linear(16, 4)))
+    given = list(net.parameters())
+    if "in a list" in fault:
+        net.act = Hidden(nn.Linear(16, 16) if "layers" in fault else nn.Dropout(0.5))
+    if fault == "clipping has a list from before":
+        net.last = nn.Linear(16, 4)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    other = nn.Linear(32, 1)
+    for_other = torch.optim.SGD(other.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled="scaled" in fault)
     schedule: Any = torch.optim.lr_scheduler.StepLR(optimizer, 100)
     if fault == "a schedule goes too far":
@@ -386,13 +415,44 @@ def _train_plainly(fault: str) -> None:
     for number, x in enumerate(_batches(fault)):
         if fault == "a schedule goes first":
             schedule.step()
+        if fault == "an optimizer is made anew":
+            optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+        if fault == "a state is put back" and number == 1:
+            early = copy.deepcopy(optimizer.state_dict())
+        if fault == "a state is put back" and number == 6:
+            optimizer.load_state_dict(early)
+        if fault == "a frozen layer is moved" and number == 6:
+            net.first.requires_grad_(False)
+        if fault == "dropout is in a list" and number:
+            with torch.no_grad():
+                net.eval()(x)
+            net.train()
+        if fault == "clipping gets used gradients":
+            for_other.zero_grad()
+            other(x).square().mean().backward()
+            if number:
+                nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            for_other.step()
+            optimizer.zero_grad()
         if fault == "clipping comes before the backward":
             optimizer.zero_grad(set_to_none=False)
             nn.utils.clip_grad_norm_(net.parameters(), 0.1)
         loss = net(x).square().mean() * (float("nan") if fault == "a gradient is no number" and number == 5 else 1.0)
         if fault == "a loss counts twice":
             loss.backward(retain_graph=True)
-        (loss if number > 1 else scaler.scale(loss)).backward()
+        if "batch in parts" in fault:
+            loss = loss / parts
+        (loss if number > 1 and fault == "a loss is not scaled" else scaler.scale(loss)).backward()
+        for item in net.parameters():
+            if fault == "scaled gradients are divided":
+                item.grad.div_(scaler.get_scale())
+            if fault == "a batch in parts is divided twice" and number % parts:
+                item.grad.div_(parts)
+        if fault == "a batch in parts is lost" and number % parts == 0:
+            optimizer.zero_grad()
+        if fault in ("clipping has a list from before", "clipping gets used gradients"):
+            nn.utils.clip_grad_norm_(given, 0.1)
         if fault == "gradients are set to zero too late":
             optimizer.zero_grad(set_to_none=False)
         if fault == "gradients are clipped in parts":
@@ -404,7 +464,8 @@ def _train_plainly(fault: str) -> None:
                 optimizer.step()
             if fault == "gradients are clipped after the step":
                 nn.utils.clip_grad_norm_(net.parameters(), 0.01)
-            optimizer.zero_grad()
+            if fault != "clipping gets used gradients":
+                optimizer.zero_grad(set_to_none=fault != "a frozen layer is moved")
         if fault not in ("a schedule goes first", "a schedule stands still") and (parts == 1 or "schedule" in fault):
             schedule.step()
     if parts > 1 and "schedule" not in fault:

@@ -57,6 +57,8 @@ from msprobe_laws.updates import StorageKept
 
 #: Elements of the gradient of one parameter.
 _GRADIENT = 32
+#: Elements that gradients of two parameters do not share by chance.
+_TELLING = 8
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, mint.nn.Dropout)
 _STORAGE = StorageKept.name
 
@@ -308,15 +310,21 @@ class TrainingSignals:
     def _fresh(self, parameters: Sequence[Any], gradients: Sequence[Any]) -> Checked:
         """Whether the gradients are a multiple of those of this step, or of these and of those of steps before."""
         rows: list[tuple[Array, Array, Array, Array]] = []
+        computed: dict[bytes, Any] = {}
+        got: dict[bytes, Any] = {}
         for item, grad in zip(parameters, gradients):
             total = self._sum_of(item)
             if total is None or total.now is None or total.last is None or not isinstance(grad, Tensor):
                 continue
             given = some_elements(grad, _GRADIENT)
+            if np.any(given) and given.size >= _TELLING:
+                computed[total.now.tobytes()], got[given.tobytes()] = item, item
             if given.size == total.now.size == total.last.size and total.all_before is not None:
                 rows.append((given, total.now, total.last, total.all_before))
         if not rows:
             return Unchecked("gradients of two steps one after another were not seen")
+        if exchanged := [item for key, item in got.items() if computed.get(key, item) is not item]:
+            return [_of_many(FRESH, exchanged, "the step gets the gradient of another parameter for it")]
         given, now, last, before = (np.concatenate([row[at] for row in rows]) for at in range(4))
         if factors_of(given, (now,)):
             return []

@@ -136,7 +136,9 @@ class OptimizerLaws:
             gradient = half.gradients[at]
             is_whole = before.size == after.size == int(item.size)
             before_state, after_state = dict(half.states[at]), dict(states[at])
-            if half.counter is not None and counter is not None and gradient is not None:
+            # A class of the script's own need not count steps where the base class keeps a counter.
+            counts = half.counter is not None and counter is not None and bool(formula or counter != half.counter)
+            if counts and gradient is not None:
                 before_state[_COUNTER], after_state[_COUNTER] = np.array([half.counter]), np.array([counter])
             seen.append(
                 UpdatedParameter(

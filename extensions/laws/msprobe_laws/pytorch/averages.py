@@ -75,6 +75,18 @@ class _Average:
         others = f": {share:.4g} and {1 - share:.4g} are exchanged" if _is_near(1 - share, decays[0]) else ""
         return f"the average keeps {share:.4g} of itself, and its object declares {decays[0]:.4g}{others}"
 
+    def is_off(self, value: Array, before: Array, taken: Array, unit: float) -> bool:
+        """Whether a value is its decay times the one before and a share of the parameter that is not the rest."""
+        for decay in [value for name, value in _decays_of(self._owner()).items() if name in _SAID and 0 < value < 1]:
+            rest, size = value - decay * before, np.abs(before) + np.abs(taken)
+            clear = np.abs(taken) > 2.0**-6 * size
+            shares = (rest / np.where(clear, taken, 1.0))[clear]
+            middle = float(np.median(shares)) if shares.size >= 4 else 0.0
+            alike = np.abs(shares - middle) * np.abs(taken[clear]) <= _ROUNDING * unit * size[clear]
+            if _COPY < middle < 1 - _COPY and not _is_near(1 - middle, decay) and np.mean(alike) > _MOST:
+                return True
+        return False
+
     def lost_decay(self) -> str:
         """What has become of the decay that it was made with, which its own update has replaced; "" for nothing."""
         owner = self._owner()
@@ -153,6 +165,7 @@ class Averages:
         shares: dict[str, float] = {}
         replaced = []
         of_others = 0
+        off: list[str] = []
         for value, before, unit, item in zip(now, average.before, units, items):
             name, current = names.get(id(item), ""), _elements(item)
             left = self._left.get(optimizer, {}).get(id(item), current)
@@ -163,6 +176,10 @@ class Averages:
             if share is not None:
                 shares[name] = share
             of_others += share is None
+            off += [name] * (share is None and average.is_off(value, before, current, unit))
+        if off:
+            message = "the shares of the average and of the parameter in it do not add up to 1"
+            return [Finding(EMA_DECAY, off[0], message, None, tuple(off[1:]))]
         if of_others > len(items) / 2:
             return Unchecked("tensors like the parameters are no mix of their last values and the parameters")
         if replaced:

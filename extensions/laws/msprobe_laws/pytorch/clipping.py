@@ -18,12 +18,15 @@ from torch import nn
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Finding, few_digits
 from msprobe_laws.observation import Clipping
-from msprobe_laws.pytorch.models import Running, is_away
+from msprobe_laws.pytorch.models import Running, ids_in_optimizers, is_away
 from msprobe_laws.pytorch.scaling import LossScaling
-from msprobe_laws.pytorch.tensors import address_of, norm_of
+from msprobe_laws.pytorch.tensors import address_of, norm_of, version_of
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.training import CLIP_NORM
+
+#: What clipping gets: parameters with gradients, others, the norm or why it is not known, and `Clipped.is_used`.
+_Before = tuple[list[Any], list[Any], float | None, str, bool]
 
 #: Clippings of which the norm is taken again afterwards; of later ones every sixteenth.
 _CLIPPINGS = 4
@@ -37,12 +40,13 @@ class UsedGradient:
 
     Attributes:
         parameter: whose it is.
-        address: of its memory.
+        address, version: of its memory, and how often that was written.
         has_begun: whether a backward pass has begun since, with the gradient as it was.
     """
 
     parameter: weakref.ref[Any]
     address: int
+    version: int
     has_begun: bool = False
 
     def is_of(self, parameter: Any) -> bool:
@@ -61,18 +65,15 @@ class Clipped:
         names: of the parameters.
         gradients: parameters, with address and version of their gradients.
         limit: of the norm.
+        others: what it got without a gradient.
+        is_used: whether a step has used the gradients, and no backward pass has written them since.
     """
 
     names: list[str]
     gradients: list[tuple[weakref.ref[Any], int, int]]
     limit: float
-
-    @classmethod
-    def of(cls, names: list[str], parameters: list[Any], limit: float) -> Clipped:
-        """What is left now."""
-        return cls(
-            names, [(weakref.ref(item), address_of(item.grad), item.grad._version) for item in parameters], limit
-        )
+    others: list[weakref.ref[Any]]
+    is_used: bool
 
     def is_of(self, parameters: Mapping[int, Any]) -> bool:
         """Whether an optimizer of these parameters is to use it."""
@@ -116,15 +117,34 @@ class ClippingSignals:
         #: What clipping has left since the last step.
         self._left: list[Clipped] = []
 
-    def step_begins(self, parameters: Mapping[int, Any]) -> list[Finding]:
-        """What was done to clipped gradients that a step of these parameters is to use."""
+    def step_begins(self, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding]:
+        """What was done to clipped gradients that a step of parameters with these names is to use."""
+        own = [clipped for clipped in self._left if clipped.is_of(parameters)]
         found = [
             Finding(CLIP_NORM, clipped.names[0], message, None, tuple(clipped.names[1:]))
-            for clipped in self._left
-            if clipped.is_of(parameters) and (message := clipped.changed())
+            for clipped in own
+            if (message := clipped.changed())
         ]
-        self._left = [entry for entry in self._left if not entry.is_of(parameters)]
+        used = [clipped for clipped in self._left if clipped.is_used]
+        if used and not own:
+            message = "gradients are clipped that a step has used before, and the next step gets others"
+            found.append(Finding(CLIP_NORM, used[0].names[0], message, None, tuple(used[0].names[1:])))
+        if own and self._clippings <= _CLIPPINGS:
+            found += self._outdated(own, parameters, names)
+        self._left = [entry for entry in self._left if entry not in own and not entry.is_used]
         return found
+
+    def _outdated(
+        self, own: list[Clipped], parameters: Mapping[int, Any], names: Mapping[int, str]
+    ) -> Iterator[Finding]:
+        """Parameters that are not clipped, where clipping gets some in place of which they may have come."""
+        clipped = {id(reference()) for entry in own for reference, *_ in entry.gradients}
+        without = [names[key] for key, item in parameters.items() if item.grad is not None and key not in clipped]
+        known = {key for model in self._running.models.values() for key in model.parameters}
+        gone = {id(item) for entry in own for other in entry.others if (item := other()) is not None} - known
+        if without and gone and gone - ids_in_optimizers():
+            message = "it is not clipped, and clipping gets parameters that no model and no optimizer has (any more?)"
+            yield Finding(CLIP_NORM, without[0], message, None, tuple(without[1:]))
 
     def clear(self) -> None:
         """Gradients were set to zero."""
@@ -156,7 +176,7 @@ class ClippingSignals:
 
         return clip
 
-    def _norm_before(self, given: Any, frame: FrameType) -> tuple[list[Any], float | None, str] | None:
+    def _norm_before(self, given: Any, frame: FrameType) -> _Before | None:
         if isinstance(given, (torch.Tensor, nn.Module)):
             given = [given] if isinstance(given, torch.Tensor) else given.parameters()
         given = [item for item in given if isinstance(item, torch.Tensor)]
@@ -172,18 +192,25 @@ class ClippingSignals:
             self._session.say(
                 CLIP_NORM, "clipping", [Finding(CLIP_NORM, "gradients", message)], source=source_of(frame)
             )
-        return (parameters, norm, unknown) if parameters else None
+        if not parameters:
+            return None
+        used = [self._stale.get(id(item)) for item in parameters]
+        is_used = all(
+            old is not None and old.is_of(item) and old.version == version_of(item.grad)
+            for old, item in zip(used, parameters)
+        )
+        return parameters, [item for item in given if item.grad is None], norm, unknown, is_used
 
     def _clipped(
         self,
-        before: tuple[list[Any], float | None, str],
+        before: _Before,
         result: Any,
         signature: inspect.Signature,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         frame: FrameType,
     ) -> None:
-        parameters, norm, unknown = before
+        parameters, others, norm, unknown, is_used = before
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         norm_type = float(bound.arguments.get("norm_type", 2.0))
@@ -200,19 +227,21 @@ class ClippingSignals:
             after = norm_of([item.grad for item in parameters])[0]
         limit = float(bound.arguments.get("max_norm", math.inf))
         names = {key: path for model in self._running.models.values() for key, path in model.parameters.items()}
-        is_unscaled = self._scaling.is_unscaled()
+        scale = 1.0 if self._scaling.is_unscaled() else self._scaling.scale()
         paths = [names.get(id(item), f"parameters.{at}") for at, item in enumerate(parameters)]
         if norm and limit < math.inf:
-            used = [self._stale.get(id(item)) for item in parameters]
             earlier = [entry for entry in self._left if entry.names == paths and entry.is_written()]
             self._left = [entry for entry in self._left if entry.names != paths]
             message = ""
-            if all(old is not None and not old.has_begun and old.is_of(item) for old, item in zip(used, parameters)):
+            if is_used and not any(self._stale[id(item)].has_begun for item in parameters):
+                scale = 1.0
                 message = (
                     "gradients are clipped after the step that has used them: what clipping leaves reaches no step"
                 )
             else:
-                self._left.append(Clipped.of(paths, parameters, limit))
+                left = [(weakref.ref(item), address_of(item.grad), item.grad._version) for item in parameters]
+                is_used = is_used and norm > limit / 2
+                self._left.append(Clipped(paths, left, limit, list(map(weakref.ref, others)), is_used))
                 if earlier and norm > limit:
                     message = "gradients are clipped once more after a further backward: before the batch is added up"
             if message:
@@ -228,7 +257,7 @@ class ClippingSignals:
                 norm_type,
                 sum(item.numel() for item in parameters),
                 max((str(item.grad.dtype).rpartition(".")[2] for item in parameters), key=_coarseness),
-                1.0 if is_unscaled else self._scaling.scale(),
+                scale,
                 source_of(frame),
                 unknown,
             )

@@ -71,6 +71,9 @@ class Draws:
         source = "" if modules else source_of(sys._getframe(3))
         place = self._running.path_of(modules[-1]) if modules else source.partition(":")[0] + ":dropout"
         is_training = modules[-1].training if modules else True
+        if is_training and modules and not modules[0].training and not result.requires_grad:
+            # A layer that its model does not hold stays in training mode.
+            is_training = any(inner is modules[-1] for inner in modules[0].modules())
         if self.first_mask is None and is_training and not self._running.backward:
             self.first_mask = place, np.packbits(dropped).tobytes().hex(), np.packbits(known).tobytes().hex()
         self._session.mask(DropoutMask(place, dropped, known, rate, is_training, self._running.backward > 0, source))

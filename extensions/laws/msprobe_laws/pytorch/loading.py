@@ -45,7 +45,7 @@ class _Pass:
 
     Attributes:
         number: of all passes.
-        dataset: id of what is loaded.
+        dataset: id of what is loaded, or of its first tensor.
         order: its first indices.
         step: how many steps had been taken when it began.
         rows: random states by process, as far as they are known.
@@ -143,7 +143,8 @@ class Loading:
         if known is None:
             self._count += 1
             self.is_cut = not self._has_ended
-            known = self._passes[iterator] = _Pass(self._count, id(iterator._dataset), self._session.step)
+            held = (*getattr(iterator._dataset, "tensors", ()), iterator._dataset)  # a dataset may be made anew of them
+            known = self._passes[iterator] = _Pass(self._count, id(held[0]), self._session.step)
             self._shared[:] = bytes(len(self._shared))
         return known
 

@@ -12,19 +12,23 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Checked, Finding, Unchecked
+from msprobe_laws.pytorch.dividing import Dividing
 from msprobe_laws.pytorch.models import is_away
 from msprobe_laws.pytorch.tensors import tensors_in
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.training import SCALE_REMOVED
 
+#: Scales up to which gradients may be divided by the same number for another reason, such as the number of ranks.
+_CLEAR = 64
+
 
 class LossScaling:
     """Follows the loss scaler of a training."""
 
-    def __init__(self, session: LawSession, guard: Guard, tries: Callable[[], None]) -> None:
+    def __init__(self, session: LawSession, guard: Guard, tries: Callable[[], None], dividing: Dividing) -> None:
         """See nothing yet; `tries` is called where a scaler is about to let an optimizer step, or not."""
-        self._session, self._guard, self._tries = session, guard, tries
+        self._session, self._guard, self._tries, self._dividing = session, guard, tries, dividing
         #: Whether the last backward pass was one of a scaled loss, and what was scaled.
         self._is_scaled = False
         self._scaled: Any = WeakIdKeyDictionary()
@@ -66,12 +70,18 @@ class LossScaling:
             return
         self._tries()
         was_scaled, self._unscaled[id(optimizer)] = self._unscaled.get(id(optimizer), True), False
+        kind, scale = type(optimizer).__name__, self.scale()
         if not (self._scaler is scaler and was_scaled):
-            message = (
-                "the loss scaler divides gradients by its scale, and no loss was multiplied with it since the last step"
-            )
-            finding = Finding(SCALE_REMOVED, type(optimizer).__name__, message)
-            self._session.say(SCALE_REMOVED, type(optimizer).__name__, [finding], source=source_of(sys._getframe()))
+            message = "no loss was multiplied with it since the last step"
+            names = [kind]
+        else:
+            parameters = {id(item): item for group in optimizer.param_groups for item in group["params"]}
+            factors = self._dividing.factors(parameters) if scale > _CLEAR else {}
+            message = "they were divided by it after the backward pass"
+            names = [name for name, factor in factors.items() if abs(factor * scale - 1) < 2.0**-6]
+        if names:
+            finding = Finding(SCALE_REMOVED, names[0], f"the loss scaler divides gradients by its scale, and {message}")
+            self._session.say(SCALE_REMOVED, kind, [finding], source=source_of(sys._getframe()))
 
     def held_scale(self) -> float | None:
         """The scale of the scaler that was used last; None without one."""

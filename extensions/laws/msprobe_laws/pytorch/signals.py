@@ -28,6 +28,7 @@ from msprobe_laws.law import Checked, Finding, Unchecked
 from msprobe_laws.observation import Batch
 from msprobe_laws.pytorch.averages import Averages
 from msprobe_laws.pytorch.clipping import ClippingSignals, UsedGradient
+from msprobe_laws.pytorch.dividing import Dividing
 from msprobe_laws.pytorch.draws import Draws
 from msprobe_laws.pytorch.loading import Loading
 from msprobe_laws.pytorch.models import (
@@ -52,6 +53,7 @@ from msprobe_laws.pytorch.tensors import (
     is_zero,
     tensors_in,
     tokens_of,
+    version_of,
 )
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
@@ -91,6 +93,8 @@ class TrainingSignals:
         #: optimizer by its id.
         self._passes = self._zeroed = 0
         self._passes_before: dict[int, int] = {}
+        #: The optimizer or Module whose gradients were set to zero last.
+        self._zeroed_of: weakref.ref[Any] | None = None
         #: Losses of which a backward pass was taken since the last step.
         self._losses: Any = WeakIdKeyDictionary()
         #: Tensors on which the script has called requires_grad_(False).
@@ -117,7 +121,8 @@ class TrainingSignals:
         self.explained: set[str] = set()
         self.averages = Averages(session)
         self.schedules = Schedules(session, Replacing(guard, self._is_away))
-        self._scaling = LossScaling(session, guard, self.schedules.tries)
+        self._dividing = Dividing()
+        self._scaling = LossScaling(session, guard, self.schedules.tries, self._dividing)
         self.resume.scale = self._scaling.held_scale
         self._clipping = ClippingSignals(session, guard, self.running, self._scaling, self._stale)
         self._clips = Installation(self._clipping.seen, is_searched=is_searched)
@@ -188,10 +193,12 @@ class TrainingSignals:
         twice = [key for key, count in Counter(map(id, _parameters_of(optimizer))).items() if count > 1]
         two = [Finding(EACH_IN_ONE, names[key], f"it is in {name} twice, and updated twice") for key in twice]
         say(EACH_IN_ONE, name, two + self._in_two(name, parameters, names))
-        say(FRESH, name, self._fresh(parameters, names) or self._zeroed_late(optimizer, parameters, names))
+        passes, self._passes_before[id(optimizer)] = self._passes_before.get(id(optimizer), 0), self._passes
+        fresh = self._fresh(parameters, names) or self._zeroed_late(passes, parameters, names)
+        say(FRESH, name, fresh or self._in_parts(passes, parameters))
         self._losses.clear()
         self.schedules.step_begins(optimizer, name, source)
-        if changed := self._clipping.step_begins(parameters):
+        if changed := self._clipping.step_begins(parameters, names):
             say(CLIP_NORM, "clipping", changed)
         say(SCALE_REMOVED, name, self._scaling.at_step(optimizer, names))
         say(STAYS_TRAINABLE, name, self._stays_trainable(name, parameters, names))
@@ -229,7 +236,7 @@ class TrainingSignals:
         parameters = [item for group in optimizer.param_groups for item in group["params"]]
         for item in parameters:
             if item.grad is not None:
-                self._stale[id(item)] = UsedGradient(weakref.ref(item), address_of(item.grad))
+                self._stale[id(item)] = UsedGradient(weakref.ref(item), address_of(item.grad), version_of(item.grad))
             else:
                 self._stale.pop(id(item), None)
         own = {id(item) for item in parameters}
@@ -291,9 +298,8 @@ class TrainingSignals:
         )
         return [Finding(FRESH, names[stale[0]], message, None, tuple(names[key] for key in stale[1:]))]
 
-    def _zeroed_late(self, optimizer: Any, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding]:
-        """Whether gradients were set to zero between the backward pass and the step."""
-        before, self._passes_before[id(optimizer)] = self._passes_before.get(id(optimizer), 0), self._passes
+    def _zeroed_late(self, before: int, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding]:
+        """Whether gradients were set to zero between the last of the backward passes after `before` and the step."""
         is_late = before < self._passes == self._zeroed
         if not is_late or any(item.grad is not None and not is_zero(item.grad) for item in parameters.values()):
             return []
@@ -302,8 +308,16 @@ class TrainingSignals:
         self.explained.add("something-updated")
         return [Finding(FRESH, first, message, None, tuple(others))]
 
+    def _in_parts(self, before: int, parameters: Mapping[int, Any]) -> list[Finding]:
+        """Whether a batch in parts, those of the passes after `before`, is lost in part or divided twice."""
+        owner = None if self._zeroed_of is None else self._zeroed_of()
+        zeroed = owner.parameters() if isinstance(owner, nn.Module) else _parameters_of(owner) if owner else ()
+        is_lost = before < self._zeroed < self._passes and any(id(item) in parameters for item in zeroed)
+        return self._dividing.of_parts(self._passes - before, parameters, is_lost=is_lost)
+
     def _note_zeroing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._zeroed = self._passes
+        self._zeroed_of = weakref.ref(args[0])
         self._clipping.clear()
         self._losses.clear()
 
@@ -367,12 +381,13 @@ class TrainingSignals:
         """Parameters with gradients in no optimizer; unless `at_once`, those that nothing has changed meanwhile."""
         known = set().union(*self._owners.values())
         missing: list[tuple[int, str, Any]] = []
-        for model in self.running.models.values():
-            root = model.root()
-            if root is None:
-                continue
-            for path, item in root.named_parameters():
+        roots = [("", root) for model in self.running.models.values() if (root := model.root()) is not None]
+        # Modules that ran within a model and are not of it, such as those in a list of Python.
+        ran = [(self.running.path_of(own), own) for entry in self._ran.values() if (own := entry[0]()) is not None]
+        for front, root in roots + ran:
+            for path, item in root.named_parameters(front, recurse=not front):
                 if item.requires_grad and item.grad is not None and id(item) not in known:
+                    known.add(id(item))
                     missing.append((id(item), path, item))
         if missing:
             known = ids_in_optimizers()
@@ -530,11 +545,17 @@ class TrainingSignals:
             self._guard.enter("laws: a backward pass begins", self._backward_begins, args, kwargs)
             self.running.backward += 1
             try:
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
             finally:
                 self.running.backward -= 1
+            if not self.running.backward and kwargs.get("accumulate_grad", True):
+                self._guard.enter("laws: a backward pass ends", self._backward_ended)
+            return result
 
         return run_backward
+
+    def _backward_ended(self) -> None:
+        self._dividing.backward_ended(self.running.models.values(), is_scaled=self._scaling.scale() != 1)
 
     def _backward_begins(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if self.running.backward or not kwargs.get("accumulate_grad", True):
@@ -542,6 +563,7 @@ class TrainingSignals:
         roots = args[0] if args and isinstance(args[0], (tuple, list)) else ()
         self._passes += 1
         self._scaling.backward_begins(roots)
+        self._dividing.backward_begins(roots)
         self._loss_once(roots, args, kwargs)
         gone = []
         for key, old in self._stale.items():

@@ -80,6 +80,11 @@ def place_of(local: torch.Tensor | None, whole: Any) -> Place:
     return Place(local.data_ptr() if local.numel() else 0, dtype_of(local), str(local.device), tuple(local.shape))
 
 
+def version_of(tensor: Any) -> int:
+    """How often it was written; 0 where that is not counted."""
+    return 0 if tensor.is_inference() else int(tensor._version)
+
+
 def address_of(tensor: Any) -> int:
     """Of the first element, for the question whether two tensors are one memory."""
     local = getattr(tensor, "_local_tensor", tensor)

@@ -78,7 +78,6 @@ class _Half:
 
     Attributes:
         frame: of PyTorch that runs the step.
-        optimizer: itself, for the time of the step.
         formula, unknown, is_own: see `Update`.
         items: parameters, with their group and what was read.
     """
@@ -89,16 +88,15 @@ class _Half:
     is_own: bool
     settings: Sequence[Mapping[str, Any]]
     source: str
-    scale: float
-    items: list[tuple[Any, int, torch.Tensor | None]]
-    before: list[Array]
-    gradients: list[Array | None]
-    states: list[dict[str, Array]]
-    places: list[Place]
-    gradient_dtypes: list[str]
     is_given_closure: bool
-    state_names: Mapping[str, str]
-    used_again: list[bool]
+    items: list[tuple[Any, int, torch.Tensor | None]] = field(default_factory=list)
+    before: list[Array] = field(default_factory=list)
+    gradients: list[Array | None] = field(default_factory=list)
+    states: list[dict[str, Array]] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    gradient_dtypes: list[str] = field(default_factory=list)
+    state_names: Mapping[str, str] = field(default_factory=dict)
+    used_again: list[bool] = field(default_factory=list)
 
 
 class OptimizerLaws:
@@ -136,7 +134,7 @@ class OptimizerLaws:
     def forget_state(self, optimizer: Any) -> None:
         """Its state was loaded."""
         if (seen := self._seen.get(id(optimizer))) is not None:
-            self._session.state_continues.forget(seen.name)
+            self._session.state_continues.loaded(seen.name)
 
     def _begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._is_away():
@@ -224,35 +222,16 @@ class OptimizerLaws:
     ) -> _Half:
         self._name_parameters(optimizer, seen)
         scale = _number(getattr(optimizer, "grad_scale", None), 1.0)
-        half = _Half(
-            frame,
-            formula,
-            unknown,
-            is_own,
-            group_settings(optimizer),
-            source_of(frame),
-            scale,
-            [],
-            [],
-            [],
-            [],
-            [],
-            [],
-            closure,
-            {},
-            [],
-        )
+        half = _Half(frame, formula, unknown, is_own, group_settings(optimizer), source_of(frame), closure)
         values, gradients = [], []
-        whole_budget = 1 if formula and FORMULAS[formula].whole else 0
-        turn = seen.number
+        is_whole = bool(formula) and FORMULAS[formula].whole
         items = _each_once(optimizer)
         for at, (item, number) in enumerate(items):
             local = local_part(item)
             index = None
-            if local is not None and local.numel() > SAMPLE:
-                is_turn = whole_budget and local.numel() <= _WHOLE and (at + turn) % max(len(items), 1) < 4
-                if not is_turn:
-                    index = self._index_of(seen, item, local)
+            is_turn = is_whole and (at + seen.number) % len(items) < 4
+            if local is not None and local.numel() > (_WHOLE if is_turn else SAMPLE):
+                index = self._index_of(seen, item, local)
             half.items.append((item, number, index))
             values.append(None if local is None else _taken(local, index))
             gradient = local_part(gradient_of(item))
@@ -319,6 +298,7 @@ class OptimizerLaws:
         half.state_names = names_of_states(optimizer, half.formula, is_own=half.is_own)
         states = self._states(optimizer, half)
         parameters = []
+        is_given = half.is_given_closure
         for at, (item, group, index) in enumerate(half.items):
             local = local_part(item)
             places = {
@@ -330,7 +310,6 @@ class OptimizerLaws:
                 seen.gradients[id(item)] = written, half.gradients[at]
             before, left = half.before[at], after[at]
             is_same = left is not None and left.size == before.size
-            unreadable = half.is_given_closure
             count = seen.steps.get(id(item))
             if count is not None and half.gradients[at] is not None:
                 seen.steps[id(item)] = count = count + 1
@@ -339,9 +318,9 @@ class OptimizerLaws:
                     seen.names.get(id(item), f"param_groups.{group}"),
                     group,
                     () if local is None else tuple(local.shape),
-                    before if is_same and not unreadable else _EMPTY,
-                    left if is_same and left is not None and not unreadable else _EMPTY,
-                    _EMPTY if unreadable else half.gradients[at],
+                    before if is_same and not is_given else _EMPTY,
+                    left if is_same and left is not None and not is_given else _EMPTY,
+                    _EMPTY if is_given else half.gradients[at],
                     half.states[at],
                     states[at],
                     index is None,
@@ -355,8 +334,6 @@ class OptimizerLaws:
                     half.used_again[at],
                 )
             )
-        precision = precision_of(optimizer)
-        is_given = half.is_given_closure
         update = Update(
             seen.name,
             "" if is_given else half.formula,
@@ -366,7 +343,7 @@ class OptimizerLaws:
             half.source,
             "its step computes the gradients itself, in a closure" if is_given else half.unknown,
             half.is_own,
-            precision,
+            precision_of(optimizer),
         )
         seen.number += 1
         self._session.update(update, self._signals.explained)
