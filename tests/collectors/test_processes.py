@@ -50,7 +50,8 @@ def test_a_killed_training_leaves_what_it_had_recorded(framework, tmp_path):
     assert folder.name == "proc0"
     dump = Dump(folder / "dump.json")
     assert dump.problem == ""
-    assert len(dump.record_names) >= framework.records["mix"] - 1
+    # Records of PyTorch reach the disk in groups of 64 values.
+    assert len(dump.record_names) >= framework.records["mix"] - (1 if framework.name == "mindspore" else 40)
     assert dump.backward(f"{framework.call}.0") is not None
     value = dump.forward(f"{framework.call}.0").arguments[0]
     assert (folder / "dump_tensor_data" / value.data_name).exists()

@@ -26,8 +26,9 @@ from msprobe_collector.pytorch.host_arrays import host_arrays, numpy_dtype
 _FEW = 1 << 12
 #: Elements that are reduced at a time.
 _BLOCK = 1 << 21
-#: Values, and bytes of copies, that wait at most.
+#: Values, and bytes of copies, that wait at most; of values on the host few, since a kill costs their records.
 _MOST_VALUES, _MOST_BYTES = 1 << 12, 1 << 26
+_MOST_ON_HOST = 1 << 6
 #: Devices that do not compute in float64.
 _NARROW = frozenset({"mps", "npu"})
 
@@ -57,6 +58,7 @@ class TorchPending:
         self._lock = Lock()
         self._count = 0
         self._waiting_values = 0
+        self._waiting_on_host = 0
         self._waiting_bytes = 0
         #: Numbers and copies of small tensors, by device, dtype and shape.
         self._copies: dict[tuple[Any, ...], list[tuple[int, Any]]] = {}
@@ -66,7 +68,12 @@ class TorchPending:
     @property
     def is_full(self) -> bool:
         """See `PendingStatistics`."""
-        return self._waiting_values >= _MOST_VALUES or self._waiting_bytes >= _MOST_BYTES
+        return (
+            self._waiting_values >= _MOST_VALUES
+            or self._waiting_bytes >= _MOST_BYTES
+            # Where there are others, their device would have to be waited for.
+            or self._waiting_values == self._waiting_on_host >= _MOST_ON_HOST
+        )
 
     def add(self, tensor: Any) -> int | None:
         """Take a strided tensor; the number of the value, None where its statistics are to be computed at once."""
@@ -88,6 +95,7 @@ class TorchPending:
             number = self._count
             self._count += 1
             self._waiting_values += 1
+            self._waiting_on_host += is_on_host(tensor)
             if copy is not None:
                 self._waiting_bytes += count * copy.element_size()
                 self._copies.setdefault((copy.device, dtype, copy.shape), []).append((number, copy))
@@ -100,7 +108,7 @@ class TorchPending:
         with self._lock:
             copies, self._copies = self._copies, {}
             reduced, self._reduced = self._reduced, []
-            self._waiting_values = self._waiting_bytes = 0
+            self._waiting_values = self._waiting_on_host = self._waiting_bytes = 0
         yield from _of_copies(copies)
         for _, values in groupby(reduced, key=lambda value: value.parts[0][0].device):
             yield from _of_reduced(list(values))

@@ -115,7 +115,10 @@ def _of_chunk(flat: np.ndarray[Any, Any], see: See | None) -> tuple[float, float
 
 
 def statistics_of_rows(rows: np.ndarray[Any, Any]) -> list[Statistics]:
-    """The statistics of each row of `rows`, (count, elements) with at least one element, of a numeric dtype."""
+    """The statistics of each row of `rows`, (count, elements), of a numeric dtype, as `statistics_of` gives them.
+
+    A row has 1 to 4096 elements.
+    """
     kind = rows.dtype.kind
     if kind == "b":
         return [Statistics(top, low, None, None) for top, low in zip(rows.any(1).tolist(), rows.all(1).tolist())]
@@ -124,9 +127,9 @@ def statistics_of_rows(rows: np.ndarray[Any, Any]) -> list[Statistics]:
         exact = wide if kind in "iu" else wide.astype(np.float64, copy=False)
         wide = wide.astype(np.float64, copy=False)
         maxima, minima = exact.max(1).tolist(), exact.min(1).tolist()
-        means = (wide.sum(1) / wide.shape[1]).tolist()
-        squares = np.einsum("ij,ij->i", wide, wide).tolist()
-    norms = list(map(math.sqrt, squares))
+        ones = _ONES[: wide.shape[1]]
+        means = [float(row.dot(ones)) / row.size for row in wide]
+        norms = [math.sqrt(row.dot(row)) for row in wide]
     found = list(map(Statistics, maxima, minima, means, norms))
     for at, (maximum, minimum, norm) in enumerate(zip(maxima, minima, norms)):
         if not math.isfinite(norm) or (norm == 0.0 and (maximum or minimum)):  # rare: not finite, or out of range
