@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from threading import Lock
 from typing import Any
 
@@ -49,6 +48,11 @@ class _Reduced:
     count: int
     parts: list[tuple[Any, ...]]
 
+    @property
+    def device(self) -> Any:
+        """Where the parts are."""
+        return self.parts[0][0].device
+
 
 class TorchPending:
     """See `PendingStatistics`."""
@@ -78,9 +82,7 @@ class TorchPending:
     def add(self, tensor: Any) -> int | None:
         """Take a strided tensor; the number of the value, None where its statistics are to be computed at once."""
         count, dtype = tensor.numel(), tensor.dtype
-        if count > _FEW and is_on_host(tensor):
-            return None
-        if numpy_dtype(dtype) is None:
+        if (count > _FEW and is_on_host(tensor)) or numpy_dtype(dtype) is None:
             return None
         copy, parts = None, []
         try:
@@ -109,9 +111,12 @@ class TorchPending:
             copies, self._copies = self._copies, {}
             reduced, self._reduced = self._reduced, []
             self._waiting_values = self._waiting_on_host = self._waiting_bytes = 0
-        yield from _of_copies(copies)
-        for _, values in groupby(reduced, key=lambda value: value.parts[0][0].device):
-            yield from _of_reduced(list(values))
+        places = {key[0] for key in copies} | {value.device for value in reduced}
+        for place in sorted(places, key=str):
+            yield from _fetched(
+                {key: held for key, held in copies.items() if key[0] == place},
+                [value for value in reduced if value.device == place],
+            )
 
     def _lose(self, error: Exception) -> None:
         if not self._has_lost:
@@ -124,22 +129,21 @@ def is_on_host(tensor: Any) -> bool:
     return bool(tensor.is_cpu)
 
 
-def _of_copies(copies: dict[tuple[Any, ...], list[tuple[int, Any]]]) -> Iterator[tuple[int, Statistics]]:
-    places: dict[Any, list[tuple[Any, ...]]] = {}
-    for key in copies:
-        places.setdefault(key[0], []).append(key)
-    for keys in places.values():
-        stacks = [torch.stack([copy for _, copy in copies[key]]) for key in keys]
-        arrays = host_arrays([stack.resolve_conj().resolve_neg() for stack in stacks])
-        for key, array in zip(keys, arrays, strict=True):
-            numbers = [number for number, _ in copies[key]]
-            yield from zip(numbers, statistics_of_rows(array.reshape(len(numbers), -1)), strict=True)
+def _fetched(
+    copies: dict[tuple[Any, ...], list[tuple[int, Any]]], reduced: list[_Reduced]
+) -> Iterator[tuple[int, Statistics]]:
+    """The statistics of values on one device, from which they come in one copy."""
+    stacks = [torch.stack([copy for _, copy in held]).resolve_conj().resolve_neg() for held in copies.values()]
+    arrays = host_arrays([*stacks, *(scalar for value in reduced for part in value.parts for scalar in part)])
+    for held, array in zip(copies.values(), arrays):
+        numbers = [number for number, _ in held]
+        yield from zip(numbers, statistics_of_rows(array.reshape(len(numbers), -1)), strict=True)
+    yield from _of_reduced(reduced, [scalar.item() for scalar in arrays[len(stacks) :]])
 
 
-def _of_reduced(values: list[_Reduced]) -> Iterator[tuple[int, Statistics]]:
-    """Of values on one device."""
-    scalars = host_arrays([scalar for value in values for part in value.parts for scalar in part])
-    numbers = iter([scalar.item() for scalar in scalars])
+def _of_reduced(values: list[_Reduced], scalars: list[Any]) -> Iterator[tuple[int, Statistics]]:
+    """Of values whose parts are `scalars`, one after the other."""
+    numbers = iter(scalars)
     for value in values:
         parts = [[next(numbers) for _ in part] for part in value.parts]
         minima, maxima, sums, norms, *counts = zip(*parts, strict=True)
