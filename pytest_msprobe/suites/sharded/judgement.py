@@ -212,6 +212,7 @@ def finding_of(
     leaf: Leaf, path: str, operation: Operation, found: Sequence[Placement], grid: Grid, tolerance: float
 ) -> ValueFinding:
     """What the placements that were tried say of a value."""
+    found = [one for one in found if operation.phase == "forward" or not one.has_others_beyond]
     fitting = [placement for placement in found if placement.distance <= tolerance]
     legal = [one for one in fitting if may_be_partial(operation, leaf) or not one.is_partial]
     best = next(iter(legal or fitting or found), None)

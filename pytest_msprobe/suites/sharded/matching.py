@@ -6,6 +6,7 @@ their place among the calls of that API there; microbatches are calls that a ran
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -207,6 +208,16 @@ class RecordMatching:
                 len(other) % len(own) == 0 and other == own * (len(other) // len(own)) for other in others
             )
         return self._certain[key[1]]
+
+    def half_from(self) -> float:
+        """The place of the first logical record from which on a rank has half dtypes; infinite for none."""
+        places = []
+        for index in self._indexes:
+            names = index.dump.record_names
+            first = next((place for place, name in enumerate(names) if index.dump.holds_half(name)), len(names))
+            behind = {key for key, records in index.calls.items() if index.dump.orders[records[-1]] >= first}
+            places += [self._logical.dump.orders[name] for name, key in self._logical.keys.items() if key in behind][:1]
+        return min(places, default=math.inf)
 
     @cached_property
     def only_on_ranks(self) -> int:

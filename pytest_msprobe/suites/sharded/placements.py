@@ -109,12 +109,19 @@ class Placement:
         return any(axis.kind == "R" and axis.size in added for axis in self.axes)
 
     @property
+    def has_others_beyond(self) -> bool:
+        """Whether rows beyond the own share are not those of the logical value."""
+        return any(axis.order == UNUSED for axis in self.axes)
+
+    @property
     def is_reordered(self) -> bool:
         """Whether the parts follow in an order that is not one of blocks."""
         return any(axis.order == ANY_ORDER for axis in self.axes)
 
 
 ANY_ORDER = "in another order of its indices"
+#: Rows beyond the own share are what nothing of the result depends on: those at the end lack their neighbours.
+UNUSED = "with overlap, of which the rows beyond are others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +255,7 @@ def tried(
         if not any(placement.distance <= tolerance for placement in found):
             overlapping = _overlapping(whole, values, grid, scale, room)
             found += [one for one in overlapping if one.distance <= tolerance]
-    return sorted(found, key=lambda placement: (placement.distance, placement.is_partial))
+    return sorted(found, key=lambda one: (one.has_others_beyond, one.distance, one.is_partial))
 
 
 def near(tolerance: float) -> float:
@@ -415,7 +422,7 @@ def _flat(
 def _overlapping(
     whole: Array, values: Mapping[tuple[int, ...], Any], grid: Grid, scale: float, room: Array | None
 ) -> Iterator[Placement]:
-    """Parts that go beyond their own share along a dimension: rows beyond it repeat, or their gradients are added."""
+    """Parts that go beyond their own share along a dimension: rows beyond it repeat, are not used, or add gradients."""
     parts = list(values.values())
     if len(grid.sizes) != 1 or any(part.ndim != whole.ndim for part in parts):
         return
@@ -425,9 +432,10 @@ def _overlapping(
         return
     d, rows, size = split[0], np.moveaxis(whole, split[0], 0), norm_of(whole)
     moved = [np.moveaxis(part, d, 0) for part in parts]
+    shares = np.array_split(np.arange(len(rows)), len(parts))
     for starts in _starts(len(rows), lengths):
-        copied, added, apart = np.zeros_like(rows), np.zeros_like(rows), 0.0
-        for start, part in zip(starts, moved):
+        copied, added, own, apart = np.zeros_like(rows), np.zeros_like(rows), np.zeros_like(rows), 0.0
+        for start, part, share in zip(starts, moved, shares):
             first, end = max(0, -start), min(len(part), len(rows) - start)
             there = slice(start + first, start + end)
             apart = max(
@@ -435,7 +443,10 @@ def _overlapping(
             )
             copied[there] = part[first:end]
             added[there] += part[first:end]
-        for value, words, spread in ((copied, "with overlap", apart), (added, "of which overlaps are added", 0.0)):
+            within = share[(share >= there.start) & (share < there.stop)]
+            own[within] = part[within - start]
+        readings = (copied, "with overlap", apart), (added, "of which overlaps are added", 0.0), (own, UNUSED, 0.0)
+        for value, words, spread in readings:
             axes = (Axis(grid.names[0], grid.sizes[0], "S", d, words),)
             yield _measured(axes, np.moveaxis(value, 0, d), spread, whole, scale, room)
 

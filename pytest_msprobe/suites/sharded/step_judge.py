@@ -48,12 +48,14 @@ from pytest_msprobe.suites.sharded.tolerances import LARGEST, Tolerances, forwar
 if TYPE_CHECKING:
     from pytest_msprobe.suites.sharded.logical import Whole
     from pytest_msprobe.suites.sharded.placements import Axis, Grid, Placement
+    from pytest_msprobe.suites.sharded.rows import Rows
 
     #: The tensors of each record of a rank that is a part, by their places.
     Held = Sequence[tuple[RankDump, dict[str, Leaf]]]
 
 _DOUBTFUL = "only the sum of what ranks of the logical run hold gives it, and they may be parts"
 _UNTOLD = "statistics do not tell what the ranks of the logical run hold together: dump tensors there"
+_BEYOND = "its rows beyond the own part of a rank are not those of the logical run, and what is made of it is wrong"
 _OTHER_ORDER = "it fits only in another order than what belongs to it"
 #: Calls of a layer that are put together where no one of them can be.
 _MOST_CALLS = 64
@@ -72,10 +74,11 @@ class StepJudge:
         """A judge; `noise` is a second logical run, whose distances from the first are what rounding does."""
         self.step = step
         self.run, self.logical = run, run.leader
-        self._tolerances = Tolerances(run, self.phase, noise, self.number or 0)
+        self._noise = noise
         self._findings: dict[str, RecordFinding] = {}
         self._first: dict[Phase, str | None] = {}
         self._grids = Grids()
+        self._rows: dict[str, Rows] = {}
         self._has_begun = False
         self._orders: dict[str, tuple[dict[Kind, Order], dict[Kind, Order]]] = {}
 
@@ -84,6 +87,10 @@ class StepJudge:
         """Which records of ranks are parts of which logical record."""
         ranks = list(self.step.ranks.values())
         return RecordMatching(self.logical, ranks, offsets_of(self.logical, ranks))
+
+    @cached_property
+    def _tolerances(self) -> Tolerances:
+        return Tolerances(self.run, self.phase, self._noise, self.number or 0, self.matching.half_from())
 
     @cached_property
     def _last_backward(self) -> int:
@@ -263,12 +270,18 @@ class StepJudge:
         grids = self._grids_of(parts)
         values: list[ValueFinding] = []
         parts_along: list[Along] = []
+        beyond: set[str] = set()
         # What an optimizer gets says which elements of what it leaves can be judged.
         for path, leaf in sorted(leaves.items(), key=lambda one: not one[0].startswith("input.gradients.")):
             finding, best = self._value(operation, leaf, path, held, grids)
             values.append(finding)
+            beyond |= {path} if best is not None and best.has_others_beyond else set()
             if finding.state == "placed" and finding.tolerance is not None:
                 parts_along += Along.of(path, best, finding.tolerance)
+        if any(value.is_wrong and value.is_output for value in values):
+            values = [
+                replace(one, state="unexplained", message=_BEYOND) if one.path in beyond else one for one in values
+            ]
         values = [*self._settings(operation, parts), *self._in_order(operation, values, parts_along)]
         values += self._only_on_ranks(operation, leaves, held)
         return replace(empty, values=tuple(values), ranks=tuple(calls.dump.number for calls in parts))
@@ -373,9 +386,14 @@ class StepJudge:
             grids = self._grids.of(owners, 1)
         lacking = [f"rank {dump.number}" for dump, found in held if path not in found]
         if lacking:
+            if (of_row := self._in_a_row(operation, leaf, path, held)) is not None:
+                return of_row
+            self._tolerances.unknown(operation, leaf, path)
             words = ", ".join(dict.fromkeys(lacking[:4]))
             return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor"), None
         factor = self._gradient_factor if phase_of(operation) == "backward" and leaf.shape else 1
+        coarsest = max((leaf, *(found[path] for _, found in held)), key=lambda one: roundoff_of(one.dtype))
+        leaf = replace(leaf, dtype=coarsest.dtype) if roundoff_of(leaf.dtype) else leaf
         try:
             finding, found = self._measured(operation, leaf, path, held, grids, factor)
             is_partial = all(dump.is_partial(tensors[path]) for dump, tensors in held)
@@ -387,6 +405,29 @@ class StepJudge:
         except DumpError as error:
             return replace(empty, state="unreadable", message=str(error)), None
         return self._judged(operation, leaf, finding, is_said=finding.state == "illegal" and is_partial), best
+
+    def _in_a_row(
+        self, operation: Operation, leaf: Leaf, path: str, held: Held
+    ) -> tuple[ValueFinding, Placement | None] | None:
+        """What is found of a value that stands in a row with those of all other parameters; None for none."""
+        if not self.matching.is_update(operation.record) or len(self.run.ranks) > 1 or form_of([leaf]) != "tensor":
+            return None
+        from pytest_msprobe.suites.sharded.placements import Grid
+        from pytest_msprobe.suites.sharded.rows import Rows
+
+        with suppress(DumpError):
+            if operation.record not in self._rows:
+                leaves = self.matching.tensors(self.logical, operation.record)
+                self._rows[operation.record] = Rows(leaves, self.logical, held)
+            value = self._rows[operation.record].value(path)
+            if value is None:
+                return None
+            whole: Whole = (), loaded(leaf, self.logical)
+            finding, found = self._found(operation, leaf, path, (whole, [value], [Grid((), (), ((),))]), 1, "tensor")
+            finding = replace(finding, placement="S(flat), all parameters in a row", held_as="S")
+            self._tolerances.arrived(operation, finding, leaf, found[0])
+            return finding, found[0]
+        return None
 
     def _measured(
         self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid], factor: float

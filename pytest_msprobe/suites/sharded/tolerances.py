@@ -64,9 +64,14 @@ class Tolerances:
     """
 
     def __init__(
-        self, run: LogicalRun, phase: Callable[[Operation], Phase], noise: LogicalRun | None = None, steps: int = 0
+        self,
+        run: LogicalRun,
+        phase: Callable[[Operation], Phase],
+        noise: LogicalRun | None = None,
+        steps: int = 0,
+        half_from: float = math.inf,
     ) -> None:
-        """For the values of `run`, behind so many `steps`.
+        """For the values of `run`, behind so many `steps`, of which ranks have half dtypes from a record on.
 
         `phase` says which pass a record is of, `noise` is a second logical run.
         """
@@ -74,7 +79,10 @@ class Tolerances:
         self._run, self._logical, self._phase, self._noise, self._steps = run, logical, phase, noise, steps
         self.begins: dict[str, float] = {}
         fine, half = 2.0**-24, 2.0**-9
-        each = (half if logical.holds_half(name) else fine for name in logical.record_names)
+        each = (
+            half if place >= half_from or logical.holds_half(name) else fine
+            for place, name in enumerate(logical.record_names)
+        )
         self._roundoffs = list(accumulate(each, max))
         self._inside: dict[str, int] = {}
         self._amplifying: set[str] = set()
@@ -129,6 +137,21 @@ class Tolerances:
             self._of_elements[name] = _noise_of(*best.pair, level)
         key = operation.record, name if is_update else ""
         self._arrived[key] = max(self._arrived.get(key, 0.0), distance)
+
+    def unknown(self, operation: Operation, leaf: Leaf, path: str) -> None:
+        """Take note of a value at an optimizer that no rank has by its name: what the logical run alone tells of it."""
+        name = parameter_of(path)
+        if path.startswith("input.gradients."):
+            level, norm = self.floor(operation, leaf, path) * self._roundoffs[operation.index], _norm(leaf)
+            self._apart[f"{operation.record}.{path}"] = level / norm if norm else math.inf
+            with suppress(DumpError):
+                if form_of([leaf]) == "tensor" and len(held := self._run.held(leaf)) == 1:
+                    whole = loaded(held[0][1], held[0][0])
+                    self._of_elements[name] = _noise_of(whole, whole, level)
+        elif path.startswith("input.parameters."):
+            self._before[operation.record, name] = leaf
+            if self._steps:
+                self._apart[name] = self.begins[name] = self.of(operation, leaf, path)
 
     def close(self, operation: Operation, leaf: Leaf, path: str, ranks: int) -> float:
         """What the operation itself explains, from what went into it; infinite where that is not known."""
