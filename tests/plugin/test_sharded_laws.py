@@ -50,6 +50,11 @@ COLLECTIVES: dict[str, tuple[list[list[Any]], list[list[Any]], dict[str, Any]]] 
         [[np.concatenate([FIRST, SECOND], 1)]] * 2,
         {"gather_dim": 1},
     ),
+    "reduce_scatter_single": (
+        [[np.concatenate([FIRST, SECOND], 1), "sum", 1], [np.concatenate([SECOND, FIRST], 1), "sum", 1]],
+        [[SUM], [SUM]],
+        {},
+    ),
     "all_to_all_single": ([[NOTHING, FIRST], [NOTHING, SECOND]], [[HALVES[0]], [HALVES[1]]], {}),
     "all_to_all": (
         [[[NOTHING], [FIRST, SECOND]], [[NOTHING], [SECOND, SUM]]],
@@ -91,11 +96,35 @@ def test_what_comes_out_of_a_collective_is_what_went_in(pytester: pytest.Pyteste
     assert re.search(r", [01]\.\d+ % off, ", headline)
 
 
+def test_a_dimension_is_told_by_its_place_as_well(pytester: pytest.Pytester) -> None:
+    joined = np.concatenate([FIRST, SECOND], 1)
+    communicated(pytester.path, "all_gather_single", [[FIRST, 1], [SECOND, 1]], [[joined], [joined]])
+    pytester.runpytest(*ARGUMENTS).assert_outcomes(passed=1)
+
+
 def test_an_asynchronous_result_in_no_record_is_not_judged(pytester: pytest.Pytester) -> None:
     communicated(pytester.path, "all_reduce", [[FIRST], [SECOND]], [[], []])
     result = pytester.runpytest(*ARGUMENTS)
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     result.stdout.fnmatch_lines(["no value was judged"])
+
+
+@pytest.mark.parametrize("tags", [(0, 0), (0, 1)])
+def test_messages_are_in_the_order_of_their_calls_and_have_tags(
+    pytester: pytest.Pytester, tags: tuple[int, int]
+) -> None:
+    """What does not wait is recorded where it ends, here the last one first."""
+    for rank, name in enumerate(("isend", "irecv")):
+        builder = DumpBuilder(pytester.path / "tp2" / "step0" / f"rank{rank}", framework="pytorch")
+        builder.header["ranks"] = membership(rank)
+        received = (0, 1) if tags[0] == tags[1] else (1, 0)
+        for place in (1, 0) if rank == 0 else received:
+            value = (FIRST, SECOND)[place]
+            number = place if rank == 0 else received.index(place)
+            inputs = [value if rank == 0 else NOTHING, 1 - rank]
+            builder.call(f"Distributed.{name}.{number}", inputs, [value], keywords={"tag": tags[place]})
+        builder.write()
+    assert pytester.runpytest(*ARGUMENTS).parseoutcomes() == {"passed": 2, "skipped": 2}
 
 
 @pytest.mark.parametrize("fault", [0.0, 1.0])

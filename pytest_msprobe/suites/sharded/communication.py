@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _OPERATION = re.compile(r"(?:RedOpType|ReduceOp)\.(\w+)|^(sum|avg|max|min|product|prod|mul)$", re.IGNORECASE)
+#: Functional collectives, whose dimension follows the tensor, or the reduction.
+_ALONG = ("all_gather_single", "reduce_scatter_single")
 #: A sum over ranks, in any order, is this many unit roundoffs of the sum of magnitudes away for each rank.
 _ROUNDINGS = 4
 
@@ -203,8 +206,13 @@ class _Form:
         source = next((plain(leaf) for leaf in leaves if leaf.path in ("input.1", "input.src")), None)
         roundoff = roundoff_of(held[own[0]].dtype)
         place = source if isinstance(source, int) else -1
-        along = next((plain(leaf) for leaf in leaves if leaf.path in ("input.gather_dim", "input.scatter_dim")), 0)
-        return cls(inputs, own, reduction_of(leaves), roundoff, splits, place, along if isinstance(along, int) else 0)
+        names = [
+            "input.gather_dim",
+            "input.scatter_dim",
+            *(("input.1", "input.2") if call.operation.bare in _ALONG else ()),
+        ]
+        along = next((number for leaf in leaves if leaf.path in names and type(number := plain(leaf)) is int), 0)
+        return cls(inputs, own, reduction_of(leaves), roundoff, splits, place, along)
 
 
 def _below(held: Mapping[str, Leaf], path: str) -> tuple[str, ...]:
@@ -222,35 +230,33 @@ def reduction_of(leaves: Sequence[Leaf]) -> str:
     return "SUM"
 
 
+#: The other rank of a message, and its tag.
+_Line = tuple[int, int]
+
+
 class Messages:
-    """What a rank receives is what the other one sent: the n-th message from a rank is the n-th sent to this one."""
+    """What a rank receives is what the other one sent: the n-th of a tag from a rank is the n-th sent to this one."""
 
     def __init__(self, spread: Spread) -> None:
         self._spread = spread
 
     @cached_property
-    def _sent(self) -> dict[tuple[int, int], list[tuple[RankDump, Leaf]]]:
-        found: dict[tuple[int, int], list[tuple[RankDump, Leaf]]] = {}
+    def _sent(self) -> dict[tuple[int, _Line], list[tuple[RankDump, Leaf]]]:
+        found: dict[tuple[int, _Line], list[tuple[RankDump, Leaf]]] = {}
         for dump in self._spread.step.ranks.values():
-            for operation in dump.operations:
-                if _is_message(operation):
-                    for what, peer, path in _messages(dump, operation):
-                        if text_of("communication", f"Distributed.{what}") == "send":
-                            leaf = tensors(dump, operation.record)[path]
-                            found.setdefault((dump.number, peer), []).append((dump, leaf))
+            for operation, line, path in _messages(dump, "send"):
+                found.setdefault((dump.number, line), []).append((dump, tensors(dump, operation.record)[path]))
         return found
 
     @cached_property
-    def _received(self) -> dict[tuple[str, str, int], tuple[int, int]]:
-        """The (peer, number) of each message by its record, its place, and the rank that gets it."""
-        found: dict[tuple[str, str, int], tuple[int, int]] = {}
+    def _received(self) -> dict[tuple[str, str, int], tuple[_Line, int]]:
+        """The line and number of each message by its record, its place, and the rank that gets it."""
+        found: dict[tuple[str, str, int], tuple[_Line, int]] = {}
         for dump in self._spread.step.ranks.values():
-            counts: dict[int, int] = {}
-            for operation in dump.operations:
-                for what, peer, path in _messages(dump, operation) if _is_message(operation) else ():
-                    if text_of("communication", f"Distributed.{what}") == "receive":
-                        found[operation.record, path, dump.number] = peer, counts.get(peer, 0)
-                        counts[peer] = counts.get(peer, 0) + 1
+            counts: Counter[_Line] = Counter()
+            for operation, line, path in _messages(dump, "receive"):
+                found[operation.record, path, dump.number] = line, counts[line]
+                counts[line] += 1
         return found
 
     def findings(self, call: Call) -> Iterator[ValueFinding]:
@@ -259,11 +265,11 @@ class Messages:
             return
         rank = call.dump.number
         for path in call.leaves[rank]:
-            peer, number = self._received.get((call.operation.record, path, rank), (-1, 0))
+            (peer, tag), number = self._received.get((call.operation.record, path, rank), ((-1, 0), 0))
             out = path.replace("input.", "output.", 1)
             if peer < 0 or out not in call.leaves[rank]:
                 continue
-            sent = self._sent.get((peer, rank), [])
+            sent = self._sent.get((peer, (rank, tag)), [])
             if number >= len(sent):
                 yield call.found(out, "missing", f"rank {peer} has no record of sending it")
                 continue
@@ -280,17 +286,27 @@ def _is_message(operation: Operation) -> bool:
     return is_communication(operation.record) and operation.bare in MESSAGES
 
 
-def _messages(dump: RankDump, operation: Operation) -> Iterator[tuple[str, int, str]]:
-    """(`isend` or another name, the other rank, place of the tensor) of each message of a record."""
-    leaves = {leaf.path: leaf for leaf in dump.leaves(operation.record)}
-    for path, leaf in leaves.items():
-        if leaf.tensor is None or not path.startswith("input."):
-            continue
-        front = path.rpartition(".")[0]
-        if operation.bare == "batch_isend_irecv":
-            what, peer = plain(leaves.get(f"{front}.op")), plain(leaves.get(f"{front}.peer"))
-        else:
-            what = operation.bare
-            peer = next((plain(leaves[one]) for one in ("input.1", "input.dst", "input.src") if one in leaves), None)
-        if isinstance(what, str) and isinstance(peer, int):
-            yield what, peer, path
+def _messages(dump: RankDump, direction: str) -> Iterator[tuple[Operation, _Line, str]]:
+    """The messages of a rank that are sent, or received: record, line and place of the tensor, in the order of calls.
+
+    What does not wait is in a dump where it ended; its number says when it was called.
+    """
+    records = [one for one in dump.operations if _is_message(one)]
+    ordered = sorted(records, key=lambda one: (len(one.number), one.number))
+    called = {name: iter([one for one in ordered if one.name == name]) for name in {one.name for one in records}}
+    for operation in (next(called[one.name]) for one in records):
+        leaves = {leaf.path: leaf for leaf in dump.leaves(operation.record)}
+        for path, leaf in leaves.items():
+            if leaf.tensor is None or not path.startswith("input."):
+                continue
+            front = f"{path.rpartition('.')[0]}." if operation.bare == "batch_isend_irecv" else "input."
+            what = plain(leaves.get(f"{front}op")) if operation.bare == "batch_isend_irecv" else operation.bare
+            names = (f"{front}{name}" for name in ("peer", "1", "dst", "src"))
+            peer = next((plain(leaves[name]) for name in names if name in leaves), None)
+            tag = plain(leaves.get(f"{front}tag"))
+            if (
+                isinstance(what, str)
+                and isinstance(peer, int)
+                and text_of("communication", f"Distributed.{what}") == direction
+            ):
+                yield operation, (peer, tag if isinstance(tag, int) else 0), path
