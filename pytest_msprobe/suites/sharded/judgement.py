@@ -56,6 +56,7 @@ class ValueFinding(FigureWire):
         held_as: what a rank holds by that placement: all of it, a shard, or terms of a sum.
         reason: of a value that is not judged, why, without what is its own; "" where `message` has nothing of that.
         is_noise: whether it is not judged because what it is made of is within its own noise.
+        differs: of a value that is not judged, whether it is another one, if it is the one that the ranks have.
         may_fit: of a value that is not judged, whether nothing was compared, and what the ranks hold may be right.
     """
 
@@ -75,6 +76,7 @@ class ValueFinding(FigureWire):
     held_as: Literal["R", "S", "P"] = "R"
     reason: str = ""
     is_noise: bool = False
+    differs: bool = False
     may_fit: bool = False
 
     @property
@@ -188,6 +190,12 @@ def roundoff_of(dtype_text: str) -> float:
         return 0.0
     array = array_dtype(dtype)
     return unit_roundoff(array) if array is not None else 2.0**-4
+
+
+def is_given(leaf: Leaf) -> bool:
+    """Whether a value is a parameter, or whole numbers such as labels: not what the run computes."""
+    is_whole = not roundoff_of(leaf.dtype) and "bool" not in leaf.dtype.lower()
+    return bool(leaf.provenance.leaf) or leaf.path.startswith("parameters.") or is_whole
 
 
 def factor_words(placement: Placement, grid: Grid, tolerance: float) -> str:

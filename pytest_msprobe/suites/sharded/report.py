@@ -15,7 +15,7 @@ from pytest_msprobe.answers import Answer, Finding, Gap, Place, Reach, RunRows
 from pytest_msprobe.answers.from_rows import place_of_calls, short_source
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.sharded.alone import LawsSession
-from pytest_msprobe.suites.sharded.judgement import PHASES, WRONG, RecordFinding, ValueFinding, roundoff_of
+from pytest_msprobe.suites.sharded.judgement import PHASES, SETTINGS, WRONG, RecordFinding, ValueFinding, roundoff_of
 from pytest_msprobe.suites.sharded.lanes import Place as LanePlace, picture
 from pytest_msprobe.suites.sharded.session import ShardedSession
 from pytest_msprobe.suites.table_report import TableReport
@@ -104,6 +104,7 @@ def _entry(group: Sequence[_Wrong]) -> Finding:
         ),
         figures=figures,
         count=len(group),
+        pattern=value.message if value is not None and value.path.startswith(SETTINGS) else "",
         detail=f"{value.path}: {value.message}" if value is not None else row.message,
     )
 

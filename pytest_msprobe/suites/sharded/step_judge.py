@@ -15,6 +15,7 @@ from msprobe_collector.dump_format import DumpError, Frame
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.suites.sharded.copies import Copies, parameter_of
 from pytest_msprobe.suites.sharded.inference import settings_of
 from pytest_msprobe.suites.sharded.judgement import (
@@ -25,6 +26,7 @@ from pytest_msprobe.suites.sharded.judgement import (
     ValueFinding,
     finding_of,
     form_of,
+    is_given,
     loaded,
     may_be_partial,
     phase_of,
@@ -68,6 +70,7 @@ class StepJudge:
         step: the ranks.
         run: the logical run, by which it is judged.
         logical: its first rank.
+        first: the record of each pass that goes wrong first, as far as it was asked for; see `blame`.
     """
 
     def __init__(self, step: ShardedStep, run: LogicalRun, noise: LogicalRun | None = None) -> None:
@@ -76,7 +79,7 @@ class StepJudge:
         self.run, self.logical = run, run.leader
         self._noise = noise
         self._findings: dict[str, RecordFinding] = {}
-        self._first: dict[Phase, str | None] = {}
+        self.first: dict[Phase, str | None] = {}
         self._grids = Grids()
         self._rows: dict[str, Rows] = {}
         self._has_begun = False
@@ -103,6 +106,12 @@ class StepJudge:
         is_update = found == "forward" and not operation.is_cell and -1 < self._last_backward < operation.index
         return "optimizer" if is_update and self._around(operation) is None else found
 
+    def _is_behind_updates(self, operation: Operation) -> bool:
+        """Whether it computes element by element behind the last step of an optimizer, as an averaged copy is."""
+        last = max((one.index for one in self.logical.operations if self.matching.is_update(one.record)), default=-1)
+        is_outside = phase_of(operation) == "forward" and self.phase(operation) == "optimizer"
+        return is_outside and -1 < last < operation.index and bool(fact_of("elementwise", operation.name))
+
     def finding(self, operation: Operation) -> RecordFinding:
         """What is found of a logical record; each is put together once."""
         if operation.record not in self._findings:
@@ -126,43 +135,9 @@ class StepJudge:
         self._has_begun = True
         return [one for one in self.logical.operations if self.matching.is_update(one.record)]
 
-    def first(self, phase: Phase) -> str | None:
-        """The first record of a pass that has a wrong value; None for none."""
-        if phase not in self._first:
-            own = (one for one in self.logical.operations if self.phase(one) == phase)
-            wrong = next((one for one in own if self.finding(one).wrong), None)
-            if wrong is not None and wrong.phase == GRADIENTS:  # they are made of what comes into the layer
-                incoming = f"{wrong.name}.backward.{wrong.number}"
-                there = [one for one in self.logical.operations[wrong.index :] if one.record == incoming]
-                wrong = next((one for one in there if not self.finding(one).has_good_inputs), wrong)
-            start = self._start_of_sum(wrong) if wrong is not None and phase == "backward" else None
-            self._first[phase] = start or (wrong.record if wrong is not None else None)
-        return self._first[phase]
-
-    def _start_of_sum(self, wrong: Operation) -> str | None:
-        """The record into which terms of a sum went first, if they have gone on from there to the record that is wrong.
-
-        A backward is linear: what nothing has added up goes wrong only where something else is added to it.
-        """
-        start: tuple[Operation, ValueFinding] | None = None
-        for one in self.logical.operations[: wrong.index + 1]:
-            if one.phase != "backward" or (one.is_cell is not wrong.is_cell):
-                continue
-            for value in self.finding(one).values:
-                if value.state == "placed" and not value.is_output and value.shape:
-                    start = (start or (one, value)) if value.is_partial else None
-        if start is None:
-            return None
-        operation, value = start
-        words = (
-            f"the ranks hold terms of a sum that nothing has added: {value.placement}; {wrong.record} goes wrong by it"
-        )
-        found = self._findings[operation.record]
-        values = (
-            replace(one, state="illegal", message=words) if one.path == value.path else one for one in found.values
-        )
-        self._findings[operation.record] = replace(found, values=tuple(values))
-        return operation.record
+    def change(self, finding: RecordFinding) -> None:
+        """Put another finding in the place of that of a record."""
+        self._findings[finding.record] = finding
 
     @cached_property
     def _has_updates(self) -> bool:
@@ -179,7 +154,11 @@ class StepJudge:
         operations = self.logical.operations
         if not any(self.matching.is_update(one.record) for one in operations):
             return operations
-        return [one for one in operations if self.phase(one) != "optimizer" or phase_of(one) == "optimizer"]
+        return [
+            one
+            for one in operations
+            if self.phase(one) != "optimizer" or phase_of(one) == "optimizer" or self._is_behind_updates(one)
+        ]
 
     @property
     def number(self) -> int | None:
@@ -258,7 +237,8 @@ class StepJudge:
     def _put_together(self, operation: Operation) -> RecordFinding:
         empty = RecordFinding(operation.record, operation.index, self.phase(operation))
         parts, reason = self.matching.parts(operation.record)
-        if empty.phase == "optimizer" and phase_of(operation) == "forward":
+        is_kept = self._is_behind_updates(operation)
+        if empty.phase == "optimizer" and phase_of(operation) == "forward" and not is_kept:
             reason = "it is arithmetic behind the last backward: the records of optimizer.step hold what it amounts to"
         if reason:
             return replace(empty, reason=reason)
@@ -282,6 +262,9 @@ class StepJudge:
             values = [
                 replace(one, state="unexplained", message=_BEYOND) if one.path in beyond else one for one in values
             ]
+        if is_kept and any(value.state != "placed" for value in values if not value.is_output):
+            words = "what goes into it, behind the step of the optimizer, is no part of the logical value for certain"
+            values = [replace(one, state="unjudged", message=words) if one.is_wrong else one for one in values]
         values = [*self._settings(operation, parts), *self._in_order(operation, values, parts_along)]
         values += self._only_on_ranks(operation, leaves, held)
         return replace(empty, values=tuple(values), ranks=tuple(calls.dump.number for calls in parts))
@@ -396,6 +379,9 @@ class StepJudge:
         leaf = replace(leaf, dtype=coarsest.dtype) if roundoff_of(leaf.dtype) else leaf
         try:
             finding, found = self._measured(operation, leaf, path, held, grids, factor)
+            if finding.is_wrong and factor != 1 and operation.phase == GRADIENTS:  # they may be averaged already
+                averaged = self._measured(operation, leaf, path, held, grids, 1)
+                finding, found = min((finding, found), averaged, key=lambda one: (one[0].is_wrong, *_farness(one)))
             is_partial = all(dump.is_partial(tensors[path]) for dump, tensors in held)
             if finding.is_wrong and self._tolerances.of(operation, leaf, path) > LARGEST:
                 words = "what it is made of is within its own noise"
@@ -550,14 +536,14 @@ class StepJudge:
         if self.phase(operation) == "optimizer":
             return finding
         if not roundoff_of(leaf.dtype):
-            return replace(finding, state="unjudged", message="numbers of elements, places or masks of a rank's part")
-        if self._has_layers and self._around(operation) is None:
+            words = "numbers of elements, places or masks of a rank's part"
+        elif self._has_layers and self._around(operation) is None:
             words = "it is outside of all layers, where a script for several ranks does other things"
-            return replace(finding, state="unjudged", message=words)
-        if not (self.matching.is_certain(operation.record) and self.run.is_certain(operation.record)):
+        elif not (self.matching.is_certain(operation.record) and self.run.is_certain(operation.record)):
             words = "the ranks make other calls here, so that it is not certain which value this is"
-            return replace(finding, state="unjudged", message=words)
-        return finding
+        else:
+            return finding
+        return replace(finding, state="unjudged", message=words, differs=leaf.is_output or is_given(leaf))
 
     def _joined(
         self, operation: Operation, leaf: Leaf, path: str, factor: float, form: Form
