@@ -36,7 +36,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-edge-cases": (PRECHECK,),
     "--msprobe-data-dir={folder}": (PRECHECK, COMPARISON, OVERFLOW, REPEAT, SHARDED),
     "--msprobe-golden={golden}": (COMPARISON, GRADIENTS),
-    "--msprobe-noise={golden}": (COMPARISON, SHARDED),
+    "--msprobe-noise={golden}": (COMPARISON,),
     "--msprobe-exact=exact": (COMPARISON,),
     "--msprobe-cell-mapping=builtin": (COMPARISON,),
     "--msprobe-api-mapping=builtin": (COMPARISON,),

@@ -535,35 +535,6 @@ def test_what_only_other_ranks_of_the_logical_run_have_is_said(pytester: pytest.
     )
 
 
-def test_a_second_logical_run_has_the_ranks_of_the_first(pytester: pytest.Pytester) -> None:
-    sharded(pytester.path, _wrong_update)
-    logical(pytester.path, "tp3")
-    arguments = "--msprobe-dump=tp2", "--msprobe-logical=tp3"
-    result = pytester.runpytest(*arguments, "--msprobe-noise=tp3")
-    result.assert_outcomes(passed=ITEMS - 1, failed=1)
-    for rank in range(3):
-        moved = {key: (value * 1.5).astype(F32) for key, value in parts(rank, 3).items()}
-        write(pytester.path / f"moved/step0/rank{rank}", moved, membership(rank, 3))
-    pytester.runpytest(*arguments, "--msprobe-noise=moved").assert_outcomes(passed=ITEMS)
-    result = pytester.runpytest(*arguments, "--msprobe-noise=single")
-    assert result.ret != pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*--msprobe-noise has 1 ranks, and not the 3 of the logical run*"])
-
-
-def test_a_second_logical_run_is_the_measure_of_rounding(pytester: pytest.Pytester) -> None:
-    sharded(pytester.path, _wrong_update)
-    moved = {key: (value * 1.5).astype(F32) for key, value in whole().items()}
-    write(pytester.path / "moved/step0/rank0", moved)
-    DumpBuilder(pytester.path / "other/rank0").call("Mint.neg.0", [X], [-X]).write()
-    result = pytester.runpytest(*ARGUMENTS, "--msprobe-noise=single")
-    result.assert_outcomes(passed=ITEMS - 1, failed=1)
-    result.stdout.fnmatch_lines(["msprobe: tolerances from the noise run *single"])
-    pytester.runpytest(*ARGUMENTS, "--msprobe-noise=moved").assert_outcomes(passed=ITEMS)
-    result = pytester.runpytest(*ARGUMENTS, "--msprobe-noise=other")
-    assert result.ret != pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*--msprobe-noise has no record of the logical run*"])
-
-
 @pytest.mark.parametrize(("said", "failed"), [("S(1)", 0), ("R", 1), ("S(0)", 1), ("_StridedShard(dim=1)", 0)])
 def test_what_a_dtensor_says_of_itself_is_checked(pytester: pytest.Pytester, said: str, failed: int) -> None:
     sharded(pytester.path)

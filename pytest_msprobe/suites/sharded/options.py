@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_msprobe.suites.options import DATA_DIR, NOISE, Options, choice, option, parse_optional_path
+from pytest_msprobe.suites.options import DATA_DIR, Options, choice, option, parse_optional_path
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,6 @@ class ShardedSettings(Options):
         is_common=True,
     )
     data_dir: tuple[Path, ...] = DATA_DIR
-    noise: Path | None = NOISE
     inherited: str = choice(
         ("pass", "fail"),
         "whether records pass (as xfailed) or fail whose values are wrong behind the first wrong place",

@@ -9,7 +9,7 @@ from msprobe_collector.dump_format.dump import Slot
 from pytest_msprobe.suites.contract import SuiteError
 from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.options import ShardedSettings
-from pytest_msprobe.suites.sharded.ranks import ShardedStep, dumps_below, step_folders
+from pytest_msprobe.suites.sharded.ranks import ShardedStep, step_folders
 from pytest_msprobe.suites.sharded.step_judge import StepJudge
 
 
@@ -46,7 +46,7 @@ class ShardedSession:
         folder = self._folders[path]
         if folder not in self._judges:
             logical = LogicalRun.read(self.logical_of(path), self.settings.data_dir)
-            self._judges[folder] = StepJudge(self.step(path), logical, self._noise_of(path, logical))
+            self._judges[folder] = StepJudge(self.step(path), logical)
         return self._judges[folder]
 
     def logical_of(self, path: Path) -> list[Path]:
@@ -56,28 +56,6 @@ class ShardedSession:
             SuiteError: there is none, or there are several.
         """
         return self._of_step(path, self._logical, "logical")
-
-    def _noise_of(self, path: Path, logical: LogicalRun) -> LogicalRun | None:
-        """The second logical run of the step of the dump at `path`; None where none was given.
-
-        Raises:
-            SuiteError: there is none of this step, it has other ranks than the first one, or no record of it.
-            DumpError: it cannot be read.
-        """
-        root = self.settings.noise
-        if root is None:
-            return None
-        found = self._of_step(path, [root] if root.is_file() else dumps_below(root), "noise")
-        noise = LogicalRun.read(found, self.settings.data_dir)
-        lacks = "" if any(name in noise.leader for name in logical.leader.record_names) else "no record"
-        if [dump.number for dump in noise.ranks] != [dump.number for dump in logical.ranks]:
-            lacks = f"{len(noise.ranks)} ranks, and not the {len(logical.ranks)}"
-        if lacks:
-            raise SuiteError(
-                f"{found[0]}: --msprobe-noise has {lacks} of the logical run; it must be the same script on the same "
-                "ranks, run with debugger.perturb on its inputs"
-            )
-        return noise
 
     def _of_step(self, path: Path, dumps: Sequence[Path], option: str) -> list[Path]:
         steps = step_folders(dumps)

@@ -73,11 +73,9 @@ class StepJudge:
         first: the record of each pass that goes wrong first, as far as it was asked for; see `blame`.
     """
 
-    def __init__(self, step: ShardedStep, run: LogicalRun, noise: LogicalRun | None = None) -> None:
-        """A judge; `noise` is a second logical run, whose distances from the first are what rounding does."""
+    def __init__(self, step: ShardedStep, run: LogicalRun) -> None:
         self.step = step
         self.run, self.logical = run, run.leader
-        self._noise = noise
         self._findings: dict[str, RecordFinding] = {}
         self.first: dict[Phase, str | None] = {}
         self._grids = Grids()
@@ -93,7 +91,7 @@ class StepJudge:
 
     @cached_property
     def _tolerances(self) -> Tolerances:
-        return Tolerances(self.run, self.phase, self._noise, self.number or 0, self.matching.half_from())
+        return Tolerances(self.run, self.phase, self.number or 0, self.matching.half_from())
 
     @cached_property
     def _last_backward(self) -> int:

@@ -140,8 +140,6 @@ class ShardedSuite(Suite):
                 if len(logical) > 1 and (beside := self._session.judge(paths[0]).run.beside):
                     left = counted(beside, "records of its other ranks", "are")
                     lines.append(f"msprobe: {left} not judged: the first one has no such call")
-        if self._session.settings.noise is not None:
-            lines.append(f"msprobe: tolerances from the noise run {self._session.settings.noise}")
         return [*lines, *(f"msprobe: not whole: {line}" for line in self._session.problems())]
 
     def dumps(self) -> Iterator[Dump]:

@@ -1,4 +1,4 @@
-"""How far the values of ranks may be from the logical value: what rounding explains, or a second logical run shows.
+"""How far the values of ranks may be from the logical value: what rounding explains.
 
 Rounding of a long run is a random walk: 8 unit roundoffs of the coarsest dtype so far, times the square root of the
 number of records before. What a call gets from what is known to be near is held to more: a linear operation hands
@@ -52,8 +52,6 @@ _SIGNS = 4
 _OF_ELEMENT = 8
 #: Elements that are nearer than this need no room of their own.
 _NEAR_ELEMENT = 1e-4
-#: How many times its distance from the logical run a second one tells; see the noise run of comparisons.
-_NOISE_FACTOR = 10
 
 
 class Tolerances:
@@ -67,16 +65,15 @@ class Tolerances:
         self,
         run: LogicalRun,
         phase: Callable[[Operation], Phase],
-        noise: LogicalRun | None = None,
         steps: int = 0,
         half_from: float = math.inf,
     ) -> None:
         """For the values of `run`, behind so many `steps`, of which ranks have half dtypes from a record on.
 
-        `phase` says which pass a record is of, `noise` is a second logical run.
+        `phase` says which pass a record is of.
         """
         logical = run.leader
-        self._run, self._logical, self._phase, self._noise, self._steps = run, logical, phase, noise, steps
+        self._run, self._logical, self._phase, self._steps = run, logical, phase, steps
         self.begins: dict[str, float] = {}
         fine, half = 2.0**-24, 2.0**-9
         each = (
@@ -108,8 +105,6 @@ class Tolerances:
         unit = max(own, self._roundoffs[operation.index])
         if path.startswith(("parameters.", "input.parameters.")) and self._phase(operation) != "backward":
             return max(4 * own, min(LARGEST, self._of_begin(operation, leaf, path, unit)))
-        if (noise := self._of_noise(operation, leaf)) is not None:
-            return max(4 * own, _NOISE_FACTOR * noise)
         rounded = _ROUNDINGS * unit * math.sqrt(max(_FEWEST_RECORDS, operation.index))
         rounded += _GROWTH * max(self.begins.values(), default=0.0)
         return max(min(LARGEST, rounded), self._handed(operation, leaf, path))
@@ -331,26 +326,6 @@ class Tolerances:
         with suppress(DumpError):
             return self._logical.leaves(operation.record)
         return []
-
-    def _of_noise(self, operation: Operation, leaf: Leaf) -> float | None:
-        """The distance of a second logical run; of a number the largest of the record: one may be small by chance."""
-        if self._noise is None or operation.record not in self._noise.leader:
-            return None
-        found = {one.path: one for one in self._noise.leader.leaves(operation.record)}
-        own = [one for one in self._leaves(operation) if one.path == leaf.path or math.prod(leaf.shape) == 1]
-        apart = [away for one in own if (away := self._between(one, found.get(one.path))) is not None]
-        return max(apart, default=None)
-
-    def _between(self, leaf: Leaf, other: Leaf | None) -> float | None:
-        if other is None or self._noise is None or leaf.shape != other.shape:
-            return None
-        if form_of((leaf, other)) == "statistics":
-            return None
-        try:
-            away = apart(self._run.held(leaf), self._noise.held(other))
-        except DumpError:
-            return None
-        return away if math.isfinite(away) else None
 
 
 def apart(held: _Held, other: _Held) -> float:

@@ -68,16 +68,6 @@ def test_an_update_is_judged_by_its_own_size(tmp_path: Path) -> None:
     assert tolerances.close(operation, after, after.path, 2) == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_second_logical_run_is_the_measure(tmp_path: Path) -> None:
-    dump, noise = run(tmp_path / "a"), run(tmp_path / "b", 1.001)
-    operation, leaf = at(dump, "Functional.linear.0.forward", "output.0")
-    assert Tolerances(LogicalRun([dump]), phase_of).of(operation, leaf, leaf.path) == 16 * ROUNDOFF
-    assert Tolerances(LogicalRun([dump]), phase_of, LogicalRun([noise])).of(
-        operation, leaf, leaf.path
-    ) == pytest.approx(0.01, rel=1e-3)
-    assert Tolerances(LogicalRun([dump]), phase_of, LogicalRun([dump])).of(operation, leaf, leaf.path) == 4 * ROUNDOFF
-
-
 def stepped(folder: Path, gradient: np.ndarray) -> RankDump:
     """The step of an optimizer that moves each element by as much."""
     builder = DumpBuilder(folder)
