@@ -44,7 +44,7 @@ def first(judge: StepJudge, phase: Phase) -> str | None:
     judge.first[phase] = wrong.record if wrong is not None else None
     if wrong is None or phase == "optimizer":
         return judge.first[phase]
-    is_inherited = not judge.finding(wrong).has_good_inputs
+    is_inherited = wrong.phase != GRADIENTS and not judge.finding(wrong).has_good_inputs
     start = _start_of_sum(judge, wrong) if is_inherited or phase == "backward" else None
     if start is not None:
         judge.first[phase] = _blamed(judge, *start, f"{_TERMS}: {start[1].placement}; {wrong.record} goes wrong by it")
@@ -86,7 +86,8 @@ def _start_of_sum(judge: StepJudge, wrong: Operation) -> tuple[Operation, ValueF
 def _suspect(judge: StepJudge, wrong: Operation) -> tuple[Operation, ValueFinding] | None:
     """The first value that differs, of calls of which it is not certain which values they are: that made the wrong one.
 
-    A gradient is made by all that its forward is followed by: of that it may be what is given, labels or parameters.
+    A gradient is made by all that its forward is followed by: of that it may be what is given, labels or parameters,
+    to a call that gets something right besides, which is then the same one.
     """
     is_forward = judge.phase(wrong) == "forward"
     operations: Iterable[Operation] = judge.logical.operations
@@ -99,9 +100,15 @@ def _suspect(judge: StepJudge, wrong: Operation) -> tuple[Operation, ValueFindin
         operations = [one for one in operations if one.record in names]
     else:
         begin = judge.logical.orders.get(forward_of(wrong), wrong.index)
-        operations = [one for one in operations if judge.phase(one) == "forward" and one.index > begin]
-    values = ((one, value) for one in operations for value in judge.finding(one).values)
-    return next((pair for pair in values if pair[1].differs and (is_forward or not pair[1].is_output)), None)
+        behind = (one for one in operations if judge.phase(one) == "forward" and one.index > begin)
+        operations = [one for one in behind if judge.around(one) is None]
+    for one in operations:
+        values = judge.finding(one).values
+        is_known = any(value.state == "placed" and not value.is_output for value in values)
+        differing = (value for value in values if value.differs and (is_forward or (is_known and not value.is_output)))
+        if (value := next(differing, None)) is not None:
+            return one, value
+    return None
 
 
 def _role_of(judge: StepJudge, operation: Operation, finding: RecordFinding) -> Role:

@@ -14,7 +14,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import array_dtype, find_dtype
 from pytest_msprobe.apis.topics import text_of
-from pytest_msprobe.suites.sharded.ranks import RankDump
+from pytest_msprobe.suites.sharded.ranks import RankDump, Stated, contradicted
 from pytest_msprobe.verdicts import FigureWire
 
 if TYPE_CHECKING:
@@ -289,6 +289,37 @@ def where_sketches_fail(
         return told
     words = f"statistics allow {fitting[0]}, and sketches do not tell shards in another order; dump tensors there"
     return replace(finding, state="unjudged", message=words), fitting
+
+
+def undoubted(finding: ValueFinding, found: Sequence[Placement]) -> ValueFinding:
+    """The finding, where what ranks of the logical run hold are terms of a sum for certain if it takes them as such."""
+    fitting = [one for one in found if finding.tolerance is not None and one.distance <= finding.tolerance]
+    if not fitting or not all(one.is_doubtful for one in fitting):
+        return finding
+    return replace(
+        finding,
+        state="unjudged",
+        message="only a sum of what ranks of the logical run hold gives it, and they may be parts",
+    )
+
+
+def farness(found: tuple[ValueFinding, list[Placement]]) -> tuple[bool, float]:
+    """What is least for the finding that is told where no whole of the logical run fits: an illegal or near one."""
+    distance = found[0].distance
+    return found[0].state != "illegal", math.inf if distance is None else distance
+
+
+def checked(
+    finding: ValueFinding, tried: Sequence[Placement], stated: Sequence[Stated], dump: RankDump
+) -> ValueFinding:
+    """The finding; wrong where no placement that fits is the one that a DTensor says of itself."""
+    if finding.state not in ("placed", "illegal"):
+        return finding
+    fitting = [one.axes for one in tried if finding.tolerance is not None and one.distance <= finding.tolerance]
+    if (said := contradicted(fitting, stated, dump)) is None:
+        return finding
+    words = f"its DTensor says {said.placement} over {said.name}, and its values are {finding.placement}"
+    return replace(finding, state="unexplained", message=words)
 
 
 def _away(distance: float) -> str:

@@ -215,7 +215,8 @@ class RecordMatching:
         for index in self._indexes:
             names = index.dump.record_names
             first = next((place for place, name in enumerate(names) if index.dump.holds_half(name)), len(names))
-            behind = {key for key, records in index.calls.items() if index.dump.orders[records[-1]] >= first}
+            # Calls outside of layers may be other ones.
+            behind = {key for key, (call, *_) in index.calls.items() if key[1] and index.dump.orders[call] >= first}
             places += [self._logical.dump.orders[name] for name, key in self._logical.keys.items() if key in behind][:1]
         return min(places, default=math.inf)
 

@@ -24,6 +24,8 @@ from pytest_msprobe.suites.sharded.judgement import (
     Phase,
     RecordFinding,
     ValueFinding,
+    checked,
+    farness,
     finding_of,
     form_of,
     is_given,
@@ -31,6 +33,7 @@ from pytest_msprobe.suites.sharded.judgement import (
     may_be_partial,
     phase_of,
     roundoff_of,
+    undoubted,
     where_sketches_fail,
     widened,
 )
@@ -42,8 +45,6 @@ from pytest_msprobe.suites.sharded.ranks import (
     Grids,
     RankDump,
     ShardedStep,
-    Stated,
-    contradicted,
 )
 from pytest_msprobe.suites.sharded.tolerances import LARGEST, Tolerances, forward_of
 
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     #: The tensors of each record of a rank that is a part, by their places.
     Held = Sequence[tuple[RankDump, dict[str, Leaf]]]
 
-_DOUBTFUL = "only the sum of what ranks of the logical run hold gives it, and they may be parts"
 _UNTOLD = "statistics do not tell what the ranks of the logical run hold together: dump tensors there"
 _BEYOND = "its rows beyond the own part of a rank are not those of the logical run, and what is made of it is wrong"
 _OTHER_ORDER = "it fits only in another order than what belongs to it"
@@ -98,17 +98,22 @@ class StepJudge:
         """Place of the last record of a backward; -1 for none."""
         return max((one.index for one in self.logical.operations if phase_of(one) == "backward"), default=-1)
 
+    @cached_property
+    def _last_update(self) -> int:
+        """Place of the last step of an optimizer; -1 for none."""
+        return max((one.index for one in self.logical.operations if self.matching.is_update(one.record)), default=-1)
+
     def phase(self, operation: Operation) -> Phase:
         """Which pass of the step a record belongs to: what is called behind the last backward updates parameters."""
         found = phase_of(operation)
         is_update = found == "forward" and not operation.is_cell and -1 < self._last_backward < operation.index
-        return "optimizer" if is_update and self._around(operation) is None else found
+        return "optimizer" if is_update and self.around(operation) is None else found
 
     def _is_behind_updates(self, operation: Operation) -> bool:
         """Whether it computes element by element behind the last step of an optimizer, as an averaged copy is."""
-        last = max((one.index for one in self.logical.operations if self.matching.is_update(one.record)), default=-1)
         is_outside = phase_of(operation) == "forward" and self.phase(operation) == "optimizer"
-        return is_outside and -1 < last < operation.index and bool(fact_of("elementwise", operation.name))
+        is_behind = -1 < self._last_update < operation.index
+        return is_outside and is_behind and bool(fact_of("elementwise", operation.name))
 
     def finding(self, operation: Operation) -> RecordFinding:
         """What is found of a logical record; each is put together once."""
@@ -201,7 +206,7 @@ class StepJudge:
 
     def _without_local(self, found: RecordFinding, operation: Operation) -> RecordFinding:
         """Values that ranks compute otherwise are not wrong where the layer around them gives what it should."""
-        around = self._around(operation)
+        around = self.around(operation)
         if around is None:
             return found
         outer = self.finding(around)
@@ -222,7 +227,7 @@ class StepJudge:
         )
         return replace(found, values=tuple(values))
 
-    def _around(self, operation: Operation) -> Operation | None:
+    def around(self, operation: Operation) -> Operation | None:
         """The record of the layer in which an operation ran, in its direction."""
         parent = self.logical.parents.get(operation.record)
         if parent is None and operation.phase == "backward":
@@ -297,10 +302,13 @@ class StepJudge:
         first = next((one for one in self.logical.operations if self.matching.is_update(one.record)), None)
 
         def fits(path: str, leaf: Leaf) -> bool:
-            held = [one for one in of_ranks if path in one[1]]
-            if first is None or not held:
+            held = _outermost([one for one in of_ranks if path in one[1]])
+            owners = [dump for dump, _ in held]
+            if first is None or not held or len({dump.number for dump in owners}) < len(owners):
                 return False
-            return self._value(first, leaf, path, held, ())[0].state == "placed"
+            with suppress(DumpError):  # a trial: nothing is noted of it
+                return self._measured(first, leaf, path, held, self._grids.of(owners, 1), 1)[0].state == "placed"
+            return False
 
         return Copies(known, fits)
 
@@ -379,7 +387,7 @@ class StepJudge:
             finding, found = self._measured(operation, leaf, path, held, grids, factor)
             if finding.is_wrong and factor != 1 and operation.phase == GRADIENTS:  # they may be averaged already
                 averaged = self._measured(operation, leaf, path, held, grids, 1)
-                finding, found = min((finding, found), averaged, key=lambda one: (one[0].is_wrong, *_farness(one)))
+                finding, found = min((finding, found), averaged, key=lambda one: (one[0].is_wrong, *farness(one)))
             is_partial = all(dump.is_partial(tensors[path]) for dump, tensors in held)
             if finding.is_wrong and self._tolerances.of(operation, leaf, path) > LARGEST:
                 words = "what it is made of is within its own noise"
@@ -452,10 +460,10 @@ class StepJudge:
         is_whole = False
         for whole in self._wholes(operation, leaf, path, own, form):
             finding, found = self._found(operation, leaf, path, (whole, parts, grids), factor, form)
-            one = replace(_checked(finding, found, *said_by), shape=whole[1].shape), found
+            one = replace(checked(finding, found, *said_by), shape=whole[1].shape), found
             if one[0].state == "placed":
-                return one if self._is_settled(operation, leaf, whole, own) else (_undoubted(*one), found)
-            nearest = min(nearest or one, one, key=_farness)
+                return one if self._is_settled(operation, leaf, whole, own) else (undoubted(*one), found)
+            nearest = min(nearest or one, one, key=farness)
             is_whole |= all(axis.kind == "R" for axis in whole[0])
         if form == "statistics" and not is_whole and may_be_partial(operation, leaf):
             return replace(empty, message=_UNTOLD, may_fit=True), []
@@ -463,7 +471,7 @@ class StepJudge:
             return replace(empty, message="what the ranks of the logical run hold makes up no value"), []
         if nearest[0].is_wrong and form != "statistics":
             together = self._joined(operation, leaf, path, factor, form)
-            return nearest if together is None else (_checked(*together, *said_by), together[1])
+            return nearest if together is None else (checked(*together, *said_by), together[1])
         return nearest
 
     def _wholes(
@@ -535,7 +543,7 @@ class StepJudge:
             return finding
         if not roundoff_of(leaf.dtype):
             words = "numbers of elements, places or masks of a rank's part"
-        elif self._has_layers and self._around(operation) is None:
+        elif self._has_layers and self.around(operation) is None:
             words = "it is outside of all layers, where a script for several ranks does other things"
         elif not (self.matching.is_certain(operation.record) and self.run.is_certain(operation.record)):
             words = "the ranks make other calls here, so that it is not certain which value this is"
@@ -684,30 +692,3 @@ def _is_open(value: ValueFinding) -> bool:
 def _is_loss(operation: Operation, leaf: Leaf) -> bool:
     is_made = leaf.is_output or bool(leaf.provenance.made_by)
     return not leaf.shape and is_made and phase_of(operation) == "forward"
-
-
-def _undoubted(finding: ValueFinding, found: Sequence[Placement]) -> ValueFinding:
-    """The finding, where what ranks of the logical run hold are terms of a sum for certain if it takes them as such."""
-    fitting = [one for one in found if finding.tolerance is not None and one.distance <= finding.tolerance]
-    if not fitting or not all(one.is_doubtful for one in fitting):
-        return finding
-    return replace(finding, state="unjudged", message=_DOUBTFUL)
-
-
-def _farness(found: tuple[ValueFinding, list[Placement]]) -> tuple[bool, float]:
-    """What is least for the finding that is told where no whole of the logical run fits: an illegal or near one."""
-    distance = found[0].distance
-    return found[0].state != "illegal", math.inf if distance is None else distance
-
-
-def _checked(
-    finding: ValueFinding, tried: Sequence[Placement], stated: Sequence[Stated], dump: RankDump
-) -> ValueFinding:
-    """The finding; wrong where no placement that fits is the one that a DTensor says of itself."""
-    if finding.state not in ("placed", "illegal"):
-        return finding
-    fitting = [one.axes for one in tried if finding.tolerance is not None and one.distance <= finding.tolerance]
-    if (said := contradicted(fitting, stated, dump)) is None:
-        return finding
-    words = f"its DTensor says {said.placement} over {said.name}, and its values are {finding.placement}"
-    return replace(finding, state="unexplained", message=words)
