@@ -1,11 +1,12 @@
 """Sharded runs written outside: by somebody who did not read what judges them, and which nothing was mended on.
 
     python -m quality.sharded.outside [--only PATTERN...] [--keep DIR] [--task tensor|statistics|sketch]
-                                      [--check | --list]
+                                      [--check | --list | --write-results]
 
 Writes the dumps, and prints for each entry what is said of it, with the run on one rank and without. --check prints, of
 the runs without the collector, how far right ones and bugs are from the run on one rank: nothing is judged. --list
-prints the entries with the record, setting and source line where each answer is right.
+prints the entries with the record, setting and source line where each answer is right. --write-results writes the
+table in quality/results, in which first answers stay.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from quality.results import how, read
 from quality.sharded import (
     outside_data as data,
     outside_model as layers,
@@ -29,6 +31,7 @@ from quality.sharded.answers import Answer, answered, summary
 from quality.sharded.entries import Entry
 from quality.sharded.launching import Launch
 from quality.sharded.outside_check import apart
+from quality.sharded.table import outside_table
 from quality.sharded.tasks import TASKS
 
 #: Trainings by the word `run` of an entry's settings.
@@ -129,6 +132,7 @@ def main() -> int:
         "--check", action="store_true", help="measure the runs without the collector; nothing is judged"
     )
     parser.add_argument("--list", action="store_true", help="print the entries and where their answers are")
+    parser.add_argument("--write-results", action="store_true", help="write the table in quality/results")
     asked = parser.parse_args()
     entries = [one for one in everything() if any(fnmatchcase(one.name, pattern) for pattern in asked.only)]
     if asked.list:
@@ -136,11 +140,17 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = (asked.keep or Path(temporary)).resolve()
-        return (checked if asked.check else judged)(entries, folder, asked.task)
+        if asked.check:
+            return checked(entries, folder, asked.task)
+        answers = judged(entries, folder, asked.task)
+    if asked.write_results:
+        first = {row["entry"]: row["first answer"] for row in read("sharded_outside")}
+        outside_table(answers, first).write(how("quality.sharded.outside --write-results", "torch"))
+    return 0
 
 
-def judged(entries: list[Entry], folder: Path, task: str) -> int:
-    """Print what is said of each entry, with the run on one rank and without."""
+def judged(entries: list[Entry], folder: Path, task: str) -> list[Answer]:
+    """Return, and print, what is said of each entry, with the run on one rank and without."""
     launch = Launch(folder, task)
     launch.run(entries)
     answers = []
@@ -162,7 +172,7 @@ def judged(entries: list[Entry], folder: Path, task: str) -> int:
     sys.stdout.write(
         f"bugs that ranks alone show: {sum(bool(one.blamed) for one in lawless)} of {len(lawless)} found\n"
     )
-    return 0
+    return answers
 
 
 def described(entry: Entry) -> str:

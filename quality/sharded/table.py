@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from quality.results import Table
 from quality.sharded.answers import Answer
@@ -14,6 +14,16 @@ def tables_of(answers: Sequence[Answer]) -> tuple[Table, Table]:
     bugs = ("bug", "reported of", "ranks", "answer", "named first", "without a logical run")
     right = ("right run", "ranks", "values placed", "blamed", "seconds", "without a logical run")
     return Table.of("sharded_bugs", bugs, _bugs(answers)), Table.of("sharded_right_runs", right, _right(answers))
+
+
+def outside_table(answers: Sequence[Answer], first: Mapping[str, str]) -> Table:
+    """Return what is said of entries written outside, beside their `first` answers, which stay."""
+    head = ("entry", "ranks", "first answer", "answer", "named first", "without a logical run")
+    rows = (
+        (one.entry.name, _ranks(one.entry), first.get(one.entry.name, one.verdict), one.verdict, one.named, _alone(one))
+        for one in answers
+    )
+    return Table.of("sharded_outside", head, rows)
 
 
 def _bugs(answers: Sequence[Answer]) -> Iterator[tuple[str, ...]]:

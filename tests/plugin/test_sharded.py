@@ -205,8 +205,8 @@ def _wrong_update(ranks: list[Arrays]) -> None:
     [
         (
             _no_reduction,
-            "forward: Module.norm.Norm.forward.0",
-            "input.0 *terms of a sum that nothing has added: P(sum) over tp*",
+            "forward: Module.down.Down.forward.0",
+            "output.0 *terms of a sum that nothing has added: P(sum) over tp*; Module.norm.Norm.forward.0 goes wrong*",
         ),
         (_reduced_twice, "backward: Module.down.Down.backward.0", "output.0 *2 x what the logical run has: tp is 2"),
         (_gradient_of_the_norm, "optimizer: Optimizer.SGD.0.forward", "input.gradients.norm.weight *P(sum) over tp*"),

@@ -169,6 +169,10 @@ HALO = np.concatenate([np.zeros((6, 2, 12)), WHOLE, np.zeros((6, 2, 12))], 1)
         ([HALO[:, 1:7], HALO[:, 5:11]], "S(1) with overlap over tp"),
         ([WHOLE[:, :4], WHOLE[:, 2:6], WHOLE[:, 4:]], "S(1) with overlap over tp"),
         ([WHOLE[:, :5], WHOLE[:, 3:] * 2], ""),
+        (
+            [WHOLE[:, :4], np.concatenate([WHOLE[:, 2:4] + 1, WHOLE[:, 4:]], 1)],
+            "S(1) with overlap, of which the rows beyond are others over tp",
+        ),
         ([np.ones_like(HALO[:, 1:7]), HALO[:, 5:11]], ""),
     ],
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
@@ -39,6 +41,22 @@ def test_without_layers_calls_follow_each_other(tmp_path: Path) -> None:
     sides = run(tmp_path / "one", 1, is_known=False), [run(tmp_path / "rank0", 2, is_known=False)]
     (calls,), _ = RecordMatching(*sides, {}).parts("Tensor.__getitem__.1.forward")
     assert calls.records == ("Tensor.__getitem__.2.forward", "Tensor.__getitem__.3.forward")
+
+
+def halved(folder: Path, place: int) -> RankDump:
+    """Three layers, and a call behind the first one, from one of which on all is in half precision; 9 for none."""
+    builder = DumpBuilder(folder)
+    for number, name in enumerate(("Module.a.A.forward.0", "Torch.neg.0.forward", "Module.b.B.forward.0")):
+        value = np.ones(2, np.float16 if number >= place else np.float32)
+        builder.records[name] = {"input_args": [], "input_kwargs": {}, "output": [builder.value(value, name)]}
+    builder.write()
+    return RankDump(folder / "dump.json")
+
+
+@pytest.mark.parametrize(("place", "expected"), [(0, 0), (1, 2), (2, 2), (9, math.inf)])
+def test_half_dtypes_of_ranks_are_told_by_layers(tmp_path: Path, place: int, expected: float) -> None:
+    ranks = [halved(tmp_path / "rank0", 9), halved(tmp_path / "rank1", place)]
+    assert RecordMatching(halved(tmp_path / "one", 9), ranks, {}).half_from() == expected
 
 
 @pytest.mark.parametrize(
