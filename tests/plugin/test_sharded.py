@@ -245,7 +245,7 @@ def test_how_far_off_is_not_said_of_a_sum_that_fits(pytester: pytest.Pytester, v
     sharded(pytester.path, _no_reduction)
     (failed,), headline = _said(pytester.runpytest(*ARGUMENTS[:2], *verbose))
     assert failed.startswith("FAILED (the ranks hold terms of a sum that nothing has added: P(s")
-    assert headline == "Wrong: Module.norm.Norm.0, ranks 0 to 1"
+    assert headline == "Wrong: Module.down.Down.0, ranks 0 to 1"
 
 
 @pytest.mark.parametrize("verbose", [(), ("-v",)], ids=["", "verbose"])

@@ -71,7 +71,7 @@ def test_a_right_run(pytester: pytest.Pytester, sides: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("change", "record", "words"),
     [
-        (_no_reduction, "forward: Module.norm.Norm.forward.0", "input.0 *nothing has added: P(sum) over tp*"),
+        (_no_reduction, "forward: Module.down.Down.forward.0", "output.0 *nothing has added: P(sum) over tp*"),
         (_reduced_twice, "backward: Module.down.Down.backward.0", "output.0 *2 x what the logical run has: tp is 2"),
         (_gradient_of_the_norm, "optimizer: Optimizer.SGD.0.forward", "input.gradients.norm.weight *P(sum) over tp*"),
         (_other_parameters, "forward: Module.up.Up.forward.0", "parameters.weight *the nearest is S(0) over tp*"),

@@ -299,7 +299,7 @@ def undoubted(finding: ValueFinding, found: Sequence[Placement]) -> ValueFinding
     return replace(
         finding,
         state="unjudged",
-        message="only a sum of what ranks of the logical run hold gives it, and they may be parts",
+        message="only the sum of what ranks of the logical run hold gives it, and they may be parts",
     )
 
 
