@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from msprobe_collector.configuration.configuration import Configuration, DumpSwi
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE
 from msprobe_collector.framework import CallWatch, Framework, Session
 from msprobe_collector.log import logger
-from msprobe_collector.recording.folders import FolderInUseError, dumps_before
+from msprobe_collector.recording.folders import FolderInUseError, dumps_before, remove_dump_and_folders
 from msprobe_collector.recording.gradients import BackwardCall
 from msprobe_collector.recording.guard import ComputationFailed, Guard
 from msprobe_collector.recording.manifest import ManifestRecorder
@@ -55,6 +56,8 @@ class Collection:
         self._pid = os.getpid()
         self._began = time.time()
         self._written = Written()
+        #: Records and steps before the step that is open.
+        self._written_before: tuple[int, set[int]] = (0, set())
         #: Another process writes to the folder of this one's rank, or to that of the only process.
         self._is_rank_taken = self._is_shared = False
         self._is_closed = False
@@ -132,6 +135,20 @@ class Collection:
         )
         self._in_turn("ending the step", self._learn_rank, *(backward.complete for backward in backwards), *ends)
 
+    def discard_step(self) -> None:
+        """End the step, and leave nothing of it on the disk."""
+        folder, written = self._recorder.folder, self._written_before
+        self.stop()
+        self.close_step()
+        if folder is not None:
+            self._recorder.written_records, self._written.steps = written
+            self._faults.guarded(str(folder), remove_dump_and_folders, folder)
+
+    def write_to(self, dump_path: Path) -> None:
+        """Write the next steps below another root."""
+        self.close_step()
+        self._configuration = replace(self._configuration, dump_path=dump_path)
+
     def _in_turn(self, where: str, *actions: Callable[[], object]) -> None:
         """Do all of `actions`, whatever goes wrong in one. An error of the script's own computation goes on then."""
         failure: ComputationFailed | None = None
@@ -199,6 +216,9 @@ class Collection:
         else:
             owner = own_folder() if self._is_shared else ONLY_PROCESS
         folder = self._configuration.dump_path / f"step{step}" / owner
+        if self._recorder.folder != folder:
+            self._recorder.close_step()
+            self._written_before = self._recorder.written_records, set(self._written.steps)
         try:
             self._recorder.open_step(folder, is_shared=owner == ONLY_PROCESS, ranks=self._ranks())
         except FolderInUseError:
@@ -209,6 +229,7 @@ class Collection:
         if self._rank is None and folder not in self._nameless:
             self._nameless.append(folder)
         self._written.steps.add(step)
+        self._written.roots.add(self._configuration.dump_path)
         self._written.owners.add(folder.name)
         return True
 

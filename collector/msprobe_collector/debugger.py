@@ -15,6 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from msprobe_collector.configuration.configuration import Configuration, Refusal
@@ -103,6 +105,46 @@ def warn_without_effect(argument: str) -> None:
     logger.warning("%s is without effect here", argument)
 
 
+class Config:
+    """What other projects read and assign as `debugger.config` and `debugger.service.config`.
+
+    These are two: several read the first as a prefix and assign folders below it to the second, which is written to.
+    """
+
+    def __init__(self, configuration: Configuration, service: Config | None = None) -> None:
+        """Begin with what the configuration says. What is assigned holds for `service` too."""
+        self.task, self.level = configuration.task, configuration.level
+        self._dump_path, self._service = str(configuration.dump_path), service
+
+    @property
+    def dump_path(self) -> str:
+        """The root of the dump; what is assigned holds from the next `start` on.
+
+        Raises:
+            ConfigurationError: what is assigned cannot be written to.
+        """
+        return self._dump_path
+
+    @dump_path.setter
+    def dump_path(self, folder: str | os.PathLike[str]) -> None:
+        path = Path(os.path.abspath(folder))
+        prepare_dump_path(path)
+        self._dump_path = str(path)
+        if self._service is not None:
+            self._service.dump_path = path
+
+
+class Service:
+    """What other projects reach as `debugger.service`: the folder of the next steps, and their call numbers."""
+
+    def __init__(self, debugger: Debugger, config: Config) -> None:
+        self._debugger, self.config = debugger, config
+
+    def reset_status(self) -> None:
+        """Close the files, so that call numbers begin anew, without counting a step."""
+        self._debugger.close_files()
+
+
 class Debugger:
     """Collects what the APIs and layers of a training compute; the base of each framework's `PrecisionDebugger`.
 
@@ -124,7 +166,9 @@ class Debugger:
     callable that it held before.
     """
 
-    _the_one: ClassVar[Any] = None
+    #: The one of this process; other projects look here, too.
+    _instance: ClassVar[Any] = None
+    _given_model: Any = None
     _arguments: tuple[object, ...]
 
     @staticmethod
@@ -133,7 +177,7 @@ class Debugger:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """The one of this process."""
-        return super().__new__(cls) if cls._the_one is None else cls.the_one()
+        return super().__new__(cls) if cls._instance is None else cls.the_one()
 
     def __init__(
         self,
@@ -142,6 +186,7 @@ class Debugger:
         dump_path: str | None = None,
         level: str | None = None,
         step: list[int | str] | None = None,
+        model: Any = None,
     ) -> None:
         """Read the configuration and create the dump's root folder.
 
@@ -151,12 +196,15 @@ class Debugger:
             dump_path: root folder of the dump.
             level: L0, L1, mix, debug or L2.
             step: numbers of the steps to collect, or ranges "a-b".
+            model: what `start` takes where it is given none.
 
         Raises:
             ConfigurationError: something in it is wrong, or dump_path cannot be written.
         """
+        if model is not None:
+            self._given_model = model
         arguments = (config_path, task, dump_path, level, step)
-        if type(self)._the_one is not None:
+        if type(self)._instance is not None:
             if any(argument is not None for argument in arguments) and arguments != self._arguments:
                 logger.warning(
                     "this process has a PrecisionDebugger with other arguments already: it continues, these are ignored"
@@ -186,10 +234,12 @@ class Debugger:
         self.script_error: BaseException | None = None
         self._gradients: GradientMonitor | None = None
         self._perturbations = 0
+        self.service = Service(self, Config(self._configuration))
+        self.config = Config(self._configuration, self.service.config)
         # The framework's own dump must be set up before its runtime begins.
         is_kernel_dump = self._configuration.level == "L2" and self._configuration.task != "grad_probe"
         self._kernels = self._framework.kernel_dump(self._configuration) if is_kernel_dump else None
-        type(self)._the_one = self
+        type(self)._instance = self
         atexit.register(self._at_exit)
 
     @classmethod
@@ -199,9 +249,9 @@ class Debugger:
         Raises:
             DebuggerError: none was made yet.
         """
-        if cls._the_one is None:
+        if cls._instance is None:
             raise DebuggerError("there is no PrecisionDebugger yet; make one first: PrecisionDebugger('config.json')")
-        one: Self = cls._the_one
+        one: Self = cls._instance
         return one
 
     @property
@@ -232,6 +282,7 @@ class Debugger:
         """
         if scheduled_tokens is not None:
             warn_without_effect("start(): scheduled_tokens")
+        model = self._given_model if model is None else model
         models = checked_models(model, self._framework)
         span = checked_token_range(token_range)
         if rank_id is not None and (type(rank_id) is not int or rank_id < 0):
@@ -249,6 +300,7 @@ class Debugger:
             problem = self._framework.refusal(self._configuration.level, has_token_range=span is not None)
             if problem:
                 raise DebuggerError(f"start(): {problem}")
+        self._take_dump_path()
         self._is_started = self._was_started = True
         self._errors_before = (sys.exc_info()[1], _last_error())
         self.model = model
@@ -274,12 +326,21 @@ class Debugger:
             self._kernels.stop()
 
     @singleton_method
-    def step(self) -> None:
+    def step(self, dump: bool = True) -> None:
         """End the training step: the next one gets a folder of its own.
+
+        Args:
+            dump: False takes the step for one that did not happen, such as a run that only warms up: nothing of it
+                stays on the disk, and it is not counted.
 
         Raises:
             DebuggerError: start() was never called.
         """
+        if not dump:
+            self._is_started = False
+            if self._collection_made is not None:
+                self._collection_made.discard_step()
+            return
         if not self._was_started and self._configuration.level != "debug" and not self._guard.faults.has_any:
             raise DebuggerError("step() was called before any start()")
         self._note_error(sys.exc_info()[1])
@@ -290,6 +351,19 @@ class Debugger:
         elif self._kernels is not None:
             self._kernels.step()
         self._step_count += 1
+
+    @singleton_method
+    def close_files(self) -> None:
+        """Stop, and begin call numbers anew: what comes next in this step replaces what is there, or goes elsewhere."""
+        self._is_started = False
+        if self._collection_made is not None:
+            self._collection_made.stop()
+            self._collection_made.close_step()
+
+    @singleton_method
+    def forward_backward_dump_end(self) -> None:
+        """Do what `stop` does, under the name that it had in the existing tool."""
+        self.stop()
 
     @contextmanager
     def collect(
@@ -385,6 +459,15 @@ class Debugger:
 
         self._gradients = GradientMonitor(self._configuration, self._framework)
         self._gradients.monitor(optimizer)
+
+    def _take_dump_path(self) -> None:
+        """Write to the folder that a script has assigned since the last step."""
+        folder = self.service.config.dump_path
+        if folder == str(self._configuration.dump_path):
+            return
+        self._configuration = replace(self._configuration, dump_path=Path(folder))
+        if self._collection_made is not None:
+            self._collection_made.write_to(self._configuration.dump_path)
 
     @property
     def _step(self) -> int:
