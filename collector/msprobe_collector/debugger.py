@@ -234,11 +234,14 @@ class Debugger:
         self.script_error: BaseException | None = None
         self._gradients: GradientMonitor | None = None
         self._perturbations = 0
-        self.service = Service(self, Config(self._configuration))
-        self.config = Config(self._configuration, self.service.config)
         # The framework's own dump must be set up before its runtime begins.
         is_kernel_dump = self._configuration.level == "L2" and self._configuration.task != "grad_probe"
         self._kernels = self._framework.kernel_dump(self._configuration) if is_kernel_dump else None
+        if is_kernel_dump and self._kernels is None:
+            logger.warning("level L2 is a dump of MindSpore's kernels; level mix is taken")
+            self._configuration = replace(self._configuration, level="mix")
+        self.service = Service(self, Config(self._configuration))
+        self.config = Config(self._configuration, self.service.config)
         type(self)._instance = self
         atexit.register(self._at_exit)
 

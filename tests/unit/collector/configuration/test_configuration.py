@@ -141,8 +141,8 @@ def test_keys_for_other_programs_are_named_and_passed_over(read: Any, caplog: py
     content = {"dump_path": "out", "risk_level": "ALL", "run_ut": {"white_list": []}, "tensor": {"file_format": "npy"}}
     with caplog.at_level(logging.WARNING, logger="msprobe_collector"):
         read(content)
-    assert "without effect here: risk_level, run_ut" in caplog.text
-    assert "tensor.file_format" in caplog.text
+    assert "without effect here: risk_level (all calls are collected; key list names some); run_ut (" in caplog.text
+    assert "tensor.file_format (tensors are .npy)" in caplog.text
 
 
 #: What is wrong, and what the sentence must name beside the file.
@@ -155,7 +155,7 @@ MISTAKES: list[tuple[Any, tuple[str, ...]]] = [
     ({"statistics": []}, ("statistics", "[]", "object")),
     ({"task": "statistic"}, ("task", "'statistic'", "statistics, tensor")),
     ({"task": 3}, ("task", "3", "statistics")),
-    ({"task": "nan_check"}, ("task", "'nan_check'")),
+    ({"task": "nan"}, ("task", "'nan'")),
     ({"level": "L3"}, ("level", "'L3'", "L0, L1, mix, debug, L2")),
     ({"level": "L1", "task": "exception_dump"}, ("level", "'L1'", "it has L2")),
     ({"level": "debug", "task": "overflow_check"}, ("level", "'debug'", "L1, L0, mix, L2")),
@@ -197,7 +197,7 @@ MISTAKES: list[tuple[Any, tuple[str, ...]]] = [
     ({"statistics": {"data_mode": "all"}}, ("statistics.data_mode", "'all'")),
     ({"statistics": {"data_mode": ["sideways"]}}, ("statistics.data_mode", "sideways", "forward, backward")),
     ({"statistics": {"data_mode": ["all", "input"]}}, ("statistics.data_mode", "beside others")),
-    ({"statistics": {"summary_mode": "xor"}}, ("statistics.summary_mode", "'xor'", "md5")),
+    ({"statistics": {"summary_mode": "crc"}}, ("statistics.summary_mode", "'crc'", "md5")),
     ({"statistics": {"summary_mode": "fingerprint"}, "level": "L2"}, ("statistics.summary_mode", "'md5'", "L2")),
     ({"statistics": {"summary_mode": ["maximum"]}, "level": "L2"}, ("statistics.summary_mode", "'maximum'", "max,")),
     ({"tensor": {"summary_mode": ["max"]}, "task": "tensor", "level": "L2"}, ("tensor.summary_mode", "'tensor'")),
@@ -284,8 +284,8 @@ def test_keys_of_the_existing_tool_for_parts_of_a_batch_are_without_effect(
     part = {"slice": [{"dim": 0, "size": 8, "begin": 0, "end": 4}], "request_id": "a"}
     with caplog.at_level(logging.WARNING, "msprobe_collector"):
         read({"dump_path": "out", "statistics": part, "tensor": part})
-    assert "without effect here: statistics.slice, statistics.request_id" in caplog.text
-    assert "without effect here: tensor.slice, tensor.request_id" in caplog.text
+    assert "without effect here: statistics.slice (values are whole); statistics.request_id (" in caplog.text
+    assert "without effect here: tensor.slice (values are whole); tensor.request_id (" in caplog.text
 
 
 def test_an_api_list_is_found_beside_the_file(read: Any, tmp_path: Path) -> None:

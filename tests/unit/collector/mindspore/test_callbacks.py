@@ -78,7 +78,7 @@ def test_a_resumed_training_numbers_its_steps_on(initial_epoch: int, first_step:
 
 def test_the_first_step_is_by_default_that_of_the_only_debugger(monkeypatch: pytest.MonkeyPatch) -> None:
     debugger = Noting()
-    monkeypatch.setattr(PrecisionDebugger, "_the_one", debugger)
+    monkeypatch.setattr(PrecisionDebugger, "_instance", debugger)
     train(callbacks.MsprobeInitStep())
     assert debugger.calls == [("set_init_step", 0)]
 
