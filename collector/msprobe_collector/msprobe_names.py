@@ -18,7 +18,7 @@ _SAVING = dict.fromkeys(("save", "save_grad", "step"), "msprobe_collector.mindsp
 _COMPARING = dict.fromkeys(("compare", "compare_distributed"), "pytest_msprobe.suites.comparison")
 
 #: The modules of the existing tool, of this and of earlier versions, and where the names that we have are here.
-_NAMES: dict[str, Mapping[str, str]] = {
+NAMES: dict[str, Mapping[str, str]] = {
     "msprobe": {},
     "msprobe.core": {},
     "msprobe.core.common": {},
@@ -85,7 +85,7 @@ class _Finder(MetaPathFinder):
         Raises:
             ModuleNotFoundError: the existing tool may have it, and we have not.
         """
-        if name in _NAMES:
+        if name in NAMES:
             return ModuleSpec(name, _Loader(), is_package=True)
         if name.startswith("msprobe."):
             raise ModuleNotFoundError(_what_instead(name), name=name)
@@ -97,7 +97,7 @@ class _Loader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Give a module its names, which load when they are first used."""
-        homes = _NAMES[module.__name__]
+        homes = NAMES[module.__name__]
 
         def load(name: str) -> Any:
             """Return what the existing tool calls `name`.
@@ -107,7 +107,7 @@ class _Loader(Loader):
             """
             if name.startswith("__"):
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-            if f"{module.__name__}.{name}" in _NAMES:
+            if f"{module.__name__}.{name}" in NAMES:
                 return import_module(f"{module.__name__}.{name}")
             if name not in homes:
                 raise ImportError(_what_instead(f"{module.__name__}.{name}"), name=module.__name__)
