@@ -262,6 +262,11 @@ class Debugger:
         """What is collected."""
         return self._configuration
 
+    @property
+    def faults(self) -> FaultLog:
+        """Where faults of functions that a script hands over are noted."""
+        return self._guard.faults
+
     @singleton_method
     def start(
         self,
