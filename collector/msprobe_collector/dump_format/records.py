@@ -132,6 +132,11 @@ def is_cell_record(text: str) -> bool:
     return text.partition(".")[0] in _CELL_TYPES
 
 
+def is_compiled_record(text: str) -> bool:
+    """Whether `text` names what goes into a compiled graph and comes out of it: no engine computes it."""
+    return text.startswith("Compiled.")
+
+
 def is_optimizer_record(text: str) -> bool:
     """Whether `text` names what an optimizer gets and leaves, or a clipping of gradients: no engine computes it."""
     return text.startswith("Optimizer.")

@@ -10,6 +10,7 @@ from msprobe_collector.framework import Session
 from msprobe_collector.pytorch.calls import ApiCalls, named_modules, own_parameters
 from msprobe_collector.pytorch.checkpoints import CheckpointSwaps, Recomputation
 from msprobe_collector.pytorch.communication import CommunicationWaits, PeerOperations
+from msprobe_collector.pytorch.compiled_graphs import CompiledGraphs
 from msprobe_collector.pytorch.gradients import GradientTap
 from msprobe_collector.pytorch.installation import ApiInstallation
 from msprobe_collector.pytorch.optimizers import OptimizerSteps
@@ -68,7 +69,8 @@ class TorchCallWatch:
         self._apis = ApiInstallation(calls, session.configuration.api_list)
         self._modules = ModuleObserver(session, tap, nn.Module, number=recomputation.number)
         self._optimizers = OptimizerSteps(session)
-        self._compiled = CompiledRegions(guard, self._suspend, self._note_compiled)
+        self._graphs = CompiledGraphs(guard, calls.observe_border)
+        self._compiled = CompiledRegions(guard, self._suspend, self._note_compiled, self._graphs.install)
 
     def prepare(self, models: Sequence[Any]) -> None:
         """Nothing needs to be done before a step that is collected."""
@@ -103,9 +105,11 @@ class TorchCallWatch:
         self._stages.install()
         self._threads.install()
         self._compiled.install()
+        self._graphs.install()
 
     def uninstall(self) -> None:
         """See `CallWatch`."""
+        self._graphs.uninstall()
         self._compiled.uninstall()
         self._threads.uninstall()
         self._apis.uninstall()

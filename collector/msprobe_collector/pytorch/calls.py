@@ -138,6 +138,14 @@ class ApiCalls(CallObserver):
         self.on_empty = on_empty
         self._peers = peers
 
+    def observe_border(
+        self, graph: Callable[..., Any], call: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a compiled graph, recorded where a call is recorded at all, at every level."""
+        if not self.recorder.is_collecting or self.activity.is_inside:
+            return graph(*args, **kwargs)
+        return self.observe(graph, call, args, kwargs)
+
     def _begin(
         self,
         call: ObservedCall,

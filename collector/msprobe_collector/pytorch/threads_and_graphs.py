@@ -134,8 +134,19 @@ _Enter = Callable[[], Callable[[], None]]
 class CompiledRegions:
     """Has `suspend` called before compiled code runs, forward or backward, and what it returns afterwards."""
 
-    def __init__(self, guard: Guard, suspend: _Enter, note: Callable[[dict[str, object]], None]) -> None:
-        """Watch nothing yet; `note` is called with what is known of a compiled function each time that it is called."""
+    def __init__(
+        self,
+        guard: Guard,
+        suspend: _Enter,
+        note: Callable[[dict[str, object]], None],
+        on_compiler: Callable[[], None],
+    ) -> None:
+        """Watch nothing yet.
+
+        `note` is called with what is known of a compiled function each time that it is called, `on_compiler` when the
+        compiler is loaded.
+        """
+        self._on_compiler = on_compiler
         self._guard = guard
         self._suspend = suspend
         self._note = note
@@ -187,6 +198,7 @@ class CompiledRegions:
             result = original(*args, **kwargs)
             if self._swaps.are_in:
                 self._guard.enter("loading the compiler", self._install_hooks)
+                self._guard.enter("loading the compiler", self._on_compiler)
             return result
 
         return compile
@@ -203,7 +215,10 @@ class CompiledRegions:
     def _looked_away(self) -> Callable[[], None]:
         if not self._has_warned:
             self._has_warned = True
-            logger.warning("torch.compile: calls inside compiled code are not collected, only those around it")
+            logger.warning(
+                "torch.compile: of compiled code what goes in, comes out and its gradients is collected (Compiled.*), "
+                "and no call inside"
+            )
         frame: FrameType | None = sys._getframe(1)
         for _ in range(_MOST_FRAMES):
             if frame is not None and frame.f_globals.get("__name__") == _COMPILER and _COMPILED in frame.f_locals:
