@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from msprobe_collector import main_script
@@ -18,9 +20,9 @@ from msprobe_collector.configuration.configuration import ConfigurationError
 from msprobe_collector.msprobe_names import MsprobeIsInstalled, install
 
 _DESCRIPTION = (
-    "Run a training script of PyTorch, which needs no changes, and collect steps of it. A step begins with the first "
-    "call of a Module that has parameters, with gradients on, and ends when every optimizer has stepped; of a script "
-    "without an optimizer, each forward of the outermost Module is a step. On several ranks: torchrun ... -m "
+    "Run a script of PyTorch or MindSpore, which needs no changes, and collect steps of it. A step begins with the "
+    "first call of a Module that has parameters, with gradients on, and ends when every optimizer has stepped; of a "
+    "script without an optimizer, each forward of the outermost Module is a step. On several ranks: torchrun ... -m "
     "msprobe_collector collect train.py."
 )
 
@@ -84,7 +86,8 @@ def _collect(given: argparse.Namespace) -> int:
         if given.task != "grad_probe":  # which is for every step, and has no levels
             defaults |= {"level": "mix", "step": ["0"]}
         settings = {name: value or defaults.get(name) for name, value in settings.items()}
-    run_script: Callable[..., int] = import_module("msprobe_collector.pytorch.unedited_scripts").run_script
+    home = f"msprobe_collector.{_framework_of(given)}.unedited_scripts"
+    run_script: Callable[..., int] = import_module(home).run_script
     return run_script(
         given.script,
         given.arguments,
@@ -94,6 +97,15 @@ def _collect(given: argparse.Namespace) -> int:
         config_path=given.config,
         **settings,
     )
+
+
+def _framework_of(given: argparse.Namespace) -> str:
+    """Return the framework that a script imports: MindSpore where it names that alone."""
+    spec = find_spec(given.script) if given.is_module else None
+    file = Path(given.script) if spec is None else Path(spec.origin or "")
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    names = {name for name in ("torch", "mindspore") if re.search(rf"^\s*(?:from|import) {name}\b", text, re.MULTILINE)}
+    return "mindspore" if names == {"mindspore"} else "pytorch"
 
 
 if __name__ == "__main__":
