@@ -1,8 +1,8 @@
 """Statistics of tensors that are computed later than they are asked for, so that no record waits for a device.
 
 - Of a small tensor a copy is kept where it is: one operation. Copies of one dtype and shape are reduced at once.
-- Of a large one on a device it is reduced at once, in eight operations for each 2**21 elements, none of which the host
-  waits for, and none of whose results is as large as the tensor.
+- A large one on a device is reduced at once, none of which the host waits for: in one pass by a kernel of Triton, else
+  in eight operations for each 2**21 elements, none of whose results is as large as the tensor.
 - All of it comes to the host in one copy from each device.
 """
 
@@ -16,10 +16,13 @@ from typing import Any
 
 import torch
 
-from msprobe_collector.dump_format.sketches import memory_order
-from msprobe_collector.dump_format.writing.statistics import Statistics, statistics_of_rows
+from msprobe_collector.dump_format.sketches import Row, memory_order
+from msprobe_collector.dump_format.writing.encoding import Sketched, TensorValues
+from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, statistics_of_rows
 from msprobe_collector.log import logger
-from msprobe_collector.pytorch.host_arrays import host_arrays, numpy_dtype
+from msprobe_collector.pytorch import one_pass
+from msprobe_collector.pytorch.device_sketches import NARROW, row_from_device, sketch_on_device
+from msprobe_collector.pytorch.host_arrays import has_pinned_memory, host_arrays, numpy_dtype
 
 #: Up to this many elements a tensor is copied.
 _FEW = 1 << 12
@@ -28,8 +31,6 @@ _BLOCK = 1 << 21
 #: Values, and bytes of copies, that wait at most; of values on the host few, since a kill costs their records.
 _MOST_VALUES, _MOST_BYTES = 1 << 12, 1 << 26
 _MOST_ON_HOST = 1 << 6
-#: Devices that do not compute in float64.
-_NARROW = frozenset({"mps", "npu"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +40,47 @@ class _Reduced:
     Attributes:
         number: of the value.
         dtype, count: of its elements.
-        parts: of each block its minimum, maximum, sum, norm and, of floating-point numbers, counts of elements that are
-            NaN, and that are not finite; tensors without dimensions.
+        width: numbers of a part: minimum, maximum, sum, norm and, of floating-point numbers, counts of elements that
+            are NaN, that are not finite and, with sketches, that are +Inf.
+        parts: tensors that hold these numbers of each block, one after the other.
+        sketch: numbers of the sketch; None where none is wanted.
     """
 
     number: int
     dtype: Any
     count: int
-    parts: list[tuple[Any, ...]]
+    width: int
+    parts: list[Any]
+    sketch: Any
 
     @property
     def device(self) -> Any:
         """Where the parts are."""
-        return self.parts[0][0].device
+        return self.parts[0].device
+
+
+class DeviceSketch:
+    """Has the sketch of a large tensor, for `SketchRows`."""
+
+    def __init__(self, row: Row | None) -> None:
+        """Its row; None where the sketch has lost its digits."""
+        self._row = row
+
+    def content(self) -> None:
+        """Return no key: a sketch costs less than to fetch the elements."""
+
+    def sketch(self, largest: float | None) -> Row | None:
+        """See `TensorValues`."""
+        return self._row
 
 
 class TorchPending:
     """See `PendingStatistics`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_sketches: bool = False) -> None:
         """Nothing waits yet."""
+        self.has_device = has_pinned_memory()
+        self._has_sketches = has_sketches
         self._lock = Lock()
         self._count = 0
         self._waiting_values = 0
@@ -81,31 +103,40 @@ class TorchPending:
 
     def add(self, tensor: Any) -> int | None:
         """Take a strided tensor; the number of the value, None where its statistics are to be computed at once."""
-        count, dtype = tensor.numel(), tensor.dtype
-        if (count > _FEW and is_on_host(tensor)) or numpy_dtype(dtype) is None:
+        count, dtype, is_here = tensor.numel(), tensor.dtype, is_on_host(tensor)
+        if (count > _FEW and is_here) or numpy_dtype(dtype) is None:
             return None
-        copy, parts = None, []
+        copy, reduced = None, None
         try:
-            if 0 < count <= _FEW:
+            if not count:
+                copy = torch.empty(0, dtype=dtype, device="cpu")
+            elif count <= _FEW:
                 copy = tensor.clone()
-            elif count:
-                parts = [_reduced_block(block) for block in _blocks(tensor)]
-        except torch.OutOfMemoryError as error:
+            else:
+                reduced = self._reduce(tensor)
+        except RuntimeError as error:  # no memory is left, or the device is lost
             self._lose(error)
-            count = 0
         with self._lock:
             number = self._count
             self._count += 1
             self._waiting_values += 1
-            self._waiting_on_host += is_on_host(tensor)
+            self._waiting_on_host += is_here
             if copy is not None:
                 self._waiting_bytes += count * copy.element_size()
                 self._copies.setdefault((copy.device, dtype, copy.shape), []).append((number, copy))
-            elif count:
-                self._reduced.append(_Reduced(number, dtype, count, parts))
+            elif reduced is not None:
+                self._waiting_bytes += sum(part.nbytes for part in reduced[1])
+                self._reduced.append(_Reduced(number, dtype, count, *reduced))
         return number
 
-    def fetch(self) -> Iterator[tuple[int, Statistics]]:
+    def _reduce(self, tensor: Any) -> tuple[int, list[Any], Any]:
+        """`width`, `parts` and `sketch` of `_Reduced`."""
+        reduced = [_reduced_block(block, has_sketch=self._has_sketches) for block in _blocks(tensor)]
+        parts = [part for parts in reduced for part in parts]
+        width = sum(part.numel() for part in reduced[0]) if len(reduced[0]) > 1 else one_pass.WIDTH
+        return width, parts, sketch_on_device(tensor) if self._has_sketches else None
+
+    def fetch(self) -> Iterator[tuple[int, Statistics, Sketched]]:
         """See `PendingStatistics`."""
         with self._lock:
             copies, self._copies = self._copies, {}
@@ -113,15 +144,18 @@ class TorchPending:
             self._waiting_values = self._waiting_on_host = self._waiting_bytes = 0
         places = {key[0] for key in copies} | {value.device for value in reduced}
         for place in sorted(places, key=str):
-            yield from _fetched(
-                {key: held for key, held in copies.items() if key[0] == place},
-                [value for value in reduced if value.device == place],
-            )
+            try:
+                yield from _fetched(
+                    {key: held for key, held in copies.items() if key[0] == place},
+                    [value for value in reduced if value.device == place],
+                )
+            except RuntimeError as error:
+                self._lose(error)
 
     def _lose(self, error: Exception) -> None:
         if not self._has_lost:
             self._has_lost = True
-            logger.warning("a device has no memory for statistics; such values are recorded without them: %s", error)
+            logger.warning("a device gives no statistics of some values, which are recorded without them: %s", error)
 
 
 def is_on_host(tensor: Any) -> bool:
@@ -131,31 +165,43 @@ def is_on_host(tensor: Any) -> bool:
 
 def _fetched(
     copies: dict[tuple[Any, ...], list[tuple[int, Any]]], reduced: list[_Reduced]
-) -> Iterator[tuple[int, Statistics]]:
+) -> Iterator[tuple[int, Statistics, Sketched]]:
     """The statistics of values on one device, from which they come in one copy."""
     stacks = [torch.stack([copy for _, copy in held]).resolve_conj().resolve_neg() for held in copies.values()]
-    arrays = host_arrays([*stacks, *(scalar for value in reduced for part in value.parts for scalar in part)])
-    for held, array in zip(copies.values(), arrays):
+    sketches = [value.sketch for value in reduced if value.sketch is not None]
+    arrays = iter(host_arrays([*stacks, *sketches, *(part for value in reduced for part in value.parts)]))
+    for (_, dtype, _), held in copies.items():
+        array = next(arrays)
         numbers = [number for number, _ in held]
-        yield from zip(numbers, statistics_of_rows(array.reshape(len(numbers), -1)), strict=True)
-    yield from _of_reduced(reduced, [scalar.item() for scalar in arrays[len(stacks) :]])
+        yield from zip(
+            numbers,
+            statistics_of_rows(array.reshape(len(numbers), -1)) if array.size else [NO_STATISTICS] * len(numbers),
+            (TensorValues(row, str(dtype), "") for row in array),
+            strict=True,
+        )
+    numbers_of_sketches = [next(arrays) for _ in sketches]
+    for value in reduced:
+        numbers = [number for _ in value.parts for number in next(arrays).reshape(-1).tolist()]
+        statistics, above = _of_reduced(value, numbers)
+        sketch = None
+        if value.sketch is not None:
+            sketch = row_from_device(numbers_of_sketches.pop(0), statistics, above)
+        yield value.number, statistics, DeviceSketch(sketch)
 
 
-def _of_reduced(values: list[_Reduced], scalars: list[Any]) -> Iterator[tuple[int, Statistics]]:
-    """Of values whose parts are `scalars`, one after the other."""
-    numbers = iter(scalars)
-    for value in values:
-        parts = [[next(numbers) for _ in part] for part in value.parts]
-        minima, maxima, sums, norms, *counts = zip(*parts, strict=True)
-        nan, not_finite = (sum(count) for count in counts) if counts else (0, 0)
-        if value.dtype is torch.bool:
-            yield value.number, Statistics(bool(max(maxima)), bool(min(minima)), None, None)
-            continue
-        maximum, minimum = (math.nan, math.nan) if nan else (max(maxima), min(minima))
-        norm: float | None = math.hypot(*norms)
-        if norm == math.inf and not (nan or not_finite):
-            norm = None  # squares left the range
-        yield value.number, Statistics(maximum, minimum, sum(sums) / value.count, norm, nan, not_finite - nan)
+def _of_reduced(value: _Reduced, numbers: list[Any]) -> tuple[Statistics, int]:
+    """Statistics, and how many elements are +Inf, where that is counted."""
+    minima, maxima, sums, norms, *counts = (numbers[at :: value.width] for at in range(value.width))
+    nan, not_finite, above = (*(int(sum(count)) for count in counts), 0, 0, 0)[:3]
+    if value.dtype is torch.bool:
+        return Statistics(bool(max(maxima)), bool(min(minima)), None, None), 0
+    maximum, minimum = (math.nan, math.nan) if nan else (max(maxima), min(minima))
+    if not (value.dtype.is_floating_point or value.dtype.is_complex):
+        maximum, minimum = int(maximum), int(minimum)
+    norm: float | None = math.hypot(*norms)
+    if (norm == math.inf and not (nan or not_finite)) or (norm == 0.0 and (maximum or minimum)):
+        norm = None  # squares left the range
+    return Statistics(maximum, minimum, sum(sums) / value.count, norm, nan, not_finite - nan), above
 
 
 def _blocks(tensor: Any) -> Iterator[Any]:
@@ -172,17 +218,20 @@ def _blocks(tensor: Any) -> Iterator[Any]:
             yield from _blocks(part)
 
 
-def _reduced_block(block: Any) -> tuple[Any, ...]:
+def _reduced_block(block: Any, *, has_sketch: bool) -> tuple[Any, ...]:
     """See `_Reduced.parts`."""
+    if (found := one_pass.reduced(block)) is not None:
+        return (found,)
     dtype = block.dtype
     wide = (block.abs() if dtype.is_complex else block).to(
-        torch.float32 if block.device.type in _NARROW else torch.float64
+        torch.float32 if block.device.type in NARROW else torch.float64
     )
     if dtype.is_floating_point or dtype.is_complex:
         minimum, maximum = torch.aminmax(wide)
         nan = torch.count_nonzero(wide != wide)
         sums = wide.sum(), torch.linalg.vector_norm(wide)
-        return minimum, maximum, *sums, nan, torch.count_nonzero(wide - wide)
+        above = (torch.count_nonzero(wide == math.inf),) if has_sketch else ()
+        return minimum, maximum, *sums, nan, torch.count_nonzero(wide - wide), *above
     # float64 does not hold all integers of 64 bits.
     exact = block if dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64) else wide
     return *torch.aminmax(exact), wide.sum(), torch.linalg.vector_norm(wide)

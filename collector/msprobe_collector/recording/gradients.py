@@ -183,8 +183,11 @@ class BackwardCall:
     def _from_outside(self, gradient: Any, inner: Any) -> Any:
         """The gradient of an output without its `inner` part; None where that is all of it."""
         left = self._values.read(gradient)
+        part = inner if isinstance(inner, TensorValues) else self._values.read(inner)
+        if (rest := left.minus(part)) is not None:
+            return rest
         whole: Any = left.array
-        right = (inner if isinstance(inner, TensorValues) else self._values.read(inner)).array
+        right: Any = part.array
         if whole is None or right is None:  # nobody can read them
             return None
         is_same = (whole == right) | ((whole != whole) & (right != right))

@@ -44,11 +44,10 @@ class StepFiles:
         configuration: Configuration,
         framework: str,
         ranks: Mapping[str, object] | None,
-        stack: Callable[[list[Any]], np.ndarray[Any, Any]],
     ) -> None:
         """Create the files, empty, in place of those of an earlier dump. The folder exists. Raises OSError.
 
-        `ranks` is `Framework.ranks` at this moment, `stack` `FrameworkValues.stacked`.
+        `ranks` is `Framework.ranks` at this moment.
         """
         self.has_replaced = remove_earlier_dump(folder)
         self.folder = folder
@@ -66,7 +65,7 @@ class StepFiles:
             self.construct = GrowingFile(folder / "construct.json", entries_per_write=256)
         self.sketches: SketchRows | None = None
         if configuration.summary == "sketch":
-            self.sketches = SketchRows(folder / SKETCH_FILE, stack)
+            self.sketches = SketchRows(folder / SKETCH_FILE)
         try:
             for file in self._files():
                 file.create()

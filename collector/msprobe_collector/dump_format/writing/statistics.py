@@ -164,6 +164,9 @@ def number_text(number: Number) -> str:
 
 #: Stands around the number of a value whose statistics come later; JSON text never holds it.
 _SLOT = "\0"
+#: Stands around the entry of a value that is left out where it is nothing but zeros.
+_REST = "\1"
+_NOTHING = statistics_text(NO_STATISTICS)
 
 
 def slot(number: int) -> str:
@@ -171,9 +174,23 @@ def slot(number: int) -> str:
     return f"{_SLOT}{number}{_SLOT}"
 
 
-def filled(text: str, statistics: dict[int, Statistics]) -> str:
-    """`text` with statistics in its slots, which are taken out of `statistics`; nulls where there are none."""
+def rest(entry: str) -> str:
+    """The `entry` of a tensor with a slot, in whose place null is to stand where the tensor is nothing but zeros."""
+    return f"{_REST}{entry}{_REST}"
+
+
+def filled(text: str, late: dict[int, str], zeros: set[int]) -> str:
+    """`text` with what is `late` in its slots, taken out of there; null where there is nothing.
+
+    `zeros` are the numbers of values that are nothing but zeros.
+    """
+    if _REST in text:
+        parts = text.split(_REST)
+        for at in range(1, len(parts), 2):
+            if _SLOT in parts[at] and int(parts[at].split(_SLOT)[1]) in zeros:
+                parts[at] = "null"
+        text = "".join(parts)
     parts = text.split(_SLOT)
     for at in range(1, len(parts), 2):
-        parts[at] = statistics_text(statistics.pop(int(parts[at]), NO_STATISTICS))
+        parts[at] = late.pop(int(parts[at]), _NOTHING)
     return "".join(parts)
