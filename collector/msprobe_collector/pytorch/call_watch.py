@@ -18,7 +18,7 @@ from msprobe_collector.pytorch.pipelines import PipelineStages
 from msprobe_collector.pytorch.provenance import TensorProvenances
 from msprobe_collector.pytorch.reduced_gradients import ReducedGradients
 from msprobe_collector.pytorch.tensor_values import torch_values
-from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, ThreadSwaps
+from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, GraphCaptures, ThreadSwaps
 from msprobe_collector.recording.gradients import ParameterGradients
 from msprobe_collector.recording.observing import LayerObserver
 
@@ -68,6 +68,7 @@ class TorchCallWatch:
         self._apis = ApiInstallation(calls, session.configuration.api_list)
         self._modules = ModuleObserver(session, tap, nn.Module, number=recomputation.number)
         self._optimizers = OptimizerSteps(session)
+        self._captures = GraphCaptures(guard, session.recorder.flush)
         self._compiled = CompiledRegions(guard, self._suspend, self._note_compiled)
 
     def prepare(self, models: Sequence[Any]) -> None:
@@ -102,11 +103,13 @@ class TorchCallWatch:
         self._optimizers.install()
         self._stages.install()
         self._threads.install()
+        self._captures.install()
         self._compiled.install()
 
     def uninstall(self) -> None:
         """See `CallWatch`."""
         self._compiled.uninstall()
+        self._captures.uninstall()
         self._threads.uninstall()
         self._apis.uninstall()
         self._waits.uninstall()

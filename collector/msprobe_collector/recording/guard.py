@@ -174,12 +174,14 @@ class Guard:
         activity: what runs in this thread.
         faults: where the collector's own faults go.
         outside: makes the context in which the collector works; see `Framework.outside`.
+        is_away: nothing is to be done: a device only notes down what it is told.
     """
 
     def __init__(self, activity: Activity, faults: FaultLog) -> None:
         self.activity = activity
         self.faults = faults
         self.outside: Callable[[], AbstractContextManager[object]] = nullcontext
+        self.is_away = False
 
     def enter(
         self,
@@ -194,6 +196,8 @@ class Guard:
         Raises:
             Exception: the error of the script's own computation, where reading a value brought it up, or a `Refusal`.
         """
+        if self.is_away:
+            return otherwise
         activity = self.activity
         before, activity.is_inside, activity.is_closed = (activity.is_inside, activity.is_closed), True, True
         try:
