@@ -24,11 +24,12 @@ _failed: set[str] = set()
 
 
 def reduced(flat: Any) -> Any:
-    """`WIDTH` numbers of each part of a contiguous tensor of one dimension, float64; None where there is no kernel."""
+    """`WIDTH` numbers of each part of a tensor of one dimension, float64; None where there is no kernel."""
     kind, dtype = flat.device.type, flat.dtype
     if kind not in _DEVICES or kind in _failed or not (dtype in _FLOATS or dtype in _INTEGERS):
         return None
     parts = min(_MOST_PARTS, -(-flat.numel() // _BLOCK))
+    flat = flat.contiguous()
     found = torch.empty((parts, WIDTH), dtype=torch.float64, device=flat.device)
     try:
         with nullcontext() if flat.is_cpu else torch.get_device_module(flat.device).device(flat.device):

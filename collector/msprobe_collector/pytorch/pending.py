@@ -131,10 +131,16 @@ class TorchPending:
 
     def _reduce(self, tensor: Any) -> tuple[int, list[Any], Any]:
         """`width`, `parts` and `sketch` of `_Reduced`."""
-        reduced = [_reduced_block(block, has_sketch=self._has_sketches) for block in _blocks(tensor)]
-        parts = [part for parts in reduced for part in parts]
-        width = sum(part.numel() for part in reduced[0]) if len(reduced[0]) > 1 else one_pass.WIDTH
-        return width, parts, sketch_on_device(tensor) if self._has_sketches else None
+        sketch = sketch_on_device(tensor) if self._has_sketches else None
+        parts = [one_pass.reduced(piece) for piece in _pieces(tensor)]
+        if all(part is not None for part in parts):
+            return one_pass.WIDTH, parts, sketch
+        reduced = [
+            _reduced_block(block, has_sketch=self._has_sketches)
+            for piece in _pieces(tensor)
+            for block in piece.split(_BLOCK)
+        ]
+        return len(reduced[0]), [part for parts in reduced for part in parts], sketch
 
     def fetch(self) -> Iterator[tuple[int, Statistics, Sketched]]:
         """See `PendingStatistics`."""
@@ -204,24 +210,22 @@ def _of_reduced(value: _Reduced, numbers: list[Any]) -> tuple[Statistics, int]:
     return Statistics(maximum, minimum, sum(sums) / value.count, norm, nan, not_finite - nan), above
 
 
-def _blocks(tensor: Any) -> Iterator[Any]:
-    """The elements of a tensor in some order, in tensors of one dimension and at most `_BLOCK` elements."""
+def _pieces(tensor: Any) -> Iterator[Any]:
+    """The elements of a tensor in some order, in tensors of one dimension; copies have at most `_BLOCK` elements."""
     order = memory_order(tensor.stride())
     dense = tensor.permute(order)
     if dense.is_contiguous():
-        yield from dense.view(-1).split(_BLOCK)
+        yield dense.view(-1)
     elif tensor.numel() <= _BLOCK:
         yield tensor.reshape(-1)
     else:
         longest = max(range(tensor.ndim), key=lambda dimension: tensor.shape[dimension])
         for part in tensor.tensor_split(2, longest):
-            yield from _blocks(part)
+            yield from _pieces(part)
 
 
 def _reduced_block(block: Any, *, has_sketch: bool) -> tuple[Any, ...]:
     """See `_Reduced.parts`."""
-    if (found := one_pass.reduced(block)) is not None:
-        return (found,)
     dtype = block.dtype
     wide = (block.abs() if dtype.is_complex else block).to(
         torch.float32 if block.device.type in NARROW else torch.float64
