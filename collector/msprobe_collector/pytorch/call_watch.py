@@ -79,10 +79,11 @@ class TorchCallWatch:
         collects = self._session.configuration.collects_cells
         if models:
             self._modules.watch(models, records=collects)
-            self._guard.enter("names of parameters", self._optimizers.names.watch, named_modules(models))
-            self._compiled.watch(named_modules(models))
+            modules = list(named_modules(models))
+            self._guard.enter("names of parameters", self._optimizers.names.watch, modules)
+            self._compiled.watch(modules)
             if self._session.recorder.provenances is not None:
-                self._guard.enter("names of parameters", self._provenances.watch, named_modules(models))
+                self._guard.enter("names of parameters", self._provenances.watch, modules)
         if collects and self._session.recorder.wants("backward"):
             for label, module in self._modules.layers:
                 own = own_parameters(module)

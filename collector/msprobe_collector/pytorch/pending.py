@@ -9,16 +9,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from threading import Lock
+from itertools import count as numbers_from
 from typing import Any
 
 import torch
+from torch._C import _functorch
 
 from msprobe_collector.dump_format.sketches import Row, memory_order
 from msprobe_collector.dump_format.writing.encoding import Sketched, TensorValues
-from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, statistics_of_rows
+from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, slot, statistics_of_rows
 from msprobe_collector.log import logger
 from msprobe_collector.pytorch import one_pass
 from msprobe_collector.pytorch.device_sketches import NARROW, row_from_device, sketch_on_device
@@ -31,6 +32,8 @@ _BLOCK = 1 << 21
 #: Values, and bytes of copies, that wait at most; of values on the host few, since a kill costs their records.
 _MOST_VALUES, _MOST_BYTES = 1 << 12, 1 << 26
 _MOST_ON_HOST = 1 << 6
+_is_wrapped: Callable[[Any], bool] = _functorch.is_functorch_wrapped_tensor
+_transform: Callable[[], Any] = _functorch.peek_interpreter_stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,52 +84,67 @@ class TorchPending:
         """Nothing waits yet."""
         self.has_device = has_pinned_memory()
         self._has_sketches = has_sketches
-        self._lock = Lock()
-        self._count = 0
-        self._waiting_values = 0
+        self._numbers = numbers_from()  # several threads ask
         self._waiting_on_host = 0
         self._waiting_bytes = 0
-        #: Numbers and copies of small tensors, by device, dtype and shape.
-        self._copies: dict[tuple[Any, ...], list[tuple[int, Any]]] = {}
+        #: Numbers and copies of small tensors.
+        self._copies: list[tuple[int, Any]] = []
         self._reduced: list[_Reduced] = []
+        #: What stands before and after the slot of a value, by dtype, shape and whether it requires gradients.
+        self._texts: dict[tuple[Any, ...], tuple[str, str]] = {}
         self._has_lost = False
 
     @property
     def is_full(self) -> bool:
         """See `PendingStatistics`."""
+        values = len(self._copies) + len(self._reduced)
         return (
-            self._waiting_values >= _MOST_VALUES
+            values >= _MOST_VALUES
             or self._waiting_bytes >= _MOST_BYTES
             # Where there are others, their device would have to be waited for.
-            or self._waiting_values == self._waiting_on_host >= _MOST_ON_HOST
+            or values == self._waiting_on_host >= _MOST_ON_HOST
         )
+
+    def entry(self, tensor: Any) -> str | None:
+        """See `PendingStatistics`."""
+        kind = type(tensor)
+        if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or tensor.is_nested or tensor.is_meta:
+            return None
+        if tensor.layout is not torch.strided or _is_wrapped(tensor) or _transform() is not None:
+            return None
+        key = tensor.dtype, tensor.shape, tensor.requires_grad
+        if (texts := self._texts.get(key)) is None:
+            if len(self._texts) >= _MOST_VALUES or tensor.is_quantized:
+                self._texts.clear()
+                return None
+            texts = self._texts[key] = (
+                f'{{"type": "torch.Tensor", "dtype": "{key[0]}", "shape": {list(key[1])}, ',
+                f', "requires_grad": {"true" if key[2] else "false"}',
+            )
+        if (number := self.add(tensor.detach() if key[2] else tensor)) is None:
+            return None
+        return f"{texts[0]}{slot(number)}{texts[1]}"
 
     def add(self, tensor: Any) -> int | None:
         """Take a strided tensor; the number of the value, None where its statistics are to be computed at once."""
-        count, dtype, is_here = tensor.numel(), tensor.dtype, is_on_host(tensor)
-        if (count > _FEW and is_here) or numpy_dtype(dtype) is None:
+        count, is_here = tensor.numel(), is_on_host(tensor)
+        if (count > _FEW and is_here) or numpy_dtype(tensor.dtype) is None:
             return None
-        copy, reduced = None, None
+        number = next(self._numbers)
         try:
-            if not count:
-                copy = torch.empty(0, dtype=dtype, device="cpu")
-            elif count <= _FEW:
+            if 0 < count <= _FEW:
                 copy = tensor.clone()
+                self._waiting_bytes += count * copy.itemsize
+                self._copies.append((number, copy))
+            elif not count:
+                self._copies.append((number, torch.empty(0, dtype=tensor.dtype, device="cpu")))
             else:
-                reduced = self._reduce(tensor)
+                width, parts, sketch = self._reduce(tensor)
+                self._waiting_bytes += sum(part.nbytes for part in parts)
+                self._reduced.append(_Reduced(number, tensor.dtype, count, width, parts, sketch))
+            self._waiting_on_host += is_here
         except RuntimeError as error:  # no memory is left, or the device is lost
             self._lose(error)
-        with self._lock:
-            number = self._count
-            self._count += 1
-            self._waiting_values += 1
-            self._waiting_on_host += is_here
-            if copy is not None:
-                self._waiting_bytes += count * copy.element_size()
-                self._copies.setdefault((copy.device, dtype, copy.shape), []).append((number, copy))
-            elif reduced is not None:
-                self._waiting_bytes += sum(part.nbytes for part in reduced[1])
-                self._reduced.append(_Reduced(number, dtype, count, *reduced))
         return number
 
     def _reduce(self, tensor: Any) -> tuple[int, list[Any], Any]:
@@ -144,17 +162,18 @@ class TorchPending:
 
     def fetch(self) -> Iterator[tuple[int, Statistics, Sketched]]:
         """See `PendingStatistics`."""
-        with self._lock:
-            copies, self._copies = self._copies, {}
-            reduced, self._reduced = self._reduced, []
-            self._waiting_values = self._waiting_on_host = self._waiting_bytes = 0
-        places = {key[0] for key in copies} | {value.device for value in reduced}
+        copies, self._copies = self._copies, []
+        reduced, self._reduced = self._reduced, []
+        self._waiting_on_host = self._waiting_bytes = 0
+        places: dict[Any, tuple[dict[tuple[Any, Any], list[tuple[int, Any]]], list[_Reduced]]] = {}
+        for number, copy in copies:
+            groups, _ = places.setdefault(copy.device, ({}, []))
+            groups.setdefault((copy.dtype, copy.shape), []).append((number, copy))
+        for value in reduced:
+            places.setdefault(value.device, ({}, []))[1].append(value)
         for place in sorted(places, key=str):
             try:
-                yield from _fetched(
-                    {key: held for key, held in copies.items() if key[0] == place},
-                    [value for value in reduced if value.device == place],
-                )
+                yield from _fetched(*places[place])
             except RuntimeError as error:
                 self._lose(error)
 
@@ -170,13 +189,13 @@ def is_on_host(tensor: Any) -> bool:
 
 
 def _fetched(
-    copies: dict[tuple[Any, ...], list[tuple[int, Any]]], reduced: list[_Reduced]
+    copies: dict[tuple[Any, Any], list[tuple[int, Any]]], reduced: list[_Reduced]
 ) -> Iterator[tuple[int, Statistics, Sketched]]:
     """The statistics of values on one device, from which they come in one copy."""
     stacks = [torch.stack([copy for _, copy in held]).resolve_conj().resolve_neg() for held in copies.values()]
     sketches = [value.sketch for value in reduced if value.sketch is not None]
     arrays = iter(host_arrays([*stacks, *sketches, *(part for value in reduced for part in value.parts)]))
-    for (_, dtype, _), held in copies.items():
+    for (dtype, _), held in copies.items():
         array = next(arrays)
         numbers = [number for number, _ in held]
         yield from zip(

@@ -194,10 +194,10 @@ class TensorProvenances:
         """Know parameters and buffers by name, of several names by the first; `modules` come with their paths."""
         for path, module in modules:
             front = f"{path}." if path else ""
-            for name, parameter in module.named_parameters(recurse=False):
+            for name, parameter in module.named_parameters(recurse=False) if module._parameters else ():
                 self._add_leaf(front + name, parameter)
                 self._parameters.setdefault(id(parameter), (weakref.ref(parameter), front + name))
-            for name, buffer in module.named_buffers(recurse=False):
+            for name, buffer in module.named_buffers(recurse=False) if module._buffers else ():
                 self._add_leaf(front + name, buffer)
 
     def name_of(self, tensor: Any) -> str:

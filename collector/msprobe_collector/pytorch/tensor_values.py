@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -112,9 +112,9 @@ class TorchTensorValues(TensorValues):
         tensor = self._tensor
         return _is_plain(tensor) and tensor.layout is torch.strided and not tensor.is_quantized
 
-    def plus(self, other: TensorValues) -> TensorValues | None:
+    def plus(self, other: TensorValues, *, factor: int = 1) -> TensorValues | None:
         """See `TensorValues`."""
-        return self._combined(other, torch.add)
+        return self._combined(other, partial(torch.add, alpha=factor))
 
     def minus(self, other: TensorValues) -> TensorValues | None:
         """See `TensorValues`."""
@@ -310,10 +310,13 @@ def content_of(tensor: Any) -> Any:
 
     None of one that nobody can read.
     """
+    is_strided = _is_plain(tensor) and not tensor.is_quantized and tensor.layout is torch.strided
     if is_on_host(tensor):
+        if is_strided and tensor.dtype in _REAL and not tensor.is_neg():
+            return fingerprint_of(cast("np.ndarray[Any, Any]", host_array(tensor.detach())))
         array = torch_values().read(tensor).array
         return None if array is None else fingerprint_of(array)
-    if not _is_plain(tensor) or tensor.is_quantized or tensor.layout is not torch.strided:
+    if not is_strided:
         return None
     return _outside_transforms(sum_of_bits, tensor.detach())
 

@@ -33,7 +33,7 @@ from msprobe_collector.dump_format.writing.encoding import (
     without_files,
 )
 from msprobe_collector.dump_format.writing.files import quoted
-from msprobe_collector.dump_format.writing.statistics import filled, statistics_text
+from msprobe_collector.dump_format.writing.statistics import filled, statistics_texts
 from msprobe_collector.recording.folders import FolderLocks, remove_earlier_dump
 from msprobe_collector.recording.guard import FaultLog
 from msprobe_collector.recording.step_files import StackRecorder, StepFiles, WritingQueue
@@ -201,8 +201,8 @@ class Recorder:
         self.filter = RecordFilter(configuration.selection, opens_windows=configuration.level == "mix")
         self._stacks = StackRecorder(_PACKAGE, values.hidden_lines)
         self._saves_all = configuration.task in ("tensor", "overflow_check")
-        needs_elements = self._saves_all or configuration.summary in ("md5", "fingerprint")
-        needs_elements |= bool(configuration.selection.tensor_names)
+        self._needs_elements = configuration.summary in ("md5", "fingerprint")
+        needs_elements = self._needs_elements or self._saves_all or bool(configuration.selection.tensor_names)
         pending = values.pending(has_sketches=configuration.summary == "sketch")
         is_apart = configuration.async_dump or (needs_elements and pending is not None and pending.has_device)
         self._queue = WritingQueue(faults.note) if is_apart else None
@@ -325,6 +325,8 @@ class Recorder:
         if self._files is not None:
             record.text.rows = self._files.sketches
         record.text.pending = self._pending
+        if not saves and not self._needs_elements:
+            record.text.light = self._pending
         if self._files is not None and self._files.construct is not None and self._configuration.level != "L1":
             with self._lock:
                 self._files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted(parent)}")
@@ -524,11 +526,11 @@ class Recorder:
             self._faults.guarded(record.name, self._write_line, line[:-1] + more, files)
 
     def _fetch(self, pending: PendingStatistics, files: StepFiles) -> None:
-        for number, statistics, values in pending.fetch():
-            text = statistics_text(statistics)
-            if files.sketches is not None:
-                text += sketched(values, statistics, files.sketches)
-            self._late[number] = text
+        found = list(pending.fetch())
+        texts = statistics_texts([statistics for _, statistics, _ in found])
+        for (number, statistics, values), text in zip(found, texts):
+            sketch = "" if files.sketches is None else sketched(values, statistics, files.sketches)
+            self._late[number] = text + sketch
             if statistics.maximum == 0 == statistics.minimum:
                 self._zeros.add(number)
 

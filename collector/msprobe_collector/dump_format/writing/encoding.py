@@ -100,6 +100,9 @@ class PendingStatistics(Protocol):
 
     has_device: bool
 
+    def entry(self, tensor: Any) -> str | None:
+        """The entry of a tensor that comes later, as text without origin and closing brace; None for any other."""
+
     @property
     def is_full(self) -> bool:
         """Whether it is time to fetch them."""
@@ -169,8 +172,8 @@ class TensorValues:
         """What the values take in memory, about."""
         return 0 if self.array is None else self.array.nbytes
 
-    def plus(self, other: TensorValues) -> TensorValues | None:
-        """The sum with `other`, computed where both are, in their dtype; None where that is the host."""
+    def plus(self, other: TensorValues, *, factor: int = 1) -> TensorValues | None:
+        """The sum with `factor` times `other`, computed where both are, in their dtype; None where that is the host."""
         return None
 
     def minus(self, other: TensorValues) -> TensorValues | None:
@@ -274,9 +277,10 @@ class RecordText:
         origins: follows its tensors; None where nobody does.
         rows: takes the sketches of its tensors; None where none are wanted.
         pending: takes statistics that are computed later; None where all are computed at once.
+        light: the same, where nothing but statistics and sketches is wanted; else None.
     """
 
-    __slots__ = ("_files", "arrays", "has_nonfinite", "name", "origins", "pending", "rows", "saves")
+    __slots__ = ("_files", "arrays", "has_nonfinite", "light", "name", "origins", "pending", "rows", "saves")
 
     def __init__(self, name: str, *, saves: bool) -> None:
         self.name = name
@@ -287,6 +291,7 @@ class RecordText:
         self.origins: Origins | None = None
         self.rows: SketchRows | None = None
         self.pending: PendingStatistics | None = None
+        self.light: PendingStatistics | None = None
 
     def file_name(self, place: str) -> str:
         """The name, without suffix, of the file of the tensor at `place` (`input.0`) of the record.
@@ -331,6 +336,9 @@ class ValueEncoder:
     def encode(self, value: Any, record: RecordText, path: str, depth: int = 0) -> str:
         """The JSON text of `value`; `path` says where in the record it stands (`input.0`) and names its file."""
         if isinstance(value, self._tensor):
+            if record.light is not None and (text := record.light.entry(value)) is not None:
+                origin = None if record.origins is None else record.origins.of(value, path)
+                return f"{text}}}" if origin is None else f"{text}{origin.keys(text)}}}"
             return self._array(_followed(self._read(value), value, record, path), record, path)
         try:
             short = _SHORT.get(type(value))
