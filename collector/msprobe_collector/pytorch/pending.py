@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count as numbers_from
@@ -88,8 +89,8 @@ class TorchPending:
         self._waiting_on_host = 0
         self._waiting_bytes = 0
         #: Numbers and copies of small tensors.
-        self._copies: list[tuple[int, Any]] = []
-        self._reduced: list[_Reduced] = []
+        self._copies: deque[tuple[int, Any]] = deque()
+        self._reduced: deque[_Reduced] = deque()
         #: What stands before and after the slot of a value, by dtype, shape and whether it requires gradients.
         self._texts: dict[tuple[Any, ...], tuple[str, str]] = {}
         self._has_lost = False
@@ -162,8 +163,9 @@ class TorchPending:
 
     def fetch(self) -> Iterator[tuple[int, Statistics, Sketched]]:
         """See `PendingStatistics`."""
-        copies, self._copies = self._copies, []
-        reduced, self._reduced = self._reduced, []
+        # Another thread may add meanwhile.
+        copies = [self._copies.popleft() for _ in range(len(self._copies))]
+        reduced = [self._reduced.popleft() for _ in range(len(self._reduced))]
         self._waiting_on_host = self._waiting_bytes = 0
         places: dict[Any, tuple[dict[tuple[Any, Any], list[tuple[int, Any]]], list[_Reduced]]] = {}
         for number, copy in copies:

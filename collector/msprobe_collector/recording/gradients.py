@@ -48,6 +48,8 @@ class Outputs:
     @classmethod
     def of(cls, result: Any, parts: ValueParts) -> Outputs:
         """Those of `result`; of a tuple or list, those of each item."""
+        if parts.is_tensor(result):
+            return cls([result], [0])
         found = cls([], [])
         for item in result if isinstance(result, (tuple, list)) else (result,):
             if (tree := item if parts.is_tensor(item) else parts.tree(item)) is not None:

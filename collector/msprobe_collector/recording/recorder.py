@@ -32,7 +32,7 @@ from msprobe_collector.dump_format.writing.encoding import (
     sketched,
     without_files,
 )
-from msprobe_collector.dump_format.writing.files import quoted
+from msprobe_collector.dump_format.writing.files import quoted, quoted_key
 from msprobe_collector.dump_format.writing.statistics import filled, statistics_texts
 from msprobe_collector.recording.folders import FolderLocks, remove_earlier_dump
 from msprobe_collector.recording.guard import FaultLog
@@ -77,7 +77,7 @@ def _fields_of(record: OpenRecord) -> Iterator[str]:
     entries: dict[str, list[str]] = {}
     for key, _, text, name in record.parts:
         if name is None:
-            yield f"{quoted(key)}: [{text}]" if record.lists_of_one else f"{quoted(key)}: {text}"
+            yield f"{quoted_key(key)}: [{text}]" if record.lists_of_one else f"{quoted_key(key)}: {text}"
         else:
             entries.setdefault(key, []).append(f"{quoted(name)}: {text}")
     for key, texts in entries.items():
@@ -198,6 +198,7 @@ class Recorder:
         self._framework = framework
         self._faults = faults
         self._encoder = ValueEncoder(values, summary=configuration.summary, on_unknown=faults.note_value)
+        self._selection = configuration.selection
         self.filter = RecordFilter(configuration.selection, opens_windows=configuration.level == "mix")
         self._stacks = StackRecorder(_PACKAGE, values.hidden_lines)
         self._saves_all = configuration.task in ("tensor", "overflow_check")
@@ -319,22 +320,25 @@ class Recorder:
 
         `follows_tensors`: whether it says where its tensors come from.
         """
-        is_kept = self._files is not None and self.filter.begin(name, direction)
-        saves = is_kept and (self._saves_all or self._configuration.selection.lists_tensors(name))
-        record = OpenRecord(name, direction, is_kept and not self.is_exhausted, RecordText(name, saves=saves))
-        if self._files is not None:
-            record.text.rows = self._files.sketches
-        record.text.pending = self._pending
+        files = self._files
+        is_kept = files is not None and self.filter.begin(name, direction)
+        saves = is_kept and (self._saves_all or self._selection.lists_tensors(name))
+        text = RecordText(name, saves=saves)
+        record = OpenRecord(name, direction, is_kept and not self.is_exhausted, text)
+        text.pending = self._pending
         if not saves and not self._needs_elements:
-            record.text.light = self._pending
-        if self._files is not None and self._files.construct is not None and self._configuration.level != "L1":
+            text.light = self._pending
+        if files is None:
+            return record
+        text.rows = files.sketches
+        if files.construct is not None and self._configuration.level != "L1":
             with self._lock:
-                self._files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted(parent)}")
-        if record.is_kept and direction == "forward" and self._files is not None and self._files.stacks is not None:
-            record.stack = self._stacks.capture()
-        follows = self._follows and follows_tensors
-        if record.is_kept and direction == "forward" and follows and self.provenances is not None:
-            record.text.origins = self.provenances.record(name)
+                files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted(parent)}")
+        if record.is_kept and direction == "forward":
+            if files.stacks is not None:
+                record.stack = self._stacks.capture()
+            if self._follows and follows_tensors and self.provenances is not None:
+                text.origins = self.provenances.record(name)
         return record
 
     def inputs(self, record: OpenRecord, arguments: Sequence[Any], keywords: dict[str, Any]) -> None:
@@ -520,10 +524,16 @@ class Recorder:
         waiting, self._waiting = self._waiting, []
         if self._pending is not None and waiting:
             self._faults.guarded("fetching statistics", self._fetch, self._pending, files)
+        lines: list[str] = []
         for record, line in waiting:
-            is_other = record.differs is not None and self._faults.guarded(record.name, record.differs, otherwise=False)
-            more = f'{"" if line.endswith("{}") else ", "}"{RECOMPUTED}": {_DIFFERS}}}' if is_other else line[-1]
-            self._faults.guarded(record.name, self._write_line, line[:-1] + more, files)
+            if record.differs is not None and self._faults.guarded(record.name, record.differs, otherwise=False):
+                lines.append(f'{line[:-1]}{"" if line.endswith("{}") else ", "}"{RECOMPUTED}": {_DIFFERS}}}')
+            else:
+                lines.append(line)
+        if self._pending is not None:
+            lines = [filled(line, self._late, self._zeros) for line in lines]
+        if lines:
+            self._faults.guarded(waiting[0][0].name, self._write_lines, lines, files)
 
     def _fetch(self, pending: PendingStatistics, files: StepFiles) -> None:
         found = list(pending.fetch())
@@ -534,13 +544,17 @@ class Recorder:
             if statistics.maximum == 0 == statistics.minimum:
                 self._zeros.add(number)
 
-    def _write_line(self, line: str, files: StepFiles) -> None:
+    def _write_lines(self, lines: Sequence[str], files: StepFiles) -> None:
+        """Write records, at once if the disk takes them."""
         try:
-            files.dump.add(line if self._pending is None else filled(line, self._late, self._zeros))
-            self.written_records += 1
+            files.dump.add(",\n".join(lines))
+            self.written_records += len(lines)
         except OSError:
-            self.lost_records += 1
-            raise
+            if len(lines) == 1:
+                self.lost_records += 1
+                raise
+            for line in lines:
+                self._faults.guarded(f"record {line[: line.find(':')]}", self._write_lines, [line], files)
 
     def _counts_as_overflow(self, record: OpenRecord, files: StepFiles) -> bool:
         with self._lock:
