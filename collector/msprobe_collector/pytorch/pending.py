@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import count as numbers_from
 from typing import Any
 
+import numpy as np
 import torch
 from torch._C import _functorch
 
@@ -194,11 +195,16 @@ def _fetched(
     copies: dict[tuple[Any, Any], list[tuple[int, Any]]], reduced: list[_Reduced]
 ) -> Iterator[tuple[int, Statistics, Sketched]]:
     """The statistics of values on one device, from which they come in one copy."""
+    parts = [part for value in reduced for part in value.parts]
+    parts += [value.sketch for value in reduced if value.sketch is not None]
+    #: Places in `parts` of those that are stacked.
+    places: dict[tuple[Any, Any], list[int]] = {}
+    for place, part in enumerate(parts):
+        places.setdefault((part.dtype, part.shape), []).append(place)
     stacks = [torch.stack([copy for _, copy in held]).resolve_conj().resolve_neg() for held in copies.values()]
-    sketches = [value.sketch for value in reduced if value.sketch is not None]
-    arrays = iter(host_arrays([*stacks, *sketches, *(part for value in reduced for part in value.parts)]))
-    for (dtype, _), held in copies.items():
-        array = next(arrays)
+    stacks += [torch.stack([parts[place] for place in same]) for same in places.values()]
+    arrays = host_arrays(stacks)
+    for ((dtype, _), held), array in zip(copies.items(), arrays):
         numbers = [number for number, _ in held]
         yield from zip(
             numbers,
@@ -206,13 +212,14 @@ def _fetched(
             (TensorValues(row, str(dtype), "") for row in array),
             strict=True,
         )
-    numbers_of_sketches = [next(arrays) for _ in sketches]
-    for value in reduced:
-        numbers = [number for _ in value.parts for number in next(arrays).reshape(-1).tolist()]
-        statistics, above = _of_reduced(value, numbers)
-        sketch = None
-        if value.sketch is not None:
-            sketch = row_from_device(numbers_of_sketches.pop(0), statistics, above)
+    for same, array in zip(places.values(), arrays[len(copies) :]):
+        for place, row in zip(same, array):
+            parts[place] = row
+    here = iter(parts)
+    numbers_of = [[number for _ in value.parts for number in np.ravel(next(here)).tolist()] for value in reduced]
+    for value, figures in zip(reduced, numbers_of):
+        statistics, above = _of_reduced(value, figures)
+        sketch = None if value.sketch is None else row_from_device(next(here), statistics, above)
         yield value.number, statistics, DeviceSketch(sketch)
 
 

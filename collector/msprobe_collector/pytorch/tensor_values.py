@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
@@ -14,7 +15,7 @@ import torch
 from torch._C import _functorch
 from torch.utils import _pytree
 
-from msprobe_collector.dump_format.sketches import LEAST, MOST
+from msprobe_collector.dump_format.sketches import LEAST, MOST, memory_order
 from msprobe_collector.dump_format.writing.encoding import (
     EncodeInner,
     PendingStatistics,
@@ -33,7 +34,8 @@ TENSOR = "torch.Tensor"
 QUANTISED = "torch.QuantizedTensor"
 #: Up to this many elements NumPy is quicker on a CPU.
 _FEW = 1 << 14
-_ROW = 1 << 12
+#: Elements of a row, whose sum is taken at once, and of a block.
+_ROW, _BLOCK = 1 << 12, 1 << 18
 _HALF = {torch.float16, torch.bfloat16}
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
@@ -341,22 +343,32 @@ def _fetched(tensor: Any) -> Statistics:
 
 
 def _reduced(tensor: Any) -> Statistics:
-    """The statistics of a large real tensor on a CPU.
+    """The statistics of a large real tensor on a CPU, whose elements are taken in the order in which they lie.
 
     Sums are taken in the tensor's dtype (half precision in float32) over rows of 4096 elements, and of the rows in
     float64: right to 1e-7 of the norm, and the same for every number of threads.
     """
-    flat = tensor.reshape(-1)
-    if flat.dtype in _HALF:
-        flat = flat.float()
-    count = flat.numel()
-    rows, rest = flat[: count - count % _ROW].view(-1, _ROW), flat[count - count % _ROW :].double()
-    norms = torch.linalg.vector_norm(rows, dim=1).double()
-    total = (rows.sum(1).double().sum() + rest.sum()).item()
-    squares = (torch.dot(norms, norms) + torch.dot(rest, rest)).item()
-    array = shared(flat)  # quicker than amax
-    maximum, minimum = float(np.maximum.reduce(array)), float(np.minimum.reduce(array))
-    if not LEAST < max(abs(maximum), abs(minimum)) < MOST or squares != squares:
+    dense = tensor.permute(memory_order(tensor.stride()))
+    flat = dense.view(-1) if dense.is_contiguous() else tensor.reshape(-1)
+    maxima, minima, totals, squares = zip(*map(_of_block, flat.split(_BLOCK) if flat.numel() > _BLOCK else (flat,)))
+    maximum, minimum, square = max(maxima), min(minima), sum(squares)
+    if not LEAST < max(abs(maximum), abs(minimum)) < MOST or square != square:
         # Rare: NaN and Inf are counted, and squares that leave the range of float32 are taken in float64.
         return statistics_of(cast("np.ndarray[Any, Any]", _array(tensor)))
-    return Statistics(maximum, minimum, total / count, squares**0.5)
+    return Statistics(maximum, minimum, sum(totals) / flat.numel(), math.sqrt(square))
+
+
+def _of_block(block: Any) -> tuple[float, float, float, float]:
+    """Maximum, minimum, sum and sum of squares of elements that stay in the cache for all four."""
+    if block.dtype in _HALF:
+        block = block.float()
+    array = shared(block)
+    whole, total, squares = len(array) - len(array) % _ROW, 0.0, 0.0
+    if whole:
+        rows = block[:whole].view(-1, _ROW)
+        norms = shared(torch.linalg.vector_norm(rows, dim=1)).astype(np.float64)
+        total, squares = float(shared(rows.sum(1)).sum(dtype=np.float64)), float(norms.dot(norms))
+    if whole < len(array):
+        rest = array[whole:].astype(np.float64)
+        total, squares = total + float(rest.sum()), squares + float(rest.dot(rest))
+    return float(np.maximum.reduce(array)), float(np.minimum.reduce(array)), total, squares
