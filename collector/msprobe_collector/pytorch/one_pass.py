@@ -7,6 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 
 from msprobe_collector.log import logger
@@ -42,6 +43,14 @@ def reduced(flat: Any) -> Any:
         logger.warning("statistics are computed without Triton, which is slower: %s", error)
         return None
     return found
+
+
+def joined(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The numbers of whole values, (values, `WIDTH`), from those of their parts, (values, parts, `WIDTH`)."""
+    with np.errstate(all="ignore"):
+        least, greatest = rows[:, :, 0].min(1), rows[:, :, 1].max(1)
+        norms = np.sqrt(np.square(rows[:, :, 3]).sum(1))
+        return np.stack([least, greatest, rows[:, :, 2].sum(1), norms, *rows[:, :, 4:].sum(1).T], axis=1)
 
 
 @cache

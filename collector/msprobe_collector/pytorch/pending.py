@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count as numbers_from
 from typing import Any
@@ -31,6 +31,8 @@ from msprobe_collector.pytorch.host_arrays import has_pinned_memory, host_arrays
 _FEW = 1 << 12
 #: Elements that are reduced at a time.
 _BLOCK = 1 << 21
+#: Dimensions of what the kernel leaves of several values.
+_OF_PARTS = 3
 #: Values, and bytes of copies, that wait at most; of values on the host few, since a kill costs their records.
 _MOST_VALUES, _MOST_BYTES = 1 << 12, 1 << 26
 _MOST_ON_HOST = 1 << 6
@@ -38,7 +40,7 @@ _is_wrapped: Callable[[Any], bool] = _functorch.is_functorch_wrapped_tensor
 _transform: Callable[[], Any] = _functorch.peek_interpreter_stack
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Reduced:
     """A large tensor while its statistics are on the device.
 
@@ -142,7 +144,7 @@ class TorchPending:
                 self._copies.append((number, torch.empty(0, dtype=tensor.dtype, device="cpu")))
             else:
                 width, parts, sketch = self._reduce(tensor)
-                self._waiting_bytes += sum(part.nbytes for part in parts)
+                self._waiting_bytes += 8 * len(parts) * parts[0].numel()
                 self._reduced.append(_Reduced(number, tensor.dtype, count, width, parts, sketch))
             self._waiting_on_host += is_here
         except RuntimeError as error:  # no memory is left, or the device is lost
@@ -213,7 +215,7 @@ def _fetched(
             strict=True,
         )
     for same, array in zip(places.values(), arrays[len(copies) :]):
-        for place, row in zip(same, array):
+        for place, row in zip(same, one_pass.joined(array) if array.ndim == _OF_PARTS else array):
             parts[place] = row
     here = iter(parts)
     numbers_of = [[number for _ in value.parts for number in np.ravel(next(here)).tolist()] for value in reduced]
@@ -238,18 +240,17 @@ def _of_reduced(value: _Reduced, numbers: list[Any]) -> tuple[Statistics, int]:
     return Statistics(maximum, minimum, sum(sums) / value.count, norm, nan, not_finite - nan), above
 
 
-def _pieces(tensor: Any) -> Iterator[Any]:
+def _pieces(tensor: Any) -> Iterable[Any]:
     """The elements of a tensor in some order, in tensors of one dimension; copies have at most `_BLOCK` elements."""
-    order = memory_order(tensor.stride())
-    dense = tensor.permute(order)
+    if tensor.is_contiguous():
+        return (tensor.view(-1),)
+    dense = tensor.permute(memory_order(tensor.stride()))
     if dense.is_contiguous():
-        yield dense.view(-1)
-    elif tensor.numel() <= _BLOCK:
-        yield tensor.reshape(-1)
-    else:
-        longest = max(range(tensor.ndim), key=lambda dimension: tensor.shape[dimension])
-        for part in tensor.tensor_split(2, longest):
-            yield from _pieces(part)
+        return (dense.view(-1),)
+    if tensor.numel() <= _BLOCK:
+        return (tensor.reshape(-1),)
+    longest = max(range(tensor.ndim), key=lambda dimension: tensor.shape[dimension])
+    return (piece for part in tensor.tensor_split(2, longest) for piece in _pieces(part))
 
 
 def _reduced_block(block: Any, *, has_sketch: bool) -> tuple[Any, ...]:
