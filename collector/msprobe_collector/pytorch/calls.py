@@ -39,7 +39,9 @@ def named_modules(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def own_parameters(module: Any) -> dict[str, Any]:
-    """The parameters that stand on `module` itself."""
+    """The parameters that stand on `module` itself; most have none."""
+    if not module._parameters and type(module).named_parameters is torch.nn.Module.named_parameters:
+        return {}
     return dict(module.named_parameters(recurse=False))
 
 

@@ -7,6 +7,8 @@ Functions that torch.compile has compiled: nothing of the collector is in place 
 The compiler would trace into the mode, guard on it, and compile anew whenever collecting begins or ends. So compiled
 code runs, and is compiled, as without the collector; what it computes inside leaves no records of calls. Which code
 that was is noted.
+
+Captures of graphs of a device.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import nn
 
 from msprobe_collector.log import logger
@@ -115,6 +118,56 @@ class ThreadSwaps:
         root = module.partition(".")[0]
         is_service = root in ("torch", "msprobe_collector") or (root in sys.stdlib_module_names and root != "__main__")
         return not is_service
+
+
+#: Types of devices and the classes of their graphs.
+_GRAPHS = (("cuda", "CUDAGraph"), ("npu", "NPUGraph"), ("xpu", "XPUGraph"))
+
+
+class GraphCaptures:
+    """Keeps the collector away while a graph of a device is captured: nothing that runs has values then."""
+
+    def __init__(self, guard: Guard, finish: Callable[[], None]) -> None:
+        """Watch nothing yet; `finish` brings to the host what is on its way: a capture forbids to wait for it."""
+        self._guard = guard
+        self._finish = finish
+        self._swaps = MethodSwaps()
+        self._has_warned = False
+
+    def install(self) -> None:
+        """Watch from now on."""
+        for kind, name in () if self._swaps.are_in else _GRAPHS:
+            if (graph := getattr(getattr(torch, kind, None), name, None)) is not None:
+                self._swaps.put(graph, "capture_begin", self._begins)
+                self._swaps.put(graph, "capture_end", self._ends)
+
+    def uninstall(self) -> None:
+        """Watch no more."""
+        self._guard.is_away = False
+        self._swaps.uninstall()
+
+    def _begins(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def capture_begin(*args: Any, **kwargs: Any) -> Any:
+            self._guard.enter("a capture begins", self._finish)
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning("calls inside the capture of a graph are not collected, nor are its replays")
+            result = original(*args, **kwargs)
+            self._guard.is_away = True
+            return result
+
+        return capture_begin
+
+    def _ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def capture_end(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._guard.is_away = False
+
+        return capture_end
 
 
 _COMPILER = "torch._dynamo.eval_frame"
