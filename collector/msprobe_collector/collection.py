@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.configuration.configuration import Configuration, DumpSwitch
+from msprobe_collector.configuration.configuration import Configuration, DumpSwitch, RowSlice
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE
 from msprobe_collector.framework import CallWatch, Framework, Session
 from msprobe_collector.log import logger
@@ -66,7 +66,13 @@ class Collection:
         os.register_at_fork(after_in_child=lambda: guard.enter("a fork", self._disown))
 
     def start(
-        self, step: int, models: Sequence[Any], *, token_range: tuple[int, int] | None = None, rank: int | None = None
+        self,
+        step: int,
+        models: Sequence[Any],
+        *,
+        token_range: tuple[int, int] | None = None,
+        rank: int | None = None,
+        rows: RowSlice | None = None,
     ) -> None:
         """Collect from now on, if the configuration wants `step` of this rank.
 
@@ -75,6 +81,7 @@ class Collection:
             models: layers to watch; may be empty at level L1.
             token_range: first and last forward of the first model to collect, counted from 0 in this step.
             rank: of this process; None asks the framework's communication.
+            rows: of the batch, which are collected in place of the whole.
         """
         if self._framework.is_helper() or self._ends_before(step):
             return
@@ -86,6 +93,7 @@ class Collection:
             return
         if not self._open(step) or self._configuration.level == "debug":
             return
+        self._recorder.take_parts((*self._configuration.slices, *([] if rows is None else [rows])))
         self._faults.guarded(MANIFEST_FILE, self._manifest.begin, step, models, self._ranks())
         self._range = token_range
         try:

@@ -13,13 +13,13 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
-from msprobe_collector.configuration.configuration import Configuration, Refusal
+from msprobe_collector.configuration.configuration import Configuration, Refusal, RowSlice
 from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector.framework import Framework
 from msprobe_collector.log import logger
@@ -97,6 +97,26 @@ def checked_token_range(token_range: Sequence[int] | None) -> tuple[int, int] | 
     if not whole or len(token_range) != 2 or not 0 <= token_range[0] <= token_range[1]:
         raise DebuggerError(f"start(): token_range {token_range!r} is not [first, last] with 0 <= first <= last")
     return token_range[0], token_range[1]
+
+
+def rows_of_request(scheduled: Mapping[str, int] | None, request: str | None) -> RowSlice | None:
+    """Rows of a batch that belong to a request; None where none is asked for, or it is not in the batch, which warns.
+
+    Raises:
+        DebuggerError: `scheduled` is not a number of rows for each request.
+    """
+    if scheduled is None:
+        return None
+    if not isinstance(scheduled, Mapping) or not all(type(count) is int and count >= 0 for count in scheduled.values()):
+        raise DebuggerError(f"start(): scheduled_tokens {scheduled!r} is not a number of rows for each request")
+    if request is None:
+        return None
+    if not scheduled.get(request):
+        logger.warning("request_id %r is not among scheduled_tokens; whole values are collected", request)
+        return None
+    names = list(scheduled)
+    begin = sum(scheduled[name] for name in names[: names.index(request)])
+    return RowSlice(0, sum(scheduled.values()), begin, begin + scheduled[request])
 
 
 @functools.cache  # once, though a script passes it in every step
@@ -273,7 +293,7 @@ class Debugger:
         model: Any = None,
         token_range: Sequence[int] | None = None,
         rank_id: int | None = None,
-        scheduled_tokens: object = None,
+        scheduled_tokens: Mapping[str, int] | None = None,
     ) -> None:
         """Collect from here on, if the configuration wants this step of this rank.
 
@@ -282,14 +302,13 @@ class Debugger:
                 found in it.
             token_range: (first, last) forward of the (first) model to collect, both included, counted from 0 per step.
             rank_id: rank of this process, for a training that does not initialise communication.
-            scheduled_tokens: without effect, with a warning: what the existing tool takes to cut one request out of a
-                batch. Here values are whole.
+            scheduled_tokens: number of rows of each request in the batch, in their order: those of the configuration's
+                `request_id` are collected.
 
         Raises:
             DebuggerError: an argument is wrong.
         """
-        if scheduled_tokens is not None:
-            warn_without_effect("start(): scheduled_tokens")
+        rows = rows_of_request(scheduled_tokens, self._configuration.request_id)
         model = self._given_model if model is None else model
         models = checked_models(model, self._framework)
         span = checked_token_range(token_range)
@@ -313,7 +332,7 @@ class Debugger:
         self._errors_before = (sys.exc_info()[1], _last_error())
         self.model = model
         if self._collects():
-            self._collection().start(self._step, models, token_range=span, rank=rank_id)
+            self._collection().start(self._step, models, token_range=span, rank=rank_id, rows=rows)
         elif self._kernels is not None:
             self._kernels.start()
 

@@ -161,12 +161,11 @@ def test_level_l2_of_a_file_for_ascend_becomes_mix(make_debugger, records, caplo
 def test_arguments_of_the_existing_tool_without_effect_are_said_once(make_debugger, records, caplog) -> None:
     debugger = make_debugger()
     for _ in range(2):
-        debugger.start(scheduled_tokens={"request": 4})
+        debugger.start()
         torch.sin(torch.ones(2))
         debugger.stop()
         seed_all(1, is_enhanced=True)
     assert "Torch.sin.1.forward" in records()
-    assert caplog.text.count("start(): scheduled_tokens is without effect here") == 1
     assert caplog.text.count("seed_all(): is_enhanced is without effect here") == 1
     with pytest.raises(TypeError, match="is_enhanced: 1 is neither"):
         seed_all(1, is_enhanced=1)

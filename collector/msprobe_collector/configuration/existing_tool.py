@@ -29,17 +29,11 @@ _WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "xor": "summary_mode names the checksum",
     },
     "statistics": {
-        "slice": "values are whole",
-        "request_id": "values are whole",
         "file_format": "tensors are .npy",
         "acl_config": _KERNELS,
     },
     "tensor": {
-        "slice": "values are whole",
-        "request_id": "values are whole",
         "file_format": "tensors are .npy",
-        "bench_path": "pytest --msprobe-golden compares two dumps",
-        "diff_nums": "pytest --msprobe-golden compares two dumps",
         "backward_input": _KERNELS,
         "acl_config": _KERNELS,
         "online_run_ut": _LATER,

@@ -26,6 +26,7 @@ from msprobe_collector.configuration.configuration import (
     KernelSettings,
     Level,
     RecordSelection,
+    RowSlice,
     Task,
     check_scope,
     parse_data_mode,
@@ -158,6 +159,22 @@ def overflow_limit(value: object) -> int | None:
     return None if value == -1 else value
 
 
+def row_slices(value: object) -> tuple[RowSlice, ...]:
+    """Parts of tensors.
+
+    Raises:
+        ValueError: it is not a list of objects with dim, size, begin and end, 0 <= begin < end <= size.
+    """
+    keys = {"dim", "size", "begin", "end"}
+    if not isinstance(value, list) or not all(isinstance(item, dict) and item.keys() == keys for item in value):
+        raise ValueError(f'{value!r} is not a list such as [{{"dim": 0, "size": 8, "begin": 0, "end": 4}}]')
+    for item in value:
+        is_whole = all(type(number) is int and number >= 0 for number in item.values())
+        if not is_whole or not item["begin"] < item["end"] <= item["size"]:
+            raise ValueError(f"{item!r} is not 0 <= begin < end <= size, with a dim from 0 on")
+    return tuple(RowSlice(**item) for item in value)
+
+
 def bounds(value: object) -> tuple[float, ...]:
     """Strictly ascending finite numbers within int64.
 
@@ -208,6 +225,7 @@ _SELECTION = (
     Key("list", texts, []),
     Key("data_mode", parse_data_mode, ["all"]),
 )
+_PARTS = (Key("slice", row_slices, []), Key("request_id", path))
 _SUMMARY = Key("summary_mode", summary_mode, "statistics")
 
 SECTION_KEYS: dict[str, tuple[Key, ...]] = {
@@ -217,8 +235,9 @@ SECTION_KEYS: dict[str, tuple[Key, ...]] = {
         Key("tensor_list", texts, []),
         Key("device", one_of("host", "device"), "host"),
         Key("precision", one_of("high", "low"), "high"),
+        *_PARTS,
     ),
-    "tensor": (*_SELECTION, _SUMMARY),
+    "tensor": (*_SELECTION, _SUMMARY, *_PARTS, Key("bench_path", path), Key("diff_nums", overflow_limit, 1)),
     "structure": _SELECTION,
     "overflow_check": (
         *_SELECTION,
@@ -364,6 +383,10 @@ def _build(file: Path, top: dict[str, Any], sections: dict[str, dict[str, Any]])
         dump_enable=top["dump_enable"],
         selection=_selection(section),
         summary="statistics" if isinstance(summary, tuple) else summary,
+        slices=section.get("slice", ()),
+        request_id=section.get("request_id"),
+        bench_path=None if section.get("bench_path") is None else Path(os.path.abspath(section["bench_path"])),
+        most_differences=sections["tensor"]["diff_nums"],
         overflow_limit=sections["overflow_check"]["overflow_nums"],
         api_list=_api_list(top["api_list"], file),
         seed=top["seed"],

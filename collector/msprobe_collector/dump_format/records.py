@@ -37,6 +37,7 @@ from msprobe_collector.dump_format.values import (
     OUTPUT,
     RECOMPUTED,
     SKETCH,
+    SLICE,
     SPREAD,
     STATISTICS,
     UNINITIALIZED,
@@ -374,7 +375,7 @@ def _tensor(type_name: str, encoded: dict[str, Any]) -> TensorValue:
 
 def _secondary(
     encoded: dict[str, Any],
-) -> tuple[str, str, int | None, int | None, str, str, Provenance, Spread | None, SketchPlace | None]:
+) -> tuple[str, str, int | None, int | None, str, str, Provenance, Spread | None, SketchPlace | None, bool]:
     """The fields of a tensor that no value can make malformed: those of `TensorValue` from `requires_grad` on."""
     requires_grad, md5, fingerprint = encoded.get("requires_grad"), encoded.get(CHECKSUM), encoded.get(FINGERPRINT)
     return (
@@ -387,6 +388,7 @@ def _secondary(
         _provenance(encoded),
         _spread(encoded[SPREAD]) if SPREAD in encoded else None,
         _sketch_place(encoded[SKETCH]) if SKETCH in encoded else None,
+        SLICE in encoded,
     )
 
 

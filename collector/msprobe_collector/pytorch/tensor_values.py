@@ -18,6 +18,7 @@ from torch.utils import _pytree
 from msprobe_collector.dump_format.sketches import LEAST, MOST, memory_order
 from msprobe_collector.dump_format.writing.encoding import (
     EncodeInner,
+    Part,
     PendingStatistics,
     TensorValues,
     fingerprint_of,
@@ -103,6 +104,13 @@ class TorchTensorValues(TensorValues):
             self._tensor = _outside_transforms(torch.clone, tensor)
         else:
             self._tensor, self._wait = _outside_transforms(copied_to_host, tensor)
+
+    def take(self, part: Part) -> bool:
+        """See `TensorValues`."""
+        inside = part.part_of(self._tensor)
+        if inside is not None:
+            self._tensor = inside
+        return inside is not None
 
     @property
     def held_bytes(self) -> int:

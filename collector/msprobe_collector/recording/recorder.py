@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from msprobe_collector.configuration.configuration import Configuration, Part, RecordSelection
+from msprobe_collector.configuration.configuration import Configuration, Part, RecordSelection, RowSlice
 from msprobe_collector.dump_format import Direction, is_cell_record
 from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import DIFFERS, MICROBATCH, RECOMPUTED, counted
@@ -34,6 +34,7 @@ from msprobe_collector.dump_format.writing.encoding import (
 )
 from msprobe_collector.dump_format.writing.files import quoted, quoted_key
 from msprobe_collector.dump_format.writing.statistics import filled, statistics_texts
+from msprobe_collector.recording.earlier_dump import EarlierDump
 from msprobe_collector.recording.folders import FolderLocks, remove_earlier_dump
 from msprobe_collector.recording.guard import FaultLog
 from msprobe_collector.recording.step_files import StackRecorder, StepFiles, WritingQueue
@@ -198,6 +199,10 @@ class Recorder:
         self._framework = framework
         self._faults = faults
         self._encoder = ValueEncoder(values, summary=configuration.summary, on_unknown=faults.note_value)
+        self._earlier: EarlierDump | None = None
+        if configuration.bench_path is not None and configuration.task == "tensor":
+            self._earlier = EarlierDump(configuration.bench_path, configuration.most_differences)
+            self._encoder.keeps = self._earlier.keeps
         self._selection = configuration.selection
         self.filter = RecordFilter(configuration.selection, opens_windows=configuration.level == "mix")
         self._stacks = StackRecorder(_PACKAGE, values.hidden_lines)
@@ -252,8 +257,14 @@ class Recorder:
             self._locks.take(folder, is_shared=is_shared)
             self._files = StepFiles(folder, self._configuration, self._framework, ranks)
             self._faults.write_to(folder)
+            if self._earlier is not None:
+                self._earlier.open(folder)
             if self._files.has_replaced:
                 self.replaced.append(folder)
+
+    def take_parts(self, slices: Sequence[RowSlice]) -> None:
+        """Write these parts of tensors from here on, in place of the whole."""
+        self._encoder.slices = slices
 
     def rename_step(self, folder: Path, target: Path) -> None:
         """Give the folder of a step of this process another name; the open step goes on in it. Raises OSError."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import xxhash
 
 from msprobe_collector.dump_format.sketches import WITHOUT_NUMBERS, Row, memory_order, row_of
-from msprobe_collector.dump_format.values import CHECKSUM, DATA_NAME, FINGERPRINT, dtype_of_array
+from msprobe_collector.dump_format.values import CHECKSUM, DATA_NAME, FINGERPRINT, SLICE, dtype_of_array
 from msprobe_collector.dump_format.writing.files import quoted, quoted_key
 from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.dump_format.writing.statistics import (
@@ -111,6 +111,13 @@ class PendingStatistics(Protocol):
         """The number, the statistics and what has the sketch of each value since the last time; waits for devices."""
 
 
+class Part(Protocol):
+    """Which part of a tensor is written; as text, JSON."""
+
+    def part_of(self, tensor: Any) -> Any:
+        """The part; None of a tensor that is whole."""
+
+
 class Sketched(Protocol):
     """What has a sketch: see `TensorValues`."""
 
@@ -166,6 +173,13 @@ class TensorValues:
         """Take a copy, since the training may change the tensor; with `has_elements` one that `array` will have."""
         if self.array is not None and self.array.base is not None and self.array.flags.writeable:
             self.array = self.array.copy()
+
+    def take(self, part: Part) -> bool:
+        """Keep a part of the tensor alone; False of one that stays whole."""
+        inside = part.part_of(self.array)
+        if inside is not None:
+            self.array = inside
+        return inside is not None
 
     @property
     def held_bytes(self) -> int:
@@ -332,14 +346,18 @@ class ValueEncoder:
         self._tensor = values.tensor_types
         self._read = values.read
         self._parts = values.parts
+        #: Parts of tensors that are written in place of the whole; see `configuration.RowSlice`.
+        self.slices: Sequence[Part] = ()
+        #: Whether the elements of a value are saved, by record, place in it, elements, and their form in a file.
+        self.keeps: Callable[[str, str, np.ndarray[Any, Any], np.ndarray[Any, Any]], bool] | None = None
 
     def encode(self, value: Any, record: RecordText, path: str, depth: int = 0) -> str:
         """The JSON text of `value`; `path` says where in the record it stands (`input.0`) and names its file."""
         if isinstance(value, self._tensor):
-            if record.light is not None and (text := record.light.entry(value)) is not None:
+            if record.light is not None and not self.slices and (text := record.light.entry(value)) is not None:
                 origin = None if record.origins is None else record.origins.of(value, path)
                 return f"{text}}}" if origin is None else f"{text}{origin.keys(text)}}}"
-            return self._array(_followed(self._read(value), value, record, path), record, path)
+            return self._array(_followed(self._values_of(value), value, record, path), record, path)
         kind = type(value)
         if (kind is list or kind is tuple) and depth < _MAX_DEPTH:  # as `_container` does, and quicker
             texts = [self.encode(item, record, f"{path}.{at}", depth + 1) for at, item in enumerate(value)]
@@ -357,7 +375,7 @@ class ValueEncoder:
     def freeze(self, value: Any, record: RecordText, path: str) -> Any:
         """`value` with every tensor replaced by a copy of its values, so that training may go on and change them."""
         if isinstance(value, (self._tensor, TensorValues)):
-            values = value if isinstance(value, TensorValues) else self._read(value)
+            values = self._values_of(value)
             values.number = None if record.pending is None else values.later(record.pending)
             values.keep(has_elements=self._needs_elements(record) or values.number is None)
             return values if values is value else _followed(values, value, record, path)
@@ -374,9 +392,17 @@ class ValueEncoder:
             return value
         return tuple(self.freeze(item, record, f"{path}.{index}") for index, item in enumerate(parts))
 
+    def _values_of(self, value: Any) -> TensorValues:
+        """The values of a tensor, or of the part of it that is asked for, which they then say."""
+        values = value if isinstance(value, TensorValues) else self._read(value)
+        if self.slices and SLICE not in values.fields:
+            cut = [str(part) for part in self.slices if values.take(part)]
+            values.fields += f', "{SLICE}": [{", ".join(cut)}]' if cut else ""
+        return values
+
     def _container(self, value: Any, record: RecordText, path: str, depth: int) -> str:
         if isinstance(value, TensorValues):
-            return self._array(value, record, path)
+            return self._array(self._values_of(value), record, path)
         parts = self._parts.of(value)
         if isinstance(parts, Mapping):
             return self._mapping(parts, record, path, depth)
@@ -460,8 +486,8 @@ class ValueEncoder:
         if not (record.saves or self._summary == "md5") or array is None:
             return text + "}"
         stored = stored_form(array)
-        if record.saves:
-            place = path.removeprefix(".")
+        place = path.removeprefix(".")
+        if record.saves and (self.keeps is None or self.keeps(record.name, place, array, stored)):
             file_name = record.file_name(place) + self._values.file_suffix
             record.arrays.append((file_name, stored if file_name.endswith(".npy") else array))
             text += _naming(file_name)

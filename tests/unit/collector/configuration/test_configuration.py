@@ -18,6 +18,7 @@ from msprobe_collector.configuration.configuration import (
     Configuration,
     ConfigurationError,
     NumberRanges,
+    RowSlice,
 )
 from msprobe_collector.configuration.reader import SECTION_KEYS, TOP_KEYS, read_configuration
 
@@ -278,14 +279,13 @@ def test_unknown_keys_of_a_section_for_another_task_only_warn(read: Any, caplog:
         read(content, task="tensor")
 
 
-def test_keys_of_the_existing_tool_for_parts_of_a_batch_are_without_effect(
-    read: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    part = {"slice": [{"dim": 0, "size": 8, "begin": 0, "end": 4}], "request_id": "a"}
-    with caplog.at_level(logging.WARNING, "msprobe_collector"):
-        read({"dump_path": "out", "statistics": part, "tensor": part})
-    assert "without effect here: statistics.slice (values are whole); statistics.request_id (" in caplog.text
-    assert "without effect here: tensor.slice (values are whole); tensor.request_id (" in caplog.text
+def test_parts_of_a_batch(read: Any) -> None:
+    part = {"dim": 0, "size": 8, "begin": 0, "end": 4}
+    configuration = read({"dump_path": "out", "statistics": {"slice": [part], "request_id": "a"}})
+    assert (configuration.slices, configuration.request_id) == ((RowSlice(0, 8, 0, 4),), "a")
+    for wrong in ({"dim": 0}, {**part, "end": 9}, {**part, "begin": 4}, {**part, "dim": -1}):
+        with pytest.raises(ConfigurationError, match=r"statistics\.slice: .* is not"):
+            read({"dump_path": "out", "statistics": {"slice": [wrong]}})
 
 
 def test_an_api_list_is_found_beside_the_file(read: Any, tmp_path: Path) -> None:
