@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "diagnose --exact=DIR takes",
     )
     command.add_argument("--exit", action="store_true", help="end a training behind the last of these steps")
+    command.add_argument("--yes", action="store_true", help="collect a step of more than 20 GB without a question")
     stand_in.set_defaults(command=stand_in)
     command.set_defaults(command=command)
     given = parser.parse_args(arguments)
@@ -94,6 +95,7 @@ def _collect(given: argparse.Namespace) -> int:
         is_module=given.is_module,
         ends_after_steps=given.exit,
         is_exact=given.dtype is not None,
+        is_agreed=given.yes,
         config_path=given.config,
         **settings,
     )

@@ -118,6 +118,11 @@ class Collection:
         self._calls.uninstall()
 
     @property
+    def written_tensors(self) -> tuple[int, int]:
+        """See `Recorder`."""
+        return self._recorder.written_tensors
+
+    @property
     def has_written(self) -> bool:
         """Whether any step has a dump."""
         return bool(self._written.steps)

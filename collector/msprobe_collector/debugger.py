@@ -283,6 +283,11 @@ class Debugger:
         return self._configuration
 
     @property
+    def written_tensors(self) -> tuple[int, int]:
+        """Number and bytes of the tensors that were saved so far."""
+        return (0, 0) if self._collection_made is None else self._collection_made.written_tensors
+
+    @property
     def faults(self) -> FaultLog:
         """Where faults of functions that a script hands over are noted."""
         return self._guard.faults

@@ -29,6 +29,7 @@ def run_script(
     is_module: bool,
     ends_after_steps: bool,
     is_exact: bool = False,
+    is_agreed: bool = False,
     **settings: Any,
 ) -> int:
     """Run a script, or a module, as the main one of this process, and collect its steps.

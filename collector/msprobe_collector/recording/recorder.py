@@ -262,6 +262,11 @@ class Recorder:
             if self._files.has_replaced:
                 self.replaced.append(folder)
 
+    @property
+    def written_tensors(self) -> tuple[int, int]:
+        """Number and bytes of the tensors that went to files, or are on their way."""
+        return self._encoder.saved_values, self._encoder.saved_bytes
+
     def take_parts(self, slices: Sequence[RowSlice]) -> None:
         """Write these parts of tensors from here on, in place of the whole."""
         self._encoder.slices = slices

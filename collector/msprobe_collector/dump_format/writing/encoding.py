@@ -348,6 +348,8 @@ class ValueEncoder:
         self._parts = values.parts
         #: Parts of tensors that are written in place of the whole; see `configuration.RowSlice`.
         self.slices: Sequence[Part] = ()
+        #: Number and bytes of the tensors that go to files, so far.
+        self.saved_values = self.saved_bytes = 0
         #: Whether the elements of a value are saved, by record, place in it, elements, and their form in a file.
         self.keeps: Callable[[str, str, np.ndarray[Any, Any], np.ndarray[Any, Any]], bool] | None = None
 
@@ -489,6 +491,8 @@ class ValueEncoder:
         place = path.removeprefix(".")
         if record.saves and (self.keeps is None or self.keeps(record.name, place, array, stored)):
             file_name = record.file_name(place) + self._values.file_suffix
+            self.saved_values += 1
+            self.saved_bytes += array.nbytes
             record.arrays.append((file_name, stored if file_name.endswith(".npy") else array))
             text += _naming(file_name)
         if self._summary == "md5":
