@@ -83,7 +83,7 @@ def make_fingerprints(dump: Path) -> None:
 
 def make_sketches(dump: Path) -> None:
     """Turn a tensor dump into one that holds statistics and sketches."""
-    rows = SketchRows(dump.parent / SKETCH_FILE, np.stack)
+    rows = SketchRows(dump.parent / SKETCH_FILE)
     rows.create()
 
     def change(entry: dict[str, Any], folder: Path) -> None:

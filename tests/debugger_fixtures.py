@@ -37,9 +37,9 @@ def make_debugger(debugger_type: Any, tmp_path: Path) -> Iterator[Callable[..., 
 
 def forget(debugger_type: Any) -> None:
     """End the debugger of this process."""
-    if debugger_type._the_one is not None:
-        debugger_type._the_one._at_exit()
-    debugger_type._the_one = None
+    if debugger_type._instance is not None:
+        debugger_type._instance._at_exit()
+    debugger_type._instance = None
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def collected(debugger_type: Any, folder: Path, **keys: Any) -> Iterator[Any]:
     folder.mkdir(parents=True)
     path = folder / "config.json"
     path.write_text(json.dumps({"task": "tensor", "level": "mix", "step": [0], **keys, "dump_path": str(folder)}))
-    debugger_type._the_one = None
+    debugger_type._instance = None
     try:
         yield debugger_type(path)
     finally:

@@ -41,7 +41,7 @@ class DumpBuilder:
         self.records: dict[str, Json] = {}
         self.stacks: dict[str, list[str]] = {}
         (folder / "dump_tensor_data").mkdir(parents=True, exist_ok=True)
-        self.rows = SketchRows(folder / SKETCH_FILE, np.stack) if sketches else None
+        self.rows = SketchRows(folder / SKETCH_FILE) if sketches else None
         if self.rows is not None:
             self.rows.create()
 

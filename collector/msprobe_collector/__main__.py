@@ -1,20 +1,28 @@
-"""`python -m msprobe_collector collect train.py`: runs a training script as it is, and collects steps of it."""
+"""`python -m msprobe_collector`: runs a training script as it is, and collects steps of it.
+
+- `collect train.py`: of a script that does not know of the collector.
+- `as-msprobe train.py`: of a script that calls the existing tool.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
+from msprobe_collector import main_script
 from msprobe_collector.configuration.configuration import ConfigurationError
+from msprobe_collector.msprobe_names import MsprobeIsInstalled, install
 
 _DESCRIPTION = (
-    "Run a training script of PyTorch, which needs no changes, and collect steps of it. A step begins with the first "
-    "call of a Module that has parameters, with gradients on, and ends when every optimizer has stepped; of a script "
-    "without an optimizer, each forward of the outermost Module is a step. On several ranks: torchrun ... -m "
+    "Run a script of PyTorch or MindSpore, which needs no changes, and collect steps of it. A step begins with the "
+    "first call of a Module that has parameters, with gradients on, and ends when every optimizer has stepped; of a "
+    "script without an optimizer, each forward of the outermost Module is a step. On several ranks: torchrun ... -m "
     "msprobe_collector collect train.py."
 )
 
@@ -27,9 +35,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         by `sys.exit` ends as it does alone.
     """
     parser = argparse.ArgumentParser(prog="python -m msprobe_collector", description="Collects training steps.")
-    command = parser.add_subparsers(metavar="COMMAND", required=True).add_parser(
-        "collect", help="run a script and collect steps of it", description=_DESCRIPTION
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    command = commands.add_parser("collect", help="run a script and collect steps of it", description=_DESCRIPTION)
+    stand_in = commands.add_parser(
+        "as-msprobe",
+        help="run a script that imports msprobe, with the collector under that name",
+        description="Run a script written for msProbe as it is: its imports of msprobe get the collector.",
     )
+    stand_in.add_argument("--in-its-place", action="store_true", help="also where msprobe is installed")
+    for takes_script in (command, stand_in):
+        takes_script.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
+        takes_script.add_argument("script", metavar="SCRIPT", help="a file, or a module behind -m")
+        takes_script.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
     command.add_argument("--config", metavar="FILE", help="config.json; the options below win over it")
     command.add_argument("--dump-path", metavar="DIR", help="default: msprobe_dump")
     command.add_argument("--task", help="default: tensor; statistics is far smaller; grad_probe: all gradients")
@@ -42,12 +59,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "diagnose --exact=DIR takes",
     )
     command.add_argument("--exit", action="store_true", help="end a training behind the last of these steps")
-    command.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
-    command.add_argument("script", metavar="SCRIPT", help="a file, or a module behind -m")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+    command.add_argument("--yes", action="store_true", help="collect a step of more than 20 GB without a question")
+    stand_in.set_defaults(command=stand_in)
+    command.set_defaults(command=command)
     given = parser.parse_args(arguments)
     if not given.is_module and not Path(given.script).is_file():
-        command.error(f"{given.script} is no file; name a script, or a module behind -m")
+        given.command.error(f"{given.script} is no file; name a script, or a module behind -m")
+    if given.command is command:
+        try:
+            return _collect(given)
+        except ConfigurationError as error:
+            command.error(str(error))
+    try:
+        install(in_its_place=given.in_its_place)
+    except MsprobeIsInstalled as error:
+        stand_in.error(str(error))
+    main_script.run(given.script, given.arguments, is_module=given.is_module)
+    return 0
+
+
+def _collect(given: argparse.Namespace) -> int:
     if given.dtype is not None:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     settings = {"task": given.task, "dump_path": given.dump_path, "level": given.level, "step": given.step}
@@ -56,19 +87,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.task != "grad_probe":  # which is for every step, and has no levels
             defaults |= {"level": "mix", "step": ["0"]}
         settings = {name: value or defaults.get(name) for name, value in settings.items()}
-    run_script: Callable[..., int] = import_module("msprobe_collector.pytorch.unedited_scripts").run_script
-    try:
-        return run_script(
-            given.script,
-            given.arguments,
-            is_module=given.is_module,
-            ends_after_steps=given.exit,
-            is_exact=given.dtype is not None,
-            config_path=given.config,
-            **settings,
-        )
-    except ConfigurationError as error:
-        command.error(str(error))
+    home = f"msprobe_collector.{_framework_of(given)}.unedited_scripts"
+    run_script: Callable[..., int] = import_module(home).run_script
+    return run_script(
+        given.script,
+        given.arguments,
+        is_module=given.is_module,
+        ends_after_steps=given.exit,
+        is_exact=given.dtype is not None,
+        is_agreed=given.yes,
+        config_path=given.config,
+        **settings,
+    )
+
+
+def _framework_of(given: argparse.Namespace) -> str:
+    """Return the framework that a script imports: MindSpore where it names that alone."""
+    spec = find_spec(given.script) if given.is_module else None
+    file = Path(given.script) if spec is None else Path(spec.origin or "")
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    names = {name for name in ("torch", "mindspore") if re.search(rf"^\s*(?:from|import) {name}\b", text, re.MULTILINE)}
+    return "mindspore" if names == {"mindspore"} else "pytorch"
 
 
 if __name__ == "__main__":

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.configuration.configuration import Configuration, DumpSwitch
+from msprobe_collector.configuration.configuration import Configuration, DumpSwitch, RowSlice
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE
 from msprobe_collector.framework import CallWatch, Framework, Session
 from msprobe_collector.log import logger
-from msprobe_collector.recording.folders import FolderInUseError, dumps_before
+from msprobe_collector.recording.folders import FolderInUseError, dumps_before, remove_dump_and_folders
 from msprobe_collector.recording.gradients import BackwardCall
 from msprobe_collector.recording.guard import ComputationFailed, Guard
 from msprobe_collector.recording.manifest import ManifestRecorder
@@ -55,6 +56,8 @@ class Collection:
         self._pid = os.getpid()
         self._began = time.time()
         self._written = Written()
+        #: Records and steps before the step that is open.
+        self._written_before: tuple[int, set[int]] = (0, set())
         #: Another process writes to the folder of this one's rank, or to that of the only process.
         self._is_rank_taken = self._is_shared = False
         self._is_closed = False
@@ -63,7 +66,13 @@ class Collection:
         os.register_at_fork(after_in_child=lambda: guard.enter("a fork", self._disown))
 
     def start(
-        self, step: int, models: Sequence[Any], *, token_range: tuple[int, int] | None = None, rank: int | None = None
+        self,
+        step: int,
+        models: Sequence[Any],
+        *,
+        token_range: tuple[int, int] | None = None,
+        rank: int | None = None,
+        rows: RowSlice | None = None,
     ) -> None:
         """Collect from now on, if the configuration wants `step` of this rank.
 
@@ -72,6 +81,7 @@ class Collection:
             models: layers to watch; may be empty at level L1.
             token_range: first and last forward of the first model to collect, counted from 0 in this step.
             rank: of this process; None asks the framework's communication.
+            rows: of the batch, which are collected in place of the whole.
         """
         if self._framework.is_helper() or self._ends_before(step):
             return
@@ -83,6 +93,7 @@ class Collection:
             return
         if not self._open(step) or self._configuration.level == "debug":
             return
+        self._recorder.take_parts((*self._configuration.slices, *([] if rows is None else [rows])))
         self._faults.guarded(MANIFEST_FILE, self._manifest.begin, step, models, self._ranks())
         self._range = token_range
         try:
@@ -105,6 +116,11 @@ class Collection:
     def _see_no_more(self) -> None:
         self._recorder.is_collecting = False
         self._calls.uninstall()
+
+    @property
+    def written_tensors(self) -> tuple[int, int]:
+        """See `Recorder`."""
+        return self._recorder.written_tensors
 
     @property
     def has_written(self) -> bool:
@@ -131,6 +147,20 @@ class Collection:
             self._see_no_more,
         )
         self._in_turn("ending the step", self._learn_rank, *(backward.complete for backward in backwards), *ends)
+
+    def discard_step(self) -> None:
+        """End the step, and leave nothing of it on the disk."""
+        folder, written = self._recorder.folder, self._written_before
+        self.stop()
+        self.close_step()
+        if folder is not None:
+            self._recorder.written_records, self._written.steps = written
+            self._faults.guarded(str(folder), remove_dump_and_folders, folder)
+
+    def write_to(self, dump_path: Path) -> None:
+        """Write the next steps below another root."""
+        self.close_step()
+        self._configuration = replace(self._configuration, dump_path=dump_path)
 
     def _in_turn(self, where: str, *actions: Callable[[], object]) -> None:
         """Do all of `actions`, whatever goes wrong in one. An error of the script's own computation goes on then."""
@@ -199,6 +229,9 @@ class Collection:
         else:
             owner = own_folder() if self._is_shared else ONLY_PROCESS
         folder = self._configuration.dump_path / f"step{step}" / owner
+        if self._recorder.folder != folder:
+            self._recorder.close_step()
+            self._written_before = self._recorder.written_records, set(self._written.steps)
         try:
             self._recorder.open_step(folder, is_shared=owner == ONLY_PROCESS, ranks=self._ranks())
         except FolderInUseError:
@@ -209,6 +242,7 @@ class Collection:
         if self._rank is None and folder not in self._nameless:
             self._nameless.append(folder)
         self._written.steps.add(step)
+        self._written.roots.add(self._configuration.dump_path)
         self._written.owners.add(folder.name)
         return True
 

@@ -13,11 +13,13 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
-from msprobe_collector.configuration.configuration import Configuration, Refusal
+from msprobe_collector.configuration.configuration import Configuration, Refusal, RowSlice
 from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector.framework import Framework
 from msprobe_collector.log import logger
@@ -97,10 +99,70 @@ def checked_token_range(token_range: Sequence[int] | None) -> tuple[int, int] | 
     return token_range[0], token_range[1]
 
 
+def rows_of_request(scheduled: Mapping[str, int] | None, request: str | None) -> RowSlice | None:
+    """Rows of a batch that belong to a request; None where none is asked for, or it is not in the batch, which warns.
+
+    Raises:
+        DebuggerError: `scheduled` is not a number of rows for each request.
+    """
+    if scheduled is None:
+        return None
+    if not isinstance(scheduled, Mapping) or not all(type(count) is int and count >= 0 for count in scheduled.values()):
+        raise DebuggerError(f"start(): scheduled_tokens {scheduled!r} is not a number of rows for each request")
+    if request is None:
+        return None
+    if not scheduled.get(request):
+        logger.warning("request_id %r is not among scheduled_tokens; whole values are collected", request)
+        return None
+    names = list(scheduled)
+    begin = sum(scheduled[name] for name in names[: names.index(request)])
+    return RowSlice(0, sum(scheduled.values()), begin, begin + scheduled[request])
+
+
 @functools.cache  # once, though a script passes it in every step
 def warn_without_effect(argument: str) -> None:
     """Say that an `argument` of the existing tool does nothing here."""
     logger.warning("%s is without effect here", argument)
+
+
+class Config:
+    """What other projects read and assign as `debugger.config` and `debugger.service.config`.
+
+    These are two: several read the first as a prefix and assign folders below it to the second, which is written to.
+    """
+
+    def __init__(self, configuration: Configuration, service: Config | None = None) -> None:
+        """Begin with what the configuration says. What is assigned holds for `service` too."""
+        self.task, self.level = configuration.task, configuration.level
+        self._dump_path, self._service = str(configuration.dump_path), service
+
+    @property
+    def dump_path(self) -> str:
+        """The root of the dump; what is assigned holds from the next `start` on.
+
+        Raises:
+            ConfigurationError: what is assigned cannot be written to.
+        """
+        return self._dump_path
+
+    @dump_path.setter
+    def dump_path(self, folder: str | os.PathLike[str]) -> None:
+        path = Path(os.path.abspath(folder))
+        prepare_dump_path(path)
+        self._dump_path = str(path)
+        if self._service is not None:
+            self._service.dump_path = path
+
+
+class Service:
+    """What other projects reach as `debugger.service`: the folder of the next steps, and their call numbers."""
+
+    def __init__(self, debugger: Debugger, config: Config) -> None:
+        self._debugger, self.config = debugger, config
+
+    def reset_status(self) -> None:
+        """Close the files, so that call numbers begin anew, without counting a step."""
+        self._debugger.close_files()
 
 
 class Debugger:
@@ -124,7 +186,9 @@ class Debugger:
     callable that it held before.
     """
 
-    _the_one: ClassVar[Any] = None
+    #: The one of this process; other projects look here, too.
+    _instance: ClassVar[Any] = None
+    _given_model: Any = None
     _arguments: tuple[object, ...]
 
     @staticmethod
@@ -133,7 +197,7 @@ class Debugger:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """The one of this process."""
-        return super().__new__(cls) if cls._the_one is None else cls.the_one()
+        return super().__new__(cls) if cls._instance is None else cls.the_one()
 
     def __init__(
         self,
@@ -142,6 +206,7 @@ class Debugger:
         dump_path: str | None = None,
         level: str | None = None,
         step: list[int | str] | None = None,
+        model: Any = None,
     ) -> None:
         """Read the configuration and create the dump's root folder.
 
@@ -151,12 +216,15 @@ class Debugger:
             dump_path: root folder of the dump.
             level: L0, L1, mix, debug or L2.
             step: numbers of the steps to collect, or ranges "a-b".
+            model: what `start` takes where it is given none.
 
         Raises:
             ConfigurationError: something in it is wrong, or dump_path cannot be written.
         """
+        if model is not None:
+            self._given_model = model
         arguments = (config_path, task, dump_path, level, step)
-        if type(self)._the_one is not None:
+        if type(self)._instance is not None:
             if any(argument is not None for argument in arguments) and arguments != self._arguments:
                 logger.warning(
                     "this process has a PrecisionDebugger with other arguments already: it continues, these are ignored"
@@ -189,7 +257,12 @@ class Debugger:
         # The framework's own dump must be set up before its runtime begins.
         is_kernel_dump = self._configuration.level == "L2" and self._configuration.task != "grad_probe"
         self._kernels = self._framework.kernel_dump(self._configuration) if is_kernel_dump else None
-        type(self)._the_one = self
+        if is_kernel_dump and self._kernels is None:
+            logger.warning("level L2 is a dump of MindSpore's kernels; level mix is taken")
+            self._configuration = replace(self._configuration, level="mix")
+        self.service = Service(self, Config(self._configuration))
+        self.config = Config(self._configuration, self.service.config)
+        type(self)._instance = self
         atexit.register(self._at_exit)
 
     @classmethod
@@ -199,9 +272,9 @@ class Debugger:
         Raises:
             DebuggerError: none was made yet.
         """
-        if cls._the_one is None:
+        if cls._instance is None:
             raise DebuggerError("there is no PrecisionDebugger yet; make one first: PrecisionDebugger('config.json')")
-        one: Self = cls._the_one
+        one: Self = cls._instance
         return one
 
     @property
@@ -209,13 +282,23 @@ class Debugger:
         """What is collected."""
         return self._configuration
 
+    @property
+    def written_tensors(self) -> tuple[int, int]:
+        """Number and bytes of the tensors that were saved so far."""
+        return (0, 0) if self._collection_made is None else self._collection_made.written_tensors
+
+    @property
+    def faults(self) -> FaultLog:
+        """Where faults of functions that a script hands over are noted."""
+        return self._guard.faults
+
     @singleton_method
     def start(
         self,
         model: Any = None,
         token_range: Sequence[int] | None = None,
         rank_id: int | None = None,
-        scheduled_tokens: object = None,
+        scheduled_tokens: Mapping[str, int] | None = None,
     ) -> None:
         """Collect from here on, if the configuration wants this step of this rank.
 
@@ -224,14 +307,14 @@ class Debugger:
                 found in it.
             token_range: (first, last) forward of the (first) model to collect, both included, counted from 0 per step.
             rank_id: rank of this process, for a training that does not initialise communication.
-            scheduled_tokens: without effect, with a warning: what the existing tool takes to cut one request out of a
-                batch. Here values are whole.
+            scheduled_tokens: number of rows of each request in the batch, in their order: those of the configuration's
+                `request_id` are collected.
 
         Raises:
             DebuggerError: an argument is wrong.
         """
-        if scheduled_tokens is not None:
-            warn_without_effect("start(): scheduled_tokens")
+        rows = rows_of_request(scheduled_tokens, self._configuration.request_id)
+        model = self._given_model if model is None else model
         models = checked_models(model, self._framework)
         span = checked_token_range(token_range)
         if rank_id is not None and (type(rank_id) is not int or rank_id < 0):
@@ -249,11 +332,12 @@ class Debugger:
             problem = self._framework.refusal(self._configuration.level, has_token_range=span is not None)
             if problem:
                 raise DebuggerError(f"start(): {problem}")
+        self._take_dump_path()
         self._is_started = self._was_started = True
         self._errors_before = (sys.exc_info()[1], _last_error())
         self.model = model
         if self._collects():
-            self._collection().start(self._step, models, token_range=span, rank=rank_id)
+            self._collection().start(self._step, models, token_range=span, rank=rank_id, rows=rows)
         elif self._kernels is not None:
             self._kernels.start()
 
@@ -274,12 +358,21 @@ class Debugger:
             self._kernels.stop()
 
     @singleton_method
-    def step(self) -> None:
+    def step(self, dump: bool = True) -> None:
         """End the training step: the next one gets a folder of its own.
+
+        Args:
+            dump: False takes the step for one that did not happen, such as a run that only warms up: nothing of it
+                stays on the disk, and it is not counted.
 
         Raises:
             DebuggerError: start() was never called.
         """
+        if not dump:
+            self._is_started = False
+            if self._collection_made is not None:
+                self._collection_made.discard_step()
+            return
         if not self._was_started and self._configuration.level != "debug" and not self._guard.faults.has_any:
             raise DebuggerError("step() was called before any start()")
         self._note_error(sys.exc_info()[1])
@@ -290,6 +383,19 @@ class Debugger:
         elif self._kernels is not None:
             self._kernels.step()
         self._step_count += 1
+
+    @singleton_method
+    def close_files(self) -> None:
+        """Stop, and begin call numbers anew: what comes next in this step replaces what is there, or goes elsewhere."""
+        self._is_started = False
+        if self._collection_made is not None:
+            self._collection_made.stop()
+            self._collection_made.close_step()
+
+    @singleton_method
+    def forward_backward_dump_end(self) -> None:
+        """Do what `stop` does, under the name that it had in the existing tool."""
+        self.stop()
 
     @contextmanager
     def collect(
@@ -385,6 +491,15 @@ class Debugger:
 
         self._gradients = GradientMonitor(self._configuration, self._framework)
         self._gradients.monitor(optimizer)
+
+    def _take_dump_path(self) -> None:
+        """Write to the folder that a script has assigned since the last step."""
+        folder = self.service.config.dump_path
+        if folder == str(self._configuration.dump_path):
+            return
+        self._configuration = replace(self._configuration, dump_path=Path(folder))
+        if self._collection_made is not None:
+            self._collection_made.write_to(self._configuration.dump_path)
 
     @property
     def _step(self) -> int:

@@ -223,8 +223,8 @@ class Framework(Protocol):
     def run_facts(self) -> RunFacts:
         """What is asked of one step's run.json."""
 
-    def kernel_dump(self, configuration: Configuration) -> KernelDump:
-        """Prepare level L2. Raises ConfigurationError where there is none."""
+    def kernel_dump(self, configuration: Configuration) -> KernelDump | None:
+        """Prepare level L2; None where there is none. Raises ConfigurationError for a task that needs it."""
 
     def optimizers(self) -> OptimizerAccess:
         """Access to the framework's optimizers."""

@@ -30,6 +30,7 @@ class Written:
     Attributes:
         records: in all steps.
         steps: numbers of those that have a dump.
+        roots: folders that were the root of the dump, one after the other.
         owners: names of its folders, `rank0`, `proc0` or `proc{pid}`.
         replaced: folders in which an earlier dump stood.
         kept: folders below the same root with dumps of earlier runs.
@@ -37,6 +38,7 @@ class Written:
 
     records: int = 0
     steps: set[int] = field(default_factory=set)
+    roots: set[Path] = field(default_factory=set)
     owners: set[str] = field(default_factory=set)
     replaced: list[Path] = field(default_factory=list)
     kept: list[Path] = field(default_factory=list)
@@ -51,14 +53,14 @@ def show_messages() -> None:
 
 def closing_lines(configuration: Configuration, written: Written) -> list[str]:
     """What was written where, how it is checked, and what became of earlier dumps; one line each."""
-    root = configuration.dump_path
+    root = Path(os.path.commonpath(written.roots or [configuration.dump_path]))
     what = f"task {configuration.task}, level {configuration.level}"
     if not written.steps:
         return [f"nothing was collected in {root} ({what}): start() was not reached in a step and rank that is wanted"]
     steps = parse_number_ranges(sorted(written.steps))
     owners = ", ".join(sorted(written.owners))
     records, verb = counted(written.records, "records"), "is" if written.records == 1 else "are"
-    lines = [f"{records} of step {steps}, {owners}, {verb} in {root} ({what}); {_check(configuration)}"]
+    lines = [f"{records} of step {steps}, {owners}, {verb} in {root} ({what}); {_check(configuration, root)}"]
     if written.replaced:
         lines.append(f"the earlier dump in {_named(written.replaced, root)} was replaced")
     if written.kept:
@@ -87,8 +89,8 @@ def write_empty_run(configuration: Configuration, began: float, error: BaseExcep
     return f"nothing was collected in {root}: {ended}{''.join(earlier)}"
 
 
-def _check(configuration: Configuration) -> str:
-    command = f"pytest --msprobe-dump={configuration.dump_path}"
+def _check(configuration: Configuration, root: Path) -> str:
+    command = f"pytest --msprobe-dump={root}"
     if configuration.collects_apis and configuration.task in ("statistics", "tensor"):
         return f"check them with: {command}"
     if configuration.task == "overflow_check":

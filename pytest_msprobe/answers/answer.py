@@ -6,6 +6,7 @@ docs/ci.md has the table of outcomes and exit codes; `answer-2.schema.json` besi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -110,6 +111,13 @@ class Answer(FigureWire, msgspec.Struct, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """Of the run that ends in this answer."""
         return EXIT_CODES[self.outcome]
+
+    def _repr_html_(self) -> str:
+        """Return the answer as a notebook shows it: with the texts that `words.said` has filled in."""
+        findings = (f"{finding.name} {finding.how} {finding.detail}" for finding in self.findings)
+        texts = (*findings, *(gap.text for gap in self.open), *(step.tells for step in self.next))
+        entries = "".join(f"<li>{escape(text)}</li>" for text in texts if text.strip())
+        return f"<b>{escape(self.headline or self.outcome)}</b><ul>{entries}</ul>"
 
 
 def with_findings(answer: Answer, findings: Sequence[Finding]) -> Answer:

@@ -27,7 +27,7 @@ _EXPECTED = {EXPECTED, "baseline"}
 #: Options of a run that a command which repeats a part of it leaves out: files that it writes, and how it runs.
 _NOT_REPEATED = re.compile(
     r"-(q+|v+|n\d*|x|rN|k|pno:.*|-capture=no)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
-    r"|--msprobe-(diagnosis|jsonl|page|out|resume|shard|table)\b"
+    r"|--msprobe-(diagnosis|sarif|jsonl|page|out|resume|shard|table)\b"
 )
 _TAKES_VALUE = ("-k", "-n", "--junitxml", "--junit-xml", "--html", "--maxfail", "--durations", "--numprocesses")
 #: Names of figures that are relative sizes of an error.

@@ -228,6 +228,8 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
                 f"{dump.path}: {name}.forward: has no input_args (cut by data_mode or scope?); dump with data_mode all"
             )
             raise NotJudged("skip", text)
+        if any(tensor.is_part for tensor in tensors_in((*forward.arguments, forward.keywords))):
+            raise NotJudged("skip", "the dump holds parts of its tensors alone, as slice or request_id asked for")
         backward = dump.backward(name) if with_backward else None
         _refuse_large(api, dump.framework, forward, backward, max_memory_bytes)
         positional, keywords, notes = source.arguments(name, forward)

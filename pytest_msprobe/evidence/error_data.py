@@ -101,10 +101,7 @@ class _Arrays:
 
     frozen = read
 
-    def stacked(self, numbers: Sequence[Any]) -> Array:
-        return np.stack(numbers)
-
-    def pending(self) -> None:
+    def pending(self, *, has_sketches: bool) -> None:
         return None
 
     def dtype_text(self, dtype: Dtype) -> str:

@@ -14,12 +14,16 @@ from _pytest.junitxml import (  # pytest has no public way to name a test case; 
 
 from msprobe_collector.dump_format import DIRECTIONS
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.answers import Answer
+from pytest_msprobe.answers.words import said, sentence_of
 from pytest_msprobe.verdicts import Change, VerdictRow
 
 if TYPE_CHECKING:
     from _pytest.junitxml import LogXML
 
 
+#: Of a run, as properties of its suite of tests.
+_MOST_FINDINGS = 8
 #: Counts of a JUnit file, by outcome.
 _STATS = {"passed": "passed", "failed": "failure", "skipped": "skipped", "xfailed": "skipped"}
 
@@ -85,6 +89,16 @@ class JUnitNames:
         """Change what items are, by their node ids."""
         if self._xml is not None:
             self._cases.change(self._xml, changes)
+
+    def tell(self, answer: Answer) -> None:
+        """Add what the run amounts to, as properties of the test suite: outcome, headline and findings."""
+        if self._xml is None:
+            return
+        answer = said(answer)
+        self._xml.add_global_property("msprobe.outcome", answer.outcome)
+        self._xml.add_global_property("msprobe.headline", answer.headline)
+        for finding in answer.findings[:_MOST_FINDINGS]:
+            self._xml.add_global_property("msprobe.finding", sentence_of(finding))
 
 
 def case_name(call: str, part: str) -> str:

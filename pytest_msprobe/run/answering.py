@@ -11,9 +11,10 @@ from msgspec import structs
 
 from msprobe_collector.dump_format.manifest import StepError
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.answers import About, Answer, Finding, Gap, Place, RunFacts, RunRows, with_findings, with_open
+from pytest_msprobe.answers import About, Answer, Finding, Gap, Place, RunFacts, RunRows, file, with_findings, with_open
 from pytest_msprobe.answers.about import about_of
-from pytest_msprobe.answers.file import check_replaceable, write_answer
+from pytest_msprobe.answers.file import write_answer
+from pytest_msprobe.reports import sarif
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteReport
@@ -48,8 +49,7 @@ class RunAnswering:
     """Collects what a run amounts to.
 
     Attributes:
-        path: of the file of --msprobe-diagnosis; None without one.
-        option: as the command line has it.
+        files: to write: name, path and form, by the option as the command line has it.
         rows: what is told each row of the run that does not simply pass.
     """
 
@@ -59,8 +59,10 @@ class RunAnswering:
         Raises:
             pytest.UsageError: another file stands where the answer is to be written.
         """
-        self.path = settings.diagnosis
-        self.option = f"--msprobe-diagnosis={self.path}"
+        wanted = (("diagnosis", "answer", settings.diagnosis, file), ("sarif", "SARIF", settings.sarif, sarif))
+        self.files = {
+            f"--msprobe-{option}={path}": (name, path, form) for option, name, path, form in wanted if path is not None
+        }
         self._config = config
         self._shard = settings.shard
         self._is_strict = settings.is_strict
@@ -84,11 +86,11 @@ class RunAnswering:
             ),
             counts,
         )
-        if self.path is not None:
+        for option, (_, path, form) in self.files.items():
             try:
-                check_replaceable(self.path)
+                form.check_replaceable(path)
             except OSError as error:
-                raise pytest.UsageError(f"{self.option}: {error.strerror or error}") from None
+                raise pytest.UsageError(f"{option}: {error.strerror or error}") from None
 
     def add_unread(self, path: str, reason: str) -> None:
         """Take a file or folder that could not be collected."""
@@ -169,10 +171,10 @@ class RunAnswering:
         assert self._answer is not None
         return self._answer
 
-    def write(self) -> None:
-        """Write the file, where one was asked for. Raises OSError."""
-        if self.path is not None:
-            write_answer(self.path, self.answer)
+    def write(self, option: str) -> None:
+        """Write one of `files`. Raises OSError."""
+        _, path, form = self.files[option]
+        form.write_answer(path, self.answer)
 
 
 def _exact_runs(settings: Settings) -> Iterator[About]:

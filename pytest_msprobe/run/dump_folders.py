@@ -14,6 +14,7 @@ import pytest
 from msprobe_collector.dump_format.dump import RANK, STEP, natural
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, is_of_kernel_dump
 from msprobe_collector.dump_format.manifest import EmptyRun, empty_run_of
+from msprobe_collector.dump_format.old_files import old_file_in
 from pytest_msprobe.suites.registry import FILES
 
 _DUMP = "dump.json"
@@ -117,7 +118,9 @@ def why_no_dump(found: DumpFolder) -> str:
         return f"holds no dump.json; to compare values of debugger.save, name the file {found.debug}"
     if found.unreadable:
         return found.unreadable
-    return NOT_READ if found.kernels is not None else "holds no dump.json; give a dump, step or rank folder"
+    if found.kernels is not None:
+        return NOT_READ
+    return old_file_in(found.path) or "holds no dump.json; give a dump, step or rank folder"
 
 
 def plain_folders(config: pytest.Config, named: Sequence[Path]) -> list[DumpFolder]:

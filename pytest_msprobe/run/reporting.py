@@ -263,7 +263,10 @@ class ReportPlugin:
                 self._conclude_lines(self._lines, session, changes)
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
-        self._write_answer_file()
+        self._write_answer_files()
+        junit: Any = session.config.pluginmanager.get_plugin("msprobe-junit-names")
+        if junit is not None and self.answer is not None:
+            junit.tell(self.answer)
         if self._page is not None and self._jsonl_path is not None:
             try:
                 self._page.write(self._jsonl_path, self.answer)
@@ -349,8 +352,9 @@ class ReportPlugin:
         files = [*self._report.files()]
         if self._lines is not None and self._shows_rows:
             files.append(("rows", self._lines.path))
-        if self.answering.path is not None and self.answering.option not in self._problems:
-            files.append(("answer", self.answering.path))
+        files += [
+            (name, path) for option, (name, path, _) in self.answering.files.items() if option not in self._problems
+        ]
         if self._page is not None and self._page.option not in self._problems:
             files.append(("page", self._page.path))
         if files and is_apart:
@@ -445,13 +449,12 @@ class ReportPlugin:
         finally:
             lines.close()
 
-    def _write_answer_file(self) -> None:
-        if self.answer is None:
-            return
-        try:
-            self.answering.write()
-        except OSError as error:
-            self._fail(self.answering.option, "", error)
+    def _write_answer_files(self) -> None:
+        for option in self.answering.files if self.answer is not None else ():
+            try:
+                self.answering.write(option)
+            except OSError as error:
+                self._fail(option, "", error)
 
     def _missing(self, session: pytest.Session) -> int:
         """How many items a run that was ended early did not get to."""

@@ -114,6 +114,14 @@ class Settings(Options):
         question="write",
         is_common=True,
     )
+    sarif: Path | None = option(
+        "FILE",
+        "write what is wrong into FILE as SARIF, which GitHub, GitLab and editors show beside the lines of a script, "
+        "replacing an earlier one",
+        parse_new_file,
+        question="write",
+        is_common=True,
+    )
     html_passes: str = choice(
         ("fold", "omit", "show"),
         "on the page of --html (not of --msprobe-page), fold passed records behind one click, omit them, or show them; "

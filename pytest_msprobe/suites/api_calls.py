@@ -12,6 +12,7 @@ from msprobe_collector.dump_format import (
     ApiName,
     Direction,
     is_cell_record,
+    is_compiled_record,
     is_optimizer_record,
     name_fault,
     parse_api_name,
@@ -32,13 +33,13 @@ def group_api_calls(names: Iterable[str], devices: Sequence[str] = ()) -> Iterat
     """One group per API call, in the order of their first records, then one per record without a valid name.
 
     Args:
-        names: of the records; those of Cells and optimizers are left out.
+        names: of the records; those of Cells, optimizers and compiled graphs are left out.
         devices: each of which has records of its own, `forward-device3`; () for records of no particular one.
     """
     calls: dict[str, list[Direction]] = {}
     invalid = []
     for name in names:
-        if is_cell_record(name) or is_optimizer_record(name):
+        if is_cell_record(name) or is_optimizer_record(name) or is_compiled_record(name):
             continue
         found = split_record_name(name)
         if found is not None:

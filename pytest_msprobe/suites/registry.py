@@ -15,7 +15,20 @@ if TYPE_CHECKING:
 
 #: Options of every run (run/settings.py): no suite can have one of these names.
 OF_EVERY_RUN = frozenset(
-    {"dump", "config", "suite", "out", "jsonl", "page", "baseline", "diagnosis", "html_passes", "resume", "timeout"}
+    {
+        "dump",
+        "config",
+        "suite",
+        "out",
+        "jsonl",
+        "page",
+        "baseline",
+        "diagnosis",
+        "sarif",
+        "html_passes",
+        "resume",
+        "timeout",
+    }
     | {"shard", "strict", "allow_empty"}
 )
 #: What a run that names no suite asks for, and what it then gets where nothing else says it.

@@ -45,7 +45,7 @@ def new_debugger(architecture: Architecture, folder: Path, *, task: str, level: 
     """The collector of its framework, as if it were the first of this process."""
     package = "msprobe_collector.pytorch" if architecture.framework == "pytorch" else "msprobe_collector"
     debugger: Any = importlib.import_module(package).PrecisionDebugger
-    debugger._the_one = None
+    debugger._instance = None
     return debugger(dump_path=str(folder), level=level, task=task)
 
 

@@ -125,7 +125,7 @@ def ran(sizes: dict[str, int], place: Path, rank: int, task: str) -> dict[str, A
     plain = train(sizes, None)
     np.savez(place / f"result{rank}.npz", **plain)
     made: Any = PrecisionDebugger
-    made._the_one = None
+    made._instance = None
     debugger = made(**arguments(task, place, rank))
     collected = train(sizes, debugger)
     debugger._at_exit()

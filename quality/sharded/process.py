@@ -50,7 +50,7 @@ def _trained(entry: Entry, asked: dict[str, str], *, is_single: bool) -> dict[st
             training.step()
     else:
         debugger: Any = importlib.import_module("msprobe_collector.pytorch").PrecisionDebugger
-        debugger._the_one = None
+        debugger._instance = None
         made = debugger(**asked)
         for _ in range(entry.steps):
             with made.collect(training.model):

@@ -132,8 +132,8 @@ def test_async_dump_writes_the_same(make_debugger, records, tmp_path):
     with make_debugger(level="mix").collect(training.net):
         training.step()
     here = records()
-    PrecisionDebugger._the_one._at_exit()
-    PrecisionDebugger._the_one = None
+    PrecisionDebugger._instance._at_exit()
+    PrecisionDebugger._instance = None
     (tmp_path / "dump").rename(tmp_path / "synchronous")
     with make_debugger(level="mix", common={"async_dump": True}).collect(training.net):
         training.step()

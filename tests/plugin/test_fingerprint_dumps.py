@@ -38,10 +38,10 @@ swapped[0, :2] = rows[0, 1::-1]
 for name, values in (("plain", rows), ("permuted", rows[::-1].copy()), ("swapped", swapped)):
     config = {"task": "statistics", "dump_path": name, "statistics": {"summary_mode": "fingerprint"}}
     open("config.json", "w").write(json.dumps(config))
-    PrecisionDebugger._the_one = None
+    PrecisionDebugger._instance = None
     with PrecisionDebugger("config.json").collect():
         step(values)
-    PrecisionDebugger._the_one._at_exit()
+    PrecisionDebugger._instance._at_exit()
 """
 
 

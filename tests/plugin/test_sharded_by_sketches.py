@@ -35,7 +35,7 @@ def sketch(folder: Path) -> None:
     """Put sketches in the place of the tensors of all dumps below `folder`."""
     for path in sorted(folder.rglob("dump.json")):
         content = json.loads(path.read_text(encoding="utf-8"))
-        writer = SketchRows(path.parent / "sketches.bin", np.stack)
+        writer = SketchRows(path.parent / "sketches.bin")
         writer.create()
         _replace(content["data"], path.parent / "dump_tensor_data", writer)
         writer.close()

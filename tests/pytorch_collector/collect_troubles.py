@@ -17,7 +17,7 @@ def main(folder: Path) -> None:
     warnings.simplefilter("ignore")
     for name, training in troubles.TRAININGS.items():
         torch.manual_seed(5)
-        PrecisionDebugger._the_one = None
+        PrecisionDebugger._instance = None
         debugger = PrecisionDebugger(dump_path=str(folder / name), level="L1", task="tensor")
         for _ in training(lambda model, debugger=debugger: debugger.collect(model, rank_id=0)):
             pass

@@ -449,7 +449,7 @@ def test_only_storages_in_use_are_kept(provenances: TensorProvenances) -> None:
     provenances.record("Torch.exp.0.forward").of(kept, "output.0")
     for number in range(5000):
         provenances.record(f"Torch.cos.{number}.forward").of(torch.ones(3), "output.0")
-    assert len(provenances._memory) <= 1024
+    assert len(provenances.memory) <= 1024
     origin = provenances.record("Torch.sin.0.forward").of(kept, "input.0")
     assert origin is not None
     assert "Torch.exp.0.forward.output.0" in origin

@@ -8,32 +8,32 @@ import numpy as np
 import pytest
 import torch
 
-from msprobe_collector.dump_format.sketches import Row, Sketch, distance, row_of
-from msprobe_collector.pytorch import tensor_values
-from msprobe_collector.pytorch.tensor_values import row_on_device, torch_values
+from msprobe_collector.dump_format.sketches import Sketch, distance, row_of
+from msprobe_collector.dump_format.writing.statistics import statistics_of
+from msprobe_collector.pytorch import device_sketches
+from msprobe_collector.pytorch.device_sketches import row_from_device, sketch_on_device
+from msprobe_collector.pytorch.tensor_values import torch_values
 
 Shape = tuple[int, ...]
 
 
-def on_host(row: Row) -> Row:
-    (numbers,) = torch_values().stacked([row.numbers])
-    return row._replace(numbers=numbers)
-
-
-def assert_same(tensor: torch.Tensor, largest: float | None = None) -> None:
+def assert_same(tensor: torch.Tensor) -> None:
     array = torch_values().read(tensor).array
-    mine, wanted = on_host(row_on_device(tensor, largest)), row_of(array)
-    assert mine[1:] == wanted[1:]
+    above = int(np.count_nonzero(array == np.inf))
+    mine = row_from_device(sketch_on_device(tensor).numpy(), statistics_of(array), above)
+    wanted = row_of(array)
+    assert mine is not None
+    assert mine.not_finite == wanted.not_finite
     found = distance(Sketch.of_row(mine, tensor.shape), Sketch.of_row(wanted, tensor.shape))
     assert found.value <= found.resolution
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (5, 7), (8, 33, 40), (2, 3, 4, 5), (1 << 17,), (70001 * 2,), (3000, 500)])
 def test_shapes(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_values, "_BLOCK", 1 << 12)
-    tensor_values._arithmetic.cache_clear()
+    monkeypatch.setattr(device_sketches, "_BLOCK", 1 << 12)
+    device_sketches._arithmetic.cache_clear()
     assert_same(torch.randn(shape))
-    tensor_values._arithmetic.cache_clear()
+    device_sketches._arithmetic.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,11 @@ def test_autocast_changes_nothing() -> None:
         assert_same(tensor)
 
 
-def test_rows_of_several_places_keep_their_order() -> None:
-    rows = [np.full(64, 1, np.float32), torch.full((64,), 2.0), np.full(64, 3, np.float32), torch.full((64,), 4.0)]
-    assert torch_values().stacked(rows)[:, 0].tolist() == [1, 2, 3, 4]
+def test_masks_of_the_largest_number_have_sketches_and_numbers_without_digits_have_none() -> None:
+    assert_same(torch.full((70, 70), torch.finfo(torch.float32).min).triu(1))
+    assert_same(torch.full((70, 70), 1e-27))
+    tiny = torch.full((70, 70), 1e-35)
+    assert row_from_device(sketch_on_device(tiny).numpy(), statistics_of(tiny.numpy()), 0) is None
 
 
 def test_one_value_is_sketched_once_and_a_changed_one_again(make_debugger: Any, records: Any) -> None:

@@ -148,20 +148,24 @@ def test_a_model_that_is_no_module_is_refused(make_debugger, model, advice) -> N
         make_debugger(level="mix").start(model)
 
 
-def test_level_l2_is_refused(make_debugger) -> None:
-    with pytest.raises(ConfigurationError, match="MindSpore"):
-        make_debugger(level="L2")
+def test_level_l2_of_a_file_for_ascend_becomes_mix(make_debugger, records, caplog) -> None:
+    with make_debugger(level="L2").collect(nn.Linear(2, 2)) as debugger:
+        torch.sin(torch.ones(2))
+    assert debugger.config.level == "mix"
+    assert "level mix is taken" in caplog.text
+    assert "Torch.sin.0.forward" in records()
+    with pytest.raises(ConfigurationError, match="for PyTorch take overflow_check"):
+        make_debugger(level="L2", task="exception_dump")
 
 
 def test_arguments_of_the_existing_tool_without_effect_are_said_once(make_debugger, records, caplog) -> None:
     debugger = make_debugger()
     for _ in range(2):
-        debugger.start(scheduled_tokens={"request": 4})
+        debugger.start()
         torch.sin(torch.ones(2))
         debugger.stop()
         seed_all(1, is_enhanced=True)
     assert "Torch.sin.1.forward" in records()
-    assert caplog.text.count("start(): scheduled_tokens is without effect here") == 1
     assert caplog.text.count("seed_all(): is_enhanced is without effect here") == 1
     with pytest.raises(TypeError, match="is_enhanced: 1 is neither"):
         seed_all(1, is_enhanced=1)

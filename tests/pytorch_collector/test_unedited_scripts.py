@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -297,3 +298,38 @@ def test_wrong_arguments_are_refused_before_the_script_runs(
         main(["collect", *arguments])
     assert refused.value.code == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+DEEP = """
+import torch
+from torch import nn
+net = nn.Sequential(*[layer for _ in range(10) for layer in (nn.Linear(64, 64), nn.ReLU())])
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+net(torch.randn(128, 64)).square().mean().backward()
+optimizer.step()
+print("trained")
+"""
+
+
+def test_what_a_step_costs_is_said_from_its_first_layers(tmp_path, monkeypatch, caplog) -> None:
+    (tmp_path / "deep.py").write_text(DEEP)
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO", "msprobe_collector")
+    assert main(["collect", "--task=tensor", "--dump-path=dump", "deep.py"]) == 0
+    size = sum(file.stat().st_size for file in (tmp_path / "dump").rglob("*.pt"))
+    (said,) = re.findall(r"the step holds about \d+ values, ([\d.e-]+) GB, \d+ s", caplog.text)
+    assert 0.5 * size < float(said) * 1e9 < 2 * size
+
+
+def test_a_large_step_is_asked_for_on_a_terminal(tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "deep.py").write_text(DEEP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("msprobe_collector.pytorch.cost._MANY", 1000)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    command = ["collect", "--task=tensor", "--dump-path=dump", "deep.py"]
+    with pytest.raises(SystemExit, match="2"):
+        main(command)
+    printed = capsys.readouterr()
+    assert "trained" not in printed.out
+    assert "--yes collects it" in printed.err.splitlines()[-1]
+    assert main([*command[:1], "--yes", *command[1:]]) == 0

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from documented import PAGES, ROOT
 
+from msprobe_collector.msprobe_names import NAMES
 from pytest_msprobe import __version__
 from pytest_msprobe.run.settings import all_options
 
@@ -163,12 +164,13 @@ def test_only_the_clone_is_installed_from_the_working_folder() -> None:
 @pytest.mark.needs("mindspore")
 @pytest.mark.needs("torch")
 def test_import_lines_of_the_existing_tool_have_a_replacement_that_works() -> None:
-    table = (DOCS / "migration.md").read_text(encoding="utf-8").partition("Import lines")[2]
+    table = (DOCS / "migration.md").read_text(encoding="utf-8").partition("## The collector")[2]
     rows = re.findall(r"^\| (.*?) \| (.*?) \|$", table, flags=re.MULTILINE)
     for _, ours in rows:
         for line in re.findall(r"`(from [^`]*)`", ours):
             exec(line, {})
     theirs = " ".join(left for left, _ in rows)
+    theirs += "".join(f" {name}" for homes in NAMES.values() for name in homes)  # those that as-msprobe gives
     exported = (
         "PrecisionDebugger seed_all MsprobeStep MsprobeInitStep TrainerMon save save_grad step compare module_dump"
     )

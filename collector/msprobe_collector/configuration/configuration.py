@@ -235,6 +235,27 @@ def parse_data_mode(value: object) -> tuple[frozenset[Direction], frozenset[Part
 
 
 @dataclass(frozen=True, slots=True)
+class RowSlice:
+    """Elements `begin` to `end` (not included) along dimension `dim` of the tensors that are `size` long there."""
+
+    dim: int
+    size: int
+    begin: int
+    end: int
+
+    def part_of(self, tensor: Any) -> Any:
+        """Return this part of a tensor of any framework, in the tensor's memory; None of one of another length."""
+        shape = tensor.shape
+        if len(shape) <= self.dim or shape[self.dim] != self.size:
+            return None
+        return tensor[(slice(None),) * self.dim + (slice(self.begin, self.end),)]
+
+    def __str__(self) -> str:
+        """As JSON."""
+        return f'{{"dim": {self.dim}, "size": {self.size}, "begin": {self.begin}, "end": {self.end}}}'
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSettings:
     """What only the framework's own kernel dump (level L2, static graph) takes.
 
@@ -284,6 +305,10 @@ class Configuration:
         summary: `md5` adds a checksum to each tensor's statistics, `fingerprint` a hash of its content,
             `sketch` numbers that give distances.
         overflow_limit: records with NaN or Inf after which task `overflow_check` ends; None for no end.
+        slices: parts of tensors that are collected in place of the whole.
+        request_id: the request whose rows of a batch are collected, where `start` is told which these are.
+        bench_path, most_differences: root of an earlier dump: of a value that is equal there no tensor is kept, and of
+            none behind so many that differ; None for no end.
         api_list: APIs that the user's YAML adds to the hooked ones and takes away.
         seed, is_deterministic: for every generator of random numbers, and whether operators compute in a fixed order;
             None and False leave both to the script.
@@ -304,6 +329,10 @@ class Configuration:
     selection: RecordSelection
     summary: Literal["statistics", "md5", "fingerprint", "sketch"]
     overflow_limit: int | None
+    slices: tuple[RowSlice, ...]
+    request_id: str | None
+    bench_path: Path | None
+    most_differences: int | None
     api_list: ApiList
     seed: int | None
     is_deterministic: bool

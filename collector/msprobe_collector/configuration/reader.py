@@ -26,6 +26,7 @@ from msprobe_collector.configuration.configuration import (
     KernelSettings,
     Level,
     RecordSelection,
+    RowSlice,
     Task,
     check_scope,
     parse_data_mode,
@@ -34,6 +35,7 @@ from msprobe_collector.configuration.configuration import (
     parse_steps,
     read_api_list,
 )
+from msprobe_collector.configuration.existing_tool import translated
 from msprobe_collector.log import logger
 
 _PARAMETER_NAME = re.compile(r"[A-Za-z0-9_.]+", re.ASCII)
@@ -157,6 +159,22 @@ def overflow_limit(value: object) -> int | None:
     return None if value == -1 else value
 
 
+def row_slices(value: object) -> tuple[RowSlice, ...]:
+    """Parts of tensors.
+
+    Raises:
+        ValueError: it is not a list of objects with dim, size, begin and end, 0 <= begin < end <= size.
+    """
+    keys = {"dim", "size", "begin", "end"}
+    if not isinstance(value, list) or not all(isinstance(item, dict) and item.keys() == keys for item in value):
+        raise ValueError(f'{value!r} is not a list such as [{{"dim": 0, "size": 8, "begin": 0, "end": 4}}]')
+    for item in value:
+        is_whole = all(type(number) is int and number >= 0 for number in item.values())
+        if not is_whole or not item["begin"] < item["end"] <= item["size"]:
+            raise ValueError(f"{item!r} is not 0 <= begin < end <= size, with a dim from 0 on")
+    return tuple(RowSlice(**item) for item in value)
+
+
 def bounds(value: object) -> tuple[float, ...]:
     """Strictly ascending finite numbers within int64.
 
@@ -207,6 +225,7 @@ _SELECTION = (
     Key("list", texts, []),
     Key("data_mode", parse_data_mode, ["all"]),
 )
+_PARTS = (Key("slice", row_slices, []), Key("request_id", path))
 _SUMMARY = Key("summary_mode", summary_mode, "statistics")
 
 SECTION_KEYS: dict[str, tuple[Key, ...]] = {
@@ -216,8 +235,9 @@ SECTION_KEYS: dict[str, tuple[Key, ...]] = {
         Key("tensor_list", texts, []),
         Key("device", one_of("host", "device"), "host"),
         Key("precision", one_of("high", "low"), "high"),
+        *_PARTS,
     ),
-    "tensor": (*_SELECTION, _SUMMARY),
+    "tensor": (*_SELECTION, _SUMMARY, *_PARTS, Key("bench_path", path), Key("diff_nums", overflow_limit, 1)),
     "structure": _SELECTION,
     "overflow_check": (
         *_SELECTION,
@@ -232,25 +252,6 @@ SECTION_KEYS: dict[str, tuple[Key, ...]] = {
     ),
 }
 
-#: Keys that files for the existing tool hold and that mean nothing here: they are for PyTorch, for other programs, or
-#: documented but never read.
-WITHOUT_EFFECT = {
-    "": {
-        "risk_level",
-        "custom_op_namespaces",
-        "load",
-        "acc_check",
-        "diff_check",
-        "nan_check",
-        "run_ut",
-        "free_benchmark",
-        "enable_dataloader",
-    },
-    "statistics": {"slice", "request_id"},
-    "tensor": {"file_format", "bench_path", "diff_nums", "slice", "request_id"},
-    "exception_dump": {"file_format"},
-}
-
 DEFAULT_FILE = Path(__file__).with_name("default.json")
 _CONSTRUCTOR = "PrecisionDebugger"
 _NAME_PATTERN = re.compile(r"name-regex\((.*)\)", re.DOTALL)
@@ -261,8 +262,8 @@ def read_configuration(config_path: str | os.PathLike[str] | None = None, **argu
 
     Each of the `arguments` task, dump_path, level and step that is not None replaces the key of its name.
 
-    A relative `dump_path` starts from the working folder, a relative `api_list` from the folder of the file. Keys
-    without any effect on MindSpore are named in a warning of the logger `msprobe_collector`.
+    A relative `dump_path` starts from the working folder, a relative `api_list` from the folder of the file. Keys of
+    the existing tool that are without effect are named in a warning of the logger `msprobe_collector`.
 
     Raises:
         ConfigurationError: a file cannot be read, a key is unknown (of a section for another task that only warns), a
@@ -270,16 +271,15 @@ def read_configuration(config_path: str | os.PathLike[str] | None = None, **argu
             allowed.
     """
     file = _file_of(config_path)
-    content = _load(file)
-    _warn_of_idle(content, section="", file=file)
+    given = {name: value for name, value in arguments.items() if value is not None}
+    content, given = translated(_load(file), given, str(file))
     for field, hint in _unknown(content, [*(key.name for key in TOP_KEYS), *SECTION_KEYS], section=""):
         raise ConfigurationError(f"the key is unknown; {hint}", place=str(file), field=field)
     top = _parse(TOP_KEYS, content, place=str(file), section="")
     keys = {key.name: key for key in TOP_KEYS}
-    for name, value in arguments.items():
-        if value is not None:
-            text = os.fspath(value) if isinstance(value, os.PathLike) else value
-            top[name] = _parse_value(keys[name], text, place=_CONSTRUCTOR, field=name)
+    for name, value in given.items():
+        text = os.fspath(value) if isinstance(value, os.PathLike) else value
+        top[name] = _parse_value(keys[name], text, place=_CONSTRUCTOR, field=name)
     _check_sections(content, file, task=top["task"])
     sections = {
         name: _parse(keys, content.get(name, {}), place=str(file), section=name) for name, keys in SECTION_KEYS.items()
@@ -319,24 +319,24 @@ def _check_sections(content: dict[str, Any], file: Path, *, task: Task) -> None:
         part = content.get(section, {})
         if not isinstance(part, dict):
             raise ConfigurationError(f"{part!r} is not an object with keys", place=str(file), field=section)
-        _warn_of_idle(part, section=section, file=file)
         for field, hint in _unknown(part, [key.name for key in keys], section=section):
             if section == task:
                 raise ConfigurationError(f"the key is unknown; {hint}", place=str(file), field=field)
             logger.warning("%s: %s: the key is unknown, and its section is not used by task %r", file, field, task)
 
 
-def _warn_of_idle(content: Iterable[str], *, section: str, file: Path) -> None:
-    if idle := [name for name in content if name in WITHOUT_EFFECT.get(section, ())]:
-        logger.warning("%s: without effect here: %s", file, ", ".join(_field(section, name) for name in idle))
-
-
 def _unknown(content: Iterable[str], known: list[str], *, section: str) -> Iterator[tuple[str, str]]:
-    """(field, what may be meant) of each key that is neither known nor without effect."""
+    """(field, what may be meant) of each key that is not known."""
+    in_sections = {key.name for key in SECTION_KEYS["statistics"]}
     for name in content:
-        if name not in known and name not in WITHOUT_EFFECT.get(section, ()):
-            near = get_close_matches(name, known, n=1)
-            yield _field(section, name), f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        if name in known:
+            continue
+        near = get_close_matches(name, known, n=1)
+        if not section and name in in_sections:
+            hint = f'it belongs into the section of the task: {{"task": "tensor", "tensor": {{"{name}": ...}}}}'
+        else:
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        yield _field(section, name), hint
 
 
 def _parse(keys: tuple[Key, ...], content: dict[str, Any], *, place: str, section: str) -> dict[str, Any]:
@@ -383,6 +383,10 @@ def _build(file: Path, top: dict[str, Any], sections: dict[str, dict[str, Any]])
         dump_enable=top["dump_enable"],
         selection=_selection(section),
         summary="statistics" if isinstance(summary, tuple) else summary,
+        slices=section.get("slice", ()),
+        request_id=section.get("request_id"),
+        bench_path=None if section.get("bench_path") is None else Path(os.path.abspath(section["bench_path"])),
+        most_differences=sections["tensor"]["diff_nums"],
         overflow_limit=sections["overflow_check"]["overflow_nums"],
         api_list=_api_list(top["api_list"], file),
         seed=top["seed"],

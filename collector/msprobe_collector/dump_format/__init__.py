@@ -22,6 +22,7 @@ from msprobe_collector.dump_format.records import (
     Record as Record,
     is_cell_record as is_cell_record,
     is_communication as is_communication,
+    is_compiled_record as is_compiled_record,
     is_optimizer_record as is_optimizer_record,
     name_fault as name_fault,
     parse_api_name as parse_api_name,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from msprobe_collector.dump_format.manifest import CompiledCode, StepError, gaps_beside
+from msprobe_collector.dump_format.old_files import what_old_file
 from msprobe_collector.dump_format.records import (
     BackwardRecord,
     Direction,
@@ -585,13 +586,15 @@ def _parse(text: bytes, path: Path) -> tuple[_File, str]:
     try:
         return msgspec.json.decode(quoted, type=_File), ""
     except msgspec.ValidationError as error:
-        raise DumpError(f"is not a dump.json of an API dump: {error}", file=str(path)) from None
+        what = what_old_file(text) or f"is not a dump.json of an API dump: {error}"
+        raise DumpError(what, file=str(path)) from None
     except msgspec.DecodeError as error:
         if (recovered := _recovered(quoted)) is not None:
             count = len(recovered.data)
             return recovered, f"{path} was truncated while it was written: its first {count} records are read"
         cut = " (incomplete file?)" if "truncated" in str(error) else ""
-        raise DumpError(f"is not valid JSON: {error}{cut}; dump the step again", file=str(path)) from None
+        what = what_old_file(text) or f"is not valid JSON: {error}{cut}; dump the step again"
+        raise DumpError(what, file=str(path)) from None
     except RecursionError:
         raise DumpError("is nested too deeply to be a dump", file=str(path)) from None
     except UnicodeDecodeError as error:

@@ -37,6 +37,7 @@ from msprobe_collector.dump_format.values import (
     OUTPUT,
     RECOMPUTED,
     SKETCH,
+    SLICE,
     SPREAD,
     STATISTICS,
     UNINITIALIZED,
@@ -130,6 +131,11 @@ def api_of(record: str) -> str:
 def is_cell_record(text: str) -> bool:
     """Whether `text` names a Cell (or Module) record, which other suites read: a call, backward or its gradients."""
     return text.partition(".")[0] in _CELL_TYPES
+
+
+def is_compiled_record(text: str) -> bool:
+    """Whether `text` names what goes into a compiled graph and comes out of it: no engine computes it."""
+    return text.startswith("Compiled.")
 
 
 def is_optimizer_record(text: str) -> bool:
@@ -369,7 +375,7 @@ def _tensor(type_name: str, encoded: dict[str, Any]) -> TensorValue:
 
 def _secondary(
     encoded: dict[str, Any],
-) -> tuple[str, str, int | None, int | None, str, str, Provenance, Spread | None, SketchPlace | None]:
+) -> tuple[str, str, int | None, int | None, str, str, Provenance, Spread | None, SketchPlace | None, bool]:
     """The fields of a tensor that no value can make malformed: those of `TensorValue` from `requires_grad` on."""
     requires_grad, md5, fingerprint = encoded.get("requires_grad"), encoded.get(CHECKSUM), encoded.get(FINGERPRINT)
     return (
@@ -382,6 +388,7 @@ def _secondary(
         _provenance(encoded),
         _spread(encoded[SPREAD]) if SPREAD in encoded else None,
         _sketch_place(encoded[SKETCH]) if SKETCH in encoded else None,
+        SLICE in encoded,
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SKETCH_FILE = "sketches.bin"
 _ROW_BYTES = 4 * NUMBERS
-#: What a kill may cost; as many are fetched from a device in one copy.
+#: What a kill may cost.
 _MOST_WAITING = 64
 #: What the norm that a sketch estimates may be of the recorded one: values for which chance gives more are unknown.
 _MOST_RATIO = 4.0
@@ -37,20 +37,19 @@ _HEAD = {"sketches": VERSION, "numbers": NUMBERS, "seed": SEED}
 
 
 class SketchRows:
-    """Writes the rows of one step, many at a time: they are fetched from a device in one copy."""
+    """Writes the rows of one step, many at a time."""
 
-    def __init__(self, path: Path, stack: Callable[[list[Any]], np.ndarray[Any, Any]]) -> None:
-        """Rows for the file at `path`; `stack` puts the numbers of several into an array on the host."""
+    def __init__(self, path: Path) -> None:
+        """Rows for the file at `path`."""
         self.path = path
-        self._stack = stack
         self._lock = Lock()
-        self._waiting: list[Any] = []
+        self._waiting: list[np.ndarray[Any, Any]] = []
         self._written = 0
         self._descriptor = -1
         #: Keys in the record of values by their content.
         self._known: dict[Hashable, str] = {}
         self._is_full = False
-        self._error: Exception | None = None
+        self._error: OSError | None = None
 
     def create(self) -> None:
         """Make the file, without rows, in place of one that stood there. Raises OSError."""
@@ -83,7 +82,7 @@ class SketchRows:
         """Write the rows that wait.
 
         Raises:
-            OSError: the disk refused some since the last call; no more are taken then. Also what a device raises.
+            OSError: the disk refused some since the last call; no more are taken then.
         """
         with self._lock:
             self._flush()
@@ -105,9 +104,9 @@ class SketchRows:
         if not waiting or self._is_full:
             return
         try:
-            self._write(self._stack(waiting).astype("<f4").tobytes(), at=_ROW_BYTES * (1 + self._written))
+            self._write(np.stack(waiting).astype("<f4").tobytes(), at=_ROW_BYTES * (1 + self._written))
             self._written += len(waiting)
-        except Exception as error:  # also of a device: rows that come later would get wrong numbers
+        except OSError as error:  # rows that come later would get wrong numbers
             self._is_full, self._error = True, error
 
     def _write(self, content: bytes, *, at: int) -> None:

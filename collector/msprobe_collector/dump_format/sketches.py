@@ -344,9 +344,15 @@ plan_of = lru_cache(maxsize=4096)(Plan)
 class Tables:
     """Tables of phases in the form that one device computes with; of those least lately made some are forgotten."""
 
-    def __init__(self, convert: Callable[[np.ndarray[Any, Any]], Any], *, most_bytes: int = 1 << 27) -> None:
-        """`convert` puts an array where it is computed with; all of them together take at most `most_bytes`."""
+    def __init__(
+        self, convert: Callable[[np.ndarray[Any, Any]], Any], *, scale: float = 1.0, most_bytes: int = 1 << 27
+    ) -> None:
+        """`convert` puts an array where it is computed with; all of them together take at most `most_bytes`.
+
+        Whole tables are multiplied by `scale`, a power of two.
+        """
         self._convert = convert
+        self._scale = np.float32(scale)
         self._most_bytes = most_bytes
         self._lock = Lock()
         self._tables: dict[Any, tuple[Any, int]] = {}
@@ -358,7 +364,9 @@ class Tables:
         found = self._tables.get((group, part))
         if found is None:
             table = group.table()
-            if part >= 0:
+            if part < 0:
+                table *= self._scale
+            else:
                 table = np.tile(table[:, part * COUNTERS : (part + 1) * COUNTERS], 2)
             found = self._convert(table), table.nbytes
             with self._lock:

@@ -137,6 +137,8 @@ CHECKSUM = "md5"
 FINGERPRINT = "fingerprint"
 #: Row of the side file with sketches.
 SKETCH = "sketch"
+#: Of a tensor of which a part was collected: which, as a list of dim, size, begin and end.
+SLICE = "slice"
 #: Where a tensor comes from, see `Provenance`.
 MADE_BY = "made_by"
 CHANGED = "changed_since"
@@ -271,6 +273,7 @@ class TensorValue:
         provenance: where it comes from, as far as the dump says.
         spread: of a DTensor, whose part of one rank this is; None for other tensors.
         sketch: where its sketch is; None where the dump has none.
+        is_part: whether the dump holds a part of it alone, as the key `slice` asked for.
     """
 
     dtype: Dtype | None
@@ -290,6 +293,7 @@ class TensorValue:
     provenance: Provenance = field(default=UNKNOWN, compare=False)
     spread: Spread | None = field(default=None, compare=False)
     sketch: SketchPlace | None = field(default=None, compare=False)
+    is_part: bool = field(default=False, compare=False)
 
     @property
     def size(self) -> int:

@@ -6,25 +6,13 @@ The classes are made when first asked for, since their base is MindSpore's.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.recording.guard import FaultLog
+from msprobe_collector.trainers import CollectedSteps, When
 
-
-class Debugger(Protocol):
-    """What the callbacks ask of a `PrecisionDebugger`."""
-
-    def start(self, model: Any = None) -> None:
-        """Begin to collect."""
-
-    def stop(self) -> None:
-        """End collecting and write."""
-
-    def step(self) -> None:
-        """Count a training step."""
-
-    def set_init_step(self, step: int) -> None:
-        """Number the first step."""
+if TYPE_CHECKING:
+    from msprobe_collector.debugger import Debugger
 
 
 def __getattr__(name: str) -> Any:
@@ -44,31 +32,25 @@ def _classes() -> dict[str, type]:
         is what MindSpore runs between two calls back: train with `dataset_sink_mode=False` to see single steps.
         """
 
-        def __init__(self, debugger: Debugger) -> None:
+        def __init__(self, debugger: Debugger, when: When | None = None) -> None:
+            """Collect with `debugger`; `when` chooses steps by the loss before, see `CollectedSteps`."""
             super().__init__()
-            self._debugger = debugger
-            self._is_in_step = False
+            self._steps = CollectedSteps(debugger, when=when)
+            self._numbers = when is not None
 
         def on_train_step_begin(self, run_context: Any) -> None:
             """Start collecting."""
-            # What the script has chosen itself is kept: a part of the network, or several.
-            chosen = getattr(self._debugger, "model", None)
-            self._debugger.start(run_context.original_args().network if chosen is None else chosen)
-            self._is_in_step = True
+            training = run_context.original_args()
+            self._steps.begin(training.network, training.cur_step_num - 1 if self._numbers else None)
 
         def on_train_step_end(self, run_context: Any) -> None:
             """Write what was collected, and count the step."""
-            self._stop()
-            self._debugger.step()
+            loss = run_context.original_args().net_outputs
+            self._steps.end(loss[0] if isinstance(loss, (tuple, list)) else loss)
 
         def __exit__(self, *error: object) -> None:
             """Write what was collected when an exception ends training within a step."""
-            self._stop()
-
-        def _stop(self) -> None:
-            if self._is_in_step:
-                self._is_in_step = False
-                self._debugger.stop()
+            self._steps.stop()
 
     class MsprobeInitStep(Callback):  # type: ignore[misc]  # MindSpore has no types
         """Has a training that is resumed number its steps on: `step1000` where it begins with step 1000.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
@@ -69,15 +69,10 @@ class MindSporeValues:
     def frozen(self, tensor: Any) -> TensorValues:
         """See `FrameworkValues`."""
         values = self.read(tensor)
-        if values.array.base is not None and values.array.flags.writeable:
-            values.array = values.array.copy()
+        values.keep(has_elements=True)
         return values
 
-    def stacked(self, numbers: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """See `FrameworkValues`."""
-        return np.stack(numbers)
-
-    def pending(self) -> None:
+    def pending(self, *, has_sketches: bool) -> None:
         """See `FrameworkValues`."""
 
     def dtype_text(self, dtype: Any) -> str:

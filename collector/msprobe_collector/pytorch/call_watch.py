@@ -10,6 +10,7 @@ from msprobe_collector.framework import Session
 from msprobe_collector.pytorch.calls import ApiCalls, named_modules, own_parameters
 from msprobe_collector.pytorch.checkpoints import CheckpointSwaps, Recomputation
 from msprobe_collector.pytorch.communication import CommunicationWaits, PeerOperations
+from msprobe_collector.pytorch.compiled_graphs import CompiledGraphs
 from msprobe_collector.pytorch.gradients import GradientTap
 from msprobe_collector.pytorch.installation import ApiInstallation
 from msprobe_collector.pytorch.optimizers import OptimizerSteps
@@ -18,7 +19,7 @@ from msprobe_collector.pytorch.pipelines import PipelineStages
 from msprobe_collector.pytorch.provenance import TensorProvenances
 from msprobe_collector.pytorch.reduced_gradients import ReducedGradients
 from msprobe_collector.pytorch.tensor_values import torch_values
-from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, ThreadSwaps
+from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, GraphCaptures, ThreadSwaps
 from msprobe_collector.recording.gradients import ParameterGradients
 from msprobe_collector.recording.observing import LayerObserver
 
@@ -68,7 +69,9 @@ class TorchCallWatch:
         self._apis = ApiInstallation(calls, session.configuration.api_list)
         self._modules = ModuleObserver(session, tap, nn.Module, number=recomputation.number)
         self._optimizers = OptimizerSteps(session)
-        self._compiled = CompiledRegions(guard, self._suspend, self._note_compiled)
+        self._graphs = CompiledGraphs(guard, calls.observe_border)
+        self._compiled = CompiledRegions(guard, self._suspend, self._note_compiled, self._graphs.install)
+        self._captures = GraphCaptures(guard, session.recorder.flush)
 
     def prepare(self, models: Sequence[Any]) -> None:
         """Nothing needs to be done before a step that is collected."""
@@ -78,10 +81,11 @@ class TorchCallWatch:
         collects = self._session.configuration.collects_cells
         if models:
             self._modules.watch(models, records=collects)
-            self._guard.enter("names of parameters", self._optimizers.names.watch, named_modules(models))
-            self._compiled.watch(named_modules(models))
+            modules = list(named_modules(models))
+            self._guard.enter("names of parameters", self._optimizers.names.watch, modules)
+            self._compiled.watch(modules)
             if self._session.recorder.provenances is not None:
-                self._guard.enter("names of parameters", self._provenances.watch, named_modules(models))
+                self._guard.enter("names of parameters", self._provenances.watch, modules)
         if collects and self._session.recorder.wants("backward"):
             for label, module in self._modules.layers:
                 own = own_parameters(module)
@@ -102,11 +106,15 @@ class TorchCallWatch:
         self._optimizers.install()
         self._stages.install()
         self._threads.install()
+        self._captures.install()
         self._compiled.install()
+        self._graphs.install()
 
     def uninstall(self) -> None:
         """See `CallWatch`."""
+        self._graphs.uninstall()
         self._compiled.uninstall()
+        self._captures.uninstall()
         self._threads.uninstall()
         self._apis.uninstall()
         self._waits.uninstall()

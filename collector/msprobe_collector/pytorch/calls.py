@@ -39,7 +39,9 @@ def named_modules(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def own_parameters(module: Any) -> dict[str, Any]:
-    """The parameters that stand on `module` itself."""
+    """The parameters that stand on `module` itself; most have none."""
+    if not module._parameters and type(module).named_parameters is torch.nn.Module.named_parameters:
+        return {}
     return dict(module.named_parameters(recurse=False))
 
 
@@ -137,6 +139,14 @@ class ApiCalls(CallObserver):
         super().__init__(session, tap, waits, number=number)
         self.on_empty = on_empty
         self._peers = peers
+
+    def observe_border(
+        self, graph: Callable[..., Any], call: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a compiled graph, recorded where a call is recorded at all, at every level."""
+        if not self.recorder.is_collecting or self.activity.is_inside:
+            return graph(*args, **kwargs)
+        return self.observe(graph, call, args, kwargs)
 
     def _begin(
         self,

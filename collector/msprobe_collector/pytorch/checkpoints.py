@@ -73,11 +73,16 @@ class Call:
                 made = list(storages.values())[:1]
             self.repetition.returned(self, made, list(zip(self._contents, contents)))
 
-    def differs(self) -> bool:
+    def settling(self) -> Callable[[], bool]:
         """See `Repeatable`."""
-        if self.repetition is not None:
-            self.repetition.settle()
-        return self.is_other
+        repetition = self.repetition
+
+        def differs() -> bool:
+            if repetition is not None:
+                repetition.settle()
+            return self.is_other
+
+        return differs
 
 
 def _is_view_of(tensor: Any, storages: Mapping[int, Any]) -> bool:

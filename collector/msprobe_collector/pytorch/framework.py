@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from msprobe_collector.framework import CallWatch, KernelDump, OptimizerAccess, Session
+    from msprobe_collector.framework import CallWatch, OptimizerAccess, Session
     from msprobe_collector.pytorch.tensor_values import TorchValues
     from msprobe_collector.recording.manifest import RunFacts
 
@@ -127,17 +127,18 @@ class PyTorch:
 
         return TorchFacts()
 
-    def kernel_dump(self, configuration: Configuration) -> KernelDump:
-        """Refuse level L2, which PyTorch does not have.
+    def kernel_dump(self, configuration: Configuration) -> None:
+        """Return None: PyTorch has no dump of its own.
 
         Raises:
-            ConfigurationError: always.
+            ConfigurationError: the task is of such a dump alone.
         """
-        raise ConfigurationError(
-            "L2 is a dump of MindSpore's kernels; for PyTorch take L0, L1 or mix",
-            place="PrecisionDebugger",
-            field="level",
-        )
+        if configuration.task == "exception_dump":
+            raise ConfigurationError(
+                "exception_dump is of MindSpore's kernels; for PyTorch take overflow_check",
+                place="PrecisionDebugger",
+                field="task",
+            )
 
     def optimizers(self) -> OptimizerAccess:
         """What this framework's optimizers are called with."""

@@ -232,7 +232,8 @@ class GradientTap:
             return None
         floor = sequence_number()
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
-        inner = dict(inner_tensors(args, kwargs, self._values.parts))
+        is_all = len(tensors) == len(args) and not kwargs
+        inner = {} if is_all else dict(inner_tensors(args, kwargs, self._values.parts))
         before = Before(floor, self._threads.count, tensors, inner)
         if is_in_place:
             is_first = bool(tensors) and tensors[0] is args[0]

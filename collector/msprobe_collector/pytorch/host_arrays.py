@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,3 +81,32 @@ def _bytes_of(tensor: Any) -> Any:
 def _known(value: Any) -> Any:
     assert value is not None
     return value
+
+
+#: Types of devices from which copies go to pinned memory while the training runs on.
+_WITH_STREAMS = frozenset({"cuda", "npu", "xpu"})
+_streams: dict[Any, Any] = {}
+
+
+def has_pinned_memory() -> bool:
+    """Whether there is a device for `copied_to_host`."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator is not None and accelerator.type in _WITH_STREAMS
+
+
+def copied_to_host(tensor: Any) -> tuple[Any, Callable[[], object]]:
+    """A copy of a tensor in pinned memory, and what waits until the elements are there.
+
+    It is copied where it is first, in the order of the training's stream: what the training changes later is not seen.
+    """
+    device = torch.get_device_module(tensor.device)
+    copy = tensor.clone()
+    if (side := _streams.get(tensor.device)) is None:
+        side = _streams[tensor.device] = device.Stream(tensor.device)
+    side.wait_stream(device.current_stream(tensor.device))
+    target = torch.empty_like(copy, device="cpu", pin_memory=True)
+    with device.stream(side):
+        target.copy_(copy, non_blocking=True)
+        arrived = side.record_event()
+    copy.record_stream(side)  # its memory is free when it has been copied
+    return target, arrived.synchronize

@@ -17,7 +17,7 @@ class ParameterNames:
     def watch(self, layers: Iterable[tuple[str, Any]]) -> None:
         """Learn the parameters of the `layers` of a model, given as (path, Module)."""
         for path, module in layers:
-            for own, parameter in module.named_parameters(recurse=False):
+            for own, parameter in module.named_parameters(recurse=False) if module._parameters else ():
                 name = f"{path}.{own}" if path else own
                 self._known.setdefault(id(parameter), (name, parameter))
                 # The copy in higher precision that wrappers of optimizers update.
@@ -49,7 +49,7 @@ _COMPILED = "_orig_mod"
 
 def without_compiler(path: str) -> str:
     """Return the path of a Module or parameter as it is where nothing is compiled."""
-    return ".".join(part for part in path.split(".") if part != _COMPILED)
+    return path if _COMPILED not in path else ".".join(part for part in path.split(".") if part != _COMPILED)
 
 
 def inside_compiled(module: Any) -> Any:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -157,14 +158,18 @@ class Keys(str):
 
 
 class TensorProvenances:
-    """See `Provenances` of the recorder."""
+    """See `Provenances` of the recorder.
+
+    Attributes:
+        memory: what is known of storages, by their numbers.
+    """
 
     def __init__(self, guard: Guard, backward_passes: Callable[[], int]) -> None:
         """Know nothing yet; `backward_passes` counts them: each may have given parameters other gradients."""
         self.guard = guard
         self._passes = backward_passes
         self._passes_seen = -1
-        self._memory: dict[int, Memory] = {}
+        self.memory: dict[int, Memory] = {}
         self._most = _LEAST_STORAGES
         #: By id, which is another tensor's where that one is gone.
         self._parameters: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -186,7 +191,7 @@ class TensorProvenances:
 
     def clear(self) -> None:
         """See `Provenances`."""
-        self._memory = {}
+        self.memory = {}
         self._parameters, self._with_gradients = {}, []
         self._most, self._passes_seen = _LEAST_STORAGES, -1
 
@@ -194,10 +199,10 @@ class TensorProvenances:
         """Know parameters and buffers by name, of several names by the first; `modules` come with their paths."""
         for path, module in modules:
             front = f"{path}." if path else ""
-            for name, parameter in module.named_parameters(recurse=False):
+            for name, parameter in module.named_parameters(recurse=False) if module._parameters else ():
                 self._add_leaf(front + name, parameter)
                 self._parameters.setdefault(id(parameter), (weakref.ref(parameter), front + name))
-            for name, buffer in module.named_buffers(recurse=False):
+            for name, buffer in module.named_buffers(recurse=False) if module._buffers else ():
                 self._add_leaf(front + name, buffer)
 
     def name_of(self, tensor: Any) -> str:
@@ -208,19 +213,15 @@ class TensorProvenances:
     def allocated(self, tensor: Any) -> None:
         """`tensor` is new, and nothing has been written to it."""
         place = place_of(tensor)
-        if place is not None and place[0].nbytes() and place[0]._cdata not in self._memory:
+        if place is not None and place[0].nbytes() and place[0]._cdata not in self.memory:
             self.add(place, _UNINITIALIZED, None)
-
-    def get(self, storage: int) -> Memory | None:
-        """What is known of the storage of this number."""
-        return self._memory.get(storage)
 
     def add(self, place: Place, text: str, part: Part | None) -> Memory:
         """Memory that is met for the first time, with its first write."""
-        if len(self._memory) >= self._most:
-            self._memory = {key: memory for key, memory in list(self._memory.items()) if not memory.is_gone}
-            self._most = max(_LEAST_STORAGES, 2 * len(self._memory))
-        memory = self._memory[place[0]._cdata] = Memory(place[0], place[1], text, part)
+        if len(self.memory) >= self._most:
+            self.memory = {key: memory for key, memory in list(self.memory.items()) if not memory.is_gone}
+            self._most = max(_LEAST_STORAGES, 2 * len(self.memory))
+        memory = self.memory[place[0]._cdata] = Memory(place[0], place[1], text, part)
         return memory
 
     def _forget(self, tensor: Any) -> None:
@@ -230,7 +231,7 @@ class TensorProvenances:
     def _known(self, tensor: Any) -> tuple[Memory, Part] | None:
         if (place := place_of(tensor)) is None:
             return None
-        return self.get(place[0]._cdata) or self.add(place, "", None), place[2]
+        return self.memory.get(place[0]._cdata) or self.add(place, "", None), place[2]
 
     def _add_leaf(self, name: str, tensor: Any) -> None:
         if (known := self._known(tensor)) is not None:
@@ -296,21 +297,22 @@ class RecordOrigins:
         self._versions.setdefault(key, version)
         if not self._is_layer:
             self._inputs.append(_Input(path, tensor, version, key, part))
-        memory = self._provenances.get(key)
+        memory = self._provenances.memory.get(key)
         text = ""
         if memory is None:
             self._provenances.add(place, "", None)
         else:
-            memory.notice(version)
+            if version not in memory.versions:
+                memory.notice(version)
             text = memory.text(part)
-        if not text and tensor.requires_grad and not tensor._is_view() and tensor.is_leaf:
+        if not text and tensor.requires_grad and tensor.is_leaf and not tensor._is_view():
             text = f', "{LEAF}": {quoted(self._provenances.name_of(tensor))}'
         return Keys(text) if text else None
 
     def _made(self, place: Place, path: str) -> None:
         storage, version, part = place
         text = f', "{MADE_BY}": {quoted(f"{self._name}.{path}")}'
-        memory = self._provenances.get(storage._cdata)
+        memory = self._provenances.memory.get(storage._cdata)
         if memory is None:
             self._provenances.add(place, text, part)
         elif storage._cdata not in self._versions or not self._write(memory, place, text):
@@ -343,7 +345,7 @@ class RecordOrigins:
 
     def _leave(self) -> None:
         for key, arguments in self._arguments_written().items():
-            if (memory := self._provenances.get(key)) is None:  # cleared meanwhile
+            if (memory := self._provenances.memory.get(key)) is None:  # cleared meanwhile
                 continue
             for argument in arguments.values():
                 text = f', "{MADE_BY}": {quoted(f"{self._name}.{argument.path}")}'
@@ -366,7 +368,8 @@ class RecordOrigins:
         return known.version_now() != known.version
 
 
-class _Input(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Input:
     """An argument of a call, as it was before."""
 
     path: str

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from msprobe_collector.dump_format.writing.encoding import FrameworkValues
+from msprobe_collector.dump_format.writing.encoding import FrameworkValues, TensorValues
 from msprobe_collector.recording.gradients import ParameterGradients, combined
 from msprobe_collector.recording.guard import Guard
 
@@ -24,7 +24,7 @@ class ReducedGradients:
         """Watch nothing yet."""
         self._parameters, self._guard, self._values = parameters, guard, values
         #: What is in the gradient already, by the parameter's id.
-        self._before: dict[int, np.ndarray[Any, Any]] = {}
+        self._before: dict[int, TensorValues] = {}
         #: Parameter and hook by the parameter's id: one of several layers is watched once.
         self._watched: dict[int, tuple[Any, Any]] = {}
 
@@ -58,9 +58,12 @@ class ReducedGradients:
         if self._parameters.shows(parameter):
             return
         gradient, before = parameter.grad, self._before.get(id(parameter))
-        added = gradient if before is None else combined(np.subtract, self._values.read(gradient), before)
+        added = gradient
+        if before is not None:
+            now = self._values.read(gradient)
+            added = now.plus(before, factor=-1) or combined(np.subtract, now, before.array)
         self._parameters.take(parameter, added)
         self._keep(parameter)  # a layer that is called several times reduces as often
 
     def _keep(self, parameter: Any) -> None:
-        self._before[id(parameter)] = np.array(self._values.read(parameter.grad).array)
+        self._before[id(parameter)] = self._values.frozen(parameter.grad)

@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -15,25 +15,17 @@ import torch
 from torch._C import _functorch
 from torch.utils import _pytree
 
-from msprobe_collector.dump_format.sketches import (
-    LEAST,
-    MOST,
-    NUMBERS,
-    Arithmetic,
-    Row,
-    Tables,
-    memory_order,
-    plan_of,
-)
+from msprobe_collector.dump_format.sketches import LEAST, MOST, memory_order
 from msprobe_collector.dump_format.writing.encoding import (
     EncodeInner,
+    Part,
     PendingStatistics,
     TensorValues,
     fingerprint_of,
 )
 from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, statistics_of
-from msprobe_collector.pytorch.host_arrays import host_array, shared
+from msprobe_collector.pytorch.host_arrays import copied_to_host, host_array, shared
 from msprobe_collector.pytorch.pending import TorchPending, is_on_host
 
 _T = TypeVar("_T")
@@ -43,7 +35,8 @@ TENSOR = "torch.Tensor"
 QUANTISED = "torch.QuantizedTensor"
 #: Up to this many elements NumPy is quicker on a CPU.
 _FEW = 1 << 14
-_ROW = 1 << 12
+#: Elements of a row, whose sum is taken at once, and of a block.
+_ROW, _BLOCK = 1 << 12, 1 << 18
 _HALF = {torch.float16, torch.bfloat16}
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
@@ -51,12 +44,15 @@ _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 class TorchTensorValues(TensorValues):
     """A tensor whose elements are looked at when they are asked for."""
 
-    __slots__ = ("_array", "_tensor")
+    __slots__ = ("_array", "_shape", "_tensor", "_wait")
 
     def __init__(self, tensor: Any, dtype_name: str, fields: str) -> None:
         self._tensor = tensor
-        self.origin = None
         self._array: np.ndarray[Any, Any] | None = None
+        #: Waits until the elements are there, where they are on their way to the host.
+        self._wait: Callable[[], object] | None = None
+        self.origin = self.number = None
+        self.is_rest = False
         self.dtype_name = dtype_name
         self.type_name = QUANTISED if tensor.is_quantized else TENSOR
         self.fields = fields
@@ -65,22 +61,28 @@ class TorchTensorValues(TensorValues):
     def array(self) -> Any:  # type: ignore[override]  # asked for late
         """Elements of the tensor; None where none can be read (meta, inside vmap)."""
         if self._array is None:
+            self._settle()
             self._array = _outside_transforms(_array, self._tensor)
         return self._array
 
-    def keep(self) -> None:
-        """Take a copy: the training may change the tensor."""
-        self._tensor = self._tensor.clone()
+    def _settle(self) -> None:
+        if self._wait is not None:
+            self._wait()
+            self._wait = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the dimensions."""
-        return tuple(self._tensor.shape) if not self._tensor.is_nested else (self._tensor.size(0),)
+        tensor = self._tensor
+        if tensor is None:
+            return self._shape
+        return tuple(tensor.shape) if not tensor.is_nested else (tensor.size(0),)
 
     def statistics(self) -> Statistics:
         """Computed on the tensor's own device."""
+        self._settle()
         tensor = self._tensor
-        if tensor.layout is torch.strided and _is_plain(tensor) and not tensor.is_quantized:
+        if self._is_strided:
             if not is_on_host(tensor):
                 return _outside_transforms(_fetched, tensor)
             if tensor.dtype in _REAL and tensor.numel() > _FEW:
@@ -90,29 +92,59 @@ class TorchTensorValues(TensorValues):
 
     def later(self, pending: PendingStatistics) -> int | None:
         """Of small tensors and of those on a device: nothing waits for them until a step has many."""
-        tensor = self._tensor
-        if not _is_plain(tensor) or tensor.layout is not torch.strided or tensor.is_quantized:
-            return None
-        return _outside_transforms(cast("TorchPending", pending).add, tensor)
+        return _outside_transforms(cast("TorchPending", pending).add, self._tensor) if self._is_strided else None
 
-    def plus(self, other: TensorValues) -> TensorValues | None:
+    def keep(self, *, has_elements: bool) -> None:
+        """See `TensorValues`; elements of a device are on their way then, in stream order."""
+        tensor = self._tensor
+        self._shape = self.shape
+        if not has_elements:
+            self._tensor = None
+        elif is_on_host(tensor) or not self._is_strided:
+            self._tensor = _outside_transforms(torch.clone, tensor)
+        else:
+            self._tensor, self._wait = _outside_transforms(copied_to_host, tensor)
+
+    def take(self, part: Part) -> bool:
         """See `TensorValues`."""
+        inside = part.part_of(self._tensor)
+        if inside is not None:
+            self._tensor = inside
+        return inside is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """See `TensorValues`."""
+        return 0 if self._tensor is None else self._tensor.numel() * self._tensor.element_size()
+
+    @property
+    def _is_strided(self) -> bool:
+        tensor = self._tensor
+        return _is_plain(tensor) and tensor.layout is torch.strided and not tensor.is_quantized
+
+    def plus(self, other: TensorValues, *, factor: int = 1) -> TensorValues | None:
+        """See `TensorValues`."""
+        return self._combined(other, partial(torch.add, alpha=factor))
+
+    def minus(self, other: TensorValues) -> TensorValues | None:
+        """See `TensorValues`."""
+        if (rest := self._combined(other, _rest)) is not None:
+            rest.is_rest = True
+        return rest
+
+    def _combined(self, other: TensorValues, combine: Callable[[Any, Any], Any]) -> TensorValues | None:
         if not isinstance(other, TorchTensorValues) or is_on_host(self._tensor):
             return None
-        return TorchTensorValues(_outside_transforms(other._tensor.add, self._tensor), self.dtype_name, self.fields)
-
-    def sketch(self, largest: float | None) -> Row | None:
-        """Computed on the tensor's own device."""
-        tensor = self._tensor
-        if not _is_plain(tensor) or tensor.is_quantized or tensor.layout is not torch.strided or not tensor.numel():
-            return super().sketch(largest)
-        if is_on_host(tensor):  # NumPy is quicker there
-            return super().sketch(largest)
-        return _outside_transforms(lambda tensor: row_on_device(tensor, largest), tensor)
+        combined = _outside_transforms(lambda tensor: combine(tensor, other._tensor), self._tensor)
+        return TorchTensorValues(combined, self.dtype_name, self.fields)
 
     def content(self) -> Hashable | None:
-        """A key of the elements; None on a device, where a sketch costs less than to fetch them."""
+        """A key of the elements; None on a device."""
         return super().content() if is_on_host(self._tensor) else None
+
+
+def _rest(whole: Any, part: Any) -> Any:
+    return (whole - part).masked_fill_((whole == part) | ((whole != whole) & (part != part)), 0)
 
 
 class TorchValues:
@@ -158,28 +190,15 @@ class TorchValues:
         if type(tensor) not in _OWN_TYPES and (hasattr(tensor, "placements") or _arrived(tensor) is not tensor):
             values = self.read(tensor)  # a copy of what is not there yet would wait for the training
             held: Any = values
-            held.keep()
+            held._tensor = held._tensor.clone()
             return values
         values = self.read(tensor.detach().clone())
         values.fields = _requires_grad(tensor.requires_grad)
         return values
 
-    def stacked(self, numbers: Sequence[Any]) -> np.ndarray[Any, Any]:
+    def pending(self, *, has_sketches: bool) -> TorchPending:
         """See `FrameworkValues`."""
-        found = np.empty((len(numbers), NUMBERS), np.float32)
-        places: dict[Any, list[int]] = {}
-        for at, row in enumerate(numbers):
-            if isinstance(row, np.ndarray):
-                found[at] = row
-            else:
-                places.setdefault(row.device, []).append(at)
-        for rows in places.values():
-            found[rows] = shared(torch.stack([numbers[at] for at in rows]).cpu())
-        return found
-
-    def pending(self) -> TorchPending:
-        """See `FrameworkValues`."""
-        return TorchPending()
+        return TorchPending(has_sketches=has_sketches)
 
     def dtype_text(self, dtype: Any) -> str:
         """See `FrameworkValues`."""
@@ -301,10 +320,13 @@ def content_of(tensor: Any) -> Any:
 
     None of one that nobody can read.
     """
+    is_strided = _is_plain(tensor) and not tensor.is_quantized and tensor.layout is torch.strided
     if is_on_host(tensor):
+        if is_strided and tensor.dtype in _REAL and not tensor.is_neg():
+            return fingerprint_of(cast("np.ndarray[Any, Any]", host_array(tensor.detach())))
         array = torch_values().read(tensor).array
         return None if array is None else fingerprint_of(array)
-    if not _is_plain(tensor) or tensor.is_quantized or tensor.layout is not torch.strided:
+    if not is_strided:
         return None
     return _outside_transforms(sum_of_bits, tensor.detach())
 
@@ -324,79 +346,37 @@ def sum_of_bits(tensor: Any) -> Any:
 def _fetched(tensor: Any) -> Statistics:
     """The statistics of a tensor on a device, which are waited for."""
     pending = TorchPending()
-    return NO_STATISTICS if pending.add(tensor) is None else next(iter(dict(pending.fetch()).values()), NO_STATISTICS)
+    pending.add(tensor)
+    return next((statistics for _, statistics, _ in pending.fetch()), NO_STATISTICS)
 
 
 def _reduced(tensor: Any) -> Statistics:
-    """The statistics of a large real tensor on a CPU.
+    """The statistics of a large real tensor on a CPU, whose elements are taken in the order in which they lie.
 
     Sums are taken in the tensor's dtype (half precision in float32) over rows of 4096 elements, and of the rows in
     float64: right to 1e-7 of the norm, and the same for every number of threads.
     """
-    flat = tensor.reshape(-1)
-    if flat.dtype in _HALF:
-        flat = flat.float()
-    count = flat.numel()
-    rows, rest = flat[: count - count % _ROW].view(-1, _ROW), flat[count - count % _ROW :].double()
-    norms = torch.linalg.vector_norm(rows, dim=1).double()
-    total = (rows.sum(1).double().sum() + rest.sum()).item()
-    squares = (torch.dot(norms, norms) + torch.dot(rest, rest)).item()
-    array = shared(flat)  # quicker than amax
-    maximum, minimum = float(np.maximum.reduce(array)), float(np.minimum.reduce(array))
-    if not LEAST < max(abs(maximum), abs(minimum)) < MOST or squares != squares:
+    dense = tensor.permute(memory_order(tensor.stride()))
+    flat = dense.view(-1) if dense.is_contiguous() else tensor.reshape(-1)
+    maxima, minima, totals, squares = zip(*map(_of_block, flat.split(_BLOCK) if flat.numel() > _BLOCK else (flat,)))
+    maximum, minimum, square = max(maxima), min(minima), sum(squares)
+    if not LEAST < max(abs(maximum), abs(minimum)) < MOST or square != square:
         # Rare: NaN and Inf are counted, and squares that leave the range of float32 are taken in float64.
         return statistics_of(cast("np.ndarray[Any, Any]", _array(tensor)))
-    return Statistics(maximum, minimum, total / count, squares**0.5)
+    return Statistics(maximum, minimum, sum(totals) / flat.numel(), math.sqrt(square))
 
 
-#: Elements that are multiplied at a time on a device.
-_BLOCK = 1 << 24
-
-
-@cache
-def _arithmetic(device: Any, dtype: Any) -> Arithmetic:
-    return Arithmetic(
-        tables=Tables(lambda table: torch.from_numpy(table).to(device, dtype)),
-        raised=lambda part: part.to(dtype),
-        weighted=lambda counters, table: (counters * table).sum(1),
-        joined=torch.cat,
-        block=_BLOCK,
-    )
-
-
-def row_on_device(tensor: Any, largest: float | None) -> Row:
-    """The sketch of a tensor with elements, in float32 where all its numbers are exact there, else in float64.
-
-    `largest` is its largest magnitude, where that is known.
-    """
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    tensor = tensor.resolve_neg()
-    exponent, not_finite = 0, (0, 0, 0)
-    is_wide = tensor.dtype in (torch.float64, torch.int32, torch.int64)
-    if tensor.is_floating_point() and (largest is None or not (largest == 0.0 or LEAST < largest < MOST)):
-        tensor, exponent, not_finite = _tamed(tensor)
-        is_wide = True
-    # A script may have allowed products of float32 to lose digits.
-    is_wide = is_wide or (tensor.is_cuda and torch.backends.cuda.matmul.allow_tf32)
-    order = memory_order(tensor.stride())
-    plan = plan_of(tuple(tensor.shape), order)
-    flat = tensor.permute(order).reshape(-1)
-    for rows, length, padded, columns in plan.pads:
-        flat = torch.nn.functional.pad(flat.reshape(rows, length, columns), (0, 0, 0, padded - length)).reshape(-1)
-    with torch.autocast(flat.device.type, enabled=False):
-        numbers = _arithmetic(flat.device, torch.float64 if is_wide else torch.float32).fold(flat, plan)
-    return Row(numbers.float(), exponent, not_finite)
-
-
-def _tamed(tensor: Any) -> tuple[Any, int, tuple[int, int, int]]:
-    """(float64 elements of at most 1, zeros where they are not finite; exponent; numbers of NaN, +Inf and -Inf)."""
-    finite = torch.where(tensor.isfinite(), tensor, 0).double()
-    counts = [tensor.isnan().sum(), tensor.isposinf().sum(), tensor.isneginf().sum()]
-    nan, above, below, largest = torch.stack([*(count.double() for count in counts), finite.abs().max()]).tolist()
-    exponent = 0 if largest == 0.0 or LEAST < largest < MOST else math.frexp(largest)[1]
-    return (
-        torch.ldexp(finite, torch.tensor(-exponent, device=finite.device)),
-        exponent,
-        (int(nan), int(above), int(below)),
-    )
+def _of_block(block: Any) -> tuple[float, float, float, float]:
+    """Maximum, minimum, sum and sum of squares of elements that stay in the cache for all four."""
+    if block.dtype in _HALF:
+        block = block.float()
+    array = shared(block)
+    whole, total, squares = len(array) - len(array) % _ROW, 0.0, 0.0
+    if whole:
+        rows = block[:whole].view(-1, _ROW)
+        norms = shared(torch.linalg.vector_norm(rows, dim=1)).astype(np.float64)
+        total, squares = float(shared(rows.sum(1)).sum(dtype=np.float64)), float(norms.dot(norms))
+    if whole < len(array):
+        rest = array[whole:].astype(np.float64)
+        total, squares = total + float(rest.sum()), squares + float(rest.dot(rest))
+    return float(np.maximum.reduce(array)), float(np.minimum.reduce(array)), total, squares

@@ -7,6 +7,8 @@ Functions that torch.compile has compiled: nothing of the collector is in place 
 The compiler would trace into the mode, guard on it, and compile anew whenever collecting begins or ends. So compiled
 code runs, and is compiled, as without the collector; what it computes inside leaves no records of calls. Which code
 that was is noted.
+
+Captures of graphs of a device.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import nn
 
 from msprobe_collector.log import logger
@@ -117,6 +120,56 @@ class ThreadSwaps:
         return not is_service
 
 
+#: Types of devices and the classes of their graphs.
+_GRAPHS = (("cuda", "CUDAGraph"), ("npu", "NPUGraph"), ("xpu", "XPUGraph"))
+
+
+class GraphCaptures:
+    """Keeps the collector away while a graph of a device is captured: nothing that runs has values then."""
+
+    def __init__(self, guard: Guard, finish: Callable[[], None]) -> None:
+        """Watch nothing yet; `finish` brings to the host what is on its way: a capture forbids to wait for it."""
+        self._guard = guard
+        self._finish = finish
+        self._swaps = MethodSwaps()
+        self._has_warned = False
+
+    def install(self) -> None:
+        """Watch from now on."""
+        for kind, name in () if self._swaps.are_in else _GRAPHS:
+            if (graph := getattr(getattr(torch, kind, None), name, None)) is not None:
+                self._swaps.put(graph, "capture_begin", self._begins)
+                self._swaps.put(graph, "capture_end", self._ends)
+
+    def uninstall(self) -> None:
+        """Watch no more."""
+        self._guard.is_away = False
+        self._swaps.uninstall()
+
+    def _begins(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def capture_begin(*args: Any, **kwargs: Any) -> Any:
+            self._guard.enter("a capture begins", self._finish)
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning("calls inside the capture of a graph are not collected, nor are its replays")
+            result = original(*args, **kwargs)
+            self._guard.is_away = True
+            return result
+
+        return capture_begin
+
+    def _ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def capture_end(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._guard.is_away = False
+
+        return capture_end
+
+
 _COMPILER = "torch._dynamo.eval_frame"
 _CONTEXT = "_TorchDynamoContext"
 #: Functions that each compiled function calls when it is entered; each returns what is called when it is left.
@@ -134,8 +187,19 @@ _Enter = Callable[[], Callable[[], None]]
 class CompiledRegions:
     """Has `suspend` called before compiled code runs, forward or backward, and what it returns afterwards."""
 
-    def __init__(self, guard: Guard, suspend: _Enter, note: Callable[[dict[str, object]], None]) -> None:
-        """Watch nothing yet; `note` is called with what is known of a compiled function each time that it is called."""
+    def __init__(
+        self,
+        guard: Guard,
+        suspend: _Enter,
+        note: Callable[[dict[str, object]], None],
+        on_compiler: Callable[[], None],
+    ) -> None:
+        """Watch nothing yet.
+
+        `note` is called with what is known of a compiled function each time that it is called, `on_compiler` when the
+        compiler is loaded.
+        """
+        self._on_compiler = on_compiler
         self._guard = guard
         self._suspend = suspend
         self._note = note
@@ -187,6 +251,7 @@ class CompiledRegions:
             result = original(*args, **kwargs)
             if self._swaps.are_in:
                 self._guard.enter("loading the compiler", self._install_hooks)
+                self._guard.enter("loading the compiler", self._on_compiler)
             return result
 
         return compile
@@ -203,7 +268,10 @@ class CompiledRegions:
     def _looked_away(self) -> Callable[[], None]:
         if not self._has_warned:
             self._has_warned = True
-            logger.warning("torch.compile: calls inside compiled code are not collected, only those around it")
+            logger.warning(
+                "torch.compile: of compiled code what goes in, comes out and its gradients is collected (Compiled.*), "
+                "and no call inside"
+            )
         frame: FrameType | None = sys._getframe(1)
         for _ in range(_MOST_FRAMES):
             if frame is not None and frame.f_globals.get("__name__") == _COMPILER and _COMPILED in frame.f_locals:

@@ -27,6 +27,7 @@ from torch import nn
 from msprobe_collector import main_script
 from msprobe_collector.configuration.configuration import ConfigurationError
 from msprobe_collector.log import logger
+from msprobe_collector.pytorch.cost import StepCost
 from msprobe_collector.pytorch.exact import ExactMode
 from msprobe_collector.pytorch.framework import PrecisionDebugger
 from msprobe_collector.pytorch.manifest import eval_lines
@@ -46,6 +47,7 @@ def run_script(
     is_module: bool,
     ends_after_steps: bool,
     is_exact: bool = False,
+    is_agreed: bool = False,
     **settings: Any,
 ) -> int:
     """Run a script, or a module, as the main one of this process, and collect its steps.
@@ -55,6 +57,7 @@ def run_script(
         arguments: What it gets as `sys.argv[1:]`.
         is_module: Whether `script` is a module, as behind `python -m`.
         ends_after_steps: Whether the script is ended (`SystemExit`) behind the last step that is collected.
+        is_agreed: Whether a step may be large without a question.
         is_exact: Whether the script computes in float64 from the first of these steps on.
         **settings: Arguments of `PrecisionDebugger`.
 
@@ -70,6 +73,8 @@ def run_script(
     if is_exact and debugger.configuration.task == "grad_probe":
         raise ConfigurationError("task grad_probe has no exact run", place="collect", field="--dtype")
     steps = StepFinder(debugger, ends_after_steps=ends_after_steps, is_exact=is_exact)
+    if debugger.configuration.task == "tensor":
+        steps.cost = StepCost(debugger._guard, lambda: debugger.written_tensors, is_agreed=is_agreed)
     steps.install()
     try:
         main_script.run(script, arguments, is_module=is_module)
@@ -97,12 +102,14 @@ class StepFinder:
     Attributes:
         debugger: Which collects them.
         has_begun: Whether a step was found.
+        cost: What says what the first step costs; None where nobody is to say it.
     """
 
     def __init__(self, debugger: PrecisionDebugger, *, ends_after_steps: bool = False, is_exact: bool = False) -> None:
         """Look for nothing yet."""
         #: What makes the step to come one in float64; None where that is not asked for, or done.
         self._exact = ExactMode() if is_exact else None
+        self.cost: StepCost | None = None
         self.debugger, self._ends_after_steps = debugger, ends_after_steps
         self._guard = debugger._guard
         self._calls, self._optimizer_steps, self._modes = MethodSwaps(), MethodSwaps(), MethodSwaps()
@@ -233,6 +240,9 @@ class StepFinder:
             self._exact.begin()
             self._exact = None
         self.debugger.start(model)
+        if self.cost is not None and self.debugger.configuration.steps.admits(self._number):
+            self.cost.watch(model if isinstance(model, list) else [model], trains=self._trains)
+            self.cost = None
 
     def _ending(self, optimizer: torch.optim.Optimizer, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

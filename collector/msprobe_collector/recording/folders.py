@@ -93,6 +93,14 @@ def remove_earlier_dump(folder: Path) -> bool:
     return found
 
 
+def remove_dump_and_folders(folder: Path) -> None:
+    """Remove the dump in a rank's `folder`, and the folders of the rank and the step if nothing else is there."""
+    remove_earlier_dump(folder)
+    for emptied in (folder, folder.parent):
+        with suppress(OSError):
+            emptied.rmdir()
+
+
 def dumps_before(dump_path: Path, time: float) -> Iterator[Path]:
     """Folders of ranks below `dump_path` whose dump was last written to before `time` (seconds since the epoch)."""
     for name in _FILES[:2]:

@@ -48,6 +48,8 @@ class Outputs:
     @classmethod
     def of(cls, result: Any, parts: ValueParts) -> Outputs:
         """Those of `result`; of a tuple or list, those of each item."""
+        if parts.is_tensor(result):
+            return cls([result], [0])
         found = cls([], [])
         for item in result if isinstance(result, (tuple, list)) else (result,):
             if (tree := item if parts.is_tensor(item) else parts.tree(item)) is not None:
@@ -183,8 +185,11 @@ class BackwardCall:
     def _from_outside(self, gradient: Any, inner: Any) -> Any:
         """The gradient of an output without its `inner` part; None where that is all of it."""
         left = self._values.read(gradient)
+        part = inner if isinstance(inner, TensorValues) else self._values.read(inner)
+        if (rest := left.minus(part)) is not None:
+            return rest
         whole: Any = left.array
-        right = (inner if isinstance(inner, TensorValues) else self._values.read(inner)).array
+        right: Any = part.array
         if whole is None or right is None:  # nobody can read them
             return None
         is_same = (whole == right) | ((whole != whole) & (right != right))

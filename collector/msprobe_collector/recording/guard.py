@@ -94,10 +94,14 @@ class FaultLog:
         except Refusal:
             raise
         except Exception as error:
-            self.note(where, error)
-            if call is not None and call.record is not None:
-                call.record.fault = _text_of(error)
+            self.note_in(where, error, call)
             return otherwise
+
+    def note_in(self, where: str, error: Exception, call: ObservedCall | None) -> None:
+        """As `note`, and write it into the record of `call`."""
+        self.note(where, error)
+        if call is not None and call.record is not None:
+            call.record.fault = _text_of(error)
 
     def note(self, where: str, error: BaseException) -> None:
         """Write `error`, which happened at `where` (a record or an activity), unless its kind is known already.
@@ -174,12 +178,14 @@ class Guard:
         activity: what runs in this thread.
         faults: where the collector's own faults go.
         outside: makes the context in which the collector works; see `Framework.outside`.
+        is_away: nothing is to be done: a device only notes down what it is told.
     """
 
     def __init__(self, activity: Activity, faults: FaultLog) -> None:
         self.activity = activity
         self.faults = faults
         self.outside: Callable[[], AbstractContextManager[object]] = nullcontext
+        self.is_away = False
 
     def enter(
         self,
@@ -194,15 +200,19 @@ class Guard:
         Raises:
             Exception: the error of the script's own computation, where reading a value brought it up, or a `Refusal`.
         """
+        if self.is_away:
+            return otherwise
         activity = self.activity
         before, activity.is_inside, activity.is_closed = (activity.is_inside, activity.is_closed), True, True
         try:
-            return self.faults.guarded(where, self._run_outside, action, args, call=call, otherwise=otherwise)
+            with self.outside():
+                return action(*args)
+        except Refusal:
+            raise
         except ComputationFailed as failure:
             raise failure.error from None
+        except Exception as error:
+            self.faults.note_in(where, error, call)
+            return otherwise
         finally:
             activity.is_inside, activity.is_closed = before
-
-    def _run_outside(self, action: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        with self.outside():
-            return action(*args)

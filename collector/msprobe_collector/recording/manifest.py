@@ -148,6 +148,7 @@ class ManifestRecorder:
         self._count = 0
         self._end_watching: Callable[[], None] | None = None
         self._written = b""
+        self._models: tuple[Any, bytes] = None, b"null"
         self.is_open = False
         self.roots: frozenset[int] = frozenset()
 
@@ -230,7 +231,7 @@ class ManifestRecorder:
             self.complete()
         finally:
             self.is_open = False
-            self._sections, self._layers, self._forwards = {}, [], []
+            self._sections, self._layers, self._forwards, self._models = {}, [], [], (None, b"null")
             self.roots = frozenset()
             if self._facts is not None:
                 self._facts.release()
@@ -270,10 +271,14 @@ class ManifestRecorder:
         folder = self._folder()
         if folder is None:
             return
-        try:
-            content = json.dumps(self._sections, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
-        except ValueError:  # an infinity, a NaN or a lone surrogate
-            content = msgspec.json.encode(as_json(self._sections))
+        models = self._sections.get("models")
+        if models is not self._models[0]:  # the same in all that is written in a step, and by far the longest
+            self._models = models, _encoded(models)
+        texts = [
+            _encoded(name) + b":" + (self._models[1] if section is models else _encoded(section))
+            for name, section in self._sections.items()
+        ]
+        content = b"{" + b",".join(texts) + b"}"
         if content == self._written:
             return
         partial = folder / f"{MANIFEST_FILE}.partial"
@@ -287,6 +292,13 @@ class ManifestRecorder:
                 partial.unlink()
             raise
         self._written = content
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    except ValueError:  # an infinity, a NaN or a lone surrogate
+        return msgspec.json.encode(as_json(value))
 
 
 def _versions() -> dict[str, str]:
@@ -330,17 +342,21 @@ class Fingerprints:
         self._content_of = content_of
         self._fetched = fetched
         self._waiting: list[Any] = []
+        self._are_texts = True
 
     def of(self, tensor: Any) -> Any:
         """The fingerprint, or what `settled` puts it in the place of."""
         found = self._content_of(tensor)
         if found is None or isinstance(found, str):
             return found
+        self._are_texts = False
         self._waiting.append(_Waiting(found))
         return self._waiting[-1]
 
     def settled(self, values: Any) -> Any:
         """`values` with every fingerprint in its place; waits for a device only where one of these is missing."""
+        if self._are_texts:
+            return values
         if isinstance(values, _Waiting):
             if not values.text:
                 waiting, self._waiting = self._waiting, []
@@ -423,20 +439,23 @@ _NO_SETTINGS = frozenset(
     "training requires_grad is_top_cell arguments_key mixed_precision_type cell_type grad_ops_label has_bprop".split()
 )
 _MOST_IN_A_TUPLE = 8
+_NUMBERS = (bool, int, float)
 
 
 def layer_settings(layer: Any, number_of: Callable[[Any], Any]) -> dict[str, object]:
     """The numbers, truth values, words and short tuples of numbers that a layer keeps: `p`, `eps`, `num_heads`."""
     found = {}
     for key, value in vars(layer).items():
-        if key.startswith("_") or key in _NO_SETTINGS or has_secret_name(key):
+        if key[:1] == "_" or key in _NO_SETTINGS or has_secret_name(key):
+            continue
+        if type(value) in _NUMBERS:
+            found[key] = value
             continue
         if isinstance(value, str):
             is_setting = value.isidentifier() and len(value) <= _MOST_LETTERS
-        elif isinstance(value, (tuple, list)):
-            is_setting = len(value) <= _MOST_IN_A_TUPLE and all(type(item) in (bool, int, float) for item in value)
         else:
-            is_setting = type(value) in (bool, int, float)
+            is_short = isinstance(value, (tuple, list)) and len(value) <= _MOST_IN_A_TUPLE
+            is_setting = is_short and all(type(item) in _NUMBERS for item in value)
         if is_setting:
             found[key] = plain(value, number_of)
     return found

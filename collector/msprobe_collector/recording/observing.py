@@ -210,8 +210,8 @@ class Repeatable(Protocol):
     def returned(self, result: Any) -> None:
         """It has returned `result`."""
 
-    def differs(self) -> bool:
-        """Whether it got or gave other values when it was computed again."""
+    def settling(self) -> Callable[[], bool]:
+        """What tells later, and may wait, whether it got or gave other values when it was computed again."""
 
 
 #: (call, layer that runs it, what makes its name) -> (name, layer, whether it repeats a call that has its record, that
@@ -390,18 +390,17 @@ class CallObserver(Observer):
 
     def _attach(self, call: ObservedCall, result: Any) -> None:
         name, parent = f"{call.name.removesuffix('.forward')}.backward", call.parent and backward_of_layer(call.parent)
-        recorder, step, repeatable, faults = self.recorder, self.recorder.step_mark, call.repeatable, self.faults
+        recorder, step, repeatable = self.recorder, self.recorder.step_mark, call.repeatable
         microbatch = call.microbatch
 
         def completed(incoming: list[Any], outgoing: list[Any], others: Mapping[str, Any]) -> None:
-            is_other = repeatable is not None and faults.guarded(name, repeatable.differs, otherwise=False)
             recorder.backward(
                 name,
                 parent,
                 incoming,
                 outgoing,
                 others=others,
-                is_recomputed_otherwise=is_other,
+                differs=None if repeatable is None else repeatable.settling(),
                 microbatch=microbatch,
                 step_mark=step,
             )

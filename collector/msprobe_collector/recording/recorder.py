@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import count
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from msprobe_collector.configuration.configuration import Configuration, Part, RecordSelection
+from msprobe_collector.configuration.configuration import Configuration, Part, RecordSelection, RowSlice
 from msprobe_collector.dump_format import Direction, is_cell_record
 from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import DIFFERS, MICROBATCH, RECOMPUTED, counted
@@ -29,10 +29,12 @@ from msprobe_collector.dump_format.writing.encoding import (
     RecordText,
     TensorValues,
     ValueEncoder,
+    sketched,
     without_files,
 )
-from msprobe_collector.dump_format.writing.files import quoted
-from msprobe_collector.dump_format.writing.statistics import Statistics, filled
+from msprobe_collector.dump_format.writing.files import quoted, quoted_key
+from msprobe_collector.dump_format.writing.statistics import filled, statistics_texts
+from msprobe_collector.recording.earlier_dump import EarlierDump
 from msprobe_collector.recording.folders import FolderLocks, remove_earlier_dump
 from msprobe_collector.recording.guard import FaultLog
 from msprobe_collector.recording.step_files import StackRecorder, StepFiles, WritingQueue
@@ -53,6 +55,8 @@ class OpenRecord:
         is_ended: whether it has been handed over.
         microbatch: part of the batch in a pipeline.
         lists_of_one: whether each part is written as a list that holds it.
+        is_value: whether the only part is written in its place.
+        differs: see `Recorder.backward`.
     """
 
     name: str
@@ -65,6 +69,8 @@ class OpenRecord:
     is_ended: bool = False
     microbatch: int | None = None
     lists_of_one: bool = False
+    is_value: bool = False
+    differs: Callable[[], bool] | None = None
 
 
 def _fields_of(record: OpenRecord) -> Iterator[str]:
@@ -72,7 +78,7 @@ def _fields_of(record: OpenRecord) -> Iterator[str]:
     entries: dict[str, list[str]] = {}
     for key, _, text, name in record.parts:
         if name is None:
-            yield f"{quoted(key)}: [{text}]" if record.lists_of_one else f"{quoted(key)}: {text}"
+            yield f"{quoted_key(key)}: [{text}]" if record.lists_of_one else f"{quoted_key(key)}: {text}"
         else:
             entries.setdefault(key, []).append(f"{quoted(name)}: {text}")
     for key, texts in entries.items():
@@ -83,7 +89,7 @@ def _fields_of(record: OpenRecord) -> Iterator[str]:
 def held_bytes(value: Any) -> int:
     """What copied values take in memory, about."""
     if isinstance(value, TensorValues):
-        return 0 if value.array is None else value.array.nbytes
+        return value.held_bytes
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, (list, tuple)):
@@ -172,6 +178,7 @@ class Provenances(Protocol):
         """The step is over: names of records begin anew."""
 
 
+_DIFFERS = json.dumps({"type": "str", "value": DIFFERS})
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -190,12 +197,21 @@ class Recorder:
         """Record values that `values` reads, for dumps whose framework is `framework`."""
         self._configuration = configuration
         self._framework = framework
-        self._stack = values.stacked
         self._faults = faults
         self._encoder = ValueEncoder(values, summary=configuration.summary, on_unknown=faults.note_value)
+        self._earlier: EarlierDump | None = None
+        if configuration.bench_path is not None and configuration.task == "tensor":
+            self._earlier = EarlierDump(configuration.bench_path, configuration.most_differences)
+            self._encoder.keeps = self._earlier.keeps
+        self._selection = configuration.selection
         self.filter = RecordFilter(configuration.selection, opens_windows=configuration.level == "mix")
         self._stacks = StackRecorder(_PACKAGE, values.hidden_lines)
-        self._queue = WritingQueue(faults.note) if configuration.async_dump else None
+        self._saves_all = configuration.task in ("tensor", "overflow_check")
+        self._needs_elements = configuration.summary in ("md5", "fingerprint")
+        needs_elements = self._needs_elements or self._saves_all or bool(configuration.selection.tensor_names)
+        pending = values.pending(has_sketches=configuration.summary == "sketch")
+        is_apart = configuration.async_dump or (needs_elements and pending is not None and pending.has_device)
+        self._queue = WritingQueue(faults.note) if is_apart else None
         self._lock = RLock()
         self._counters: defaultdict[str, count[int]] = defaultdict(count)  # several threads ask
         self._files: StepFiles | None = None
@@ -209,18 +225,18 @@ class Recorder:
         self._locks = FolderLocks()
         #: Changes with every step, so that gradients of a step that is over are known.
         self.step_mark = 0
-        self._saves_all = configuration.task in ("tensor", "overflow_check")
         self._keeps_inputs = "input" in configuration.selection.parts
         self._keeps_outputs = "output" in configuration.selection.parts
         self._has_records = configuration.task != "structure"
         self._follows = self._keeps_inputs and self._has_records
         self._only_overflows = configuration.task == "overflow_check"
         #: Statistics that come after the records, and the records that wait for them.
-        self._pending: PendingStatistics | None = None
-        if self._queue is None and not self._only_overflows and configuration.summary in ("statistics", "md5"):
-            self._pending = values.pending()
-        self._statistics: dict[int, Statistics] = {}
-        self._waiting: list[tuple[str, str]] = []
+        comes_late = configuration.task != "overflow_check" and configuration.summary != "fingerprint"
+        self._pending = pending if comes_late else None
+        #: Texts by the numbers of values, and numbers of those that are nothing but zeros.
+        self._late: dict[int, str] = {}
+        self._zeros: set[int] = set()
+        self._waiting: list[tuple[OpenRecord, str]] = []
 
     @property
     def folder(self) -> Path | None:
@@ -239,10 +255,21 @@ class Recorder:
             self.close_step()
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._locks.take(folder, is_shared=is_shared)
-            self._files = StepFiles(folder, self._configuration, self._framework, ranks, self._stack)
+            self._files = StepFiles(folder, self._configuration, self._framework, ranks)
             self._faults.write_to(folder)
+            if self._earlier is not None:
+                self._earlier.open(folder)
             if self._files.has_replaced:
                 self.replaced.append(folder)
+
+    @property
+    def written_tensors(self) -> tuple[int, int]:
+        """Number and bytes of the tensors that went to files, or are on their way."""
+        return self._encoder.saved_values, self._encoder.saved_bytes
+
+    def take_parts(self, slices: Sequence[RowSlice]) -> None:
+        """Write these parts of tensors from here on, in place of the whole."""
+        self._encoder.slices = slices
 
     def rename_step(self, folder: Path, target: Path) -> None:
         """Give the folder of a step of this process another name; the open step goes on in it. Raises OSError."""
@@ -287,7 +314,8 @@ class Recorder:
                 files, self._files = self._files, None
                 self.step_mark += 1
                 self._counters.clear()
-                self._statistics.clear()
+                self._late.clear()
+                self._zeros.clear()
                 if self.provenances is not None:
                     self.provenances.clear()
                 self._stacks.restart()
@@ -308,20 +336,25 @@ class Recorder:
 
         `follows_tensors`: whether it says where its tensors come from.
         """
-        is_kept = self._files is not None and self.filter.begin(name, direction)
-        saves = is_kept and (self._saves_all or self._configuration.selection.lists_tensors(name))
-        record = OpenRecord(name, direction, is_kept and not self.is_exhausted, RecordText(name, saves=saves))
-        if self._files is not None:
-            record.text.rows = self._files.sketches
-        record.text.pending = self._pending
-        if self._files is not None and self._files.construct is not None and self._configuration.level != "L1":
+        files = self._files
+        is_kept = files is not None and self.filter.begin(name, direction)
+        saves = is_kept and (self._saves_all or self._selection.lists_tensors(name))
+        text = RecordText(name, saves=saves)
+        record = OpenRecord(name, direction, is_kept and not self.is_exhausted, text)
+        text.pending = self._pending
+        if not saves and not self._needs_elements:
+            text.light = self._pending
+        if files is None:
+            return record
+        text.rows = files.sketches
+        if files.construct is not None and self._configuration.level != "L1":
             with self._lock:
-                self._files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted(parent)}")
-        if record.is_kept and direction == "forward" and self._files is not None and self._files.stacks is not None:
-            record.stack = self._stacks.capture()
-        follows = self._follows and follows_tensors
-        if record.is_kept and direction == "forward" and follows and self.provenances is not None:
-            record.text.origins = self.provenances.record(name)
+                files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted(parent)}")
+        if record.is_kept and direction == "forward":
+            if files.stacks is not None:
+                record.stack = self._stacks.capture()
+            if self._follows and follows_tensors and self.provenances is not None:
+                text.origins = self.provenances.record(name)
         return record
 
     def inputs(self, record: OpenRecord, arguments: Sequence[Any], keywords: dict[str, Any]) -> None:
@@ -386,35 +419,30 @@ class Recorder:
         outgoing: list[Any],
         *,
         others: Mapping[str, Any] | None = None,
-        is_recomputed_otherwise: bool = False,
+        differs: Callable[[], bool] | None = None,
         microbatch: int | None = None,
         step_mark: int,
     ) -> None:
         """Write the backward record `name` whole, unless the step of its forward is over.
 
-        `is_recomputed_otherwise`: the forward got or gave other values when the backward computed it again.
+        `differs`, asked late: the forward got or gave other values when the backward computed it again.
         """
         if step_mark != self.step_mark:
             return
         record = self.begin(name, "backward", parent)
         record.microbatch = microbatch
+        record.differs = differs
         self.gradients(record, incoming, outgoing, others)
-        if is_recomputed_otherwise:
-            self.part(record, RECOMPUTED, RECOMPUTED, DIFFERS)
         self.end(record)
 
     def write_value(self, name: str, value: Any) -> None:
         """Write `value` under `name`: an entry of debug.json."""
         if self._files is None:
             return
-        text = RecordText(name, saves=self._saves_all)
-        text.rows = self._files.sketches
-        with self._lock:
-            encoded = self._encoder.encode(value, text, "")
-            refused = self._files.save(text.arrays)
-            self._write_line(f"{quoted(name)}: {without_files(encoded, refused)}", self._files)
-        for error in refused.values():
-            self._faults.note(name, error)
+        record = OpenRecord(name, "forward", True, RecordText(name, saves=self._saves_all), is_value=True)
+        record.text.rows, record.text.pending = self._files.sketches, self._pending
+        self._take(record, "", "", value)
+        self.end(record)
 
     def release(self) -> None:
         """Let other processes write to the folders of this one."""
@@ -453,42 +481,47 @@ class Recorder:
         if self._queue is None:
             self._write(record, files)
         else:
-            self._queue.put(lambda: self._write(record, files), held_bytes=held_bytes(record.parts))
+            self._queue.put(lambda: self._write(record, files), held_bytes=0)
 
     def _take(self, record: OpenRecord, key: str, prefix: str, value: Any, name: str | None = None) -> None:
-        if self._queue is not None:
-            record.parts.append((key, prefix, self._encoder.freeze(value, record.text, prefix), name))
+        files = self._files
+        if self._queue is not None and files is not None:
+            held, at = self._encoder.freeze(value, record.text, prefix), len(record.parts)
+            record.parts.append((key, prefix, "null", name))
+            self._queue.put(lambda: self._encode(record, at, held, files), held_bytes=held_bytes(held))
             return
         record.parts.append((key, prefix, self._encoder.encode(value, record.text, prefix), name))
         if self._only_overflows:
             # The call that follows may change its arguments in place, and who knows now whether they are wanted?
             record.text.arrays = [(name, array.copy()) for name, array in record.text.arrays]
-        elif record.text.arrays and self._files is not None:
-            self._save_tensors(record, self._files)
+        elif record.text.arrays and files is not None:
+            self._save_tensors(record, files)
+
+    def _encode(self, record: OpenRecord, at: int, held: Any, files: StepFiles) -> None:
+        """Put the text of what is `held` in its place, in the thread that writes."""
+        key, prefix, _, name = record.parts[at]
+        record.parts[at] = key, prefix, self._encoder.encode(held, record.text, prefix), name
+        if not self._only_overflows:
+            with self._lock:
+                self._save_tensors(record, files)
 
     def _write(self, record: OpenRecord, files: StepFiles) -> None:
-        if self._queue is not None:
-            parts = record.parts
-            record.parts = [
-                (key, prefix, self._encoder.encode(value, record.text, prefix), name)
-                for key, prefix, value, name in parts
-            ]
         if self._only_overflows and not self._counts_as_overflow(record, files):
             return
         with self._lock:
             self._save_tensors(record, files)
-        fields = ", ".join(_fields_of(record))
-        if record.microbatch is not None:
-            fields += f'{", " if fields else ""}"{MICROBATCH}": {record.microbatch}'
-        if record.fault:
-            fields += f'{", " if fields else ""}"fault": {json.dumps(record.fault)}'
-        line = f"{quoted(record.name)}: {{{fields}}}"
+        if record.is_value:
+            line = f"{quoted(record.name)}: {record.parts[0][2]}"
+        else:
+            fields = ", ".join(_fields_of(record))
+            if record.microbatch is not None:
+                fields += f'{", " if fields else ""}"{MICROBATCH}": {record.microbatch}'
+            if record.fault:
+                fields += f'{", " if fields else ""}"fault": {json.dumps(record.fault)}'
+            line = f"{quoted(record.name)}: {{{fields}}}"
         with self._lock:
-            if self._pending is None:
-                self._write_line(line, files)
-                return
-            self._waiting.append((record.name, line))
-            if self._pending.is_full:
+            self._waiting.append((record, line))
+            if self._pending is None or self._pending.is_full:
                 self._write_waiting(files)
 
     def _save_tensors(self, record: OpenRecord, files: StepFiles) -> None:
@@ -496,9 +529,8 @@ class Recorder:
         refused = files.save(record.text.arrays)
         record.text.arrays = []
         if refused:
-            record.parts = [
-                (key, prefix, without_files(text, refused), name) for key, prefix, text, name in record.parts
-            ]
+            for at, (key, prefix, text, name) in enumerate(record.parts):
+                record.parts[at] = key, prefix, without_files(text, refused), name
             error = next(iter(refused.values()))
             record.fault = f"{counted(len(refused), 'tensor files')} could not be written: {error.strerror}"
             self._faults.note(record.name, error)
@@ -507,20 +539,38 @@ class Recorder:
         """Write the records that wait for their statistics."""
         waiting, self._waiting = self._waiting, []
         if self._pending is not None and waiting:
-            self._faults.guarded("fetching statistics", self._fetch, self._pending)
-        for name, line in waiting:
-            self._faults.guarded(name, self._write_line, filled(line, self._statistics), files)
+            self._faults.guarded("fetching statistics", self._fetch, self._pending, files)
+        lines: list[str] = []
+        for record, line in waiting:
+            if record.differs is not None and self._faults.guarded(record.name, record.differs, otherwise=False):
+                lines.append(f'{line[:-1]}{"" if line.endswith("{}") else ", "}"{RECOMPUTED}": {_DIFFERS}}}')
+            else:
+                lines.append(line)
+        if self._pending is not None:
+            lines = [filled(line, self._late, self._zeros) for line in lines]
+        if lines:
+            self._faults.guarded(waiting[0][0].name, self._write_lines, lines, files)
 
-    def _fetch(self, pending: PendingStatistics) -> None:
-        self._statistics.update(pending.fetch())
+    def _fetch(self, pending: PendingStatistics, files: StepFiles) -> None:
+        found = list(pending.fetch())
+        texts = statistics_texts([statistics for _, statistics, _ in found])
+        for (number, statistics, values), text in zip(found, texts):
+            sketch = "" if files.sketches is None else sketched(values, statistics, files.sketches)
+            self._late[number] = text + sketch
+            if statistics.maximum == 0 == statistics.minimum:
+                self._zeros.add(number)
 
-    def _write_line(self, line: str, files: StepFiles) -> None:
+    def _write_lines(self, lines: Sequence[str], files: StepFiles) -> None:
+        """Write records, at once if the disk takes them."""
         try:
-            files.dump.add(line)
-            self.written_records += 1
+            files.dump.add(",\n".join(lines))
+            self.written_records += len(lines)
         except OSError:
-            self.lost_records += 1
-            raise
+            if len(lines) == 1:
+                self.lost_records += 1
+                raise
+            for line in lines:
+                self._faults.guarded(f"record {line[: line.find(':')]}", self._write_lines, [line], files)
 
     def _counts_as_overflow(self, record: OpenRecord, files: StepFiles) -> bool:
         with self._lock:

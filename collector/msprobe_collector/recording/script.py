@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
@@ -29,6 +30,7 @@ _REVISION = re.compile(r"[0-9a-f]{40,64}")
 _MOST_BYTES, _MOST_PACKED = 4096, 1 << 24
 
 
+@lru_cache(4096)
 def has_secret_name(name: str) -> bool:
     """Whether what is called so may be a secret."""
     return _SECRET.search(name) is not None

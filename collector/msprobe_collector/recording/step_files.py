@@ -44,11 +44,10 @@ class StepFiles:
         configuration: Configuration,
         framework: str,
         ranks: Mapping[str, object] | None,
-        stack: Callable[[list[Any]], np.ndarray[Any, Any]],
     ) -> None:
         """Create the files, empty, in place of those of an earlier dump. The folder exists. Raises OSError.
 
-        `ranks` is `Framework.ranks` at this moment, `stack` `FrameworkValues.stacked`.
+        `ranks` is `Framework.ranks` at this moment.
         """
         self.has_replaced = remove_earlier_dump(folder)
         self.folder = folder
@@ -66,7 +65,7 @@ class StepFiles:
             self.construct = GrowingFile(folder / "construct.json", entries_per_write=256)
         self.sketches: SketchRows | None = None
         if configuration.summary == "sketch":
-            self.sketches = SketchRows(folder / SKETCH_FILE, stack)
+            self.sketches = SketchRows(folder / SKETCH_FILE)
         try:
             for file in self._files():
                 file.create()
@@ -201,6 +200,8 @@ class WritingQueue:
 #: Names of one stack that wait for their group: what stack.json can lack after a kill, and all that stays in memory.
 _MOST_WAITING = 4096
 _Place = tuple[int, int]
+#: Frames inside this package that no stack shows: `capture`, and what begins a record.
+_OWN_FRAMES = 2
 
 
 class StackRecorder:
@@ -214,7 +215,7 @@ class StackRecorder:
         """Leave out the frames of files below `own_package`, and those whose source line has one of `hidden`."""
         self._own_package = own_package
         self._hidden = hidden
-        self._texts: dict[tuple[_Place, ...], str] = {}
+        self._texts: dict[tuple[int, ...], str] = {}
         self._frames: dict[_Place, str | None] = {}
         # Places are ids of code objects, which stay theirs only while the objects live.
         self._kept: dict[int, CodeType] = {}
@@ -224,15 +225,16 @@ class StackRecorder:
 
     def capture(self) -> str:
         """The caller's stack as JSON text, innermost frame first."""
-        places = []
-        frame: FrameType | None = sys._getframe(1)
+        places: list[int] = []
+        innermost = sys._getframe(_OWN_FRAMES)
+        frame: FrameType | None = innermost
         while frame is not None:
-            places.append((id(frame.f_code), frame.f_lasti))
+            places += id(frame.f_code), frame.f_lasti
             frame = frame.f_back
         key = tuple(places)
         text = self._texts.get(key)
         if text is None:
-            text = self._texts[key] = self._written(sys._getframe(1))
+            text = self._texts[key] = self._written(innermost)
         return text
 
     def add(self, record: str, stack: str, file: GrowingFile) -> None:

@@ -179,7 +179,7 @@ def test_records_of_optimizers_hold_what_the_formula_needs(kind: str, tmp_path: 
         "experimental": lambda: optim.AdamW(network.trainable_params(), lr=1e-2),
     }[kind]()
     made: Any = PrecisionDebugger
-    made._the_one = None
+    made._instance = None
     debugger = made(str(tmp_path / "config.json"))
     gradients_of = ms.value_and_grad(lambda x, y: squared(network, x, y), None, optimizer.parameters)
     for x, y in rows(2):

@@ -18,7 +18,7 @@ from msprobe_collector.dump_format import Dump, DumpError, TensorFolder, TensorV
 from msprobe_collector.dump_format.dump import RANK, STEP, Slot, natural, number_in, own_frames
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.manifest import CompiledCode, gaps_beside
-from msprobe_collector.dump_format.records import Operation, is_cell_record
+from msprobe_collector.dump_format.records import Operation, is_cell_record, is_compiled_record
 from msprobe_collector.dump_format.values import FieldPath
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class ComparedDump(Dump):
         Its gradients are recorded in both, and may come in another order.
         """
         compiled = (*other.compiled, *self.compiled)
-        if not compiled:
+        if not compiled or is_compiled_record(operation.record):
             return None
         frames = self.stacks.frames(f"{operation.call}.forward") or self.stacks.frames(operation.record)
         # Of PyTorch's own functions the names say nothing: each layer has a forward.

@@ -22,6 +22,7 @@ from msprobe_collector.dump_format import (
     DumpError,
     Frame,
     is_cell_record,
+    is_compiled_record,
     is_optimizer_record,
     parse_api_name,
     split_record_name,
@@ -78,7 +79,7 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     """Say what is tested against what, and by which standard. Reads the names of the records, runs nothing."""
     calls: dict[tuple[Path, str], str] = {}
     half: set[tuple[Path, str]] = set()
-    cells = updates = 0
+    left_out: Counter[str] = Counter()
     devices: Counter[DeviceSpecification] = Counter()
     untested = drawn = 0
     for dump in suite.dumps():
@@ -88,9 +89,11 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
         for record in dump.record_names:
             found = split_record_name(record)
             if is_cell_record(record):
-                cells += 1
+                left_out["Cell records"] += 1
             elif is_optimizer_record(record):
-                updates += 1
+                left_out["optimizer records"] += 1
+            elif is_compiled_record(record):
+                left_out["compiled records"] += 1
             elif found is not None:
                 calls[dump.path, found[0]] = dump.framework
                 if dump.holds_half(record):
@@ -98,8 +101,8 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     files = suite.files
     shown = file_id(files[0], root) if len(files) == 1 else f"{len(files)} dumps"
     tested = f", {', '.join(map(_device_text, devices))} against {_benchmark_text(suite, calls)}" if calls else ""
-    others = [counted(count, f"{kind} records") for count, kind in ((cells, "Cell"), (updates, "optimizer")) if count]
-    verb = "is" if cells + updates == 1 else "are"
+    others = [counted(count, noun) for noun, count in left_out.items()]
+    verb = "is" if left_out.total() == 1 else "are"
     left = f"; {' and '.join(others)} {verb} left to the other suites" if others else ""
     lines = [f"msprobe: {shown}: {counted(len(calls), 'API calls')}{tested}{left}"]
     if suite.engines.choice.bench == "auto" and not is_installed("torch"):

@@ -293,7 +293,7 @@ class Run:
         self._folder.mkdir(parents=True)
         config = self._folder.parent / "config.json"
         config.write_text(json.dumps({"dump_path": str(self._folder), **arguments}))
-        self._type._the_one = None
+        self._type._instance = None
         debugger = self._type(str(config))
         POINTS.arm(number, turn, error)
         found = _outcome(train, debugger)

@@ -17,12 +17,13 @@ import numpy as np
 import xxhash
 
 from msprobe_collector.dump_format.sketches import WITHOUT_NUMBERS, Row, memory_order, row_of
-from msprobe_collector.dump_format.values import CHECKSUM, DATA_NAME, FINGERPRINT, dtype_of_array
-from msprobe_collector.dump_format.writing.files import quoted
+from msprobe_collector.dump_format.values import CHECKSUM, DATA_NAME, FINGERPRINT, SLICE, dtype_of_array
+from msprobe_collector.dump_format.writing.files import quoted, quoted_key
 from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.dump_format.writing.statistics import (
     Statistics,
     number_text,
+    rest,
     slot,
     statistics_of,
     statistics_text,
@@ -91,14 +92,40 @@ class Origins(Protocol):
 
 
 class PendingStatistics(Protocol):
-    """Statistics of a step that are computed after the records that hold them, many at once."""
+    """Statistics of a step that are computed after the records that hold them, many at once.
+
+    Attributes:
+        has_device: whether elements are better fetched by another thread.
+    """
+
+    has_device: bool
+
+    def entry(self, tensor: Any) -> str | None:
+        """The entry of a tensor that comes later, as text without origin and closing brace; None for any other."""
 
     @property
     def is_full(self) -> bool:
         """Whether it is time to fetch them."""
 
-    def fetch(self) -> Iterator[tuple[int, Statistics]]:
-        """The number and the statistics of each value since the last time; waits for devices."""
+    def fetch(self) -> Iterator[tuple[int, Statistics, Sketched]]:
+        """The number, the statistics and what has the sketch of each value since the last time; waits for devices."""
+
+
+class Part(Protocol):
+    """Which part of a tensor is written; as text, JSON."""
+
+    def part_of(self, tensor: Any) -> Any:
+        """The part; None of a tensor that is whole."""
+
+
+class Sketched(Protocol):
+    """What has a sketch: see `TensorValues`."""
+
+    def content(self) -> Hashable | None:
+        """See `TensorValues`."""
+
+    def sketch(self, largest: float | None) -> Row | None:
+        """See `TensorValues`."""
 
 
 class TensorValues:
@@ -111,15 +138,19 @@ class TensorValues:
         type_name: the entry's `type`: `mindspore.Tensor`.
         fields: further fields of the entry as JSON text that begins with a comma: `, "requires_grad": true`.
         origin: where it comes from, as far as that is followed.
+        number: under which statistics come later; None where they are computed now.
+        is_rest: what is left of a gradient: where that is nothing but zeros, a dump holds null.
 
-    A framework that computes statistics where its tensors are overrides `shape`, `statistics`, `sketch` and `array`,
-    which is then asked for only where the elements are written, and `content`.
+    A framework that computes statistics where its tensors are overrides `shape`, `statistics`, `keep`, `held_bytes`
+    and `array`, which is then asked for only where the elements are written.
     """
 
-    __slots__ = ("array", "dtype_name", "fields", "origin", "type_name")
+    __slots__ = ("array", "dtype_name", "fields", "is_rest", "number", "origin", "type_name")
 
     def __init__(self, array: np.ndarray[Any, Any], dtype_name: str, type_name: str, fields: str = "") -> None:
         self.origin: Origin | None = None
+        self.number: int | None = None
+        self.is_rest = False
         self.array = array
         self.dtype_name = dtype_name
         self.type_name = type_name
@@ -138,15 +169,33 @@ class TensorValues:
         """The number under which `pending` will have the statistics; None where they are computed now."""
         return None
 
-    def plus(self, other: TensorValues) -> TensorValues | None:
-        """The sum with `other`, computed where both are, in their dtype; None where that is the host."""
+    def keep(self, *, has_elements: bool) -> None:
+        """Take a copy, since the training may change the tensor; with `has_elements` one that `array` will have."""
+        if self.array is not None and self.array.base is not None and self.array.flags.writeable:
+            self.array = self.array.copy()
+
+    def take(self, part: Part) -> bool:
+        """Keep a part of the tensor alone; False of one that stays whole."""
+        inside = part.part_of(self.array)
+        if inside is not None:
+            self.array = inside
+        return inside is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """What the values take in memory, about."""
+        return 0 if self.array is None else self.array.nbytes
+
+    def plus(self, other: TensorValues, *, factor: int = 1) -> TensorValues | None:
+        """The sum with `factor` times `other`, computed where both are, in their dtype; None where that is the host."""
+        return None
+
+    def minus(self, other: TensorValues) -> TensorValues | None:
+        """The difference, likewise, 0 where both are equal or NaN; None where that is the host."""
         return None
 
     def sketch(self, largest: float | None) -> Row | None:
-        """Sketch of the elements, of which the largest magnitude may be known; None where they are no numbers.
-
-        Its numbers may be on a device until `FrameworkValues.stacked` fetches them.
-        """
+        """Sketch of the elements, of which the largest magnitude may be known; None where they are no numbers."""
         array = self.array
         if array is None or array.dtype.kind in WITHOUT_NUMBERS:
             return None
@@ -201,10 +250,7 @@ class FrameworkValues(Protocol):
     def frozen(self, tensor: Any) -> TensorValues:
         """Values as of `read`, in memory of their own: the training may change the tensor afterwards."""
 
-    def stacked(self, numbers: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """The numbers of several sketches in an array on the host; those on a device in one copy."""
-
-    def pending(self) -> PendingStatistics | None:
+    def pending(self, *, has_sketches: bool) -> PendingStatistics | None:
         """Collects what is to be computed later in a step; None where all statistics are computed at once."""
 
     def dtype_text(self, dtype: Any) -> str:
@@ -245,9 +291,10 @@ class RecordText:
         origins: follows its tensors; None where nobody does.
         rows: takes the sketches of its tensors; None where none are wanted.
         pending: takes statistics that are computed later; None where all are computed at once.
+        light: the same, where nothing but statistics and sketches is wanted; else None.
     """
 
-    __slots__ = ("_files", "arrays", "has_nonfinite", "name", "origins", "pending", "rows", "saves")
+    __slots__ = ("_files", "arrays", "has_nonfinite", "light", "name", "origins", "pending", "rows", "saves")
 
     def __init__(self, name: str, *, saves: bool) -> None:
         self.name = name
@@ -258,6 +305,7 @@ class RecordText:
         self.origins: Origins | None = None
         self.rows: SketchRows | None = None
         self.pending: PendingStatistics | None = None
+        self.light: PendingStatistics | None = None
 
     def file_name(self, place: str) -> str:
         """The name, without suffix, of the file of the tensor at `place` (`input.0`) of the record.
@@ -298,13 +346,26 @@ class ValueEncoder:
         self._tensor = values.tensor_types
         self._read = values.read
         self._parts = values.parts
+        #: Parts of tensors that are written in place of the whole; see `configuration.RowSlice`.
+        self.slices: Sequence[Part] = ()
+        #: Number and bytes of the tensors that go to files, so far.
+        self.saved_values = self.saved_bytes = 0
+        #: Whether the elements of a value are saved, by record, place in it, elements, and their form in a file.
+        self.keeps: Callable[[str, str, np.ndarray[Any, Any], np.ndarray[Any, Any]], bool] | None = None
 
     def encode(self, value: Any, record: RecordText, path: str, depth: int = 0) -> str:
         """The JSON text of `value`; `path` says where in the record it stands (`input.0`) and names its file."""
         if isinstance(value, self._tensor):
-            return self._array(_followed(self._read(value), value, record, path), record, path)
+            if record.light is not None and not self.slices and (text := record.light.entry(value)) is not None:
+                origin = None if record.origins is None else record.origins.of(value, path)
+                return f"{text}}}" if origin is None else f"{text}{origin.keys(text)}}}"
+            return self._array(_followed(self._values_of(value), value, record, path), record, path)
+        kind = type(value)
+        if (kind is list or kind is tuple) and depth < _MAX_DEPTH:  # as `_container` does, and quicker
+            texts = [self.encode(item, record, f"{path}.{at}", depth + 1) for at, item in enumerate(value)]
+            return f"[{', '.join(texts)}]"
         try:
-            short = _SHORT.get(type(value))
+            short = _SHORT.get(kind)
             if short is not None:
                 return short(value)
             if depth < _MAX_DEPTH:
@@ -315,11 +376,14 @@ class ValueEncoder:
 
     def freeze(self, value: Any, record: RecordText, path: str) -> Any:
         """`value` with every tensor replaced by a copy of its values, so that training may go on and change them."""
-        if isinstance(value, self._tensor):
-            return _followed(self._values.frozen(value), value, record, path)
+        if isinstance(value, (self._tensor, TensorValues)):
+            values = self._values_of(value)
+            values.number = None if record.pending is None else values.later(record.pending)
+            values.keep(has_elements=self._needs_elements(record) or values.number is None)
+            return values if values is value else _followed(values, value, record, path)
         if isinstance(value, np.ndarray):
             return value.copy()
-        if type(value) in _SHORT or isinstance(value, TensorValues):
+        if type(value) in _SHORT:
             return value
         parts = self._parts.of(value)
         if parts is None:
@@ -330,9 +394,17 @@ class ValueEncoder:
             return value
         return tuple(self.freeze(item, record, f"{path}.{index}") for index, item in enumerate(parts))
 
+    def _values_of(self, value: Any) -> TensorValues:
+        """The values of a tensor, or of the part of it that is asked for, which they then say."""
+        values = value if isinstance(value, TensorValues) else self._read(value)
+        if self.slices and SLICE not in values.fields:
+            cut = [str(part) for part in self.slices if values.take(part)]
+            values.fields += f', "{SLICE}": [{", ".join(cut)}]' if cut else ""
+        return values
+
     def _container(self, value: Any, record: RecordText, path: str, depth: int) -> str:
         if isinstance(value, TensorValues):
-            return self._array(value, record, path)
+            return self._array(self._values_of(value), record, path)
         parts = self._parts.of(value)
         if isinstance(parts, Mapping):
             return self._mapping(parts, record, path, depth)
@@ -353,7 +425,7 @@ class ValueEncoder:
             else:
                 text = self.encode(item, record, f"{path}.{name}", depth)
             parts[name] = text
-        return f"{{{', '.join(f'{quoted(name)}: {text}' for name, text in parts.items())}}}"
+        return f"{{{', '.join([f'{quoted_key(name)}: {text}' for name, text in parts.items()])}}}"
 
     def _dtype(self, text: str) -> str:
         return f'{{"type": "{self._values.dtype_type_name}", "value": {json.dumps(text)}}}'
@@ -382,41 +454,53 @@ class ValueEncoder:
         return self.encode(self._parts.tree(value), record, path)
 
     def _array(self, tensor: TensorValues, record: RecordText, path: str) -> str:
+        text = self._entry(tensor, record, path)
+        return rest(text) if tensor.is_rest and record.pending is not None else text
+
+    def _entry(self, tensor: TensorValues, record: RecordText, path: str) -> str:
         shape = _shape_text(tensor.shape)
         if not shape:
             return self._unknown(next(length for length in tensor.shape if type(length) is not int), record)
         # Elements are asked for only where they are written: statistics may be computed on a device.
-        array = tensor.array if record.saves or self._summary in ("md5", "fingerprint") else None
+        array = tensor.array if self._needs_elements(record) else None
         if array is not None and array.dtype.kind not in "biufcV":
             array = None
+        if tensor.is_rest and array is not None and not array.any():
+            return "null"
         fingerprint = Fingerprint(array) if array is not None and self._summary == "fingerprint" else None
         text = f'{{"type": "{tensor.type_name}", "dtype": "{tensor.dtype_name}", "shape": {shape}, '
-        row = None if record.pending is None else tensor.later(record.pending)
-        statistics: Statistics | None = None
-        if row is None:
+        number = tensor.number
+        if number is None and record.pending is not None:
+            number = tensor.later(record.pending)
+        if number is None:
             statistics = _statistics(tensor, fingerprint)
             record.has_nonfinite |= bool(statistics.nan_count or statistics.inf_count)
             text += statistics_text(statistics)
+            if record.rows is not None:
+                text += sketched(tensor, statistics, record.rows)
         else:
-            text += slot(row)
+            text += slot(number)
         text += tensor.fields
         if fingerprint is not None:
             text += f', "{FINGERPRINT}": "{fingerprint.text()}"'
         if tensor.origin is not None:
             text += tensor.origin.keys(text)
-        if record.rows is not None and statistics is not None:
-            text += _sketched(tensor, statistics, record.rows)
         if not (record.saves or self._summary == "md5") or array is None:
             return text + "}"
         stored = stored_form(array)
-        if record.saves:
-            place = path.removeprefix(".")
+        place = path.removeprefix(".")
+        if record.saves and (self.keeps is None or self.keeps(record.name, place, array, stored)):
             file_name = record.file_name(place) + self._values.file_suffix
+            self.saved_values += 1
+            self.saved_bytes += array.nbytes
             record.arrays.append((file_name, stored if file_name.endswith(".npy") else array))
             text += _naming(file_name)
         if self._summary == "md5":
             text += f', "{CHECKSUM}": "{zlib.crc32(np.ascontiguousarray(stored).data):08x}"'
         return text + "}"
+
+    def _needs_elements(self, record: RecordText) -> bool:
+        return record.saves or self._summary in ("md5", "fingerprint")
 
     def _unknown(self, value: object, record: RecordText) -> str:
         self._on_unknown(record.name, value)
@@ -456,7 +540,7 @@ def _statistics(tensor: TensorValues, fingerprint: Fingerprint | None) -> Statis
         return tensor.statistics() if fingerprint is None else statistics_of(tensor.array, fingerprint.add)
 
 
-def _sketched(tensor: TensorValues, statistics: Statistics, rows: SketchRows) -> str:
+def sketched(tensor: Sketched, statistics: Statistics, rows: SketchRows) -> str:
     """The key of the sketch of a tensor: that of the same bits before, where there were such in the step."""
     content = tensor.content()
     if content is not None and (known := rows.known(content)):

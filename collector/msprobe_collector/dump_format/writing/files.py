@@ -195,6 +195,8 @@ def quoted(name: str) -> str:
     return json.dumps(name)
 
 
+#: Of what stands in many records.
+quoted_key = lru_cache(4096)(quoted)
 #: Names of the storage classes that a description refers to, by the name of the array's dtype.
 _STORAGES = {
     "bool": "BoolStorage",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import structs
 
+from msprobe_collector.dump_format import is_compiled_record
 from pytest_msprobe.suites.comparison.content.parameters import Lost
 from pytest_msprobe.suites.comparison.content.regions import Found, Located, Parting, maker_record
 from pytest_msprobe.suites.comparison.content.values import HeldValue
@@ -142,15 +143,19 @@ def _joined(side: Parting, first: Sequence[str]) -> tuple[str, ...]:
 
 
 def _first(located: Located) -> tuple[list[str], list[str]]:
-    """The first records of each run that part: forwards alone, where there are any."""
-    first = [*located.target.first, *located.golden.first]
-    is_forward = any(record.operation.phase == "forward" for record in first)
-    phases = ("forward",) if is_forward else ("forward", "backward")
-    target, golden = (
-        [record.name for record in side.first if record.operation.phase in phases]
-        for side in (located.target, located.golden)
-    )
-    return target, golden
+    """The first records of each run that part: forwards alone, where there are any.
+
+    Of a forward that makes one number, as a compiled loss does, only the gradients tell that it parts.
+    """
+    sides = (located.target, located.golden)
+    forward = [[record.name for record in side.first if record.operation.phase == "forward"] for side in sides]
+    backward = [[record.name for record in side.first if record.operation.phase == "backward"] for side in sides]
+    if not any(forward):
+        return backward[0], backward[1]
+    for side, mine, gradients in zip(sides, forward, backward):
+        calls = (name.removesuffix("backward") + "forward" for name in gradients[:1] if is_compiled_record(name))
+        mine += [call for call in calls if not mine and call in side.records]
+    return forward[0], forward[1]
 
 
 def _lost(side: Parting, first: Sequence[str], found: Found) -> Iterator[HeldValue]:

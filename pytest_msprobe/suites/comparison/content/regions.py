@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import chain, product
 
 from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, HeldValue, split_name
 
@@ -264,15 +264,16 @@ def parting(run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldVa
         parameters: of the other run, by number of elements.
     """
     records, last = run.records, run.last_backward
+    logs = _logs_of(run)
     rejoins: dict[str, bool] = {}
     is_clean: dict[str, bool] = {}
     for name, record in reversed(list(records.items())):
         rejoins[name] = all(
-            found.has(value) or all(rejoins[user] for user in record.users[value.path])
+            found.has(value) or all(rejoins[user] for user in record.users[value.path] - logs)
             for value in record.outputs
             if value.path in record.users
         ) and all(found.has(value) for value in _results(record, run, found, parameters, last))
-        if not record.users and record.operation.phase == "forward":
+        if record.operation.phase == "forward" and logs.issuperset(chain.from_iterable(record.users.values())):
             rejoins[name] = rejoins[name] and _is_right_end(record, records, found, is_clean)
         is_clean[name] = rejoins[name] and all(
             all(is_clean[user] for user in record.users[value.path]) if value.path in record.users else found.has(value)
@@ -295,6 +296,17 @@ def parting(run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldVa
         return Parting(records)
     result.first = result.first or others
     return result
+
+
+def _logs_of(run: HeldRun) -> set[str]:
+    """Names of the records that only look at a value, such as a loss that is logged: no gradient comes back."""
+    logs = set[str]()
+    for name, record in reversed(list(run.records.items())):
+        is_looked_at = logs.issuperset(chain.from_iterable(record.users.values()))
+        has_gradient = f"{record.operation.call}.backward" in run.records
+        if record.operation.phase == "forward" and run.last_backward >= 0 and is_looked_at and not has_gradient:
+            logs.add(name)
+    return logs
 
 
 def constants_of(records: Mapping[str, HeldRecord]) -> set[str]:

@@ -14,6 +14,7 @@ from mindspore.train import Callback, Model
 
 from msprobe_collector import PrecisionDebugger
 from msprobe_collector.mindspore import callbacks
+from msprobe_collector.recording.guard import FaultLog
 
 
 class Noting:
@@ -21,6 +22,8 @@ class Noting:
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.model: Any = None
+        self.faults = FaultLog()
 
     def start(self, model: Any = None) -> None:
         self.calls.append(("start", model))
@@ -78,7 +81,7 @@ def test_a_resumed_training_numbers_its_steps_on(initial_epoch: int, first_step:
 
 def test_the_first_step_is_by_default_that_of_the_only_debugger(monkeypatch: pytest.MonkeyPatch) -> None:
     debugger = Noting()
-    monkeypatch.setattr(PrecisionDebugger, "_the_one", debugger)
+    monkeypatch.setattr(PrecisionDebugger, "_instance", debugger)
     train(callbacks.MsprobeInitStep())
     assert debugger.calls == [("set_init_step", 0)]
 
@@ -88,6 +91,19 @@ def test_the_part_that_the_script_has_chosen_is_kept() -> None:
     debugger.model = "part"
     train(callbacks.MsprobeStep(debugger))
     assert debugger.calls == [("start", "part"), "stop", "step"] * 2
+
+
+def test_a_loss_chooses_the_step_behind_it() -> None:
+    debugger = Noting()
+    losses: list[float] = []
+
+    def is_first(loss: float) -> bool:
+        losses.append(loss)
+        return len(losses) == 1
+
+    network = train(callbacks.MsprobeStep(debugger, when=is_first), epochs=2)
+    assert len(losses) == 4
+    assert debugger.calls == [("set_init_step", 1), ("start", network), "stop", "step"]
 
 
 def test_the_classes_are_mindspores_and_always_the_same() -> None:

@@ -1,0 +1,34 @@
+"""What files are that older tools wrote, and that are given as dumps by mistake: one line each."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_RESULT = re.compile(rb"\xef\xbb\xbf?(?:API Name|API Type|NPU Name),|(?:API Name|API Type|NPU Name),")
+_PTDBG = re.compile(rb'\s*\[\s*"[^"]+",\s*\d')
+_API_INFO = re.compile(rb'\s*\{\s*"\w+[.*][\w.*]+":\s*(?:\{\s*"args":|\[)')
+
+#: Names in a folder, and what such files are.
+_NAMES = (("*.pkl", "ptdbg"), ("forward_info*.json", "api_info"), ("backward_info*.json", "api_info"))
+_WHAT = {
+    "result": "is a table of results; give the dump.json that it was made of",
+    "ptdbg": "is a dump of ptdbg_ascend, which came before msProbe and had no dump.json; collect the step again: "
+    "python -m msprobe_collector collect SCRIPT",
+    "api_info": "is an api_info file of the accuracy checker that came before msProbe; collect the step again: "
+    "python -m msprobe_collector collect SCRIPT",
+}
+
+
+def what_old_file(text: bytes) -> str:
+    """Return what the content `text` of a file is that an older tool wrote; "" of anything else."""
+    forms = (("result", _RESULT), ("ptdbg", _PTDBG), ("api_info", _API_INFO))
+    return next((_WHAT[kind] for kind, form in forms if form.match(text)), "")
+
+
+def old_file_in(folder: Path) -> str:
+    """Return which file in a folder without a dump.json an older tool wrote, and what it is; "" where there is none."""
+    for pattern, kind in _NAMES:
+        for file in sorted(folder.glob(pattern))[:1]:
+            return f"holds no dump.json; {file.name} {_WHAT[kind]}"
+    return ""
