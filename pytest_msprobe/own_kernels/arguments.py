@@ -1,0 +1,191 @@
+"""What a kernel is called with: values of any framework, and the arrays that stand for its tensors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from msprobe_collector.dump_format import ApiName
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, is_differentiable, leaves
+
+_FRAMEWORKS = ("torch", "mindspore")
+#: Where functions of PyTorch stand that facts are known of, by the type of their records.
+_HOLDERS = {"Torch": ("torch",), "Functional": ("torch.nn.functional",), "Tensor": ("torch", "Tensor")}
+
+
+def framework_of(value: object) -> str:
+    """`torch`, `mindspore`, `numpy`, `other` for arrays of others (JAX, CuPy), "" for what is no tensor."""
+    for name in _FRAMEWORKS:
+        module = sys.modules.get(name)
+        if module is not None and isinstance(value, module.Tensor):
+            return name
+    if isinstance(value, np.ndarray):
+        return "numpy"
+    is_array = hasattr(value, "__array__") or hasattr(value, "__dlpack__")
+    return "other" if is_array and not isinstance(value, (np.generic, type)) else ""
+
+
+def array_of(value: Any) -> Array:
+    """The elements of a tensor of any framework, on the host."""
+    framework = framework_of(value)
+    if framework == "torch":
+        from pytest_msprobe.engines.torch_engine import to_array
+
+        return to_array(sys.modules["torch"], value.detach())
+    if framework == "mindspore":
+        from pytest_msprobe.engines.mindspore_engine import to_array as of_mindspore
+
+        return of_mindspore(value)
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        if not hasattr(value, "__dlpack__"):
+            raise
+    torch = sys.modules.get("torch")  # which reads memory of devices
+    return np.from_dlpack(value) if torch is None else array_of(torch.from_dlpack(value))
+
+
+def copy_of(value: Any) -> Any:
+    """A tensor with the elements, strides and device of `value`, that a kernel may write into."""
+    if framework_of(value) != "torch" or str(value.layout) != "torch.strided":
+        return value.copy() if hasattr(value, "copy") else value.clone() if hasattr(value, "clone") else value
+    value = value.detach()
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride()))
+    if not value.numel() or value.is_quantized:
+        return value.clone()
+    memory = value.as_strided((reach,), (1,)).clone()
+    return memory.as_strided(value.shape, value.stride())
+
+
+def is_same(value: Any, other: Any) -> bool:
+    """Whether two tensors of one framework, shape and dtype hold the same bits."""
+    arrays = [np.ascontiguousarray(array_of(each)) for each in (value, other)]
+    return bool(arrays[0].tobytes() == arrays[1].tobytes())
+
+
+def map_tree(value: Any, path: LeafPath, convert: Callable[[LeafPath, Any], Any]) -> Any:
+    """`value` with every leaf replaced by convert(path, leaf); lists, tuples and dicts keep their types."""
+    if isinstance(value, dict):
+        return {key: map_tree(item, (*path, key), convert) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) and not type(value).__module__.startswith("torch"):
+        items = [map_tree(item, (*path, number), convert) for number, item in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return convert(path, value)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of a kernel as the user gave them."""
+
+    positional: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+    def mapped(self, convert: Callable[[LeafPath, Any], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """(positional, keywords) with every leaf replaced by convert(path, leaf)."""
+        positional = tuple(map_tree(value, ("input", place), convert) for place, value in enumerate(self.positional))
+        return positional, {key: map_tree(value, ("kwargs", key), convert) for key, value in self.keywords.items()}
+
+    def with_arrays(self, call: Call, convert: Callable[[LeafPath, Any], Any]) -> Any:
+        """`mapped` with the leaves of `call`, whose arrays may be other ones, in place of one's own."""
+        given = dict(leaves(call))
+        return self.mapped(lambda path, value: convert(path, given.get(path, value)))
+
+    @property
+    def tensors(self) -> dict[LeafPath, Any]:
+        """The tensors among them, by their places."""
+        found: dict[LeafPath, Any] = {}
+
+        def add(path: LeafPath, value: Any) -> None:
+            if framework_of(value):
+                found[path] = value
+
+        self.mapped(add)
+        return found
+
+    @property
+    def framework(self) -> str:
+        """That of the tensors; "numpy" without any."""
+        kinds = [framework_of(value) for value in self.tensors.values()]
+        return next((kind for kind in (*_FRAMEWORKS, "other") if kind in kinds), "numpy")
+
+    def call(self, api: ApiName) -> Call:
+        """The call of `api` with these arguments."""
+
+        def convert(path: LeafPath, value: Any) -> Any:
+            if not framework_of(value):
+                return value
+            array = array_of(value).view()
+            array.flags.writeable = False
+            return array
+
+        positional, keywords = self.mapped(convert)
+        as_tuples = partial(map, _with_tuples)
+        return Call(api, "pytorch", tuple(as_tuples(positional)), dict(zip(keywords, as_tuples(keywords.values()))))
+
+    def differentiated(self, *, of_all: bool) -> tuple[LeafPath, ...]:
+        """Places of the tensors whose gradients are wanted: that require one, or `of_all` of floats."""
+        found = []
+        for path, value in self.tensors.items():
+            if framework_of(value) in _FRAMEWORKS and (of_all or getattr(value, "requires_grad", False)):
+                found.append(path)
+        return tuple(path for path in found if is_differentiable(array_of(self.tensors[path])))
+
+    def described(self) -> str:
+        """dtype and shape of every tensor, and the other arguments."""
+        return ", ".join(
+            [*map(_described, self.positional), *(f"{key}={_described(value)}" for key, value in self.keywords.items())]
+        )
+
+
+def _with_tuples(value: Any) -> Any:
+    """`value` with tuples in place of lists, which is how calls hold them."""
+    if isinstance(value, dict):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) and not type(value).__module__.startswith("torch"):
+        return tuple(map(_with_tuples, value))
+    return value
+
+
+def _described(value: Any) -> str:
+    if framework_of(value):
+        return f"{str(value.dtype).rpartition('.')[2]}{list(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_described, value))}]"
+    return repr(value)[:40]
+
+
+def api_of(reference: Callable[..., Any]) -> ApiName:
+    """The API whose facts hold for `reference`: a function of PyTorch by its name, else one that nothing is known of."""
+    name = getattr(reference, "__name__", "")
+    for kind, steps in _HOLDERS.items():
+        holder: Any = sys.modules.get(steps[0])
+        for step in steps[1:]:
+            holder = getattr(holder, step, None)
+        if name and getattr(holder, name, None) is reference:
+            return ApiName(kind, name, 0)
+    return ApiName("Torch", "own kernel", 0)
+
+
+def runs_in(reference: Callable[..., Any], arguments: Arguments) -> str:
+    """The framework that `reference` is written in: the one that it names, else that of the arguments."""
+    function = getattr(reference, "func", reference)
+    code, names = getattr(function, "__code__", None), cast("Mapping[str, Any]", getattr(function, "__globals__", {}))
+    modules = {str(getattr(function, "__module__", "") or "").partition(".")[0]}
+    for name in _names_in(code) if code is not None else ():
+        value = names.get(name)
+        modules.add(str(getattr(value, "__name__" if type(value) is type(sys) else "__module__", "")).partition(".")[0])
+    own = arguments.framework if arguments.framework in _FRAMEWORKS else "numpy"
+    choices = (own, *_FRAMEWORKS, "numpy")
+    return next((name for name in choices if name in modules), own)
+
+
+def _names_in(code: Any) -> Iterable[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if hasattr(constant, "co_names"):
+            yield from _names_in(constant)
