@@ -7,13 +7,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pytest_msprobe.apis.fact_table import facts, plain_name
+from pytest_msprobe.cases.call_run import CapturedError
 from pytest_msprobe.engines.protocol import (
     CHANGED,
     Array,
@@ -26,12 +27,20 @@ from pytest_msprobe.engines.protocol import (
     is_differentiable,
     leaves,
 )
-from pytest_msprobe.engines.mindspore_engine import MindSporeEngine, ReadyCall as MindSporeCall, to_tensor as to_mindspore
+from pytest_msprobe.engines.mindspore_engine import (
+    MindSporeEngine,
+    ReadyCall as MindSporeCall,
+    to_tensor as to_mindspore,
+)
 from pytest_msprobe.engines.reference import Reference, ReferenceEngine, ReferenceExecution
 from pytest_msprobe.engines.torch_engine import ReadyCall, TorchEngine, TorchExecution, to_tensor
 from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.own_kernels.arguments import Arguments, array_of, copy_of, framework_of, is_same
+from pytest_msprobe.support import place_of, text_of
 
+_FLOAT32 = 2.0**-24
+#: Dtypes of larger roundoffs (float8) are for storage: nothing is computed in them, so that they are exact.
+NARROWEST_COMPUTED = 2.0**-8
 _HERE = str(Path(__file__).parent.parent)
 #: Kernels of ATen that are the sum of products of one element of each of their tensors.
 _MULTILINEAR = frozenset({"mm", "bmm", "mv", "dot", "convolution", "sum"})
@@ -85,14 +94,11 @@ def _watch(torch: Any, trace: Trace) -> AbstractContextManager[Any]:
             first = returned[0] if isinstance(returned, (tuple, list)) and returned else returned
             if not isinstance(first, torch.Tensor):
                 return returned
-            is_arithmetic = name in kernels or name in sums or name.startswith("_scaled_dot")
-            if is_arithmetic:
+            if name in kernels or name in sums:
                 trace.arithmetic.append(name)
-            if first.is_floating_point() and first.dtype != torch.float64 and not trace.narrow:
-                given = args[0] if args and isinstance(args[0], torch.Tensor) else None
-                is_lossy = name == "_to_copy" and given is not None and not torch.equal(given, first.to(given.dtype))
-                if is_arithmetic or is_lossy:
-                    trace.narrow = f"{str(first.dtype).rpartition('.')[2]} at {_user_line()}"
+            is_narrow = first.is_floating_point() and first.dtype != torch.float64
+            if is_narrow and not trace.narrow and _is_lossy(torch, func, args, kwargs or {}, first):
+                trace.narrow = f"{str(first.dtype).rpartition('.')[2]} at {_user_line()}"
             if name in _INDICES:
                 position, axis_at = _INDICES[name]
                 indices = returned[position] if isinstance(returned, (tuple, list)) else returned
@@ -101,6 +107,21 @@ def _watch(torch: Any, trace: Trace) -> AbstractContextManager[Any]:
             return returned
 
     return Watch()  # type: ignore[no-untyped-call]
+
+
+def _is_lossy(torch: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> bool:
+    """Whether a result in a narrow dtype is another one than float64 gives; False where nothing is computed."""
+    floats = [value for value in args if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    if not floats:
+        return False
+    if any(isinstance(value, torch.dtype) for value in kwargs.values()):
+        exact = floats[0]
+    else:
+        wide = [value.double() if any(value is each for each in floats) else value for value in args]
+        exact = func(*wide, **kwargs)
+        exact = exact[0] if isinstance(exact, (tuple, list)) else exact
+    same_shape = exact.shape == result.shape
+    return bool(same_shape and not torch.equal(exact.double().nan_to_num(), result.double().nan_to_num()))
 
 
 _KINDS = ("kernels", "sums")
@@ -158,6 +179,7 @@ class TorchReference(TorchEngine):
 
     Attributes:
         trace: what the first run was seen to do.
+        failure: what the callable raised last; None where it never did.
     """
 
     def __init__(
@@ -167,6 +189,7 @@ class TorchReference(TorchEngine):
         super().__init__(device, is_raised=True)
         self._function, self._arguments, self._seed, self._roundoff = function, arguments, seed, roundoff
         self.trace: Trace | None = None
+        self.failure: CapturedError | None = None
 
     def refusal(self, api: Any, framework: str) -> str | None:
         """None: it was written for this call."""
@@ -174,14 +197,32 @@ class TorchReference(TorchEngine):
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> TorchExecution:
         """See `Engine.forward`."""
-        if call.arithmetic_roundoff and self._roundoff is not None:
-            share = call.arithmetic_roundoff / min(2.0**-24, *_roundoffs(call)) * self._roundoff
-            call = replace(call, arithmetic_roundoff=share, saved_roundoff=max(share, call.saved_roundoff))
+        call = self._with_own_roundoffs(call)
         paths: list[tuple[int | str, ...]] = []
         ready, places = self._bound(call, differentiate, paths)
         execution = self._run(call, ready)
         changed = [places[id(tensor)] for tensor in execution._changed]
         return _with_paths(execution, paths, changed)  # type: ignore[no-any-return]
+
+    def _with_own_roundoffs(self, call: Call) -> Call:
+        """`call` with what is moved inside moved by what the kernel may add in; storage formats say nothing of that."""
+        given = [unit_roundoff(array.dtype) for array in self._floats]
+        computed = max((roundoff for roundoff in given if roundoff <= NARROWEST_COMPUTED), default=_FLOAT32)
+        narrower = computed / max(given, default=computed)
+        inside = call.arithmetic_roundoff
+        if self._roundoff is not None:
+            inside *= self._roundoff / min(_FLOAT32, max(given, default=_FLOAT32))
+        return replace(
+            call,
+            arithmetic_roundoff=inside,
+            saved_roundoff=call.saved_roundoff * narrower,
+            total_roundoff=max(inside, call.total_roundoff * narrower) if call.total_roundoff else 0.0,
+        )
+
+    @cached_property
+    def _floats(self) -> list[Array]:
+        arrays = [array_of(value) for value in self._arguments.tensors.values()]
+        return [array for array in arrays if is_differentiable(array)]
 
     def _bound(
         self, call: Call, differentiate: tuple[LeafPath, ...], paths: list[tuple[int | str, ...]]
@@ -222,15 +263,11 @@ class TorchReference(TorchEngine):
         try:
             with watching:
                 return function(*positional, **keywords)
-        except TypeError as error:  # which would be taken for a refusal
-            raise RuntimeError(f"TypeError: {error}") from error
+        except Exception as error:
+            self.failure = CapturedError(text_of(error), place_of(error))
+            raise RuntimeError from error  # a TypeError would be taken for a refusal
         finally:
             torch.set_default_dtype(default)
-
-
-def _roundoffs(call: Call) -> list[float]:
-    arrays = [value for _, value in leaves(call) if hasattr(value, "__array_interface__")]
-    return [unit_roundoff(array.dtype) for array in arrays if is_differentiable(array)]
 
 
 class NumpyReference(ReferenceEngine):
@@ -250,7 +287,9 @@ class NumpyReference(ReferenceEngine):
             given = leaves(replace(call, arguments=positional, keywords=keywords))
             before = [array_copy(value) for _, value in given]
             returned = flat_function(self._function, paths, self._seed)(*positional, **keywords)
-            written = [(path, value) for (path, value), old in zip(given, before) if not np.array_equal(value, old)]
+            back = set(map(id, returned))
+            pairs = [(path, value, old) for (path, value), old in zip(given, before) if id(value) not in back]
+            written = [(path, value) for path, value, old in pairs if not np.array_equal(value, old)]
             changed[:] = [path for path, _ in written]
             return (*returned, *(value for _, value in written))
 
@@ -310,7 +349,9 @@ class ArrayExecution:
 class Kernel:
     """The kernel under test, or another one like it, which runs on copies of the user's own tensors."""
 
-    def __init__(self, function: Any, arguments: Arguments, call: Call, wanted: tuple[LeafPath, ...], seed: int) -> None:
+    def __init__(
+        self, function: Any, arguments: Arguments, call: Call, wanted: tuple[LeafPath, ...], seed: int
+    ) -> None:
         """`function` may be a result that is there already."""
         self._function, self._arguments, self._call = function, arguments, call
         self._wanted, self._seed = wanted, seed
@@ -380,7 +421,7 @@ FILLING = float(np.frombuffer(b"\x7e" * 4, np.float32)[0])
 
 def is_filling(array: Array) -> Array:
     """Which elements hold nothing but what memory was filled with."""
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1)
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, array.dtype.itemsize)
     found: Array = (data == 0x7E).all(axis=1).reshape(array.shape)
     return found
 

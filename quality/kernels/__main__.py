@@ -1,9 +1,9 @@
 """Judge the catalogue: `python -m quality.kernels wrong|right|flakes|cost [--seeds=N] [--minutes=M]`.
 
-    wrong   how many wrong kernels are stopped, and how many of them allclose(1e-2) stops
-    right   how many right kernels are refused, by dtype, with as many seeds as fit into the minutes
-    flakes  kernels of public threads that fixed tolerances refuse now and then
-    cost    time and runs of the reference that a judgement takes, over those of the reference alone
+wrong   how many wrong kernels are stopped, and how many of them allclose(1e-2) stops
+right   how many right kernels are refused, by dtype, with as many seeds as fit into the minutes
+flakes  kernels of public threads that fixed tolerances refuse now and then
+cost    time and runs of the reference that a judgement takes, over those of the reference alone
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def say(line: str) -> None:
 
 
 def answer_to(kernel: Kernel | WrongKernel, arguments: Sequence[Any]) -> str:
-    """"" for a pass, else the first line of what is said."""
+    """ "" for a pass, else the first line of what is said."""
     try:
         found = rounding_of(kernel.kernel, kernel.reference, *arguments, **kernel.options)
     except AssertionError as error:
@@ -98,10 +98,10 @@ def wrong(kernels: Sequence[WrongKernel]) -> None:
         )
 
 
-def _cases(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, torch.dtype, tuple[int, ...]]]:
+def _cases(kernels: Sequence[Kernel], seed: int) -> Iterator[tuple[Kernel, torch.dtype, tuple[int, ...]]]:
+    """Every kernel in every dtype, seed after seed in another of its shapes."""
     for kernel in kernels:
-        for dtype in kernel.dtypes:
-            yield from ((kernel, dtype, shape) for shape in kernel.shapes)
+        yield from ((kernel, dtype, kernel.shapes[seed % len(kernel.shapes)]) for dtype in kernel.dtypes)
 
 
 def right(kernels: Sequence[Kernel], seeds: int, minutes: float, first: int = 0) -> None:
@@ -111,7 +111,7 @@ def right(kernels: Sequence[Kernel], seeds: int, minutes: float, first: int = 0)
     end = time.monotonic() + 60 * minutes
     done = 0
     for seed in range(first, first + seeds):
-        for kernel, dtype, shape in _cases(kernels):
+        for kernel, dtype, shape in _cases(kernels, seed):
             name = str(dtype).rpartition(".")[2]
             answer = answer_to(kernel, kernel.inputs(Draw(dtype, seed), shape))
             counts[name] += 1
@@ -121,7 +121,10 @@ def right(kernels: Sequence[Kernel], seeds: int, minutes: float, first: int = 0)
         done += 1
         if time.monotonic() > end:
             break
-    say(f"{len(kernels)} kernels, {done} seeds: " + ", ".join(f"{refused[name]} of {counts[name]} in {name}" for name in counts))
+    say(
+        f"{len(kernels)} kernels, {done} seeds: "
+        + ", ".join(f"{refused[name]} of {counts[name]} in {name}" for name in counts)
+    )
 
 
 def cost(kernels: Sequence[Kernel]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ HALVES = (torch.bfloat16, torch.float16)
 
 def changed(reference: Callable[..., Tensor], change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     """The right result in float32, changed, rounded once."""
-    return wide(lambda *inputs: change(reference(*inputs)))
+    return wide(wraps(reference)(lambda *inputs: change(reference(*inputs))))
 
 
 def in_dtype(dtype: torch.dtype, kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
