@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_msprobe.own_kernels.judging import Rounding, UnusableReference, assert_rounding_only, rounding_of
+    from pytest_msprobe.own_kernels.assertion import assert_rounding_only, rounding_of
+    from pytest_msprobe.own_kernels.judging import Rounding, UnusableReference
 
 __all__ = ["Rounding", "UnusableReference", "assert_rounding_only", "rounding_of"]
 __version__ = "0.3.0"
@@ -17,6 +18,7 @@ __version__ = "0.3.0"
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_msprobe.own_kernels import judging
+    from importlib import import_module
 
-    return getattr(judging, name)
+    module = "assertion" if name in ("assert_rounding_only", "rounding_of") else "judging"
+    return getattr(import_module(f"pytest_msprobe.own_kernels.{module}"), name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -50,7 +49,7 @@ def array_of(value: Any) -> Array:
     return np.from_dlpack(value) if torch is None else array_of(torch.from_dlpack(value))
 
 
-def copy_of(value: Any) -> Any:
+def clone_of(value: Any) -> Any:
     """A tensor with the elements, strides and device of `value`, that a kernel may write into."""
     if framework_of(value) != "torch" or str(value.layout) != "torch.strided":
         return value.copy() if hasattr(value, "copy") else value.clone() if hasattr(value, "clone") else value
@@ -68,13 +67,15 @@ def is_same(value: Any, other: Any) -> bool:
     return bool(arrays[0].tobytes() == arrays[1].tobytes())
 
 
-def map_tree(value: Any, path: LeafPath, convert: Callable[[LeafPath, Any], Any]) -> Any:
-    """`value` with every leaf replaced by convert(path, leaf); lists, tuples and dicts keep their types."""
+def _map(value: Any, path: LeafPath, convert: Callable[[LeafPath, Any], Any], *, as_tuples: bool) -> Any:
+    """`value` with every leaf replaced by convert(path, leaf); lists keep their types or become tuples."""
     if isinstance(value, dict):
-        return {key: map_tree(item, (*path, key), convert) for key, item in value.items()}
+        return {key: _map(item, (*path, key), convert, as_tuples=as_tuples) for key, item in value.items()}
     if isinstance(value, (list, tuple)) and not type(value).__module__.startswith("torch"):
-        items = [map_tree(item, (*path, number), convert) for number, item in enumerate(value)]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        items = [_map(item, (*path, place), convert, as_tuples=as_tuples) for place, item in enumerate(value)]
+        if hasattr(value, "_fields") and not as_tuples:
+            return type(value)(*items)
+        return tuple(items) if as_tuples else type(value)(items)
     return convert(path, value)
 
 
@@ -85,10 +86,14 @@ class Arguments:
     positional: tuple[Any, ...]
     keywords: Mapping[str, Any]
 
-    def mapped(self, convert: Callable[[LeafPath, Any], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def mapped(
+        self, convert: Callable[[LeafPath, Any], Any], *, as_tuples: bool = False
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(positional, keywords) with every leaf replaced by convert(path, leaf)."""
-        positional = tuple(map_tree(value, ("input", place), convert) for place, value in enumerate(self.positional))
-        return positional, {key: map_tree(value, ("kwargs", key), convert) for key, value in self.keywords.items()}
+        return (
+            _map(tuple(self.positional), ("input",), convert, as_tuples=as_tuples),
+            _map(dict(self.keywords), ("kwargs",), convert, as_tuples=as_tuples),
+        )
 
     def with_arrays(self, call: Call, convert: Callable[[LeafPath, Any], Any]) -> Any:
         """`mapped` with the leaves of `call`, whose arrays may be other ones, in place of one's own."""
@@ -123,9 +128,7 @@ class Arguments:
             array.flags.writeable = False
             return array
 
-        positional, keywords = self.mapped(convert)
-        as_tuples = partial(map, _with_tuples)
-        return Call(api, "pytorch", tuple(as_tuples(positional)), dict(zip(keywords, as_tuples(keywords.values()))))
+        return Call(api, "pytorch", *self.mapped(convert, as_tuples=True))
 
     def differentiated(self, *, of_all: bool) -> tuple[LeafPath, ...]:
         """Places of the tensors whose gradients are wanted: that require one, or `of_all` of floats."""
@@ -136,19 +139,10 @@ class Arguments:
         return tuple(path for path in found if is_differentiable(array_of(self.tensors[path])))
 
     def described(self) -> str:
-        """dtype and shape of every tensor, and the other arguments."""
+        """Dtype and shape of every tensor, and the other arguments."""
         return ", ".join(
             [*map(_described, self.positional), *(f"{key}={_described(value)}" for key, value in self.keywords.items())]
         )
-
-
-def _with_tuples(value: Any) -> Any:
-    """`value` with tuples in place of lists, which is how calls hold them."""
-    if isinstance(value, dict):
-        return {key: _with_tuples(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)) and not type(value).__module__.startswith("torch"):
-        return tuple(map(_with_tuples, value))
-    return value
 
 
 def _described(value: Any) -> str:
@@ -160,7 +154,7 @@ def _described(value: Any) -> str:
 
 
 def api_of(reference: Callable[..., Any]) -> ApiName:
-    """The API whose facts hold for `reference`: a function of PyTorch by its name, else one that nothing is known of."""
+    """The API whose facts hold for `reference`: that of a function of PyTorch, else one that nothing is known of."""
     name = getattr(reference, "__name__", "")
     for kind, steps in _HOLDERS.items():
         holder: Any = sys.modules.get(steps[0])

@@ -1,8 +1,9 @@
-"""`assert_rounding_only` and `rounding_of`: is a kernel off by rounding only?"""
+"""The judgement of a kernel: outputs and gradients against a reference in float64, and a second call."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -16,32 +17,60 @@ from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incom
 from pytest_msprobe.cases.case import Case
 from pytest_msprobe.cases.outputs import paired_gradients
 from pytest_msprobe.cases.second_runs import Bench, ExtraRuns, operand_roundoff
-from pytest_msprobe.engines.protocol import (
-    CHANGED,
-    Array,
-    Engine,
-    LeafPath,
-    Output,
-    Unsupported,
-    is_differentiable,
-    leaves,
-    output_label,
-)
+from pytest_msprobe.engines import protocol
+from pytest_msprobe.engines.protocol import CHANGED, Array, Engine, Output, Unsupported, leaves, output_label
 from pytest_msprobe.engines.recorded import GradientPairing
-from pytest_msprobe.numerics import AgainstSecondOpinion, BackwardError, Judgement, Metrics, OutputPair, check_indices
-from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics import (
+    AgainstSecondOpinion,
+    BackwardError,
+    Judgement,
+    Metrics,
+    OutputPair,
+    check_indices,
+    unit_roundoff,
+)
 from pytest_msprobe.numerics.measurement import widened
 from pytest_msprobe.numerics.patterns import describe_region
 from pytest_msprobe.own_kernels import sides
-from pytest_msprobe.own_kernels.arguments import Arguments, api_of, runs_in
+from pytest_msprobe.own_kernels.arguments import Arguments, api_of, array_of, runs_in
 from pytest_msprobe.suites.precheck.check import Comparison
 from pytest_msprobe.suites.repeat.results import content_of, describe_bits, is_reordering
 from pytest_msprobe.support import place_of, text_of
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
+_FLOAT32 = 2.0**-24
 #: Unit roundoffs of the dtypes that a kernel may be allowed to add in.
-_ROUNDOFFS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-Accumulates = Literal["float32", "float16", "bfloat16", "same"]
+_ROUNDOFFS = {"float32": _FLOAT32, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+#: How the labels of gradients begin.
+_GRADIENT = "gradient."
+#: An error of so many roundings, as norms, is one that a right kernel leaves.
+_SMALL = 8.0
+#: Patterns that narrower sums may leave as well; and so many tolerances are an error that they do not explain.
+_VAGUE, _HOPELESS = ("", "noise", "none", "one side", "narrower", "lookalike"), 2.0**18
+_ORDER = ("pass", "skip", "error")
+
+
+class UnusableReference(ValueError):
+    """A reference that says nothing of what is right: it fails in float64, or rounds inside."""
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a kernel is allowed, as the arguments of `rounding_of` of the same names."""
+
+    gradients: bool | None
+    accumulates: str
+    reduced: str | None
+    no_worse_than: Callable[..., Any] | None
+    device: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.accumulates not in (*_ROUNDOFFS, "same"):
+            names = ", ".join((*_ROUNDOFFS, "same"))
+            raise ValueError(f"accumulates={self.accumulates!r}: must be one of {names}")
+        if self.reduced not in (None, "tf32", "hf32"):
+            raise ValueError(f"reduced={self.reduced!r}: must be tf32 or hf32")
 
 
 @dataclass(frozen=True)
@@ -71,22 +100,19 @@ class Rounding:
         """Whether the kernel is off by rounding only."""
         return self.status == "pass"
 
-
-#: How the labels of gradients begin.
-_GRADIENT = "gradient."
-
-
-class UnusableReference(ValueError):
-    """A reference that says nothing of what is right: it fails in float64, or rounds inside."""
+    @property
+    def row(self) -> dict[str, Any]:
+        """The figures of the worst output, in types of JSON."""
+        worst = max(self.outputs, key=lambda row: (_ORDER.index(row.status), row.figures.get("ratio") or 0.0))
+        ratio = worst.figures.get("ratio")
+        rounded = float(f"{ratio:.3g}") if ratio is not None and math.isfinite(ratio) else None
+        found = {"kernel": self.kernel, "inputs": self.inputs, "seed": self.seed, "status": self.status}
+        return {"of its tolerance": rounded, **found, "output": worst.label, "pattern": worst.pattern}
 
 
 @dataclass(frozen=True, slots=True)
 class _OnlyRounding(BackwardError):
-    """`backward-error`; where rounding of the inputs makes all of the output uncertain, a small error is still a pass.
-
-    An error below `_SMALL` roundings of the output as a whole is what a right kernel leaves, and no accident of inputs
-    that may be off.
-    """
+    """`backward-error`; where rounding of the inputs makes an output uncertain, a small error is still a pass."""
 
     def judge_pair(self, pair: OutputPair) -> Judgement:
         found = BackwardError.judge_pair(self, pair)
@@ -100,35 +126,24 @@ class _OnlyRounding(BackwardError):
         return Judgement("pass", ratio=ratio) if ratio <= 1 else found
 
 
-#: In unit roundoffs of the output, of its norm.
-_SMALL = 8.0
-
-
 class _OwnCase(Case):
     """A call of a kernel, whose gradients are named by its arguments."""
 
     __slots__ = ()
 
-    def gradient_label(self, path: LeafPath) -> str:
+    def gradient_label(self, path: protocol.LeafPath) -> str:
         return _GRADIENT + ".".join(map(str, path[1:]))
 
 
 class _OwnRuns(ExtraRuns):
-    """Moved runs of a reference of which no facts may be known but what its first run has shown."""
+    """Moved runs of a reference of which nothing may be known but what its first run has shown."""
 
-    def __init__(
-        self,
-        run: CallRun,
-        bench: Bench,
-        incoming: Incoming,
-        trace: sides.Trace | None,
-        opinion: Callable[[], Sequence[Any] | None],
-    ) -> None:
-        super().__init__(run, bench, incoming)
-        self._trace, self._opinion = trace, opinion
+    trace: sides.Trace | None = None
+    opinion: Callable[[], Sequence[Any] | None] = staticmethod(lambda: None)
 
     def _is_known_as(self, topic: Literal["elementary", "elementwise", "multilinear"]) -> bool:
-        is_seen = self._trace is not None and self._trace.is_known_as(topic)
+        # What NumPy and MindSpore call is not seen: elementary functions may be among it.
+        is_seen = topic == "elementary" if self.trace is None else self.trace.is_known_as(topic)
         return is_seen or super()._is_known_as(topic)
 
     @property
@@ -137,199 +152,24 @@ class _OwnRuns(ExtraRuns):
 
     @cached_property
     def _held(self) -> frozenset[int]:
-        """Storage formats that nothing is computed in are exact: float8 and narrower."""
-        arrays = [value for _, value in leaves(self._call) if hasattr(value, "__array_interface__")]
-        floats = [array for array in arrays if is_differentiable(array)]
+        floats = [value for _, value in leaves(self._call) if _is_float(value)]
         return frozenset(n for n, array in enumerate(floats) if unit_roundoff(array.dtype) > sides.NARROWEST_COMPUTED)
 
     @cached_property
     def _second(self) -> Sequence[Any] | None:
-        return self._opinion()
+        return self.opinion()
 
 
 class _OwnComparison(Comparison):
     """A comparison whose indices are judged by what the first run of the reference selected from."""
 
-    def __init__(self, case: Case, standard: Any, runs: Callable[[], ExtraRuns], indices: Mapping[str, Any]) -> None:
-        super().__init__(case, standard, runs)
-        self._indices = indices
+    indices: Mapping[str, Any] = {}
 
     def _index_metrics(self, label: str, actual: Array, expected: Array, tested: Sequence[Output]) -> Metrics | None:
-        if label not in self._indices:
+        if label not in self.indices:
             return super()._index_metrics(label, actual, expected, tested)
-        source, axis = self._indices[label]
+        source, axis = self.indices[label]
         return check_indices(source, actual, expected, axis, unique_along_axis=True)
-
-
-@dataclass(frozen=True)
-class _Judge:
-    """A kernel, its reference, and what it is allowed.
-
-    Attributes:
-        kernel, reference, arguments: both sides, and what they are called with.
-        case: the call.
-        roundoff: of what the kernel adds in; None for float32.
-        operands: roundoff of float32 operands that are rounded before they are multiplied; None where they are not.
-        other: another kernel whose error is the measure; None without one.
-        device: where the reference runs.
-        seed: of the incoming gradient and of random kernels.
-    """
-
-    kernel: sides.Kernel
-    reference: Callable[..., Any]
-    arguments: Arguments
-    case: Case
-    roundoff: float | None
-    operands: float | None
-    other: sides.Kernel | None
-    device: str
-    seed: int
-
-    def judged(self) -> Rounding:
-        """All outputs and gradients judged."""
-        reference = _Reference.of(self)
-        try:
-            execution = self.kernel.run()
-        except Exception as error:
-            raise AssertionError(f"{self.kernel.name} raised {text_of(error)} ({place_of(error)})") from error
-        tested, expected = _paired(self.case, execution.outputs, reference.outputs)
-        if not tested and not expected:
-            raise ValueError(f"{self.kernel.name} and its reference return nothing, and change no argument")
-        incoming = self._incoming(execution.outputs, reference.outputs)
-        results = _Results(tested, self._gradients(execution, incoming))
-        verdict = self._compared(reference, results, expected, incoming)
-        rows, notes = [_unless_nan(row, expected) for row in verdict.outputs], []
-        if self.kernel.is_callable:
-            rows, notes = self._repeated(rows, results, incoming, reference.outputs)
-        failed = [row for row in rows if row.status == "error"]
-        if failed and not notes and (hint := self._hint(results, expected, incoming, failed)):
-            notes.append(hint)
-        return self._rounding(verdict, rows, notes)
-
-    def _compared(
-        self, reference: _Reference, results: _Results, expected: Sequence[Output], incoming: Incoming
-    ) -> Verdict:
-        """The verdict on outputs and gradients together."""
-        run, case = reference.run, self.case
-        case = replace(case, forward=ForwardRecord((), {}, tuple(map(_recorded, results.outputs))))
-        run.case = case
-        standard: Any = _OnlyRounding() if self.other is None else AgainstSecondOpinion()
-        other = None if self.other is None else cache(self.other.run)
-        indices = reference.indices(expected, results.outputs)
-
-        def runs(incoming: Incoming) -> Callable[[], ExtraRuns]:
-            def opinion() -> Sequence[Any] | None:
-                if other is None:
-                    return None
-                if incoming:
-                    return cast("Sequence[Any]", other().gradients(incoming))
-                return [output.value for output in _paired(case, other().outputs, reference.outputs)[0]]
-
-            bench = Bench(reference.engine, None, self.operands)
-            return cache(lambda: _OwnRuns(run, bench, incoming, reference.trace, opinion))
-
-        forward = _OwnComparison(case, standard, runs(()), indices)
-        forward.add_outputs(results.outputs, expected)
-        verdict = forward.finding(self.kernel.name, reference.engine.label)
-        if results.gradients is None:
-            return verdict
-        exact = reference.gradients(incoming)
-        if exact is None:
-            return verdict
-        backward = _OwnComparison(case, standard, runs(incoming), {})
-        backward.add_gradients(
-            *paired_gradients(case, results.gradients, exact, incoming, lambda: results.outputs, are_recorded=False)
-        )
-        other_verdict = backward.finding(self.kernel.name, reference.engine.label)
-        worst = max(verdict, other_verdict, key=lambda each: ("pass", "skip", "error").index(each.status))
-        texts = filter(None, [verdict.explanation, other_verdict.explanation])
-        return replace(worst, outputs=(*verdict.outputs, *other_verdict.outputs), explanation="\n\n".join(texts))
-
-    def _incoming(self, returned: Sequence[Output], expected: Sequence[Output]) -> Incoming:
-        """A gradient for every float output, the same for both sides; () where no gradient is wanted."""
-        if not self.case.wanted:
-            return ()
-        random = np.random.default_rng(self.seed)
-        arrays, exact = (
-            [output.value for output in side if output.path[0] != CHANGED and isinstance(output.value, np.ndarray)]
-            for side in (returned, expected)
-        )
-        if [array.shape for array in arrays] != [array.shape for array in exact]:
-            return ()  # which is an error by itself
-        drawn = [random.standard_normal(array.shape).astype(array.dtype) for array in arrays]
-        found = [array if is_differentiable(array) else None for array in drawn]
-        return tuple(found) if any(array is not None for array in found) else ()
-
-    def _gradients(self, execution: Any, incoming: Incoming) -> Incoming | None:
-        """Gradients of the kernel; None where they are not wanted."""
-        if not incoming:
-            return None
-        try:
-            return cast("Incoming", execution.gradients(incoming))
-        except Unsupported:
-            remedy = "gradients=False leaves them out"
-            raise AssertionError(
-                f"{self.kernel.name} gives no gradient, and its inputs require one; {remedy}"
-            ) from None
-        except Exception as error:
-            raise AssertionError(f"the gradient of {self.kernel.name} raised {text_of(error)}") from error
-
-    def _repeated(
-        self, rows: list[OutputRow], results: _Results, incoming: Incoming, expected: Sequence[Output]
-    ) -> tuple[list[OutputRow], list[str]]:
-        """`rows` with what a second call in filled memory has shown, and what to say of it."""
-        first = results.values
-        sizes = [value.nbytes for value in first if isinstance(value, np.ndarray)]
-        sizes += [value.nbytes for _, value in leaves(self.case.call) if isinstance(value, np.ndarray)]
-        self.kernel.fill_memory(sizes)
-        execution = self.kernel.run()
-        again = _Results(
-            _paired(self.case, execution.outputs, expected)[0], self._gradients(execution, incoming)
-        ).values
-        changed, notes = list(rows), []
-        for place, (row, value, other) in enumerate(zip(rows, first, again)):
-            text = _difference_of_calls(value, other, is_wrong=row.status == "error")
-            if text:
-                changed[place] = replace(row, status="error", message=text, pattern=text, pattern_kind="repeat")
-                notes.append(f"{row.label}: {text}")
-        return changed, notes
-
-    def _hint(
-        self, results: _Results, expected: Sequence[Output], incoming: Incoming, failed: Sequence[OutputRow]
-    ) -> str:
-        """Which narrower sums would explain the error; "" where none would."""
-        ratios = [row.figures.get("ratio") for row in failed]
-        is_near = all(ratio is not None and ratio < _HOPELESS for ratio in ratios)
-        if self.other is not None or not is_near or any(row.pattern_kind not in _VAGUE for row in failed):
-            return ""
-        allowed = self.roundoff or _ROUNDOFFS["float32"]
-        hints = {f"accumulates={name!r}": ("roundoff", _ROUNDOFFS[name]) for name in ("float16", "bfloat16")}
-        wider = {text: change for text, change in hints.items() if change[1] > allowed}
-        if self.operands is None and "float32" in self.arguments.described():
-            wider = {"reduced='tf32'": ("operands", operand_roundoff("TF32")), **wider}
-        for text, (name, value) in wider.items():
-            judge = replace(self, **{name: value})
-            if judge._compared(_Reference.of(judge), results, expected, incoming).status == "pass":
-                return f"as {text} explains, with which it passes"
-        return ""
-
-    def _rounding(self, verdict: Verdict, rows: Sequence[OutputRow], notes: Sequence[str]) -> Rounding:
-        statuses = {row.status for row in rows if row.status == "error" or not row.label.startswith(_GRADIENT)}
-        statuses |= {verdict.status} - {"skip"}
-        status = next(each for each in ("error", "skip", "pass") if each in statuses)
-        known = [row.figures.get("ratio") for row in rows]
-        ratio = max((each for each in known if each is not None), default=None)
-        inputs = self.arguments.described()
-        text = ""
-        if status != "pass":
-            text = failure_text(self.kernel.name, status, verdict, rows, notes, ratio, f"({inputs}), seed={self.seed}")
-        return Rounding(self.kernel.name, inputs, self.seed, tuple(rows), status, ratio, text)
-
-
-#: Patterns that narrower sums may leave as well.
-_VAGUE = ("", "noise", "none", "one side", "narrower", "lookalike")
-#: An error of so many tolerances is none that narrower sums explain.
-_HOPELESS = 2.0**18
 
 
 @dataclass(frozen=True)
@@ -342,8 +182,7 @@ class _Results:
     @property
     def values(self) -> list[Any]:
         """All of both, in the order of their rows."""
-        present = [value for value in self.gradients or () if value is not None]
-        return [*(output.value for output in self.outputs), *present]
+        return [output.value for output in self.outputs] + [each for each in self.gradients or () if each is not None]
 
 
 @dataclass(frozen=True)
@@ -353,7 +192,6 @@ class _Reference:
     run: CallRun
     engine: Engine
     outputs: tuple[Output, ...]
-    trace: sides.Trace | None
 
     @classmethod
     def of(cls, judge: _Judge) -> _Reference:
@@ -362,49 +200,197 @@ class _Reference:
         Raises:
             UnusableReference: it fails, or rounds to a narrower dtype.
         """
-        function, framework = judge.reference, runs_in(judge.reference, judge.arguments)
-        engine: Engine
-        if framework == "numpy":
-            engine = sides.NumpyReference(function, judge.seed)
-        elif framework == "mindspore":
-            engine = sides.MindSporeSide(function, judge.arguments, judge.seed, is_raised=True)
-        else:
-            if hasattr(function, "double") and hasattr(function, "parameters"):  # a module, with weights of its own
-                function = copy.deepcopy(function).double()
-            engine = sides.TorchReference(
-                function, judge.arguments, device=judge.device, seed=judge.seed, roundoff=judge.roundoff
-            )
-        run = CallRun.of_case(judge.case)
-        outputs = _usable(run.ask(engine, OUTPUTS), engine)
-        trace = getattr(engine, "trace", None)
-        if trace is not None and trace.narrow:
+        engine, run = judge.engine(), CallRun.of_case(judge.case)
+        found = cls(run, engine, _usable(run.ask(engine, OUTPUTS), engine))
+        if found.trace is not None and found.trace.narrow:
             raise UnusableReference(
-                f"the reference rounds to {trace.narrow}: leave the cast out, its inputs are float64"
+                f"the reference rounds to {found.trace.narrow}: leave the cast out, its inputs are float64"
             )
-        return cls(run, engine, outputs, trace)
+        return found
+
+    @property
+    def trace(self) -> sides.Trace | None:
+        """What its first run has shown; None of what is not seen."""
+        return getattr(self.engine, "trace", None)
 
     def gradients(self, incoming: Incoming) -> Incoming | None:
         """Its gradients; None where it has none."""
         found = self.run.ask(self.engine, methodcaller("gradients", incoming))
-        if isinstance(found, Unsupported):
-            return None
-        return cast("Incoming", _usable(found, self.engine))
+        return None if isinstance(found, Unsupported) else cast("Incoming", _usable(found, self.engine))
 
     def indices(self, expected: Sequence[Output], tested: Sequence[Output]) -> dict[str, Any]:
         """What outputs that are indices select from, and the axis, by their labels."""
-        if self.trace is None:
-            return {}
-        floats = [output.value.dtype for output in tested if _is_float_array(output.value)]
-        found = {}
-        for output in expected:
-            for indices, source, axis in self.trace.indices.values():
-                if isinstance(output.value, np.ndarray) and output.value.dtype.kind == "i":
-                    if sides.is_array_of(indices, output.value):
-                        # Values that the dtype of the kernel cannot tell apart are ties.
-                        array = sides.array_of(source)
-                        is_exact = array.dtype.kind != "f" or not floats
-                        found[output_label(output.path)] = array if is_exact else array.astype(floats[0]), axis
+        floats = [output.value.dtype for output in tested if _is_float(output.value)]  # type: ignore[union-attr]
+        found: dict[str, Any] = {}
+        for tensor, source, axis in self.trace.indices if self.trace is not None else ():
+            indices, array = array_of(tensor), array_of(source)
+            # Values that the dtype of the kernel cannot tell apart are ties.
+            array = array.astype(floats[0]) if _is_float(array) and floats else array
+            labels = [output_label(each.path) for each in expected if content_of(each.value) == content_of(indices)]
+            found |= dict.fromkeys(labels, (array, axis))
         return found
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """A kernel, its reference, and what it is allowed."""
+
+    kernel: sides.Kernel
+    reference: Callable[..., Any]
+    arguments: Arguments
+    case: Case
+    allowed: Allowed
+
+    def engine(self) -> Engine:
+        """The engine of the reference."""
+        function, allowed, framework = self.reference, self.allowed, runs_in(self.reference, self.arguments)
+        if framework == "numpy":
+            return sides.NumpyReference(function, allowed.seed)
+        if framework == "mindspore":
+            return sides.MindSporeSide(function, self.arguments, allowed.seed, is_raised=True)
+        if hasattr(function, "double") and hasattr(function, "parameters"):  # a module, with weights of its own
+            function = copy.deepcopy(function).double()
+        own = [unit_roundoff(value.dtype) for _, value in leaves(self.case.call) if _is_float(value)]
+        roundoff = max(own, default=0.0) if allowed.accumulates == "same" else _ROUNDOFFS[allowed.accumulates]
+        return sides.TorchReference(
+            function, self.arguments, allowed.device, allowed.seed, roundoff if roundoff > _FLOAT32 else None
+        )
+
+    def judged(self) -> Rounding:
+        """Everything judged."""
+        reference = _Reference.of(self)
+        try:
+            execution = self.kernel.run()
+        except Exception as error:
+            raise AssertionError(f"{self.kernel.name} raised {text_of(error)} ({place_of(error)})") from error
+        outputs, expected = _paired(self.case, execution.outputs, reference.outputs)
+        if not outputs and not expected:
+            raise ValueError(f"{self.kernel.name} and its reference return nothing, and change no argument")
+        incoming = self._incoming(execution.outputs, reference.outputs)
+        results = _Results(outputs, self._gradients(execution, incoming))
+        verdict = self._compared(reference, results, expected, incoming)
+        rows, notes = list(verdict.outputs), list[str]()
+        for place, output in enumerate(expected[: len(rows)]):
+            if _is_float(output.value) and np.size(output.value) and np.isnan(output.value).all():  # type: ignore[arg-type]
+                rows[place] = replace(rows[place], status="skip", message="both sides are NaN everywhere")
+        if callable(self.kernel.function):
+            for place, text in self._differences(results, incoming, reference.outputs, rows):
+                rows[place] = replace(rows[place], status="error", message=text, pattern=text, pattern_kind="repeat")
+                notes.append(f"{rows[place].label}: {text}")
+        failed = [row for row in rows if row.status == "error"]
+        if failed and not notes:
+            notes += self._hints(results, expected, incoming, failed)
+        return self._rounding(verdict, rows, notes)
+
+    def _compared(
+        self, reference: _Reference, results: _Results, expected: Sequence[Output], incoming: Incoming
+    ) -> Verdict:
+        """The verdict on outputs and gradients together."""
+        case = replace(self.case, forward=ForwardRecord((), {}, tuple(map(_recorded, results.outputs))))
+        reference.run.case = case
+        allowed, other = self.allowed, cache(replace(self.kernel, function=self.allowed.no_worse_than).run)
+        standard: Any = _OnlyRounding() if allowed.no_worse_than is None else AgainstSecondOpinion()
+        operands = None if allowed.reduced is None else operand_roundoff(allowed.reduced.upper())
+
+        def comparison(incoming: Incoming) -> _OwnComparison:
+            def opinion() -> Sequence[Any] | None:
+                if allowed.no_worse_than is None or incoming:
+                    return other().gradients(incoming) if incoming and allowed.no_worse_than is not None else None
+                return [output.value for output in _paired(case, other().outputs, reference.outputs)[0]]
+
+            runs = _OwnRuns(reference.run, Bench(reference.engine, None, operands), incoming)
+            runs.trace, runs.opinion = reference.trace, opinion
+            return _OwnComparison(case, standard, lambda: runs)
+
+        forward = comparison(())
+        forward.indices = reference.indices(expected, results.outputs)
+        forward.add_outputs(results.outputs, expected)
+        parts = [forward]
+        exact = None if results.gradients is None else reference.gradients(incoming)
+        if results.gradients is not None and exact is not None:
+            sides_ = paired_gradients(
+                *(case, results.gradients, exact, incoming, lambda: results.outputs), are_recorded=False
+            )
+            parts.append(comparison(incoming))
+            parts[-1].add_gradients(*sides_)
+        found = [part.finding(self.kernel.name, reference.engine.label) for part in parts]
+        worst = max(found, key=lambda each: _ORDER.index(each.status))
+        rows = tuple(row for each in found for row in each.outputs)
+        return replace(worst, outputs=rows, explanation="\n\n".join(filter(None, [each.explanation for each in found])))
+
+    def _incoming(self, returned: Sequence[Output], expected: Sequence[Output]) -> Incoming:
+        """A gradient for every float output, the same for both sides; () where no gradient is wanted."""
+        arrays, exact = (
+            [each.value for each in side if each.path[0] != CHANGED and isinstance(each.value, np.ndarray)]
+            for side in (returned, expected)
+        )
+        if not self.case.wanted or [array.shape for array in arrays] != [array.shape for array in exact]:
+            return ()  # where shapes differ, that is an error by itself
+        random = np.random.default_rng(self.allowed.seed)
+        drawn = [random.standard_normal(array.shape).astype(array.dtype) for array in arrays]
+        found = [array if _is_float(array) else None for array in drawn]
+        return tuple(found) if any(array is not None for array in found) else ()
+
+    def _gradients(self, execution: Any, incoming: Incoming) -> Incoming | None:
+        """Gradients of the kernel; None where they are not wanted."""
+        if not incoming:
+            return None
+        name = self.kernel.name
+        try:
+            return cast("Incoming", execution.gradients(incoming))
+        except Unsupported:
+            problem = f"{name} gives no gradient, and its inputs require one; gradients=False leaves them out"
+        except Exception as error:
+            raise AssertionError(f"the gradient of {name} raised {text_of(error)} ({place_of(error)})") from error
+        raise AssertionError(problem)
+
+    def _differences(
+        self, results: _Results, incoming: Incoming, expected: Sequence[Output], rows: Sequence[OutputRow]
+    ) -> list[tuple[int, str]]:
+        """(number of the row, what differs) of a second call in memory that was filled."""
+        first = results.values
+        arrays = [*first, *(value for _, value in leaves(self.case.call))]
+        self.kernel.fill_memory([value.nbytes for value in arrays if isinstance(value, np.ndarray)])
+        execution = self.kernel.run()
+        outputs = _paired(self.case, execution.outputs, expected)[0]
+        again = _Results(outputs, self._gradients(execution, incoming)).values
+        texts = [_difference(one, other, is_wrong=row.status == "error") for one, other, row in zip(first, again, rows)]
+        return [(place, text) for place, text in enumerate(texts) if text]
+
+    def _hints(
+        self, results: _Results, expected: Sequence[Output], incoming: Incoming, failed: Sequence[OutputRow]
+    ) -> list[str]:
+        """Which narrower sums or operands would explain the error, if any."""
+        ratios = [row.figures.get("ratio") for row in failed]
+        is_near = all(ratio is not None and ratio < _HOPELESS for ratio in ratios)
+        if self.allowed.no_worse_than is not None or any(row.pattern_kind not in _VAGUE for row in failed):
+            return []
+        wider = {f"accumulates={name!r}": replace(self.allowed, accumulates=name) for name in ("float16", "bfloat16")}
+        if "float32" in self.arguments.described():
+            wider = {"reduced='tf32'": replace(self.allowed, reduced="tf32"), **wider}
+        for text, allowed in wider.items() if is_near else ():
+            judge = replace(self, allowed=allowed)
+            if judge._compared(_Reference.of(judge), results, expected, incoming).status == "pass":
+                return [f"as {text} explains, with which it passes"]
+        return []
+
+    def _rounding(self, verdict: Verdict, rows: Sequence[OutputRow], notes: Sequence[str]) -> Rounding:
+        statuses = {row.status for row in rows if row.status == "error" or not row.label.startswith(_GRADIENT)}
+        status = max({*statuses, "error" if verdict.status == "error" else "pass"}, key=_ORDER.index)
+        ratios = [ratio for row in rows if (ratio := row.figures.get("ratio")) is not None]
+        ratio = max(ratios, default=None)
+        name, inputs, seed, text = self.kernel.name, self.arguments.described(), self.allowed.seed, ""
+        if status != "pass":
+            failed = [row for row in rows if row.status == status]
+            reason = next((row.pattern for row in failed if row.pattern), "") or verdict.message
+            first = f"{name} is off by more than rounding: {reason or failed[0].message}"
+            if status == "skip":
+                first = f"{name} cannot be judged: {failed[0].message}; smaller values or wider sums would tell more"
+            lines = [first, *notes, verdict.explanation]
+            if ratio is not None and 0 < ratio < math.inf:
+                lines.append(f"least tolerance that passes: {ratio:.3g} times what rounding explains")
+            text = "\n".join(filter(None, [*lines, f"inputs: ({inputs}), seed={seed}"]))
+        return Rounding(name, inputs, seed, tuple(rows), status, ratio, text)
 
 
 def _usable(found: Any, engine: Engine) -> Any:
@@ -418,18 +404,8 @@ def _usable(found: Any, engine: Engine) -> Any:
     return found
 
 
-def _unless_nan(row: OutputRow, expected: Sequence[Output]) -> OutputRow:
-    """`row`, which is no pass where both sides have nothing but NaN."""
-    values = [output.value for output in expected if output_label(output.path) == row.label]
-    is_nothing = any(_is_float_array(value) and value.size and np.isnan(value).all() for value in values)
-    return replace(row, status="skip", message=_NOTHING) if is_nothing and row.status == "pass" else row
-
-
-_NOTHING = "both sides are NaN everywhere"
-
-
-def _is_float_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and is_differentiable(value)
+def _is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and protocol.is_differentiable(value)
 
 
 def _recorded(output: Output) -> TensorValue | None:
@@ -443,117 +419,42 @@ def _paired(case: Case, tested: Sequence[Output], reference: Sequence[Output]) -
 
     Where one returns what the other writes into an argument, these are compared in their order.
     """
-    sides_ = [[output for output in side if output.value is not None] for side in (tested, reference)]
-    returned = [[output for output in side if output.path[0] != CHANGED] for side in sides_]
-    changed = [{output.path: output for output in side if output.path[0] == CHANGED} for side in sides_]
+    both = [[output for output in side if output.value is not None] for side in (tested, reference)]
+    returned = [[output for output in side if output.path[0] != CHANGED] for side in both]
+    changed = [{output.path: output for output in side if output.path[0] == CHANGED} for side in both]
     if len(returned[0]) != len(returned[1]):
-        return sides_[0], sides_[1]
-    given = {(CHANGED, *path[1:]): value for path, value in leaves(case.call)}
-    for path, value in given.items():
+        return both[0], both[1]
+    for place, value in leaves(case.call):
+        path = (CHANGED, *place[1:])
         if path in changed[0] or path in changed[1]:
-            for side, others, is_reference in zip(returned, changed, (False, True)):
-                as_given = value.astype(np.float64) if is_reference and is_differentiable(value) else value
-                side.append(others.get(path, Output(path, as_given)))
+            exact = value.astype(np.float64) if _is_float(value) else value
+            returned[0].append(changed[0].get(path, Output(path, value)))
+            returned[1].append(changed[1].get(path, Output(path, exact)))
     return returned[0], returned[1]
 
 
-def _difference_of_calls(first: Any, second: Any, *, is_wrong: bool) -> str:
+def _difference(first: Any, second: Any, *, is_wrong: bool) -> str:
     """What two calls with the same inputs show; "" where they agree, or differ as another order of adding does."""
-    arrays = isinstance(first, np.ndarray) and isinstance(second, np.ndarray)
-    if arrays and first.dtype == second.dtype and first.shape == second.shape:
-        is_filling = sides.is_filling(second)
-        unwritten = is_filling & (~sides.is_filling(first) | (is_wrong and second.dtype.itemsize > 1))
+    arrays = [each for each in (first, second) if isinstance(each, np.ndarray)]
+    is_alike = len(arrays) == 2 and first.dtype == second.dtype and first.shape == second.shape
+    if is_alike:
+        unwritten = sides.is_filling(second) & (~sides.is_filling(first) | (is_wrong and second.itemsize > 1))
         if unwritten.any():
             return f"{describe_region(unwritten) or 'elements everywhere'}: not written"
     if content_of(first) == content_of(second):
         return ""
-    if not (arrays and first.dtype == second.dtype and first.shape == second.shape):
-        return "two calls with the same inputs differ in form"
-    difference = describe_bits(second, first)
-    if is_reordering(difference, first.dtype):
+    difference = describe_bits(second, first) if is_alike else None
+    if difference is not None and is_reordering(difference, first.dtype):
         return ""
-    return f"two calls with the same inputs differ: {difference.pattern}"
+    return f"two calls with the same inputs differ: {difference.pattern if difference is not None else 'in form'}"
 
 
-def failure_text(
-    kernel: str,
-    status: str,
-    verdict: Verdict,
-    rows: Sequence[OutputRow],
-    notes: Sequence[str],
-    ratio: float | None,
-    how: str,
-) -> str:
-    """What is wrong, in several lines: the pattern first."""
-    failed = [row for row in rows if row.status == status]
-    pattern = next((row.pattern for row in failed if row.pattern), "")
-    if status == "skip":
-        remedy = "smaller values, or a wider dtype in `accumulates`, would tell more"
-        first = f"{kernel} cannot be judged: {failed[0].message if failed else verdict.message}; {remedy}"
-    else:
-        first = f"{kernel} is off by more than rounding: {pattern or verdict.message or failed[0].message}"
-    lines = [first, *notes, verdict.explanation]
-    if ratio is not None and ratio < np.inf:
-        lines.append(f"least tolerance that passes: {ratio:.3g} times what rounding explains")
-    return "\n".join(filter(None, [*lines, f"inputs: {how}"]))
-
-
-def rounding_of(
-    actual: Any,
-    reference: Callable[..., Any],
-    /,
-    *inputs: Any,
-    gradients: bool | None = None,
-    accumulates: Accumulates = "float32",
-    reduced: Literal["tf32", "hf32"] | None = None,
-    no_worse_than: Callable[..., Any] | None = None,
-    reference_device: str = "cpu",
-    seed: int = 0,
-    **keywords: Any,
-) -> Rounding:
-    """Judge a kernel: is what it returns, and its gradients, the right result but for rounding?
-
-    Args:
-        actual: the kernel, or what it has returned.
-        reference: computes the same from float64 tensors; it gets the same arguments.
-        *inputs: arguments of both: tensors of any dtype and device, and whatever else they take.
-        gradients: None judges those of the inputs that require one, True of all, False of none.
-        accumulates: the narrowest dtype that the kernel may add and keep results inside in; "same" is that of the inputs.
-        reduced: the format that float32 operands of products are rounded to.
-        no_worse_than: another kernel; at most twice its error is allowed, in place of rounding.
-        reference_device: where the reference runs.
-        seed: of the incoming gradient; random kernels draw with it.
-        **keywords: further arguments of both.
-
-    Raises:
-        UnusableReference: the reference cannot run in float64, or rounds to a narrower dtype.
-        AssertionError: the kernel raises, or has no gradient where an input requires one.
-    """
+def judged(actual: Any, reference: Callable[..., Any], arguments: Arguments, allowed: Allowed) -> Rounding:
+    """The judgement of `actual`, a kernel or its result; see `rounding_of`."""
     if not callable(reference):
         raise TypeError(f"the reference must be a function, not {type(reference).__name__}")
-    if accumulates not in (*_ROUNDOFFS, "same") or accumulates == "float64":
-        raise ValueError(f"accumulates is one of float32, float16, bfloat16, same, not {accumulates!r}")
-    if reduced not in (None, "tf32", "hf32"):
-        raise ValueError(f"reduced is tf32 or hf32, not {reduced!r}")
-    arguments = Arguments(inputs, keywords)
     call = arguments.call(api_of(reference))
-    wanted = () if gradients is False else arguments.differentiated(of_all=gradients is True)
+    wanted = () if allowed.gradients is False else arguments.differentiated(of_all=allowed.gradients is True)
     case = _OwnCase(call.api, ForwardRecord((), {}, ()), None, call, GradientPairing({}, (), ()), wanted, ())
-    kernel, other = (
-        None if function is None else sides.Kernel(function, arguments, call, wanted, seed)
-        for function in (actual, no_worse_than)
-    )
-    assert kernel is not None
-    own = [unit_roundoff(value.dtype) for _, value in leaves(call) if _is_float_array(value)]
-    narrow = max(own, default=0.0) if accumulates == "same" else _ROUNDOFFS[accumulates]
-    roundoff = narrow if narrow > _ROUNDOFFS["float32"] else None
-    operands = None if reduced is None else operand_roundoff(reduced.upper())
-    return _Judge(kernel, reference, arguments, case, roundoff, operands, other, reference_device, seed).judged()
-
-
-def assert_rounding_only(actual: Any, reference: Callable[..., Any], /, *inputs: Any, **options: Any) -> None:
-    """Raise AssertionError where a kernel is off by more than rounding; arguments are those of `rounding_of`."""
-    __tracebackhide__ = True
-    found = rounding_of(actual, reference, *inputs, **options)
-    if not found:
-        raise AssertionError(found.text)
+    kernel = sides.Kernel(actual, arguments, call, wanted, allowed.seed)
+    return _Judge(kernel, reference, arguments, case, allowed).judged()

@@ -1,4 +1,4 @@
-"""Both sides of a judgement of a kernel: the user's callables as engines, and the kernel under test on its own tensors."""
+"""Both sides of a judgement: the user's reference as an engine, and the kernel under test on its own tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from pytest_msprobe.apis.fact_table import facts, plain_name
 from pytest_msprobe.cases.call_run import CapturedError
+from pytest_msprobe.engines import mindspore_engine
 from pytest_msprobe.engines.protocol import (
     CHANGED,
     Array,
@@ -22,31 +23,34 @@ from pytest_msprobe.engines.protocol import (
     LeafPath,
     Output,
     Unsupported,
+    copy_of,
     filled_memory,
     flatten_outputs,
     is_differentiable,
     leaves,
 )
-from pytest_msprobe.engines.mindspore_engine import (
-    MindSporeEngine,
-    ReadyCall as MindSporeCall,
-    to_tensor as to_mindspore,
-)
 from pytest_msprobe.engines.reference import Reference, ReferenceEngine, ReferenceExecution
 from pytest_msprobe.engines.torch_engine import ReadyCall, TorchEngine, TorchExecution, to_tensor
 from pytest_msprobe.numerics import unit_roundoff
-from pytest_msprobe.own_kernels.arguments import Arguments, array_of, copy_of, framework_of, is_same
+from pytest_msprobe.own_kernels.arguments import Arguments, array_of, clone_of, framework_of, is_same
 from pytest_msprobe.support import place_of, text_of
 
+Paths = list[tuple[int | str, ...]]
 _FLOAT32 = 2.0**-24
 #: Dtypes of larger roundoffs (float8) are for storage: nothing is computed in them, so that they are exact.
 NARROWEST_COMPUTED = 2.0**-8
-_HERE = str(Path(__file__).parent.parent)
 #: Kernels of ATen that are the sum of products of one element of each of their tensors.
 _MULTILINEAR = frozenset({"mm", "bmm", "mv", "dot", "convolution", "sum"})
-#: Kernels of ATen that return indices: the position of these, of what they select from and of the axis.
-_INDICES = {"topk": (1, 2), "sort": (1, 1), "max": (1, 1), "min": (1, 1), "argmax": (0, 1), "argmin": (0, 1)}
-_DEFAULT_AXES = {"topk": -1, "sort": -1, "argmax": None, "argmin": None}
+#: Kernels of ATen that return indices: the positions of these and of the axis, and the axis where that is not given.
+_INDICES = {
+    "topk": (1, 2, -1),
+    "sort": (1, 1, -1),
+    "max": (1, 1, None),
+    "min": (1, 1, None),
+    "argmax": (0, 1, None),
+    "argmin": (0, 1, None),
+}
+_MOVING = frozenset({"detach", "alias", "_unsafe_view", "lift_fresh", "empty", "empty_like", "zeros", "ones"})
 
 
 @dataclass
@@ -57,13 +61,13 @@ class Trace:
         names: kernels of ATen that it called.
         arithmetic: those that compute, as often as they did.
         narrow: what was rounded to a dtype narrower than float64, and where: "float32 at kernels.py:12"; "" if nothing.
-        indices: of outputs that are indices, by the identity of the tensor: what they select from, and the axis.
+        indices: (tensor of indices, what they select from, axis) of kernels that select.
     """
 
     names: set[str] = field(default_factory=set)
     arithmetic: list[str] = field(default_factory=list)
     narrow: str = ""
-    indices: dict[int, tuple[Any, Any, int | None]] = field(default_factory=dict)
+    indices: list[tuple[Any, Any, int | None]] = field(default_factory=list)
 
     def is_known_as(self, topic: str) -> bool:
         """Whether the reference is elementary, elementwise or multilinear as facts say of APIs."""
@@ -72,12 +76,51 @@ class Trace:
         known = [facts(topic).word(plain_name(name)) is not None for name in self.names]
         return any(known) if topic == "elementary" else bool(known) and all(known)
 
+    def add(self, torch: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
+        """Take one call of a kernel of ATen."""
+        name = func._schema.name.partition("::")[2].rstrip("_")
+        results = returned if isinstance(returned, (tuple, list)) else (returned,)
+        if name in _MOVING or not (results and isinstance(results[0], torch.Tensor)):
+            return
+        is_product = name == "pow" and isinstance(args[1], (int, float)) and float(args[1]).is_integer()
+        self.names.add("mul" if is_product else name)
+        known = (facts(f"torch_{kind}").typed("pytorch") for kind in ("kernels", "sums"))
+        if any(f"Aten.{name}" in table for table in known):
+            self.arithmetic.append(name)
+        dtype = results[0].dtype
+        is_narrow = dtype.is_floating_point and dtype != torch.float64
+        if is_narrow and not self.narrow and _is_lossy(torch, func, args, kwargs, results[0]):
+            self.narrow = f"{str(dtype).rpartition('.')[2]} at {_user_line()}"
+        if name in _INDICES:
+            position, axis_at, axis = _INDICES[name]
+            axis = args[axis_at] if len(args) > axis_at else kwargs.get("dim", axis)
+            self.indices.append((results[position if len(results) > 1 else 0], args[0].detach(), axis))
+
+
+def _is_lossy(torch: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> bool:
+    """Whether a result in a narrow dtype is another one than float64 gives; False where nothing is computed."""
+    floats = [value for value in args if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    if not floats:
+        return False
+    exact = floats[0]
+    if not any(isinstance(value, torch.dtype) for value in kwargs.values()):
+        exact = func(*(value.double() if any(value is each for each in floats) else value for value in args), **kwargs)
+        exact = exact[0] if isinstance(exact, (tuple, list)) else exact
+    is_alike = exact.shape == result.shape
+    return bool(is_alike and not torch.equal(exact.double().nan_to_num(), result.double().nan_to_num()))
+
+
+def _user_line() -> str:
+    """`kernels.py:12`, the line of the user that calls."""
+    folders = str(Path(__file__).parent.parent), str(Path(sys.modules["torch"].__file__ or "").parent), "<"
+    frames = reversed(traceback.extract_stack())
+    frame = next(each for each in frames if not each.filename.startswith(folders))
+    return f"{Path(frame.filename).name}:{frame.lineno}"
+
 
 def _watch(torch: Any, trace: Trace) -> AbstractContextManager[Any]:
     """Context that fills `trace`."""
     from torch.utils._python_dispatch import TorchDispatchMode
-
-    kernels, sums = ({name.partition(".")[2] for name in facts(f"torch_{kind}").typed("pytorch")} for kind in _KINDS)
 
     class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         @classmethod
@@ -86,66 +129,20 @@ def _watch(torch: Any, trace: Trace) -> AbstractContextManager[Any]:
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             returned = func(*args, **(kwargs or {}))
-            name = func._schema.name.partition("::")[2].rstrip("_")
-            if name in _MOVING:
-                return returned
-            is_product = name == "pow" and isinstance(args[1], (int, float)) and float(args[1]).is_integer()
-            trace.names.add("mul" if is_product else name)
-            first = returned[0] if isinstance(returned, (tuple, list)) and returned else returned
-            if not isinstance(first, torch.Tensor):
-                return returned
-            if name in kernels or name in sums:
-                trace.arithmetic.append(name)
-            is_narrow = first.is_floating_point() and first.dtype != torch.float64
-            if is_narrow and not trace.narrow and _is_lossy(torch, func, args, kwargs or {}, first):
-                trace.narrow = f"{str(first.dtype).rpartition('.')[2]} at {_user_line()}"
-            if name in _INDICES:
-                position, axis_at = _INDICES[name]
-                indices = returned[position] if isinstance(returned, (tuple, list)) else returned
-                axis = args[axis_at] if len(args) > axis_at else (kwargs or {}).get("dim", _DEFAULT_AXES.get(name))
-                trace.indices[id(indices)] = indices, args[0].detach(), axis
+            trace.add(torch, func, args, kwargs or {}, returned)
             return returned
 
     return Watch()  # type: ignore[no-untyped-call]
 
 
-def _is_lossy(torch: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> bool:
-    """Whether a result in a narrow dtype is another one than float64 gives; False where nothing is computed."""
-    floats = [value for value in args if isinstance(value, torch.Tensor) and value.is_floating_point()]
-    if not floats:
-        return False
-    if any(isinstance(value, torch.dtype) for value in kwargs.values()):
-        exact = floats[0]
-    else:
-        wide = [value.double() if any(value is each for each in floats) else value for value in args]
-        exact = func(*wide, **kwargs)
-        exact = exact[0] if isinstance(exact, (tuple, list)) else exact
-    same_shape = exact.shape == result.shape
-    return bool(same_shape and not torch.equal(exact.double().nan_to_num(), result.double().nan_to_num()))
-
-
-_KINDS = ("kernels", "sums")
-_MOVING = frozenset({"detach", "alias", "_unsafe_view", "lift_fresh", "empty", "empty_like", "zeros", "ones"})
-
-
-def _user_line() -> str:
-    """`kernels.py:12`, the line of the user that calls."""
-    frames = traceback.extract_stack()
-    torch_folder = str(Path(sys.modules["torch"].__file__ or "").parent)
-    frame = next(each for each in reversed(frames) if not each.filename.startswith((_HERE, torch_folder, "<")))
-    return f"{Path(frame.filename).name}:{frame.lineno}"
-
-
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def _seeded(seed: int) -> Iterator[None]:
     """Context in which the generators of NumPy and of PyTorch begin with `seed`; put back behind it."""
-    state = np.random.get_state()
+    state, torch = np.random.get_state(), sys.modules.get("torch")
+    devices = range(torch.cuda.device_count()) if torch is not None and torch.cuda.is_initialized() else ()
     np.random.seed(seed % 2**32)
-    torch = sys.modules.get("torch")
-    devices = list(range(torch.cuda.device_count())) if torch is not None and torch.cuda.is_initialized() else []
-    forked = nullcontext() if torch is None else torch.random.fork_rng(devices)
     try:
-        with forked:
+        with nullcontext() if torch is None else torch.random.fork_rng(list(devices)):
             if torch is not None:
                 torch.manual_seed(seed)
             yield
@@ -153,13 +150,11 @@ def seeded(seed: int) -> Iterator[None]:
         np.random.set_state(state)
 
 
-def flat_function(
-    function: Callable[..., Any], paths: list[tuple[int | str, ...]], seed: int
-) -> Callable[..., tuple[Any, ...]]:
+def _flat(function: Callable[..., Any], paths: Paths, seed: int) -> Callable[..., tuple[Any, ...]]:
     """`function` with all leaves of its result in one tuple, whose places in the result go into `paths`."""
 
     def run(*arguments: Any, **keywords: Any) -> tuple[Any, ...]:
-        with seeded(seed):
+        with _seeded(seed):
             found = list(flatten_outputs(function(*arguments, **keywords)))
         paths[:] = [path for path, _ in found]
         return tuple(value for _, value in found)
@@ -167,7 +162,7 @@ def flat_function(
     return run
 
 
-def _with_paths(execution: Any, paths: Sequence[tuple[int | str, ...]], changed: Sequence[LeafPath]) -> Any:
+def _with_paths(execution: Any, paths: Paths, changed: Sequence[LeafPath]) -> Any:
     """`execution`, whose outputs have the places of the user's result, and of arguments that were changed."""
     places = [*paths, *((CHANGED, *path[1:]) for path in changed)]
     execution.outputs = tuple(replace(output, path=path) for output, path in zip(execution.outputs, places))
@@ -183,13 +178,15 @@ class TorchReference(TorchEngine):
     """
 
     def __init__(
-        self, function: Callable[..., Any], arguments: Arguments, *, device: str, seed: int, roundoff: float | None
+        self, function: Callable[..., Any], arguments: Arguments, device: str, seed: int, roundoff: float | None
     ) -> None:
         """A benchmark on `device`. Results inside are moved by `roundoff`, or where that is None by that of float32."""
         super().__init__(device, is_raised=True)
         self._function, self._arguments, self._seed, self._roundoff = function, arguments, seed, roundoff
         self.trace: Trace | None = None
         self.failure: CapturedError | None = None
+        arrays = map(array_of, arguments.tensors.values())
+        self._given = [unit_roundoff(array.dtype) for array in arrays if is_differentiable(array)]
 
     def refusal(self, api: Any, framework: str) -> str | None:
         """None: it was written for this call."""
@@ -197,48 +194,18 @@ class TorchReference(TorchEngine):
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> TorchExecution:
         """See `Engine.forward`."""
-        call = self._with_own_roundoffs(call)
-        paths: list[tuple[int | str, ...]] = []
-        ready, places = self._bound(call, differentiate, paths)
-        execution = self._run(call, ready)
-        changed = [places[id(tensor)] for tensor in execution._changed]
-        return _with_paths(execution, paths, changed)  # type: ignore[no-any-return]
-
-    def _with_own_roundoffs(self, call: Call) -> Call:
-        """`call` with what is moved inside moved by what the kernel may add in; storage formats say nothing of that."""
-        given = [unit_roundoff(array.dtype) for array in self._floats]
-        computed = max((roundoff for roundoff in given if roundoff <= NARROWEST_COMPUTED), default=_FLOAT32)
-        narrower = computed / max(given, default=computed)
-        inside = call.arithmetic_roundoff
-        if self._roundoff is not None:
-            inside *= self._roundoff / min(_FLOAT32, max(given, default=_FLOAT32))
-        return replace(
-            call,
-            arithmetic_roundoff=inside,
-            saved_roundoff=call.saved_roundoff * narrower,
-            total_roundoff=max(inside, call.total_roundoff * narrower) if call.total_roundoff else 0.0,
-        )
-
-    @cached_property
-    def _floats(self) -> list[Array]:
-        arrays = [array_of(value) for value in self._arguments.tensors.values()]
-        return [array for array in arrays if is_differentiable(array)]
-
-    def _bound(
-        self, call: Call, differentiate: tuple[LeafPath, ...], paths: list[tuple[int | str, ...]]
-    ) -> tuple[ReadyCall, dict[int, LeafPath]]:
-        torch = self._torch
-        tensors: list[Any] = []
+        torch, paths = self._torch, Paths()
         places: dict[int, LeafPath] = {}
+        tensors: list[Any] = []
         wanted: dict[LeafPath, Any] = {}
 
         def convert(path: LeafPath, value: Any) -> Any:
             if isinstance(value, torch.dtype) and value.is_floating_point:
                 return torch.float64
-            if not hasattr(value, "__array_interface__"):
+            if not isinstance(value, np.ndarray):
                 return torch.device(self._device) if isinstance(value, torch.device) else value
-            wide = value.dtype.kind not in "biu" and value.dtype.kind != "c"
-            tensor = to_tensor(torch, np.array(value, dtype=np.float64 if wide else None, order="C")).to(self._device)
+            with np.errstate(all="ignore"):  # memory that is to be written may hold anything
+                tensor = to_tensor(torch, copy_of(value, is_raised=True)).to(self._device)
             if path in differentiate:
                 wanted[path] = tensor.requires_grad_()
                 with torch.enable_grad():
@@ -248,20 +215,30 @@ class TorchReference(TorchEngine):
             return tensor
 
         positional, keywords = self._arguments.with_arrays(call, convert)
-        function = partial(self._watched, flat_function(self._function, paths, self._seed), positional, keywords)
-        leaves = [wanted[path] for path in differentiate]
-        return ReadyCall(torch, function, "the reference", tensors, leaves, True), places
+        function = partial(self._watched, _flat(self._function, paths, self._seed), positional, keywords)
+        ready = ReadyCall(torch, function, "", tensors, [wanted[path] for path in differentiate], may_write=True)
+        execution = self._run(self._with_own_roundoffs(call), ready)
+        changed = [places[id(tensor)] for tensor in execution._changed]
+        return _with_paths(execution, paths, changed)  # type: ignore[no-any-return]
+
+    def _with_own_roundoffs(self, call: Call) -> Call:
+        """`call` with what is moved inside moved by what the kernel may add in; storage formats say nothing of that."""
+        computed = max((each for each in self._given if each <= NARROWEST_COMPUTED), default=_FLOAT32)
+        largest = max(self._given, default=computed)
+        inside, saved, total = call.arithmetic_roundoff, call.saved_roundoff, call.total_roundoff
+        if self._roundoff is not None:
+            inside *= self._roundoff / min(_FLOAT32, largest)
+        share = computed / largest
+        total = max(inside, total * share) if total else 0.0
+        return replace(call, arithmetic_roundoff=inside, saved_roundoff=saved * share, total_roundoff=total)
 
     def _watched(self, function: Callable[..., Any], positional: Any, keywords: Any) -> Any:
-        torch = self._torch
-        default = torch.get_default_dtype()
-        watching: AbstractContextManager[Any] = nullcontext()
-        if self.trace is None:
-            self.trace = Trace()
-            watching = _watch(torch, self.trace)
+        torch, default = self._torch, self._torch.get_default_dtype()
+        is_first = self.trace is None
+        self.trace = self.trace or Trace()
         torch.set_default_dtype(torch.float64)
         try:
-            with watching:
+            with _watch(torch, self.trace) if is_first else nullcontext():
                 return function(*positional, **keywords)
         except Exception as error:
             self.failure = CapturedError(text_of(error), place_of(error))
@@ -278,26 +255,24 @@ class NumpyReference(ReferenceEngine):
         super().__init__(Reference(function))
         self.label, self._function, self._seed = "numpy float64", function, seed
 
-    def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Any:
+    def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> ReferenceExecution:
         """See `Engine.forward`."""
-        paths: list[tuple[int | str, ...]] = []
-        changed: list[LeafPath] = []
+        paths, changed = Paths(), list[LeafPath]()
 
         def run(*positional: Any, **keywords: Any) -> tuple[Any, ...]:
             given = leaves(replace(call, arguments=positional, keywords=keywords))
-            before = [array_copy(value) for _, value in given]
-            returned = flat_function(self._function, paths, self._seed)(*positional, **keywords)
+            arrays = [(path, value, value.copy()) for path, value in given if isinstance(value, np.ndarray)]
+            returned = _flat(self._function, paths, self._seed)(*positional, **keywords)
             back = set(map(id, returned))
-            pairs = [(path, value, old) for (path, value), old in zip(given, before) if id(value) not in back]
-            written = [(path, value) for path, value, old in pairs if not np.array_equal(value, old)]
-            changed[:] = [path for path, _ in written]
-            return (*returned, *(value for _, value in written))
+            written = {p: value for p, value, old in arrays if id(value) not in back and not is_same(value, old)}
+            changed[:] = written
+            return (*returned, *written.values())
 
-        return _with_paths(ReferenceExecution(Reference(run), call, ()), paths, changed)
+        return _with_paths(ReferenceExecution(Reference(run), call, ()), paths, changed)  # type: ignore[no-any-return]
 
 
-class MindSporeSide(MindSporeEngine):
-    """A callable that computes on tensors of MindSpore on the CPU, in float64 or in the dtypes of its arguments."""
+class MindSporeSide(mindspore_engine.MindSporeEngine):
+    """A callable that computes on tensors of MindSpore, in float64 on the CPU or in the dtypes of its arguments."""
 
     def __init__(
         self, function: Callable[..., Any], arguments: Arguments, seed: int, *, is_raised: bool, target: str = "CPU"
@@ -312,130 +287,105 @@ class MindSporeSide(MindSporeEngine):
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Any:
         """See `Engine.forward`."""
-        mindspore = self._mindspore
+        mindspore, paths = self._mindspore, Paths()
         tensors: dict[LeafPath, Any] = {}
-        paths: list[tuple[int | str, ...]] = []
 
         def convert(path: LeafPath, value: Any) -> Any:
-            if not hasattr(value, "__array_interface__"):
-                return value
-            tensors[path] = to_mindspore(mindspore, value, is_raised=self._is_raised)
-            return tensors[path]
+            if isinstance(value, np.ndarray):
+                tensors[path] = mindspore_engine.to_tensor(mindspore, value, is_raised=self._is_raised)
+            return tensors.get(path, value)
 
-        positional, keywords = self._arguments.with_arrays(call, convert)
-        function = flat_function(self._function, paths, self._seed)
+        converted = Arguments(*self._arguments.with_arrays(call, convert))
 
         def run(*given: Any) -> Any:
             mindspore.set_seed(self._seed)
-            placed = dict(zip(differentiate, given))
-            arguments = Arguments(positional, keywords).mapped(lambda path, value: placed.get(path, value))
-            return function(*arguments[0], **arguments[1])
+            positional, keywords = converted.mapped(dict(zip(differentiate, given)).get)
+            return _flat(self._function, paths, self._seed)(*positional, **keywords)
 
-        ready = MindSporeCall(mindspore, self.target, run, [*tensors.values()], tuple(map(tensors.get, differentiate)))
+        wanted = tuple(tensors[path] for path in differentiate)
+        ready = mindspore_engine.ReadyCall(mindspore, self.target, run, [*tensors.values()], wanted)
         return _with_paths(self._run(call, ready), paths, ())
 
 
 @dataclass
-class ArrayExecution:
+class _ArrayExecution:
     """Results of a kernel without gradients."""
 
     outputs: tuple[Output, ...]
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """Raise Unsupported."""
         raise Unsupported("there are no gradients of arrays")
 
 
+@dataclass(frozen=True)
 class Kernel:
-    """The kernel under test, or another one like it, which runs on copies of the user's own tensors."""
+    """The kernel under test, or another one like it, which runs on copies of the user's own tensors.
 
-    def __init__(
-        self, function: Any, arguments: Arguments, call: Call, wanted: tuple[LeafPath, ...], seed: int
-    ) -> None:
-        """`function` may be a result that is there already."""
-        self._function, self._arguments, self._call = function, arguments, call
-        self._wanted, self._seed = wanted, seed
-        self.is_callable = callable(function)
-        name = getattr(function, "__name__", "") or type(getattr(function, "func", function)).__name__
-        self.name = name if self.is_callable else "the result"
+    Attributes:
+        function: the kernel, or a result that is there already.
+        arguments, call: what it is called with.
+        wanted: places of the tensors that are differentiated.
+        seed: of generators.
+    """
+
+    function: Any
+    arguments: Arguments
+    call: Call
+    wanted: tuple[LeafPath, ...]
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        own = getattr(self.function, "__name__", "") or type(getattr(self.function, "func", self.function)).__name__
+        return str(own) if callable(self.function) else "the result"
 
     def run(self) -> Any:
         """An execution with what the kernel returns, and the arguments that it has changed."""
-        framework, paths = self._arguments.framework, list[tuple[int | str, ...]]()
-        if not self.is_callable:
-            found = list(flatten_outputs(self._function))
-            return self._execution([value for _, value in found], [path for path, _ in found], {}, is_given=True)
-        if framework == "mindspore":
-            side = MindSporeSide(self._function, self._arguments, self._seed, is_raised=False, target=_target())
-            return side.forward(self._call, differentiate=self._wanted)
-        copies: dict[LeafPath, Any] = {}
+        copies, paths, tensors = dict[LeafPath, Any](), Paths(), self.arguments.tensors
+        if not callable(self.function):
+            returned = _flat(lambda: self.function, paths, self.seed)()
+        elif self.arguments.framework == "mindspore":
+            target = str(sys.modules["mindspore"].get_context("device_target"))
+            side = MindSporeSide(self.function, self.arguments, self.seed, is_raised=False, target=target)
+            return side.forward(self.call, differentiate=self.wanted)
+        else:
 
-        def convert(path: LeafPath, value: Any) -> Any:
-            if not framework_of(value):
-                return value
-            copies[path] = copy_of(value)
-            return copies[path].requires_grad_() if path in self._wanted else copies[path]
+            def convert(path: LeafPath, value: Any) -> Any:
+                if path in tensors:
+                    copies[path] = clone_of(value)
+                return copies[path].requires_grad_() if path in self.wanted else copies.get(path, value)
 
-        positional, keywords = self._arguments.mapped(convert)
-        returned = flat_function(self._function, paths, self._seed)(*positional, **keywords)
-        return self._execution(returned, paths, copies, is_given=False)
+            positional, keywords = self.arguments.mapped(convert)
+            returned = _flat(self.function, paths, self.seed)(*positional, **keywords)
+        back = set(map(id, returned))
+        written = {p: x for p, x in copies.items() if id(x) not in back and not is_same(x, tensors[p])}
+        if self.arguments.framework == "torch" and {framework_of(value) for value in returned} <= {"torch", ""}:
+            wanted = [copies.get(path, tensors[path]) for path in self.wanted]
+            torch, keeps = sys.modules["torch"], not callable(self.function)
+            ready = ReadyCall(torch, tuple, "", [], wanted, may_write=False, keeps_graph=keeps)
+            execution: Any = TorchExecution(ready, returned, nullcontext(), [*written.values()])
+        else:
+            values = [array_of(x) if framework_of(x) else x for x in (*returned, *written.values())]
+            execution = _ArrayExecution(tuple(Output((place,), value) for place, value in enumerate(values)))
+        return _with_paths(execution, paths, [*written])
 
     def fill_memory(self, sizes: Sequence[int]) -> None:
         """Leave a pattern in the memory that the next tensors will most likely get."""
-        first = next(iter(self._arguments.tensors.values()), None)
+        first: Any = next(iter(self.arguments.tensors.values()), None)
         if framework_of(first) == "torch":
-            TorchEngine(str(first.device), is_raised=False).fill_memory(sizes, FILLING)
+            TorchEngine(str(first.device), is_raised=False).fill_memory(sizes, _FILLING)
         elif framework_of(first) in ("numpy", ""):
-            filled_memory(sizes, lambda count: np.full(count, FILLING, np.float32), lambda array: array)
-
-    def _execution(
-        self,
-        returned: Sequence[Any],
-        paths: Sequence[tuple[int | str, ...]],
-        copies: Mapping[LeafPath, Any],
-        *,
-        is_given: bool,
-    ) -> Any:
-        tensors = self._arguments.tensors
-        changed = [path for path, copy in copies.items() if not is_same(copy, tensors[path])]
-        back = set(map(id, returned))
-        changed = [path for path in changed if id(copies[path]) not in back]
-        if self._arguments.framework == "torch" and all(framework_of(value) in ("torch", "") for value in returned):
-            torch = sys.modules["torch"]
-            leaves = [tensors[path] if is_given else copies[path] for path in self._wanted]
-            ready = ReadyCall(torch, tuple, self.name, [], leaves, False, keeps_graph=is_given)
-            written = [copies[path] for path in changed]
-            return _with_paths(TorchExecution(ready, tuple(returned), nullcontext(), written), paths, changed)
-        values = [*returned, *(copies[path] for path in changed)]
-        places = [*paths, *((CHANGED, *path[1:]) for path in changed)]
-        return ArrayExecution(
-            tuple(
-                Output(path, array_of(value) if framework_of(value) else value) for path, value in zip(places, values)
-            )
-        )
+            filled_memory(sizes, lambda count: np.full(count, _FILLING, np.float32), lambda array: array)
 
 
+_FILLING_BYTE = 0x7E
 #: Whose bytes are all the same, so that elements of every dtype show that they were not written.
-FILLING = float(np.frombuffer(b"\x7e" * 4, np.float32)[0])
+_FILLING = float(np.full(4, _FILLING_BYTE, np.uint8).view(np.float32)[0])
 
 
 def is_filling(array: Array) -> Array:
     """Which elements hold nothing but what memory was filled with."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, array.dtype.itemsize)
-    found: Array = (data == 0x7E).all(axis=1).reshape(array.shape)
+    found: Array = (data == _FILLING_BYTE).all(axis=1).reshape(array.shape)
     return found
-
-
-def is_array_of(tensor: Any, array: Array) -> bool:
-    """Whether `array` shows the elements of `tensor`."""
-    found = array_of(tensor)
-    return bool(found.shape == array.shape and found.dtype == array.dtype and np.array_equal(found, array))
-
-
-def _target() -> str:
-    return str(sys.modules["mindspore"].get_context("device_target"))
-
-
-def array_copy(value: Any) -> Any:
-    """A copy of an array; anything else as it is."""
-    return value.copy() if isinstance(value, np.ndarray) else value
