@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -167,19 +168,19 @@ def api_of(reference: Callable[..., Any]) -> ApiName:
 
 def runs_in(reference: Callable[..., Any], arguments: Arguments) -> str:
     """The framework that `reference` is written in: the one that it names, else that of the arguments."""
-    function = getattr(reference, "func", reference)
-    code, names = getattr(function, "__code__", None), cast("Mapping[str, Any]", getattr(function, "__globals__", {}))
-    modules = {str(getattr(function, "__module__", "") or "").partition(".")[0]}
-    for name in _names_in(code) if code is not None else ():
-        value = names.get(name)
-        modules.add(str(getattr(value, "__name__" if type(value) is type(sys) else "__module__", "")).partition(".")[0])
+    function: Any = getattr(reference, "func", reference)
+    code, named = getattr(function, "__code__", None), dict(getattr(function, "__globals__", {}))
+    for name, cell in zip(getattr(code, "co_freevars", ()), getattr(function, "__closure__", None) or ()):
+        named[name] = cell.cell_contents
+    values = [named.get(name) for name in _names_in(code)] if code is not None else []
+    places = [value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "") for value in values]
+    modules = {str(place).partition(".")[0] for place in (*places, getattr(function, "__module__", ""))}
     own = arguments.framework if arguments.framework in _FRAMEWORKS else "numpy"
-    choices = (own, *_FRAMEWORKS, "numpy")
-    return next((name for name in choices if name in modules), own)
+    return next((name for name in (own, *_FRAMEWORKS, "numpy") if name in modules), own)
 
 
 def _names_in(code: Any) -> Iterable[str]:
-    yield from code.co_names
+    yield from (*code.co_names, *code.co_freevars)
     for constant in code.co_consts:
         if hasattr(constant, "co_names"):
             yield from _names_in(constant)

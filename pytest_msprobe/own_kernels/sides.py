@@ -340,14 +340,18 @@ class Kernel:
         own = getattr(self.function, "__name__", "") or type(getattr(self.function, "func", self.function)).__name__
         return str(own) if callable(self.function) else "the result"
 
-    def run(self) -> Any:
-        """An execution with what the kernel returns, and the arguments that it has changed."""
+    def run(self, filled: Sequence[int] = ()) -> Any:
+        """An execution with what the kernel returns, and the arguments that it has changed.
+
+        Memory that its tensors of so many bytes will most likely get is `filled` before, with a pattern.
+        """
         copies, paths, tensors = dict[LeafPath, Any](), Paths(), self.arguments.tensors
         if not callable(self.function):
             returned = _flat(lambda: self.function, paths, self.seed)()
         elif self.arguments.framework == "mindspore":
             target = str(sys.modules["mindspore"].get_context("device_target"))
             side = MindSporeSide(self.function, self.arguments, self.seed, is_raised=False, target=target)
+            side.fill_memory(filled, _FILLING)
             return side.forward(self.call, differentiate=self.wanted)
         else:
 
@@ -357,6 +361,7 @@ class Kernel:
                 return copies[path].requires_grad_() if path in self.wanted else copies.get(path, value)
 
             positional, keywords = self.arguments.mapped(convert)
+            self._fill_memory(filled)
             returned = _flat(self.function, paths, self.seed)(*positional, **keywords)
         back = set(map(id, returned))
         written = {p: x for p, x in copies.items() if id(x) not in back and not is_same(x, tensors[p])}
@@ -370,12 +375,11 @@ class Kernel:
             execution = _ArrayExecution(tuple(Output((place,), value) for place, value in enumerate(values)))
         return _with_paths(execution, paths, [*written])
 
-    def fill_memory(self, sizes: Sequence[int]) -> None:
-        """Leave a pattern in the memory that the next tensors will most likely get."""
+    def _fill_memory(self, sizes: Sequence[int]) -> None:
         first: Any = next(iter(self.arguments.tensors.values()), None)
-        if framework_of(first) == "torch":
+        if sizes and framework_of(first) == "torch":
             TorchEngine(str(first.device), is_raised=False).fill_memory(sizes, _FILLING)
-        elif framework_of(first) in ("numpy", ""):
+        elif sizes and framework_of(first) in ("numpy", ""):
             filled_memory(sizes, lambda count: np.full(count, _FILLING, np.float32), lambda array: array)
 
 

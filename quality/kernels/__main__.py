@@ -21,9 +21,11 @@ from torch import Tensor
 from pytest_msprobe import rounding_of
 from quality.kernels.entries import Draw, Kernel, WrongKernel
 from quality.kernels.flakes import KERNELS as FLAKES
-from quality.kernels.right import KERNELS as RIGHT
+from quality.kernels.right import KERNELS as PYTORCH
+from quality.kernels.triton_kernels import KERNELS as TRITON
 from quality.kernels.wrong_first import KERNELS as WRONG_FIRST
 
+RIGHT = [*PYTORCH, *TRITON]
 try:
     from quality.kernels.wrong_later import KERNELS as WRONG_LATER
 except ImportError:
@@ -66,8 +68,12 @@ def _results(function: Callable[..., Any], arguments: Sequence[Any], dtype: torc
     return [value.detach().to(torch.float64) for value in (*outputs, *gradients)]
 
 
-def passes_allclose(kernel: WrongKernel, arguments: Sequence[Any], dtype: torch.dtype) -> bool:
-    """Whether allclose with both tolerances 1e-2 takes it, gradients included."""
+def passes_allclose(
+    kernel: WrongKernel, arguments: Sequence[Any], dtype: torch.dtype, *, with_gradients: bool = True
+) -> bool:
+    """Whether allclose with both tolerances 1e-2 takes it."""
+    if not with_gradients:
+        arguments = [value.detach() if torch.is_tensor(value) else value for value in arguments]
     try:
         tested, exact = (
             _results(function, arguments, in_)
@@ -87,14 +93,15 @@ def wrong(kernels: Sequence[WrongKernel]) -> None:
             answer = answer_to(kernel, arguments)
             kind = "above" if kernel.is_above else "below"
             stopped.update([kind] + ([f"{kind} stopped"] if answer else []))
-            closeness = passes_allclose(kernel, arguments, dtype)
-            stopped.update([f"{kind} allclose"] if not closeness else [])
+            for what, with_gradients in (("allclose", True), ("allclose of outputs", False)):
+                if not passes_allclose(kernel, arguments, dtype, with_gradients=with_gradients):
+                    stopped[f"{kind} {what}"] += 1
             name = str(dtype).rpartition(".")[2]
             say(f"{'stopped' if answer else 'MISSED '} {kernel.name} ({name}): {answer[:200]}")
     for kind in ("above", "below"):
         say(
             f"{kind} two roundings: {stopped[f'{kind} stopped']} of {stopped[kind]} stopped; "
-            f"allclose(1e-2) stops {stopped[f'{kind} allclose']}"
+            f"allclose(1e-2) stops {stopped[f'{kind} allclose of outputs']}, with gradients {stopped[f'{kind} allclose']}"
         )
 
 

@@ -40,7 +40,8 @@ def in_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 def softmax_two_passes(x: Tensor) -> Tensor:
     """Softmax with its maximum subtracted."""
-    powers = (x - x.amax(-1, keepdim=True)).exp() if x.numel() else x.exp()
+    # The maximum is a constant for gradients, as in every kernel: what goes through it cancels.
+    powers = (x - x.detach().amax(-1, keepdim=True)).exp() if x.numel() else x.exp()
     return powers / powers.sum(-1, keepdim=True)
 
 
@@ -49,7 +50,7 @@ def softmax_online(x: Tensor, block: int = 8) -> Tensor:
     largest = torch.full((*x.shape[:-1], 1), -math.inf)
     total = torch.zeros_like(largest)
     for part in x.split(block, -1) if x.numel() else ():
-        new = torch.maximum(largest, part.amax(-1, keepdim=True))
+        new = torch.maximum(largest, part.detach().amax(-1, keepdim=True))
         total = total * (largest - new).exp() + (part - new).exp().sum(-1, keepdim=True)
         largest = new
     return (x - largest).exp() / total
@@ -136,7 +137,7 @@ def attention_online(query: Tensor, key: Tensor, value: Tensor, mask: str = "", 
         part = slice(start, start + block)
         scores = query @ key[..., part, :].transpose(-2, -1) / math.sqrt(query.shape[-1])
         scores = scores.masked_fill(~seen[:, part], -1e30)
-        new = torch.maximum(largest, scores.amax(-1, keepdim=True))
+        new = torch.maximum(largest, scores.detach().amax(-1, keepdim=True))
         powers = (scores - new).exp() * seen[:, part]
         decay = (largest - new).exp()
         total, result = total * decay + powers.sum(-1, keepdim=True), result * decay + powers @ value[..., part, :]
@@ -569,10 +570,9 @@ def _entries() -> list[Kernel]:
     wide = in_float32
     causal, window = attention_online_causal, partial(attention_online, mask="window", window=4)
     return [
-        *of("softmax", exact.softmax, large, ROWS, plain=exact.softmax, two_passes=wide(softmax_two_passes)),
+        *of("softmax", exact.softmax, large, ROWS, two_passes=wide(softmax_two_passes)),
         *of("softmax", exact.softmax, large, ROWS[:3], online=wide(softmax_online)),
-        *of("log_softmax", exact.log_softmax, large, ROWS[:3], plain=exact.log_softmax, online=wide(log_softmax)),
-        *of("layer_norm", exact.layer_norm, of_norm, NORMS, plain=exact.layer_norm),
+        *of("log_softmax", exact.log_softmax, large, ROWS[:3], online=wide(log_softmax)),
         *of("layer_norm", exact.layer_norm, of_norm, NORMS, two_passes=wide(layer_norm_two_passes)),
         *of("layer_norm", exact.layer_norm, of_norm, NORMS, welford=wide(layer_norm_welford)),
         *of("rms_norm", exact.rms_norm, of_rms, NORMS, two_passes=wide(exact.rms_norm), blocks=wide(rms_norm_blocks)),
@@ -593,7 +593,6 @@ def _entries() -> list[Kernel]:
         *of("silu_and_mul", silu_and_mul_into, of_silu_out, ((3, 8), (1, 2)), out=silu_and_mul_out),
         *of("rope", exact.rope, of_rope, ((2, 5, 1, 4), (1, 3, 2, 6)), table=wide(rope_table)),
         *of("rope", exact.rope, of_rope, ((2, 5, 1, 4), (1, 3, 2, 6)), complex=wide(rope_complex)),
-        *of("cross_entropy", exact.cross_entropy, of_cross_entropy, ((4, 11), (1, 3)), plain=exact.cross_entropy),
         *of("cross_entropy", exact.cross_entropy, of_cross_entropy, ((4, 11),), chunked=wide(cross_entropy_chunked)),
         *of("cross_entropy", exact.cross_entropy, of_cross_entropy, ((4, 11),), rows=wide(cross_entropy_by_rows)),
         *of("embedding", exact.embedding, of_embedding, ((5, 4, 9), (1, 3, 4)), plain=exact.embedding),
@@ -626,6 +625,11 @@ def _entries() -> list[Kernel]:
         *of("bias", exact.add_bias, of_rms, NORMS, fused=wide(add_bias_fused)),
         *of("cumsum", exact.cumulative, one, ((3, 21), (2, 1)), blocks=wide(cumulative_blocks)),
         *of("residual", exact.residual_norm, of_residual, NORMS, fused=wide(residual_norm_fused)),
+        # PyTorch's own gradients begin with outputs and statistics that were rounded to the dtype.
+        same("softmax of PyTorch", exact.softmax, exact.softmax, large, *ROWS),
+        same("log_softmax of PyTorch", exact.log_softmax, exact.log_softmax, large, *ROWS[:3]),
+        same("layer_norm of PyTorch", exact.layer_norm, exact.layer_norm, of_norm, *NORMS),
+        same("cross_entropy of PyTorch", exact.cross_entropy, exact.cross_entropy, of_cross_entropy, (4, 11), (1, 3)),
         same("rms_norm", exact.rms_norm, exact.rms_norm, of_rms, *NORMS),
         same("attention", exact.attention, exact.attention, of_attention, *HEADS),
         same("causal attention", exact.causal_attention, exact.causal_attention, of_attention, *HEADS),

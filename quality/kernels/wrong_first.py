@@ -438,7 +438,15 @@ KERNELS = [
     W("epsilon outside", E.layer_norm, wide(partial(layer_norm_with, outside=True)), near_zero, (16, 64)),
     W("variance over n - 1", E.layer_norm, wide(partial(layer_norm_with, correction=1)), R.of_norm, (16, 64)),
     W("epsilon of 1e-3", E.layer_norm, wide(partial(layer_norm_with, epsilon=1e-3)), near_zero, (16, 64)),
-    W("variance in one pass", E.layer_norm, wide(layer_norm_one_pass), far_from_zero, (16, 64)),
+    W(
+        *("variance in one pass", E.layer_norm, wide(layer_norm_one_pass), far_from_zero, (16, 64)),
+        dtypes=(torch.float32, torch.float16),
+    ),
+    W(  # 0.4 roundings as a whole, as half of the values are equal in bfloat16
+        *("variance in one pass", E.layer_norm, wide(layer_norm_one_pass), far_from_zero, (16, 64)),
+        is_above=False,
+        dtypes=(torch.bfloat16,),
+    ),
     W("mean subtracted in rms_norm", E.rms_norm, wide(rms_norm_of_mean), R.of_rms, (16, 64)),
     W("weight forgotten in a column", E.rms_norm, wide(rms_norm_without_weight), R.of_rms, (16, 65)),
     W("the last block of k skipped", E.matmul, wide(matmul_skips_last_k), R.of_matmul, (16, 70, 12)),
