@@ -185,7 +185,7 @@ _SHOW = Path(__file__).with_name("show.txt")
 
 @dataclass(slots=True)
 class Reproducer:
-    """A script, the arrays that it loads by name, and a test by `assert_rounding_only`, "" where none can be written."""
+    """A script, the arrays that it loads by name, and a test by `assert_rounding_only`; "" where there is none."""
 
     text: str
     arrays: dict[str, Any]

@@ -48,7 +48,12 @@ def rounding_of(
 
 
 def assert_rounding_only(actual: Any, reference: Callable[..., Any], /, *inputs: Any, **options: Any) -> None:
-    """Raise AssertionError where a kernel is off by more than rounding; arguments are those of `rounding_of`."""
+    """Assert that a kernel is off by rounding only; arguments are those of `rounding_of`.
+
+    Raises:
+        AssertionError: it is off by more, or cannot be judged.
+        UnusableReference: as `rounding_of` does.
+    """
     __tracebackhide__ = True
     found = rounding_of(actual, reference, *inputs, **options)
     if not found:

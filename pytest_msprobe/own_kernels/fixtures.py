@@ -53,14 +53,14 @@ def draw_seeds(metafunc: pytest.Metafunc) -> None:
     """Run a marked test once for each seed.
 
     Raises:
-        pytest.UsageError: the mark has no number.
+        pytest.Collector.CollectError: the mark has no number.
     """
     mark = metafunc.definition.get_closest_marker("rounding_seeds")
     if mark is None:
         return
     count = mark.args[0] if mark.args else None
     if type(count) is not int or count < 1:
-        raise pytest.UsageError(f"{metafunc.definition.nodeid}: write rounding_seeds(20), the number of seeds")
+        raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: write rounding_seeds(20), a number of seeds")
     count = metafunc.config.getoption("rounding_seeds") or count
     if "rounding_seed" not in metafunc.fixturenames:
         metafunc.fixturenames.insert(0, "rounding_seed")
@@ -85,6 +85,11 @@ def rounding_only(request: pytest.FixtureRequest, rounding_seed: int) -> Callabl
     node = request.node
 
     def assert_rounding_only(actual: Any, reference: Callable[..., Any], /, *inputs: Any, **options: Any) -> Rounding:
+        """Return the figures of a kernel.
+
+        Raises:
+            AssertionError: it is off by more than rounding.
+        """
         __tracebackhide__ = True
         from pytest_msprobe.own_kernels.assertion import rounding_of
 

@@ -114,8 +114,8 @@ class Rounding:
 class _OnlyRounding(BackwardError):
     """`backward-error`; where rounding of the inputs makes an output uncertain, a small error is still a pass.
 
-    So is any that is within tolerance in an output of few elements, which may cancel by chance, and of narrow sums, which
-    are known to be coarse.
+    So is any that is within tolerance in an output of few elements, which may cancel by chance, and of narrow sums,
+    which are known to be coarse.
 
     Attributes:
         has_narrow_sums: whether sums narrower than float32 are allowed.
@@ -265,7 +265,12 @@ class _Judge:
         )
 
     def judged(self) -> Rounding:
-        """Everything judged."""
+        """Everything judged.
+
+        Raises:
+            AssertionError: the kernel raises.
+            ValueError: there is nothing to judge.
+        """
         reference = _Reference.of(self)
         try:
             execution = self.kernel.run()
@@ -458,7 +463,11 @@ def _difference(first: Any, second: Any, *, is_wrong: bool) -> str:
 
 
 def judged(actual: Any, reference: Callable[..., Any], arguments: Arguments, allowed: Allowed) -> Rounding:
-    """The judgement of `actual`, a kernel or its result; see `rounding_of`."""
+    """The judgement of `actual`, a kernel or its result; see `rounding_of`.
+
+    Raises:
+        TypeError: the reference is no function.
+    """
     if not callable(reference):
         raise TypeError(f"the reference must be a function, not {type(reference).__name__}")
     call = arguments.call(api_of(reference))

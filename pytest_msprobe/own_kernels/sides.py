@@ -314,6 +314,11 @@ class _ArrayExecution:
     outputs: tuple[Output, ...]
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+        """Refuse.
+
+        Raises:
+            Unsupported: always.
+        """
         raise Unsupported("there are no gradients of arrays")
 
 
@@ -360,9 +365,12 @@ class Kernel:
                     copies[path] = clone_of(value)
                 return copies[path].requires_grad_() if path in self.wanted else copies.get(path, value)
 
+            def call(*positional: Any, **keywords: Any) -> Any:
+                self._fill_memory(filled)
+                return self.function(*positional, **keywords)
+
             positional, keywords = self.arguments.mapped(convert)
-            self._fill_memory(filled)
-            returned = _flat(self.function, paths, self.seed)(*positional, **keywords)
+            returned = _flat(call, paths, self.seed)(*positional, **keywords)
         back = set(map(id, returned))
         written = {p: x for p, x in copies.items() if id(x) not in back and not is_same(x, tensors[p])}
         if self.arguments.framework == "torch" and {framework_of(value) for value in returned} <= {"torch", ""}:
@@ -376,6 +384,8 @@ class Kernel:
         return _with_paths(execution, paths, [*written])
 
     def _fill_memory(self, sizes: Sequence[int]) -> None:
+        # Free blocks of small tensors are many, and any of them may be taken.
+        sizes = [size for size in sizes for _ in range(_BLOCKS if size < _LARGE else 1)]
         first: Any = next(iter(self.arguments.tensors.values()), None)
         if sizes and framework_of(first) == "torch":
             TorchEngine(str(first.device), is_raised=False).fill_memory(sizes, _FILLING)
@@ -384,6 +394,7 @@ class Kernel:
 
 
 _FILLING_BYTE = 0x7E
+_BLOCKS, _LARGE = 8, 1 << 20
 #: Whose bytes are all the same, so that elements of every dtype show that they were not written.
 _FILLING = float(np.full(4, _FILLING_BYTE, np.uint8).view(np.float32)[0])
 

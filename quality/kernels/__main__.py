@@ -101,7 +101,8 @@ def wrong(kernels: Sequence[WrongKernel]) -> None:
     for kind in ("above", "below"):
         say(
             f"{kind} two roundings: {stopped[f'{kind} stopped']} of {stopped[kind]} stopped; "
-            f"allclose(1e-2) stops {stopped[f'{kind} allclose of outputs']}, with gradients {stopped[f'{kind} allclose']}"
+            f"allclose(1e-2) stops {stopped[f'{kind} allclose of outputs']}, "
+            f"with gradients {stopped[f'{kind} allclose']}"
         )
 
 
