@@ -60,7 +60,7 @@ def draw_seeds(metafunc: pytest.Metafunc) -> None:
         return
     count = mark.args[0] if mark.args else None
     if type(count) is not int or count < 1:
-        raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: write rounding_seeds(20), a number of seeds")
+        raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: write rounding_seeds(20), a number")
     count = metafunc.config.getoption("rounding_seeds") or count
     if "rounding_seed" not in metafunc.fixturenames:
         metafunc.fixturenames.insert(0, "rounding_seed")

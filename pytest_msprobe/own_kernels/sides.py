@@ -41,15 +41,8 @@ _FLOAT32 = 2.0**-24
 NARROWEST_COMPUTED = 2.0**-8
 #: Kernels of ATen that are the sum of products of one element of each of their tensors.
 _MULTILINEAR = frozenset({"mm", "bmm", "mv", "dot", "convolution", "sum"})
-#: Kernels of ATen that return indices: the positions of these and of the axis, and the axis where that is not given.
-_INDICES = {
-    "topk": (1, 2, -1),
-    "sort": (1, 1, -1),
-    "max": (1, 1, None),
-    "min": (1, 1, None),
-    "argmax": (0, 1, None),
-    "argmin": (0, 1, None),
-}
+#: Kernels of ATen that return indices.
+_SELECTING = frozenset({"topk", "sort", "max", "min", "argmax", "argmin"})
 _MOVING = frozenset({"detach", "alias", "_unsafe_view", "lift_fresh", "empty", "empty_like", "zeros", "ones"})
 
 
@@ -91,10 +84,10 @@ class Trace:
         is_narrow = dtype.is_floating_point and dtype != torch.float64
         if is_narrow and not self.narrow and _is_lossy(torch, func, args, kwargs, results[0]):
             self.narrow = f"{str(dtype).rpartition('.')[2]} at {_user_line()}"
-        if name in _INDICES:
-            position, axis_at, axis = _INDICES[name]
-            axis = args[axis_at] if len(args) > axis_at else kwargs.get("dim", axis)
-            self.indices.append((results[position if len(results) > 1 else 0], args[0].detach(), axis))
+        if name in _SELECTING:
+            at, default = 2 if name == "topk" else 1, -1 if name in ("topk", "sort") else None
+            axis = args[at] if len(args) > at else kwargs.get("dim", default)
+            self.indices.append((results[-1], args[0].detach(), axis))
 
 
 def _is_lossy(torch: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> bool:

@@ -1,9 +1,10 @@
-"""Judge the catalogue: `python -m quality.kernels wrong|right|flakes|cost [--seeds=N] [--minutes=M]`.
+"""How many wrong kernels `assert_rounding_only` stops, and how many right ones it refuses.
 
-wrong   how many wrong kernels are stopped, and how many of them allclose(1e-2) stops
-right   how many right kernels are refused, by dtype, with as many seeds as fit into the minutes
-flakes  kernels of public threads that fixed tolerances refuse now and then
-cost    time and runs of the reference that a judgement takes, over those of the reference alone
+    python -m quality.kernels wrong|right|flakes|cost [--seeds=N] [--minutes=M] [--match=NAME]
+
+wrong: both halves of the catalogue, and how many of them allclose(1e-2) stops; right: by dtype, with as many seeds as
+fit into the minutes; flakes: kernels of public threads that fixed tolerances refuse now and then; cost: time and runs
+of the reference that a judgement takes.
 """
 
 from __future__ import annotations

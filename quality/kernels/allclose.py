@@ -1,4 +1,7 @@
-"""What fixed tolerances say of three wrong results and of a right one: the figures of docs/own_kernels.md."""
+"""What fixed tolerances say of three wrong results and of a right one: the figures of docs/own_kernels.md.
+
+python -m quality.kernels.allclose
+"""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_mark_without_a_number_is_refused(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import pytest\n@pytest.mark.rounding_seeds\ndef test_one(): pass")
     result = pytester.runpytest()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*test_one: write rounding_seeds(20), a number of seeds"])
+    result.stdout.fnmatch_lines(["*test_one: write rounding_seeds(20), a number"])
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -252,6 +252,28 @@ def test_a_reference_that_is_not_float64_is_refused(reference: Callable[..., Any
     assert words in str(raised.value)
 
 
+def test_a_reference_without_gradients_is_no_all_clear() -> None:
+    x = drawn(4, 5, grad=True)
+    with pytest.raises(UnusableReference, match="the reference has no gradient"):
+        rounding_of(lambda x: x * 2, lambda x: x.detach() * 2, x)
+    assert_rounding_only(lambda x: x * 2, lambda x: x.detach() * 2, x, gradients=False)
+
+
+def test_the_second_call_is_judged_where_it_differs() -> None:
+    calls: list[int] = []
+
+    def kernel(x: Any) -> Any:
+        calls.append(1)
+        y = x.clone()
+        y[0, 0] *= 1 + (len(calls) == 2)  # as little as another order of adding leaves of the largest element
+        return y
+
+    x = drawn(4, 5)
+    x[0, 0] = 1e-6
+    text = failure(kernel, lambda x: x * 1, x)
+    assert "one element at [0, 0]" in text.splitlines()[0]
+
+
 def test_casts_that_change_nothing_are_no_rounding() -> None:
     assert_rounding_only(lambda x: x * 2.0, lambda x: x.float().double() * 2, drawn(4, 5, dtype=torch.bfloat16))
 
