@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -15,7 +16,7 @@ from pytest_msprobe.engines.protocol import Array, Call, LeafPath, is_differenti
 
 _FRAMEWORKS = ("torch", "mindspore")
 #: Where functions of PyTorch stand that facts are known of, by the type of their records.
-_HOLDERS = {"Torch": ("torch",), "Functional": ("torch.nn.functional",), "Tensor": ("torch", "Tensor")}
+_HOLDERS = {"Torch": "torch", "Functional": "torch.nn.functional"}
 
 
 def framework_of(value: object) -> str:
@@ -87,14 +88,10 @@ class Arguments:
     positional: tuple[Any, ...]
     keywords: Mapping[str, Any]
 
-    def mapped(
-        self, convert: Callable[[LeafPath, Any], Any], *, as_tuples: bool = False
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def mapped(self, convert: Callable[[LeafPath, Any], Any], *, as_tuples: bool = False) -> tuple[Any, Any]:
         """(positional, keywords) with every leaf replaced by convert(path, leaf)."""
-        return (
-            _map(tuple(self.positional), ("input",), convert, as_tuples=as_tuples),
-            _map(dict(self.keywords), ("kwargs",), convert, as_tuples=as_tuples),
-        )
+        positional = _map(tuple(self.positional), ("input",), convert, as_tuples=as_tuples)
+        return positional, _map(dict(self.keywords), ("kwargs",), convert, as_tuples=as_tuples)
 
     def with_arrays(self, call: Call, convert: Callable[[LeafPath, Any], Any]) -> Any:
         """`mapped` with the leaves of `call`, whose arrays may be other ones, in place of one's own."""
@@ -116,7 +113,7 @@ class Arguments:
     @property
     def framework(self) -> str:
         """That of the tensors; "numpy" without any."""
-        kinds = [framework_of(value) for value in self.tensors.values()]
+        kinds = set(map(framework_of, self.tensors.values()))
         return next((kind for kind in (*_FRAMEWORKS, "other") if kind in kinds), "numpy")
 
     def call(self, api: ApiName) -> Call:
@@ -133,17 +130,14 @@ class Arguments:
 
     def differentiated(self, *, of_all: bool) -> tuple[LeafPath, ...]:
         """Places of the tensors whose gradients are wanted: that require one, or `of_all` of floats."""
-        found = []
-        for path, value in self.tensors.items():
-            if framework_of(value) in _FRAMEWORKS and (of_all or getattr(value, "requires_grad", False)):
-                found.append(path)
-        return tuple(path for path in found if is_differentiable(array_of(self.tensors[path])))
+        tensors = {path: value for path, value in self.tensors.items() if framework_of(value) in _FRAMEWORKS}
+        asked = [path for path, value in tensors.items() if of_all or getattr(value, "requires_grad", False)]
+        return tuple(path for path in asked if is_differentiable(array_of(tensors[path])))
 
     def described(self) -> str:
         """Dtype and shape of every tensor, and the other arguments."""
-        return ", ".join(
-            [*map(_described, self.positional), *(f"{key}={_described(value)}" for key, value in self.keywords.items())]
-        )
+        named = (f"{key}={_described(value)}" for key, value in self.keywords.items())
+        return ", ".join([*map(_described, self.positional), *named])
 
 
 def _described(value: Any) -> str:
@@ -157,11 +151,8 @@ def _described(value: Any) -> str:
 def api_of(reference: Callable[..., Any]) -> ApiName:
     """The API whose facts hold for `reference`: that of a function of PyTorch, else one that nothing is known of."""
     name = getattr(reference, "__name__", "")
-    for kind, steps in _HOLDERS.items():
-        holder: Any = sys.modules.get(steps[0])
-        for step in steps[1:]:
-            holder = getattr(holder, step, None)
-        if name and getattr(holder, name, None) is reference:
+    for kind, module in _HOLDERS.items():
+        if name and getattr(sys.modules.get(module), name, None) is reference:
             return ApiName(kind, name, 0)
     return ApiName("Torch", "own kernel", 0)
 
@@ -171,7 +162,8 @@ def runs_in(reference: Callable[..., Any], arguments: Arguments) -> str:
     function: Any = getattr(reference, "func", reference)
     code, named = getattr(function, "__code__", None), dict(getattr(function, "__globals__", {}))
     for name, cell in zip(getattr(code, "co_freevars", ()), getattr(function, "__closure__", None) or ()):
-        named[name] = cell.cell_contents
+        with suppress(ValueError):  # a name that gets its value later
+            named[name] = cell.cell_contents
     values = [named.get(name) for name in _names_in(code)] if code is not None else []
     places = [value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "") for value in values]
     modules = {str(place).partition(".")[0] for place in (*places, getattr(function, "__module__", ""))}

@@ -61,11 +61,9 @@ class Allowed:
     seed: int
 
     def __post_init__(self) -> None:
-        if self.accumulates not in (*_ROUNDOFFS, "same"):
-            names = ", ".join((*_ROUNDOFFS, "same"))
-            raise ValueError(f"accumulates={self.accumulates!r}: must be one of {names}")
-        if self.reduced not in (None, "tf32", "hf32"):
-            raise ValueError(f"reduced={self.reduced!r}: must be tf32 or hf32")
+        for name, known in (("accumulates", (*_ROUNDOFFS, "same")), ("reduced", (None, "tf32", "hf32"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {', '.join(filter(None, known))}")
 
 
 @dataclass(frozen=True)

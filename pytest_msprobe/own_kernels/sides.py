@@ -335,8 +335,8 @@ class Kernel:
     @property
     def name(self) -> str:
         """The name of the function."""
-        own = getattr(self.function, "__name__", "") or type(getattr(self.function, "func", self.function)).__name__
-        return str(own) if callable(self.function) else "the result"
+        inner = getattr(self.function, "func", self.function)
+        return str(getattr(inner, "__name__", type(inner).__name__)) if callable(inner) else "the result"
 
     def run(self, filled: Sequence[int] = ()) -> Any:
         """An execution with what the kernel returns, and the arguments that it has changed.
