@@ -28,7 +28,7 @@ _BEGINNING = "<!doctype html><!-- pytest-msprobe: rounding -->"
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare the options of assertions on kernels."""
-    group = parser.getgroup("msprobe-rounding", "pytest-msprobe: assertions on kernels")
+    group = parser.getgroup("msprobe-rounding", "assertions on kernels (pytest-msprobe)")
     group.addoption(
         "--rounding-seeds", type=int, metavar="N", help="seeds of tests marked rounding_seeds, in place of their own"
     )

@@ -3,8 +3,8 @@
     python -m quality.kernels wrong|right|flakes|cost [--seeds=N] [--minutes=M] [--match=NAME]
 
 wrong: both halves of the catalogue, and how many of them allclose(1e-2) stops; right: by dtype, with as many seeds as
-fit into the minutes of CPU; flakes: kernels of public threads that fixed tolerances refuse now and then; cost: time and runs
-of the reference that a judgement takes.
+fit into the minutes of CPU; flakes: kernels of public threads that fixed tolerances refuse now and then; cost: time and
+runs of the reference that a judgement takes.
 """
 
 from __future__ import annotations
