@@ -140,7 +140,8 @@ def pytest_runtest_makereport(
         from pytest_msprobe.run.nodes import attach_row
 
         attach_row(item, report)
-    fixtures.attach_rows(item, report)
+    if fixtures.ROWS in item.stash:
+        fixtures.attach_rows(item, report)
     return report
 
 

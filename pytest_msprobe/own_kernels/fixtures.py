@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pytest_msprobe.own_kernels.judging import Rounding
 
 MARKER = "rounding_seeds(count): run a test once for each of so many seeds of its inputs"
-_ROWS = pytest.StashKey[list[dict[str, Any]]]()
+#: The rows of a test that has asserted something.
+ROWS = pytest.StashKey[list[dict[str, Any]]]()
 _COLUMNS = ("of its tolerance", "status", "kernel", "output", "pattern", "inputs", "seed", "test")
 _BEGINNING = "<!doctype html><!-- pytest-msprobe: rounding -->"
 
@@ -95,7 +96,7 @@ def rounding_only(request: pytest.FixtureRequest, rounding_seed: int) -> Callabl
 
         found = rounding_of(actual, reference, *inputs, **{"seed": rounding_seed, **options})
         row = found.row
-        node.stash.setdefault(_ROWS, []).append({**row, "test": node.nodeid})
+        node.stash.setdefault(ROWS, []).append({**row, "test": node.nodeid})
         node.user_properties.append((f"rounding of {found.kernel}", row["of its tolerance"]))
         if not found:
             raise AssertionError(found.text)
@@ -106,9 +107,9 @@ def rounding_only(request: pytest.FixtureRequest, rounding_seed: int) -> Callabl
 
 def attach_rows(item: pytest.Item, report: pytest.TestReport) -> None:
     """Send the rows of an item along with its report, and to the page of pytest-html."""
-    rows = item.stash.get(_ROWS, [])
-    if report.when != "call" or not rows:
+    if report.when != "call":
         return
+    rows = item.stash[ROWS]
     report.rounding = rows  # type: ignore[attr-defined]
     if item.config.getoption("htmlpath", None):
         from pytest_html import extras  # type: ignore[import-untyped]
