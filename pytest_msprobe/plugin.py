@@ -15,6 +15,8 @@ from pytest_msprobe import support
 
 support.install_finder()
 
+from pytest_msprobe.own_kernels import fixtures  # noqa: E402
+from pytest_msprobe.own_kernels.fixtures import rounding_only as rounding_only, rounding_seed as rounding_seed  # noqa: E402
 from pytest_msprobe.run.option_help import add_options, list_common_ini_keys  # noqa: E402
 from pytest_msprobe.run.settings import RUN, UNASKED  # noqa: E402
 
@@ -27,8 +29,9 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare `--msprobe-*` options and their ini twins."""
+    """Declare `--msprobe-*` options and their ini twins, and those of assertions on kernels."""
     add_options(parser)
+    fixtures.add_options(parser)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -50,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
         list_common_ini_keys(config)
         return
     refuse_unknown_ini_keys(config)
+    fixtures.set_up(config)
     if names_a_dump(config):
         from pytest_msprobe.activation import activate
 
@@ -136,7 +140,15 @@ def pytest_runtest_makereport(
         from pytest_msprobe.run.nodes import attach_row
 
         attach_row(item, report)
+    if fixtures.ROWS in item.stash:
+        fixtures.attach_rows(item, report)
     return report
+
+
+@pytest.hookimpl
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests of kernels under several seeds."""
+    fixtures.draw_seeds(metafunc)
 
 
 @pytest.hookimpl

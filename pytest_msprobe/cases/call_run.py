@@ -84,6 +84,13 @@ class CallRun:
         self.case: Case = constructed(case, edge_case, max_memory_bytes) if edge_case else case
         self._forwards: dict[tuple[str, str], Execution | Unsupported | CapturedError] = {}
 
+    @classmethod
+    def of_case(cls, case: Case) -> CallRun:
+        """A run of a call that stands in no dump."""
+        made = cls.__new__(cls)
+        made.case, made._forwards = case, {}
+        return made
+
     def close(self) -> None:
         """Release all graphs and what they computed."""
         self._forwards.clear()

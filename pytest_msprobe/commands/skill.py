@@ -1,4 +1,4 @@
-"""The command `skill`: how a coding agent localises wrong numerics with this package, on one page."""
+"""The command `skill`: how a coding agent localises wrong numerics, or verifies a kernel, on one page each."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from pytest_msprobe.commands.common import CommandError, stated_errors
 
 _PACKAGE = Path(__file__).parents[1]
-_NAME = "localise-numerics"
+_NAMES = ("localise-numerics", "verify-kernel")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "skill",
-        help="print the page for coding agents that localise wrong numerics",
-        description="Print SKILL.md, the page for coding agents that localise wrong numerics, or copy it into a folder "
-        "of skills.",
+        help="print the page for coding agents that localise wrong numerics, or verify a kernel",
+        description="Print SKILL.md, a page for coding agents, or copy it into a folder of skills.",
     )
+    parser.add_argument("name", nargs="?", choices=_NAMES, default=_NAMES[0], help=f"which one; {_NAMES[0]} if none")
     parser.add_argument(
-        "-o", dest="folder", metavar="DIR", type=Path, help=f"copy it into DIR/{_NAME}, such as .claude/skills"
+        "-o", dest="folder", metavar="DIR", type=Path, help="copy it into DIR/NAME, such as .claude/skills"
     )
     parser.set_defaults(run=show_skill)
 
@@ -33,14 +33,14 @@ def show_skill(arguments: argparse.Namespace) -> None:
     Raises:
         CommandError: the folder is there already or cannot be written, or the installation has no skill.
     """
-    folders = [root / "skills" / _NAME for root in (_PACKAGE, _PACKAGE.parent)]
+    folders = [root / "skills" / arguments.name for root in (_PACKAGE, _PACKAGE.parent)]
     source = next((folder for folder in folders if folder.is_dir()), None)
     if source is None:
         raise CommandError(f"the skill is missing from this installation: {folders[0]}; install it again")
     if arguments.folder is None:
         sys.stdout.write((source / "SKILL.md").read_text(encoding="utf-8"))
         return
-    target = arguments.folder / _NAME
+    target = arguments.folder / arguments.name
     if target.exists():
         raise CommandError(f"{target} exists and is left as it is; name another folder with -o")
     with stated_errors():

@@ -413,7 +413,7 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         if func._schema.name == "aten::mean":
             size /= max(1, rows.shape[-1])
         drawn = torch.rand(size.shape, generator=self._generator, dtype=torch.float64).mul_(2).sub_(1)
-        off = (_WIDTH * size * drawn).reshape(returned.shape)
+        off = (_WIDTH * size * drawn.to(size.device)).reshape(returned.shape)
         return self._moved(returned + off.to(returned.dtype), self._of_total)
 
     def _changed(self, operand: Any) -> Any:
@@ -428,7 +428,7 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
             return type(returned)(self._moved(item, spread) for item in returned)
         if _is_float64(returned) and returned.numel():
             drawn = torch.rand(min(returned.numel(), _POOL), generator=self._generator, dtype=torch.float64)
-            _multiply(returned, 1 + spread * _WIDTH * drawn.mul_(2).sub_(1))
+            _multiply(returned, (1 + spread * _WIDTH * drawn.mul_(2).sub_(1)).to(returned.device))
         return returned
 
 

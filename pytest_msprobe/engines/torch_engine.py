@@ -60,6 +60,7 @@ class ReadyCall:
         leaves: the tensors to differentiate; a call that writes in place gets clones of them as arguments.
         may_write: whether it may write into its arguments.
         seeds: the tensors of its incoming gradients.
+        keeps_graph: whether its gradients are asked for again, by somebody else.
     """
 
     torch: Any
@@ -69,6 +70,7 @@ class ReadyCall:
     leaves: Sequence[Tensor]
     may_write: bool
     seeds: Seeds = field(default_factory=Seeds)
+    keeps_graph: bool = False
 
     def watch(self) -> Callable[[], bool]:
         """See `Ready.watch`. PyTorch counts what is written into a tensor, but not every kernel takes part in that."""
@@ -95,7 +97,7 @@ class TorchExecution:
         torch = self._torch = call.torch
         self._arithmetic = arithmetic
         self._leaves: Sequence[Tensor] | None = call.leaves
-        self._seeds = call.seeds
+        self._seeds, self._keeps_graph = call.seeds, call.keeps_graph
         self._tensors: list[Tensor | None] = []
         outputs = []
         for path, value in flatten_outputs(returned, torch.Size):
@@ -131,7 +133,7 @@ class TorchExecution:
         seeds = self._seeds.of(incoming, lambda: [_like(torch, gradient, out) for out, gradient in pairs])
         try:
             with self._arithmetic:
-                found = _backward(torch, [out for out, _ in pairs], seeds, leaves)
+                found = _backward(torch, [out for out, _ in pairs], seeds, leaves, retain_graph=self._keeps_graph)
         except RuntimeError as error:  # NotImplementedError is one
             if not (isinstance(error, NotImplementedError) or any(text in str(error) for text in _NO_DERIVATIVE)):
                 raise
@@ -155,7 +157,7 @@ class TorchExecution:
 
 
 def _backward(
-    torch: Any, outputs: Sequence[Tensor], seeds: Sequence[Tensor], leaves: Sequence[Tensor]
+    torch: Any, outputs: Sequence[Tensor], seeds: Sequence[Tensor], leaves: Sequence[Tensor], *, retain_graph: bool
 ) -> Sequence[Tensor | None]:
     """Gradients of `leaves`, None for one that no output depends on, as torch.autograd.grad gives them.
 
@@ -163,7 +165,7 @@ def _backward(
     SymPy (0.4 s and 487 modules) and costs as much as several small kernels in every run.
     """
     engine = torch.autograd.Variable._execution_engine
-    retain_graph, create_graph, allow_unused = False, False, True
+    create_graph, allow_unused = False, True
     found: Sequence[Tensor | None] = engine.run_backward(
         tuple(outputs), tuple(seeds), retain_graph, create_graph, tuple(leaves), allow_unused, accumulate_grad=False
     )

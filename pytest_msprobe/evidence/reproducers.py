@@ -185,10 +185,11 @@ _SHOW = Path(__file__).with_name("show.txt")
 
 @dataclass(slots=True)
 class Reproducer:
-    """A script and the arrays that it loads by name."""
+    """A script, the arrays that it loads by name, and a test by `assert_rounding_only`; "" where there is none."""
 
     text: str
     arrays: dict[str, Any]
+    test: str = ""
 
 
 def write_reproducer(evidence: Evidence, stem: str) -> Reproducer:
@@ -208,7 +209,7 @@ def write_reproducer(evidence: Evidence, stem: str) -> Reproducer:
     show = _SHOW.read_text(encoding="utf-8").rstrip().replace("WIDE", "np.complex128" if is_complex else "np.float64")
     made = [*_setup(evidence, call), *_call(evidence, call)]
     lines = [_docstring(evidence, call, stem), *_imports(call), *made, show, *run]
-    return Reproducer("\n".join(lines) + "\n", arrays)
+    return Reproducer("\n".join(lines) + "\n", arrays, "\n".join(_test(evidence, call, stem)))
 
 
 def in_docstring(text: str) -> str:
@@ -429,6 +430,29 @@ def _torch(evidence: Evidence, call: ScriptCall) -> Iterator[str]:
         yield f'    show("gradient {position}, PyTorch", gradients[{position}], stored["gradient_benchmark{position}"])'
 
 
+def _test(evidence: Evidence, call: ScriptCall, stem: str) -> Iterator[str]:
+    """The call against PyTorch in float64 as a test, with its recorded result where that is one tensor."""
+    text = torch_text(evidence.case.call, call.arguments, {**call.attributes, **call.keywords})
+    names, results = _parameters(evidence, call), _paired(evidence.results)
+    if text is None or writes_in_place(evidence.case.api) or call.numpy_names or not (names and len(results) == 1):
+        return
+    tested, inputs = results[0][1], ", ".join(call.tensors)
+    yield f'"""Is {in_docstring(call.api)} off by rounding only? Needs pytest-msprobe, MindSpore and PyTorch."""'
+    yield from [line.replace("import sys", "") for line in _imports(call)][2:]
+    yield from ("import torch", "", "from pytest_msprobe import assert_rounding_only", "")
+    yield f'stored = np.load(Path(__file__).with_name("{stem}.npz"))'
+    arrays = {**call.arrays, **({"recorded0": tested} if isinstance(tested, np.ndarray) else {})}
+    for name, array in arrays.items():
+        if (dtype := dtype_of_array(array.dtype)) is not None:
+            yield f'{name} = ms.Tensor(stored["{name}"], {dtype_text(dtype)})'
+    yield f"\n\ndef call({inputs}):\n    return {call.expression(evidence.case.api, copies_first=False)}\n"
+    yield f"\ndef reference({inputs}):\n    return {text}\n"
+    gradients = evidence.results.incoming is not None
+    yield f"\ndef test_now():\n    assert_rounding_only(call, reference, {inputs}, gradients={gradients})\n"
+    if "recorded0" in arrays:
+        yield f"\ndef test_recorded():\n    assert_rounding_only(recorded0, reference, {inputs}, gradients=False)\n"
+
+
 def torch_text(call: Call, texts: Sequence[str], named: Mapping[str, str]) -> str | None:
     """The PyTorch call of `call` over texts of its arguments, or None when it takes more than one plain expression."""
     binding = lookup(call.api.type, call.api.table_name, call.framework)
@@ -536,4 +560,7 @@ class Reproducers:
         make_folder(place)
         write_file(place / f"{stem}.npz", lambda file: np.savez(file, **made.arrays))
         write_file(script, lambda file: file.write(text))
+        if made.test:
+            name = "".join(character if character.isalnum() else "_" for character in stem)  # of a module
+            write_file(place / f"test_{name}.py", lambda file: file.write(made.test.encode()))
         return f"reproducer: {script}"

@@ -474,7 +474,7 @@ def _narrower(wrong: _Wrong) -> _Named:
     right = wrong.right[np.isfinite(wrong.right) & (wrong.right != 0)]
     own = float_format(part_dtype(wrong.dtype)).mantissa_bits + 1
     for bits, name in sorted(_NARROWER.items()):
-        if bits >= own or tested.size < 4:
+        if bits >= own or tested.size < 4 or not right.size:
             continue
         fits = (_to_bits(tested, bits) == tested).mean() >= _EXPLAINED
         if fits and (_to_bits(right, bits) == right).mean() < _EXPLAINED / 2:

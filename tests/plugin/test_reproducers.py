@@ -36,7 +36,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def reproducer(pytester: pytest.Pytester, builder: DumpBuilder, *arguments: str) -> Path:
     result = pytester.runpytest(f"--msprobe-dump={builder.write()}", "--msprobe-reproducers=r", *arguments)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    (path,) = (pytester.path / "r").glob("*.py")
+    (path,) = (found for found in (pytester.path / "r").glob("*.py") if not found.name.startswith("test_"))
     result.stdout.fnmatch_lines([f"reproducer: {path}", "reproducers: *r (1 API call)"])
     return path
 

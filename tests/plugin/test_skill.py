@@ -111,5 +111,7 @@ def test_the_command_prints_the_page_and_copies_it(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out == PAGE
     assert main(["skill", "-o", str(tmp_path)]) == 0
     assert sorted(path.name for path in (tmp_path / SKILL.name).iterdir()) == ["SKILL.md"]
+    assert main(["skill", "verify-kernel", "-o", str(tmp_path)]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [SKILL.name, "verify-kernel"]
     assert main(["skill", "-o", str(tmp_path)]) == 2
     assert "exists and is left as it is" in capsys.readouterr().err

@@ -71,6 +71,12 @@ ALLOWED = {
         _SHARED_BY_SUITES, (*_LOW, *_SHARED_BY_SUITES, "pytest_msprobe.apis", "pytest_msprobe.engines.protocol")
     ),
     **dict.fromkeys(_BASES_OF_SUITES, (*_LOW, *_SHARED_BY_SUITES, "pytest_msprobe.engines", "pytest_msprobe.reports")),
+    "pytest_msprobe.own_kernels": (
+        *_COMPUTING,
+        "pytest_msprobe.cases",
+        "pytest_msprobe.suites.precheck",
+        "pytest_msprobe.suites.repeat",
+    ),
     "pytest_msprobe.suites.registry": (*_SHARED_BY_SUITES, "pytest_msprobe.support"),
     "pytest_msprobe.run": (
         *_LOW,
@@ -99,6 +105,7 @@ ALLOWED = {
     "pytest_msprobe.plugin": (
         "pytest_msprobe.activation",
         "pytest_msprobe.hookspecs",
+        "pytest_msprobe.own_kernels.fixtures",
         "pytest_msprobe.run",
         "pytest_msprobe.support",
     ),

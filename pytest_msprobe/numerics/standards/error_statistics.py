@@ -148,9 +148,9 @@ class ErrorStatistics:
         if not self.is_measure or self._use_of_largest <= NOTICEABLE:
             return 0.0
         is_counted = self.largest_at >= self._chosen
-        squares = np.maximum(0, self._squared_errors - is_counted * self._largest**2)
-        others = np.sqrt(squares / max(1, self._informative - is_counted))
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            squares = np.maximum(0, self._squared_errors - is_counted * self._largest**2)
+            others = np.sqrt(squares / max(1, self._informative - is_counted))
             return float((self._largest / (STANDS_OUT * others)).min())
 
     @property

@@ -126,7 +126,7 @@ class Comparison:
                 self._add_plain(label, actual.value, expected.value)
                 continue
             arrays = cast("Array", actual.value), cast("Array", expected.value)
-            indices = index_metrics(self._case.call, label, *arrays, lambda: left)
+            indices = self._index_metrics(label, *arrays, left)
             if indices is not None:
                 self._add_indices(label, *arrays, indices)
             else:
@@ -163,6 +163,10 @@ class Comparison:
             device=device,
             bench=bench,
         )
+
+    def _index_metrics(self, label: str, actual: Array, expected: Array, tested: Sequence[Output]) -> Metrics | None:
+        """What the values that an output selects are off by; None where it is no indices."""
+        return index_metrics(self._case.call, label, actual, expected, lambda: tested)
 
     def _add_arrays(
         self, position: int, label: str, actual: Array, expected: Array, *, recorded: Dtype | None = None
