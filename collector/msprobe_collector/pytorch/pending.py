@@ -185,7 +185,7 @@ class TorchPending:
             places.setdefault(value.device, ({}, []))[1].append(value)
         for place in sorted(places, key=str):
             try:
-                yield from _fetched(*places[place])
+                yield from _fetched(*places[place], has_sketches=self._has_sketches)
             except RuntimeError as error:
                 self._lose(error)
 
@@ -201,7 +201,7 @@ def is_on_host(tensor: Any) -> bool:
 
 
 def _fetched(
-    copies: dict[Any, list[tuple[int, Any]]], reduced: list[_Reduced]
+    copies: dict[Any, list[tuple[int, Any]]], reduced: list[_Reduced], *, has_sketches: bool
 ) -> Iterator[tuple[int, Statistics, Sketched]]:
     """The statistics of values on one device, from which they come in one copy."""
     parts = [part for value in reduced for part in value.parts]
@@ -210,15 +210,15 @@ def _fetched(
     places: dict[tuple[Any, Any], list[int]] = {}
     for place, part in enumerate(parts):
         places.setdefault((part.dtype, part.shape), []).append(place)
-    stacks = [
-        torch.cat([copy.reshape(-1) for _, copy in held]).resolve_conj().resolve_neg() for held in copies.values()
-    ]
+    stacks = [torch.cat([copy.reshape(-1) for _, copy in held]) for held in copies.values()]
+    stacks = [stack.resolve_conj().resolve_neg() for stack in stacks]
     stacks += [torch.stack([parts[place] for place in same]) for same in places.values()]
     arrays = host_arrays(stacks)
     for (dtype, held), array in zip(copies.items(), arrays):
         sizes, name, end = [copy.numel() for _, copy in held], str(dtype), 0
         for (number, copy), size, statistics in zip(held, sizes, statistics_of_parts(array, sizes)):
-            yield number, statistics, TensorValues(array[end : end + size].reshape(copy.shape), name, "")
+            row = array[end : end + size].reshape(copy.shape) if has_sketches else array
+            yield number, statistics, TensorValues(row, name, "")
             end += size
     for same, array in zip(places.values(), arrays[len(copies) :]):
         for place, row in zip(same, one_pass.joined(array) if array.ndim == _OF_PARTS else array):
