@@ -195,6 +195,8 @@ def test_frameworks_load_only_inside_functions() -> None:
                 "msprobe_collector.mindspore.hyperparameters",
                 "msprobe_collector.mindspore.manifest",
                 "msprobe_collector.pytorch.tensor_values",
+                "msprobe_collector.pytorch.device_sketches",
+                "msprobe_collector.pytorch.one_pass",
                 "msprobe_collector.pytorch.api_names",
                 "msprobe_collector.pytorch.calls",
                 "msprobe_collector.pytorch.communication",

@@ -218,12 +218,12 @@ class FakeDevice:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     """Tensors of the CPU are taken for those of a device."""
-    fake, empty_like = FakeDevice(), torch.empty_like
+    fake = FakeDevice()
     for module in (pending, tensor_values, host_arrays):
         monkeypatch.setattr(module, "is_on_host", lambda tensor: False, raising=False)
     monkeypatch.setattr(pending, "has_pinned_memory", lambda: True)
     monkeypatch.setattr(torch, "get_device_module", lambda place: fake)
-    monkeypatch.setattr(torch, "empty_like", lambda tensor, device=None, pin_memory=None: empty_like(tensor))
+    monkeypatch.setattr(host_arrays, "_pinned", torch.empty_like)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, side: None)
     monkeypatch.setattr(host_arrays, "_streams", {})
     return fake
