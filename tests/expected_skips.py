@@ -70,6 +70,7 @@ EXPECTED = (
         for name in ("xlsxwriter", "openpyxl", "check_jsonschema", "tree_sitter", "tree_sitter_groovy")
     ),
     ExpectedSkip("matplotlib is not installed", condition=lacks_module("matplotlib")),
+    ExpectedSkip("Triton is not installed", condition=lacks_module("triton")),
     ExpectedSkip("PyTorch's OpInfo database needs expecttest*", condition=lacks_module("expecttest")),
     # Programs beside Python. A package registry can always be out of reach.
     ExpectedSkip("selenium is not installed*", condition=lacks_module("selenium")),

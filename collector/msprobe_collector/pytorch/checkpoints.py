@@ -6,6 +6,7 @@ What it computes is compared with the first time: gradients are made of it, and 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -105,7 +106,7 @@ class Repetition:
         #: Who made what lies in a storage, by its number, which belongs to it as long as it is referred to.
         self._makers: dict[int, tuple[Any, Call]] = {}
         #: Calls, what made their arguments, and their contents of both times that are not compared yet.
-        self._open: list[tuple[Call, list[Call], list[tuple[Any, Any]]]] = []
+        self._open: deque[tuple[Call, list[Call], list[tuple[Any, Any]]]] = deque()
 
     def next(self, call: str) -> Call | None:
         """The call that is repeated; None where another one was to come, and for all after that."""
@@ -134,7 +135,7 @@ class Repetition:
 
     def settle(self) -> None:
         """Tell the calls whether they differ; waits for the device once."""
-        waiting, self._open = self._open, []
+        waiting = [self._open.popleft() for _ in range(len(self._open))]  # more may come meanwhile
         pairs = [pair for _, _, contents in waiting for pair in contents]
         on_device = [left != right for left, right in pairs if not isinstance(left, str)]
         found = iter(torch.stack([one.to(on_device[0].device) for one in on_device]).tolist() if on_device else ())

@@ -104,9 +104,13 @@ def copied_to_host(tensor: Any) -> tuple[Any, Callable[[], object]]:
     if (side := _streams.get(tensor.device)) is None:
         side = _streams[tensor.device] = device.Stream(tensor.device)
     side.wait_stream(device.current_stream(tensor.device))
-    target = torch.empty_like(copy, device="cpu", pin_memory=True)
+    target = _pinned(copy)
     with device.stream(side):
         target.copy_(copy, non_blocking=True)
         arrived = side.record_event()
     copy.record_stream(side)  # its memory is free when it has been copied
     return target, arrived.synchronize
+
+
+def _pinned(tensor: Any) -> Any:
+    return torch.empty_like(tensor, device="cpu", pin_memory=True)

@@ -21,7 +21,7 @@ from torch._C import _functorch
 
 from msprobe_collector.dump_format.sketches import Row, memory_order
 from msprobe_collector.dump_format.writing.encoding import Sketched, TensorValues
-from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, slot, statistics_of_rows
+from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, slot, statistics_of_parts
 from msprobe_collector.log import logger
 from msprobe_collector.pytorch import one_pass
 from msprobe_collector.pytorch.device_sketches import NARROW, row_from_device, sketch_on_device
@@ -86,7 +86,6 @@ class TorchPending:
 
     def __init__(self, *, has_sketches: bool = False) -> None:
         """Nothing waits yet."""
-        self.has_device = has_pinned_memory()
         self._has_sketches = has_sketches
         self._numbers = numbers_from()  # several threads ask
         self._waiting_on_host = 0
@@ -97,6 +96,11 @@ class TorchPending:
         #: What stands before and after the slot of a value, by dtype, shape and whether it requires gradients.
         self._texts: dict[tuple[Any, ...], tuple[str, str]] = {}
         self._has_lost = False
+
+    @property
+    def has_device(self) -> bool:
+        """See `PendingStatistics`."""
+        return has_pinned_memory()
 
     @property
     def is_full(self) -> bool:
@@ -170,15 +174,18 @@ class TorchPending:
         copies = [self._copies.popleft() for _ in range(len(self._copies))]
         reduced = [self._reduced.popleft() for _ in range(len(self._reduced))]
         self._waiting_on_host = self._waiting_bytes = 0
-        places: dict[Any, tuple[dict[tuple[Any, Any], list[tuple[int, Any]]], list[_Reduced]]] = {}
+        places: dict[Any, tuple[dict[Any, list[tuple[int, Any]]], list[_Reduced]]] = {}
         for number, copy in copies:
-            groups, _ = places.setdefault(copy.device, ({}, []))
-            groups.setdefault((copy.dtype, copy.shape), []).append((number, copy))
+            if copy.numel():
+                groups, _ = places.setdefault(copy.device, ({}, []))
+                groups.setdefault(copy.dtype, []).append((number, copy))
+            else:
+                yield number, NO_STATISTICS, TensorValues(np.zeros(0), str(copy.dtype), "")
         for value in reduced:
             places.setdefault(value.device, ({}, []))[1].append(value)
         for place in sorted(places, key=str):
             try:
-                yield from _fetched(*places[place])
+                yield from _fetched(*places[place], has_sketches=self._has_sketches)
             except RuntimeError as error:
                 self._lose(error)
 
@@ -194,7 +201,7 @@ def is_on_host(tensor: Any) -> bool:
 
 
 def _fetched(
-    copies: dict[tuple[Any, Any], list[tuple[int, Any]]], reduced: list[_Reduced]
+    copies: dict[Any, list[tuple[int, Any]]], reduced: list[_Reduced], *, has_sketches: bool
 ) -> Iterator[tuple[int, Statistics, Sketched]]:
     """The statistics of values on one device, from which they come in one copy."""
     parts = [part for value in reduced for part in value.parts]
@@ -203,17 +210,16 @@ def _fetched(
     places: dict[tuple[Any, Any], list[int]] = {}
     for place, part in enumerate(parts):
         places.setdefault((part.dtype, part.shape), []).append(place)
-    stacks = [torch.stack([copy for _, copy in held]).resolve_conj().resolve_neg() for held in copies.values()]
+    stacks = [torch.cat([copy.reshape(-1) for _, copy in held]) for held in copies.values()]
+    stacks = [stack.resolve_conj().resolve_neg() for stack in stacks]
     stacks += [torch.stack([parts[place] for place in same]) for same in places.values()]
     arrays = host_arrays(stacks)
-    for ((dtype, _), held), array in zip(copies.items(), arrays):
-        numbers = [number for number, _ in held]
-        yield from zip(
-            numbers,
-            statistics_of_rows(array.reshape(len(numbers), -1)) if array.size else [NO_STATISTICS] * len(numbers),
-            (TensorValues(row, str(dtype), "") for row in array),
-            strict=True,
-        )
+    for (dtype, held), array in zip(copies.items(), arrays):
+        sizes, name, end = [copy.numel() for _, copy in held], str(dtype), 0
+        for (number, copy), size, statistics in zip(held, sizes, statistics_of_parts(array, sizes)):
+            row = array[end : end + size].reshape(copy.shape) if has_sketches else array
+            yield number, statistics, TensorValues(row, name, "")
+            end += size
     for same, array in zip(places.values(), arrays[len(copies) :]):
         for place, row in zip(same, one_pass.joined(array) if array.ndim == _OF_PARTS else array):
             parts[place] = row

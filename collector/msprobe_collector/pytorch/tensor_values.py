@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any, TypeVar, cast
@@ -79,14 +79,11 @@ class TorchTensorValues(TensorValues):
         return tuple(tensor.shape) if not tensor.is_nested else (tensor.size(0),)
 
     def statistics(self) -> Statistics:
-        """Computed on the tensor's own device."""
+        """Of elements on the host, and of what `later` does not take."""
         self._settle()
         tensor = self._tensor
-        if self._is_strided:
-            if not is_on_host(tensor):
-                return _outside_transforms(_fetched, tensor)
-            if tensor.dtype in _REAL and tensor.numel() > _FEW:
-                return _outside_transforms(_reduced, tensor)
+        if self._is_strided and is_on_host(tensor) and tensor.dtype in _REAL and tensor.numel() > _FEW:
+            return _outside_transforms(_reduced, tensor)
         array = self.array
         return NO_STATISTICS if array is None else statistics_of(array)
 
@@ -137,10 +134,6 @@ class TorchTensorValues(TensorValues):
             return None
         combined = _outside_transforms(lambda tensor: combine(tensor, other._tensor), self._tensor)
         return TorchTensorValues(combined, self.dtype_name, self.fields)
-
-    def content(self) -> Hashable | None:
-        """A key of the elements; None on a device."""
-        return super().content() if is_on_host(self._tensor) else None
 
 
 def _rest(whole: Any, part: Any) -> Any:
@@ -341,13 +334,6 @@ def sum_of_bits(tensor: Any) -> Any:
     rows = bits[:count].view(-1, _ROW).sum(1, dtype=torch.int64)
     weights = torch.arange(2, rows.numel() + 2, device=rows.device)
     return (rows * weights).sum() + bits[count:].sum(dtype=torch.int64)
-
-
-def _fetched(tensor: Any) -> Statistics:
-    """The statistics of a tensor on a device, which are waited for."""
-    pending = TorchPending()
-    pending.add(tensor)
-    return next((statistics for _, statistics, _ in pending.fetch()), NO_STATISTICS)
 
 
 def _reduced(tensor: Any) -> Statistics:

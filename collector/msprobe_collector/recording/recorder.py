@@ -502,8 +502,7 @@ class Recorder:
         key, prefix, _, name = record.parts[at]
         record.parts[at] = key, prefix, self._encoder.encode(held, record.text, prefix), name
         if not self._only_overflows:
-            with self._lock:
-                self._save_tensors(record, files)
+            self._save_tensors(record, files)
 
     def _write(self, record: OpenRecord, files: StepFiles) -> None:
         if self._only_overflows and not self._counts_as_overflow(record, files):

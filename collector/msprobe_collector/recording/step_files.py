@@ -200,8 +200,6 @@ class WritingQueue:
 #: Names of one stack that wait for their group: what stack.json can lack after a kill, and all that stays in memory.
 _MOST_WAITING = 4096
 _Place = tuple[int, int]
-#: Frames inside this package that no stack shows: `capture`, and what begins a record.
-_OWN_FRAMES = 2
 
 
 class StackRecorder:
@@ -226,7 +224,7 @@ class StackRecorder:
     def capture(self) -> str:
         """The caller's stack as JSON text, innermost frame first."""
         places: list[int] = []
-        innermost = sys._getframe(_OWN_FRAMES)
+        innermost = sys._getframe(1)
         frame: FrameType | None = innermost
         while frame is not None:
             places += id(frame.f_code), frame.f_lasti

@@ -92,13 +92,11 @@ class Origins(Protocol):
 
 
 class PendingStatistics(Protocol):
-    """Statistics of a step that are computed after the records that hold them, many at once.
+    """Statistics of a step that are computed after the records that hold them, many at once."""
 
-    Attributes:
-        has_device: whether elements are better fetched by another thread.
-    """
-
-    has_device: bool
+    @property
+    def has_device(self) -> bool:
+        """Whether elements are better fetched by another thread."""
 
     def entry(self, tensor: Any) -> str | None:
         """The entry of a tensor that comes later, as text without origin and closing brace; None for any other."""

@@ -115,25 +115,35 @@ def _of_chunk(flat: np.ndarray[Any, Any], see: See | None) -> tuple[float, float
     return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), total, squares
 
 
-def statistics_of_rows(rows: np.ndarray[Any, Any]) -> list[Statistics]:
-    """The statistics of each row of `rows`, (count, elements), of a numeric dtype, as `statistics_of` gives them.
+def statistics_of_parts(flat: np.ndarray[Any, Any], sizes: Sequence[int]) -> Iterator[Statistics]:
+    """The statistics of small arrays of a numeric dtype that lie one after the other, to rounding as `statistics_of`.
 
-    A row has 1 to 4096 elements.
+    `sizes` are their numbers of elements, none of which is 0.
     """
-    kind = rows.dtype.kind
+    start = first = end = 0
+    for at, size in enumerate(sizes):
+        end += size
+        if at + 1 == len(sizes) or end + sizes[at + 1] - start > _CHUNK:  # what stays in the cache
+            yield from _of_parts(flat[start:end], sizes[first : at + 1])
+            start, first = end, at + 1
+
+
+def _of_parts(flat: np.ndarray[Any, Any], sizes: Sequence[int]) -> list[Statistics]:
+    kind, starts = flat.dtype.kind, np.cumsum([0, *sizes[:-1]])
     if kind == "b":
-        return [Statistics(top, low, None, None) for top, low in zip(rows.any(1).tolist(), rows.all(1).tolist())]
+        tops, lows = np.logical_or.reduceat(flat, starts).tolist(), np.logical_and.reduceat(flat, starts).tolist()
+        return [Statistics(top, low, None, None) for top, low in zip(tops, lows)]
     with np.errstate(all="ignore"):
-        wide = np.abs(rows) if kind == "c" else rows
+        wide = np.abs(flat) if kind == "c" else flat
         exact = wide if kind in "iu" else wide.astype(np.float64, copy=False)
         wide = wide.astype(np.float64, copy=False)
-        maxima, minima = exact.max(1), exact.min(1)
-        means, norms = wide.sum(1) / wide.shape[1], np.sqrt(np.einsum("ij,ij->i", wide, wide))
+        maxima, minima = np.maximum.reduceat(exact, starts), np.minimum.reduceat(exact, starts)
+        means, norms = np.add.reduceat(wide, starts) / sizes, np.sqrt(np.add.reduceat(wide * wide, starts))
         # Rare: not finite, or squares that left the range.
         others = ~np.isfinite(norms) | ((norms == 0.0) & ((maxima != 0) | (minima != 0)))
     found = list(map(Statistics, maxima.tolist(), minima.tolist(), means.tolist(), norms.tolist()))
     for at in np.flatnonzero(others):
-        found[at] = statistics_of(rows[at])
+        found[at] = statistics_of(flat[starts[at] : starts[at] + sizes[at]])
     return found
 
 

@@ -218,12 +218,12 @@ class FakeDevice:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     """Tensors of the CPU are taken for those of a device."""
-    fake, empty_like = FakeDevice(), torch.empty_like
+    fake = FakeDevice()
     for module in (pending, tensor_values, host_arrays):
         monkeypatch.setattr(module, "is_on_host", lambda tensor: False, raising=False)
     monkeypatch.setattr(pending, "has_pinned_memory", lambda: True)
     monkeypatch.setattr(torch, "get_device_module", lambda place: fake)
-    monkeypatch.setattr(torch, "empty_like", lambda tensor, device=None, pin_memory=None: empty_like(tensor))
+    monkeypatch.setattr(host_arrays, "_pinned", torch.empty_like)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, side: None)
     monkeypatch.setattr(host_arrays, "_streams", {})
     return fake
@@ -344,7 +344,7 @@ def test_the_kernel_gives_the_same_numbers():
     assert int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout) > 10
 
 
-def test_the_kernel_compiles_for_a_device(monkeypatch):
+def test_the_kernel_compiles_for_a_device(monkeypatch, tmp_path):
     triton = pytest.importorskip("triton", reason="Triton is not installed")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -355,6 +355,7 @@ def test_the_kernel_compiles_for_a_device(monkeypatch):
     spec.loader.exec_module(kernel)
     signature = {"source": "*bf16", "found": "*fp64", "count": "i64", "BLOCK": "constexpr"}
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     made = ASTSource(kernel.reduce, signature=signature, constexprs={(3,): 1024})
     assert triton.compile(made, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
 
