@@ -58,6 +58,11 @@ EXPECTED = (
     # The frameworks are extras.
     ExpectedSkip("could not import 'torch'*", condition=NO_TORCH),
     ExpectedSkip("torch is not installed", condition=NO_TORCH),
+    # Trainers of others.
+    *(
+        ExpectedSkip(f"{name} is not installed", "*test_trainers.py::*", lacks_module(name))
+        for name in ("transformers", "lightning", "accelerate")
+    ),
     ExpectedSkip("could not import 'pytest_msprobe.engines.torch_engine'*", condition=NO_TORCH),
     ExpectedSkip("could not import 'mindspore'*", condition=NO_MINDSPORE),
     ExpectedSkip("[mM]ind[sS]pore is not installed", condition=NO_MINDSPORE),
