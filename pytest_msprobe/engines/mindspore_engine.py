@@ -25,7 +25,7 @@ from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.apis.operators import find_operator, unknown_operator
 from pytest_msprobe.engines.fitting import is_misfit
 from pytest_msprobe.engines.mindspore_memory import give_pool_back
-from pytest_msprobe.engines.process import add_pool, load_framework, restore_subnormals
+from pytest_msprobe.engines.process import DeviceFailure, add_pool, load_framework, restore_subnormals
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -471,15 +471,25 @@ class MindSporeEngine:
                 f"MindSpore cannot be imported: {error}" if is_installed("mindspore") else how_to_install("mindspore")
             ) from None
         mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+        try:
+            self._open_device(mindspore)
+        except Exception as error:
+            if self.target == "CPU":
+                raise
+            raise DeviceFailure(self.label, str(error).strip()[:200]) from None
+        if self.target == "CPU":
+            add_pool(partial(give_pool_back, mindspore))
+        return mindspore
+
+    def _open_device(self, mindspore: Any) -> None:
         # The one place where Ascend and CPU differ. What is so already is not asked for: MindSpore refuses once it ran.
         if self._device_id is not None:
             mindspore.set_device(self.target, self._device_id)
         elif mindspore.get_context("device_target") != self.target:
             mindspore.set_device(self.target)
         mindspore.runtime.launch_blocking()
-        if self.target == "CPU":
-            add_pool(partial(give_pool_back, mindspore))
-        return mindspore
+        if self.target != "CPU":
+            (mindspore.Tensor(1.0) + 1.0).asnumpy()
 
     def _convert(self, call: Call, path: LeafPath, value: Any) -> Any:
         if isinstance(value, Dtype):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, find_dtype
 from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.engines.fitting import is_misfit
-from pytest_msprobe.engines.process import load_framework, npu_function, use_npu
+from pytest_msprobe.engines.process import DeviceFailure, load_framework, npu_function, use_npu
 from pytest_msprobe.engines.protocol import (
     CHANGED,
     Array,
@@ -280,11 +280,19 @@ class TorchEngine:
         return binding.reason if isinstance(binding, Refusal) else None
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Execution:
-        """See `Engine.forward`. The benchmark of a large call runs in slices where it can."""
+        """See `Engine.forward`. The benchmark of a large call runs in slices where it can.
+
+        Raises:
+            DeviceFailure: the call has an error, and the device computes nothing any more.
+        """
         for value in call.arguments if self._is_raised else ():
             if getattr(value, "size", 0) >= FEWEST_SLICED:
                 return run_sliced(self._whole, call, differentiate)
-        return self._run(call, self._made_ready(call, differentiate))
+        try:
+            return self._run(call, self._made_ready(call, differentiate))
+        except RuntimeError:
+            self._try_device(self._torch)
+            raise
 
     def _whole(self, call: Call, differentiate: tuple[LeafPath, ...]) -> TorchExecution:
         return self._run(call, self._made_ready(call, differentiate))
@@ -360,11 +368,24 @@ class TorchEngine:
             torch = load_framework("torch")
             if self._device.startswith("npu"):
                 use_npu(torch, self._device)
-            return torch
         except ImportError as error:
-            raise Unsupported(
-                f"PyTorch cannot be imported: {error}" if is_installed("torch") else how_to_install("torch")
-            ) from None
+            reason = f"PyTorch cannot be imported: {error}" if is_installed("torch") else how_to_install("torch")
+            raise Unsupported(reason) if self._device == "cpu" else DeviceFailure(self.label, reason) from None
+        self._try_device(torch)
+        return torch
+
+    def _try_device(self, torch: Any) -> None:
+        """Open the device, or see whether it still computes after an error.
+
+        Raises:
+            DeviceFailure: it does not.
+        """
+        if self._device == "cpu":
+            return
+        try:
+            (torch.zeros(1).to(self._device) + 1).cpu()
+        except Exception as error:  # of any kind: an AssertionError of a PyTorch without CUDA is one
+            raise DeviceFailure(self.label, first_line(error)) from None
 
     @cached_property
     def _roots(self) -> dict[str, object]:

@@ -14,7 +14,7 @@ from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.answers import About, Answer, Finding, Gap, Place, RunFacts, RunRows, with_findings, with_open
 from pytest_msprobe.answers.about import about_of
 from pytest_msprobe.answers.file import check_replaceable, write_answer
-from pytest_msprobe.run.settings import Settings
+from pytest_msprobe.run.settings import ENDED, Settings
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteReport
 from pytest_msprobe.support import place_of
@@ -143,6 +143,8 @@ class RunAnswering:
         if missing:
             gap = Gap(kind="unfinished", count=missing, noun=self.rows.facts.item_noun)
             answer = with_open(answer, [gap])
+        if ENDED in self._config.stash:
+            answer = with_open(answer, [Gap(kind="refused", reason=self._config.stash[ENDED])])
         if self._is_strict and answer.outcome == "right" and answer.open:
             first = answer.open[0]
             place = Place(record="", operation=first.what)

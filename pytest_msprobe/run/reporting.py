@@ -24,7 +24,7 @@ from pytest_msprobe.run.answering import RunAnswering, write_refusal
 from pytest_msprobe.run.baseline import BaselineReport, fault_keys
 from pytest_msprobe.run.causes import outcomes_of, settle
 from pytest_msprobe.run.run import names_of
-from pytest_msprobe.run.settings import Settings
+from pytest_msprobe.run.settings import ENDED, ENDED_IN_WORKER, Settings
 from pytest_msprobe.run.terminal import Progress, in_short, limited_failures, width_of
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
@@ -237,6 +237,17 @@ class ReportPlugin:
             self._stream(name, row)
             self._hand_over(name, row)
             self._observers.tell(row)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """End the run where a worker can judge nothing.
+
+        Raises:
+            pytest.UsageError: with what it says.
+        """
+        if ended := getattr(node, "workeroutput", {}).get(ENDED_IN_WORKER):
+            self._config.stash[ENDED] = ended
+            raise pytest.UsageError(ended)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -456,6 +467,7 @@ class ReportPlugin:
     def _missing(self, session: pytest.Session) -> int:
         """How many items a run that was ended early did not get to."""
         is_early = session.shouldstop or session.shouldfail or session.exitstatus == pytest.ExitCode.INTERRUPTED
+        is_early = is_early or ENDED in self._config.stash
         return max(0, session.testscollected - self._done) if is_early else 0
 
     def _count(self, name: str, row: VerdictRow) -> None:

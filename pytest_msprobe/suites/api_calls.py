@@ -66,9 +66,11 @@ class ApiCallSuite(Suite):
         done: what is done to a call, for what has no name of one.
         settings: what the run was asked to do.
         engines: who executes.
+        compares_devices: see `Placement`.
     """
 
     done: ClassVar[str]
+    compares_devices: ClassVar[bool] = False
     settings: DeviceOptions
     engines: Engines
     _check: tuple[Group, Any] | None = None
@@ -144,6 +146,7 @@ class ApiCallSuite(Suite):
             workers_per_device=settings.workers_per_device,
             remote_root=settings.remote_root,
             open_engine=device.engine if device.target is None else "",
+            compares_devices=self.compares_devices,
         )
 
     def close(self) -> None:
