@@ -175,3 +175,15 @@ def test_more_functions_run_on_the_device(pytester: pytest.Pytester) -> None:
     result = run(pytester, "--msprobe-device=torch:npu")
     result.assert_outcomes(passed=3, failed=1)
     assert "NPU.npu_min" in result.stdout.str().partition("\nWrong: ")[2].partition("\n")[0]
+
+
+@pytest.mark.parametrize(("real", "way"), [(True, "--msprobe-device=recorded"), (False, '"task": "tensor"')])
+def test_what_the_training_computed_is_another_question_than_a_device(
+    pytester: pytest.Pytester, real: bool, way: str
+) -> None:
+    builder = DumpBuilder(pytester.path, real=real, framework="pytorch")
+    builder.call("Torch.neg.0", [X], [-X]).write()
+    result = run(pytester, "--msprobe-device=torch:cpu")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["not judged: what the training computed was not judged: tested was torch CPU*"])
+    result.stdout.fnmatch_lines([f"next: *{way}*"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import structs
 
 from pytest_msprobe.answers import CONFIDENCES, Answer, Finding, Gap, NextStep, RunRows, with_open
@@ -46,6 +48,10 @@ def _next(rows: RunRows, findings: list[Finding]) -> list[NextStep]:
 class PrecheckSummary(RowSummary):
     """The answer of finished rows of a pre-check."""
 
+    def __init__(self, holds_tensors: Callable[[], bool] = bool) -> None:
+        """Sum up rows; `holds_tensors` says whether a dump has the values of the training, where that is known."""
+        self._holds_tensors = holds_tensors
+
     def answer(self, rows: RunRows) -> Answer:
         """What the rows of a pre-check amount to, the surest failure first."""
         causes = rows.findings()
@@ -63,6 +69,8 @@ class PrecheckSummary(RowSummary):
         answer = rows.made(findings, measure=measure, next_steps=_next(rows, findings) if findings else None)
         if answer.outcome == "right" and not any(_RECORDED in device for device in rows.counts.devices):
             tested = " and ".join(sorted(rows.counts.devices))
-            answer = with_open(answer, [Gap(kind="no tensors", reason=tested)])
-            return structs.replace(answer, next=(*answer.next, NextStep("tensors")))
+            answer = with_open(answer, [Gap(kind="not recorded", reason=tested)])
+            recorded = NextStep("recorded", rows.facts.command("--msprobe-device=recorded"))
+            way = recorded if self._holds_tensors() and rows.facts.arguments else NextStep("tensors")
+            return structs.replace(answer, next=(*answer.next, way))
         return answer

@@ -166,10 +166,15 @@ def _benchmark_text(suite: PrecheckSuite, calls: dict[tuple[Path, str], str]) ->
 class PrecheckReport(SuiteReport):
     """Writes the rows of an API call as soon as it is done."""
 
-    summary = PrecheckSummary()
-
-    def __init__(self, out: Path, continued: tuple[Path, Path] | None, untested: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        out: Path,
+        continued: tuple[Path, Path] | None,
+        untested: Callable[[], str],
+        holds_tensors: Callable[[], bool],
+    ) -> None:
         """A new pair in `out`, or the one that is `continued`: its (details, result); `untested` as the method."""
+        self.summary = PrecheckSummary(holds_tensors)
         self._pair = CsvPair(out, continued)
         self._untested = untested
 
@@ -418,7 +423,8 @@ class PrecheckSuite(ApiCallSuite):
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """The CSV pair."""
-        return PrecheckReport(self._context.out, continued, self._untested)
+        holds_tensors = lambda: any(dump.holds_real_data for dump in self.dumps())  # noqa: E731
+        return PrecheckReport(self._context.out, continued, self._untested, holds_tensors)
 
     def _untested(self) -> str:
         """Why no verdict says anything of a device; "" when one does."""
