@@ -53,7 +53,7 @@ def headline(answer: Answer) -> str:
         return _fitted("Nothing judged: ", reasons or ["there was nothing to judge"])
     measure = answer.measure
     if not answer.open or (measure.kind.startswith("placed") and 2 * measure.judged > measure.total):
-        allowed = f"with {' and '.join(measure.operands)} as the run allows" if measure.operands else ""
+        allowed = f"{' and '.join(measure.operands)} allowed" if measure.operands else ""
         return _fitted("Right: ", [_RIGHT.get(measure.kind, _passed)(measure), allowed])
     gap = answer.open[0]
     judged = f"{measure.judged} of {measure.total}" if measure.judged < measure.total else f"{measure.judged}"
@@ -497,6 +497,7 @@ _WHY: Mapping[str, str] = {
     "not in this run": "they were not part of this run",
     "not read": "{reason}",
     "not recorded": "what the training computed was not judged: tested was {reason}",
+    "by default": "all convolutions of float32, as is the default; without run.json the run may have forbidden it",
     "compiled": "calls inside of compiled code are not in the dump; to judge them, dump a run without torch.compile",
     "derivative": "its calls are judged, not whether they are the derivative; compare with a run without it",
     "uncomputed": "could not be computed again: {reason}",
@@ -548,8 +549,7 @@ _NEXT_WORDS: Mapping[str, str] = {
     "hooks": "look for hooks, detached branches and second backwards on this value: gradients are added there",
     "ranks": "compare the dumps of all ranks (--msprobe-dump=STEP_FOLDER): the cause is in the rank that sent it",
     "maker": "look for changes in place before this call; dump with level mix and no scope to see what makes the value",
-    "checkpoint": "look in this checkpoint for random numbers (preserve_rng_state), state that the first forward "
-    "changes, and kernels that do not repeat their results; run without checkpoints to compare",
+    "checkpoint": "look in it for random numbers, changed state, unsteady kernels; compare a run without checkpoints",
     "wiring": "compare both lines that make the call {subject}: which value, output or part each of its arguments is",
     "lines": "compare both lines that make the call {subject}: arguments, dtypes, configuration of the model",
     "scope": 'dump both runs again with "task": "tensor", "scope": ["{subject}", "{subject}"], and compare those dumps',

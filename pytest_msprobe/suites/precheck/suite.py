@@ -31,6 +31,7 @@ from pytest_msprobe.apis.topics import random_api, reason_not_judged
 from pytest_msprobe.cases.edge_cases import EDGE_CASES, WITH_GRADIENTS, edge_cases_of
 from pytest_msprobe.engines.protocol import DeviceSpecification
 from pytest_msprobe.engines.selection import NO_TORCH, EngineChoice, Engines
+from pytest_msprobe.manifests.rounded_operands import default_manifest, digits
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.suites.api_calls import RECORD, ApiCallSuite, group_api_calls
 from pytest_msprobe.suites.contract import (
@@ -107,6 +108,11 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     if drawn:
         which = "the dump holds" if len(files) == 1 else f"{drawn} of {len(files)} dumps hold"
         lines.append(f"msprobe: inputs: drawn at random in the recorded ranges, since {which} statistics only")
+    lines += [
+        f"msprobe: {_device_text(device)} computes by default with {few}; see --msprobe-hf32"
+        for device in devices
+        if device.engine != "recorded" and (few := digits(default_manifest(str(device))))
+    ]
     if untested:
         lines.append(f"msprobe: no device was tested in {untested} of {len(files)} dumps: {NO_DEVICE}")
     return [
