@@ -400,7 +400,11 @@ class TorchEngine:
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):
             return plain_argument(call.api, path, value)
-        tensor = to_tensor(self._torch, copy_of(value, is_raised=is_raised)).to(self._device)
+        if is_raised and self._device != "cpu":  # raised there: float64 takes four times as long to get there
+            tensor = to_tensor(self._torch, copy_of(value, is_raised=False)).to(self._device)
+            tensor = tensor.to(_raised(self._torch, tensor.dtype))
+        else:
+            tensor = to_tensor(self._torch, copy_of(value, is_raised=is_raised)).to(self._device)
         if call.is_strided and not self._is_raised and tensor.ndim > 1:
             tensor = tensor.mT.contiguous().mT
         return tensor
@@ -433,6 +437,10 @@ def _refusing(torch: Any, target: str, *, is_benchmark: bool, call: Callable[[],
         raise Unsupported(f"{error} (PyTorch {torch.__version__})") from None
     except NotImplementedError as error:
         raise Unsupported(f"PyTorch {torch.__version__} cannot compute this: {first_line(error)}") from None
+
+
+def _raised(torch: Any, dtype: Any) -> Any:
+    return torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else dtype
 
 
 def _rounded_arithmetic(call: Call) -> AbstractContextManager[object]:

@@ -308,6 +308,9 @@ class Suite(ABC):
         """The attachment of a record that was not judged: skipped by a mark, lost with its process, or faulty."""
         return None
 
+    def read_ahead(self, record: Record) -> None:  # noqa: B027  # most suites read little
+        """Have the files of a record read while the one before it is judged."""
+
     def release(self, group: Group) -> None:  # noqa: B027  # most suites keep nothing
         """Free what was kept for the group."""
 

@@ -419,7 +419,7 @@ SEED = option(
 BENCH = option(
     "BENCH",
     "what computes the float64 benchmark, on the CPU: auto, torch or mindspore; auto: the first of torch and mindspore "
-    "that can, for each API call",
+    "that can, for each API call; torch:cuda: a GPU, for each API on which a CPU agrees with it",
     _bench,
     "auto",
     question="where",

@@ -428,6 +428,8 @@ class CallCheck:
         )
         if "float32" in dtypes and (format_name := self._default_format(run, finding)):
             finding = replace(finding, properties=(*finding.properties, (DEFAULT_OPERANDS, format_name)))
+        if why := self._engines.refused_by_accelerator.get(f"{run.case.api.type}.{run.case.api.api}"):
+            finding = replace(finding, properties=(*finding.properties, ("bench_on_cpu", why)))
         if finding.status == "error" and pairs is not None:
             finding = illustrated(settings.pictures, finding, pairs)
         if settings.keeper is None:

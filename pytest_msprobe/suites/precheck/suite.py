@@ -162,8 +162,9 @@ def _benchmark_text(suite: PrecheckSuite, calls: dict[tuple[Path, str], str]) ->
         engine = suite.engines.benchmark_for(parse_api_name(name), framework)
         if engine is not None:
             covered[engine.name] += 1
+    where = {"torch": "CUDA" if ":" in suite.engines.choice.bench else "CPU", "mindspore": "CPU"}
     parts = [
-        f"{name_of(name)} {version_of(name)} CPU float64" + (f" for {count}" if count < len(calls) else "")
+        f"{name_of(name)} {version_of(name)} {where[name]} float64" + (f" for {count}" if count < len(calls) else "")
         for name, count in covered.items()
     ]
     return ", ".join(parts) or "no benchmark"
