@@ -19,13 +19,14 @@ from pytest_msprobe.commands import (
     next_collection,
     options,
     package_files,
+    selfcheck,
     skill,
 )
 from pytest_msprobe.suites.registry import REFUSED
 from pytest_msprobe.support import entry_points_of, left_out, text_of
 
 #: Our modules, in the order of help; commands of entry points stand behind them, by name.
-_MODULES = (diagnose, package_files, finished_runs, baseline, next_collection, manifest, options, skill)
+_MODULES = (diagnose, package_files, finished_runs, baseline, next_collection, manifest, options, selfcheck, skill)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
