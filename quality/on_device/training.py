@@ -1,7 +1,8 @@
 """One training on a device, bare or collected, in a process of its own.
 
-Arguments: NETWORK DEVICE FOLDER|- LEVEL TASK[:SUMMARY] DTYPE STEPS [PACKAGE]. Prints a JSON line: seconds of each step (synchronised), a digest of parameters and gradients, the size of the dump.
-PACKAGE is where PrecisionDebugger comes from, by default ours; `msprobe.pytorch` is the existing tool's.
+Arguments: NETWORK DEVICE FOLDER|- LEVEL TASK[:SUMMARY] DTYPE STEPS [PACKAGE]. Prints a JSON line: seconds of each step
+(synchronised), a digest of parameters and gradients, the size of the dump. PACKAGE is where PrecisionDebugger comes
+from, by default ours; `msprobe.pytorch` is the existing tool's.
 """
 
 from __future__ import annotations
