@@ -98,6 +98,8 @@ _SMALL = 1 << 17
 FLOAT32_ERROR = 2.0**-18
 
 _FLOAT32_ROUNDOFF = 2.0**-24
+#: Fewest terms of a block, where a device splits a sum.
+_SHORTEST_BLOCK = 64
 #: The terms of an element add up to it within this share of their size, in float64.
 _SAME = 1e-10
 
@@ -192,8 +194,13 @@ class ExtraRuns:
             partial(self._partial_sums, position),
             has_kinks=bool(self._incoming) and is_elementwise and not self._selects(reference.size),
             sums_of_magnitudes=lambda: self._fitting(self._magnitudes, position, reference),
-            narrow_sums=int(min(self._bench.narrow_sums.get(tested.dtype.name, 1), max(1, accumulated))),
+            narrow_sums=self._narrow_sums(tested.dtype.name, accumulated),
         )
+
+    def _narrow_sums(self, dtype: str, accumulated: int) -> int:
+        """How many partial sums of `accumulated` terms are added up in `dtype`: those of blocks, or all where inf."""
+        most = self._bench.narrow_sums.get(dtype, 1)
+        return max(1, accumulated) if math.isinf(most) else max(1, int(min(most, accumulated // _SHORTEST_BLOCK)))
 
     @staticmethod
     def _fitting(found: Sequence[Any] | None, position: int, reference: Array) -> Array | None:
