@@ -39,6 +39,13 @@ def test_the_cpu_takes_over_where_it_does_not_agree(
     result.stdout.fnmatch_lines(["msprobe: dump.json: 5 API calls, recorded values against PyTorch * CUDA float64*"])
 
 
+@pytest.mark.slow
+def test_verdicts_are_those_of_the_cpu(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, dumps: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    command = ("-p", "fakes.cuda", f"--msprobe-dump={dumps / 'gpt_tiny_tensor'}", "--msprobe-standard=backward-error")
+    pytester.runpytest_subprocess(*command, "--msprobe-bench=torch:cuda").assert_outcomes(passed=180)
+
+
 def test_files_of_the_next_call_are_read_while_one_is_judged(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
