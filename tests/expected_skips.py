@@ -69,6 +69,7 @@ EXPECTED = (
         ExpectedSkip(f"could not import '{name}'*", condition=lacks_module(name))
         for name in ("xlsxwriter", "openpyxl", "check_jsonschema", "tree_sitter", "tree_sitter_groovy")
     ),
+    ExpectedSkip("could not import 'transformers'*", "quality/*", condition=lacks_module("transformers")),
     ExpectedSkip("matplotlib is not installed", condition=lacks_module("matplotlib")),
     ExpectedSkip("PyTorch's OpInfo database needs expecttest*", condition=lacks_module("expecttest")),
     # Programs beside Python. A package registry can always be out of reach.
