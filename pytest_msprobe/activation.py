@@ -184,5 +184,4 @@ def _check_single_process(config: pytest.Config, run: Run) -> None:
             "--msprobe-device-ids: is for workers; add -n, or name the device of a single process in --msprobe-device"
         )
     placement = run.suite.placement()
-    if placement.device_index is not None:
-        check_index(placement.target, placement.device_index)
+    check_index(placement.target, placement.device_index or 0)

@@ -130,6 +130,15 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         return (yield)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Have the files of the next record read while this one is judged."""
+    if RUN in item.config.stash and nextitem is not None:
+        from pytest_msprobe.run.nodes import read_ahead
+
+        read_ahead(item, nextitem)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -23,6 +23,8 @@ Difference = Literal["", "size", "nonfinite", "form", "bits", "argument"]
 _Sent = TypeVar("_Sent", bound="Wire")
 #: The word of `OutputRow.rounding` for a failure that is none of the operation's.
 EXPLAINED = "explained by rounding"
+#: Property: the format to which a product may have rounded its operands by default; `none` where it has not.
+DEFAULT_OPERANDS = "default_operands"
 #: How the benchmark of random outputs is called, which is no computation.
 LAW = "law: "
 #: Property of a row whose failure was expected by an xfail mark, with the mark's reason.
@@ -325,7 +327,8 @@ class RowCounts:
         explained: how many failures rounding explains.
         files: the first part of node ids, by path of the dump.
         standards, devices: what rows that passed were judged by, random ones left out, and what was tested.
-        operands: narrower formats to which the device may round operands, as the run allowed it.
+        operands: with how few digits the device may have computed, as the run allowed it.
+        has_full_operands: whether a product has all digits where nothing says whether the run asked for them.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -336,10 +339,12 @@ class RowCounts:
     standards: set[str] = field(default_factory=set)
     devices: set[str] = field(default_factory=set)
     operands: set[str] = field(default_factory=set)
+    has_full_operands: bool = False
 
     def count(self, row: VerdictRow) -> None:
         """Count one row."""
         self.outcomes[row.outcome] += 1
+        self.has_full_operands |= (DEFAULT_OPERANDS, "none") in row.properties
         self.by_api.setdefault(row.api, Counter())[row.outcome] += 1
         if row.dump not in self.files:
             self.files[row.dump] = row.node_id.partition("::")[0]

@@ -74,6 +74,7 @@ EXPECTED = (
         ExpectedSkip(f"could not import '{name}'*", condition=lacks_module(name))
         for name in ("xlsxwriter", "openpyxl", "check_jsonschema", "tree_sitter", "tree_sitter_groovy")
     ),
+    ExpectedSkip("could not import 'transformers'*", "quality/*", condition=lacks_module("transformers")),
     ExpectedSkip("matplotlib is not installed", condition=lacks_module("matplotlib")),
     ExpectedSkip("Triton is not installed", condition=lacks_module("triton")),
     ExpectedSkip("PyTorch's OpInfo database needs expecttest*", condition=lacks_module("expecttest")),

@@ -47,9 +47,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     differing: Annotated[int, Meta(description="items that differ at all, where that was counted")] = 0
     limits: Annotated[dict[str, float], Meta(description="limits of the standard, by figure")] = {}
     names: Annotated[tuple[str, ...], Meta(description="standards, or what values are known by")] = ()
-    operands: Annotated[
-        tuple[str, ...], Meta(description="formats to which operands may be rounded, as the run allowed it")
-    ] = ()
+    operands: Annotated[tuple[str, ...], Meta(description="few digits that the run allowed: TF32, float16 sums")] = ()
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):

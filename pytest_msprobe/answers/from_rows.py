@@ -9,12 +9,23 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers.answer import About, Answer, Measure, Outcome
 from pytest_msprobe.answers.finding import Confidence, Finding, Gap, NextStep, Place
-from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, MOOT, RANDOM, UNREADABLE, OutputRow, RowCounts, VerdictRow
+from pytest_msprobe.verdicts import (
+    DEFAULT_OPERANDS,
+    EXPECTED,
+    EXPLAINED,
+    MOOT,
+    RANDOM,
+    UNREADABLE,
+    OutputRow,
+    RowCounts,
+    VerdictRow,
+)
 
 #: So many calls of one cause are told apart; more are counted.
 _MOST_CALLS = 10_000
@@ -161,6 +172,7 @@ class RunRows:
         self._expected: set[str] = set()
         self._moot = 0
         self._known_of_run: dict[str, None] = {}
+        self._by_default: dict[str, list[VerdictRow]] = {}
 
     def add(self, row: VerdictRow) -> None:
         """Take one row that is no plain pass; `counts` has counted it."""
@@ -176,6 +188,8 @@ class RunRows:
             self._explained.count += 1
         elif row.outcome == "failed" and _has(row, UNREADABLE):
             self._unreadable.setdefault(row.dump, _Counted(light)).count += 1
+        elif row.outcome == "failed" and (format_name := dict(row.properties).get(DEFAULT_OPERANDS, "none")) != "none":
+            self._by_default.setdefault(str(format_name), []).append(light)
         elif row.outcome == "failed":
             self._causes.setdefault(_cause(row), _Cause(light)).add(light)
         elif row.status == "skip" and _has(row, MOOT):
@@ -263,8 +277,17 @@ class RunRows:
             counts={word: count for word in _COUNTED if (count := self.counts.outcomes[word])},
         )
 
+    def by_default(self) -> Mapping[str, list[VerdictRow]]:
+        """Failed rows of what a device does by default, and did everywhere, by format; else they have a cause."""
+        if len(self._by_default) > 1 or self.counts.has_full_operands:
+            for row in chain(*self._by_default.values()):
+                self._causes.setdefault(_cause(row), _Cause(row)).add(row)
+            self._by_default = {}
+        return self._by_default
+
     def findings(self, *, by_order: bool = False) -> list[Finding]:
         """The failed rows by their causes, the worst first, or `by_order` of execution."""
+        self.by_default()
         causes = sorted(
             self._causes.values(),
             key=lambda cause: (*(() if by_order else _rank_of(cause)), _order(cause.row)),
@@ -308,6 +331,7 @@ class RunRows:
         ]
         if expected := len(self._expected):
             found.append(Gap(kind="expected", count=expected, noun=noun))
+        found += [Gap(kind="by default", what=name, count=len(rows)) for name, rows in self.by_default().items()]
         return [*found, *(Gap(kind="known", what=key) for key in self._known_of_run)]
 
     def next_steps(self, findings: Sequence[Finding]) -> list[NextStep]:

@@ -53,7 +53,7 @@ def headline(answer: Answer) -> str:
         return _fitted("Nothing judged: ", reasons or ["there was nothing to judge"])
     measure = answer.measure
     if not answer.open or (measure.kind.startswith("placed") and 2 * measure.judged > measure.total):
-        allowed = f"with {' and '.join(measure.operands)} as the run allows" if measure.operands else ""
+        allowed = f"{' and '.join(measure.operands)} allowed" if measure.operands else ""
         return _fitted("Right: ", [_RIGHT.get(measure.kind, _passed)(measure), allowed])
     gap = answer.open[0]
     judged = f"{measure.judged} of {measure.total}" if measure.judged < measure.total else f"{measure.judged}"
@@ -496,7 +496,8 @@ _WHY: Mapping[str, str] = {
     "random": "{reason}; collect with seed_all(rm_dropout=True), or with a probability of 0, to judge it",
     "not in this run": "they were not part of this run",
     "not read": "{reason}",
-    "no tensors": "what the training computed is not in the dump: tested was {reason}",
+    "not recorded": "what the training computed was not judged: tested was {reason}",
+    "by default": "all convolutions of float32, as is the default; without run.json the run may have forbidden it",
     "compiled": "calls inside of compiled code are not in the dump; to judge them, dump a run without torch.compile",
     "derivative": "its calls are judged, not whether they are the derivative; compare with a run without it",
     "uncomputed": "could not be computed again: {reason}",
@@ -529,8 +530,8 @@ _NEXT_WORDS: Mapping[str, str] = {
     "collection": "the smallest collection of tensors that shows whether these calls are wrong",
     "answer file": "the file that the next command reads",
     "tensors": 'collect the step again with "task": "tensor", or compare it with the dump of a run that is right',
-    "noise": "dump the golden run once more with debugger.perturb, and compare with --msprobe-noise=FOLDER: it tells "
-    "how far rounding goes",
+    "noise": "dump the golden run with debugger.perturb; --msprobe-noise=FOLDER then tells how far rounding goes",
+    "recorded": "what the training computed",
     "all": "the whole run, in which the cause is",
     "both runs": "what both runs say, the first held to the other",
     "alone": "what the first one says alone",
@@ -548,8 +549,7 @@ _NEXT_WORDS: Mapping[str, str] = {
     "hooks": "look for hooks, detached branches and second backwards on this value: gradients are added there",
     "ranks": "compare the dumps of all ranks (--msprobe-dump=STEP_FOLDER): the cause is in the rank that sent it",
     "maker": "look for changes in place before this call; dump with level mix and no scope to see what makes the value",
-    "checkpoint": "look in this checkpoint for random numbers (preserve_rng_state), state that the first forward "
-    "changes, and kernels that do not repeat their results; run without checkpoints to compare",
+    "checkpoint": "look in it for random numbers, changed state, unsteady kernels; compare a run without checkpoints",
     "wiring": "compare both lines that make the call {subject}: which value, output or part each of its arguments is",
     "lines": "compare both lines that make the call {subject}: arguments, dtypes, configuration of the model",
     "scope": 'dump both runs again with "task": "tensor", "scope": ["{subject}", "{subject}"], and compare those dumps',

@@ -6,8 +6,8 @@ Matrix units that round float32 operands before they multiply: HF32 on Ascend, T
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import Any, Literal, cast
 
@@ -46,6 +46,9 @@ from pytest_msprobe.numerics.judgement import MOST_PROBED, Deviations
 
 #: Explicit bits of a significand, by the name of the mode of the device.
 FORMATS = {"HF32": 11, "TF32": 10}
+_MATCHES = {name: f"matches operands rounded to {bits} bits ({name})" for name, bits in FORMATS.items()}
+#: Of outputs that match what an operation with such operands gives, by the words of their pattern.
+BITS_OF_LOOKALIKES = {_MATCHES[name]: bits for name, bits in FORMATS.items()}
 
 #: What is multiplied under each mode, by the kinds of products.txt.
 _FAMILIES = {"conv": ("conv", "transposed"), "matmul": ("matmul",), "all": ("conv", "transposed", "matmul")}
@@ -95,6 +98,8 @@ _SMALL = 1 << 17
 FLOAT32_ERROR = 2.0**-18
 
 _FLOAT32_ROUNDOFF = 2.0**-24
+#: Fewest terms of a block, where a device splits a sum.
+_SHORTEST_BLOCK = 64
 #: The terms of an element add up to it within this share of their size, in float64.
 _SAME = 1e-10
 
@@ -116,11 +121,13 @@ class Bench:
         second: an engine that runs the call in the tested dtype; None when there is none.
         operand_roundoff: relative error of float32 operands on a device that rounds them before it multiplies; None for
             one that does not.
+        narrow_sums: how many partial sums of a product may be added up in its half dtype, by the name of that.
     """
 
     engine: Engine
     second: Engine | None
     operand_roundoff: float | None = None
+    narrow_sums: Mapping[str, float] = field(default_factory=dict)
 
 
 class ExtraRuns:
@@ -187,7 +194,13 @@ class ExtraRuns:
             partial(self._partial_sums, position),
             has_kinks=bool(self._incoming) and is_elementwise and not self._selects(reference.size),
             sums_of_magnitudes=lambda: self._fitting(self._magnitudes, position, reference),
+            narrow_sums=self._narrow_sums(tested.dtype.name, accumulated),
         )
+
+    def _narrow_sums(self, dtype: str, accumulated: int) -> int:
+        """How many partial sums of `accumulated` terms are added up in `dtype`: those of blocks, or all where inf."""
+        most = self._bench.narrow_sums.get(dtype, 1)
+        return max(1, accumulated) if math.isinf(most) else max(1, int(min(most, accumulated // _SHORTEST_BLOCK)))
 
     @staticmethod
     def _fitting(found: Sequence[Any] | None, position: int, reference: Array) -> Array | None:
@@ -403,23 +416,31 @@ class ExtraRuns:
         """
         found = {"equals input " + ".".join(map(str, path[1:])): value for path, value in leaves(self._call)}
         found |= {f"equals incoming gradient {place}": array for place, array in enumerate(self._incoming)}
-        found |= self._rounded_operands(position)
+        found |= {
+            _MATCHES[name]: results[position]
+            for name, results in self._rounded_operands.items()
+            if results is not None and position < len(results)
+        }
         return {
             name: array.astype(np.float64)
             for name, array in found.items()
             if hasattr(array, "__array_interface__") and kind_of(array.dtype) in ("float", "int", "bool")
         }
 
-    def _rounded_operands(self, position: int) -> dict[str, Any]:
+    @cached_property
+    def _rounded_operands(self) -> Mapping[str, Sequence[Any] | None]:
+        """Results for rounded operands, by the format; gradients can be asked for once."""
         if not has_rounded_operands(self._call.api.short, "all"):
             return {}
-        found = {}
-        for name, bits in FORMATS.items():
-            call, incoming = with_rounded_operands(self._call, name), rounded_incoming(self._incoming, name)
-            results = self._results(self._bench.engine, call, incoming, name)
-            if results is not None and position < len(results) and hasattr(results[position], "dtype"):
-                found[f"matches operands rounded to {bits} bits ({name})"] = results[position]
-        return found
+        return {
+            name: self._results(
+                self._bench.engine,
+                with_rounded_operands(self._call, name),
+                rounded_incoming(self._incoming, name),
+                name,
+            )
+            for name in FORMATS
+        }
 
     @cached_property
     def _convolved(self) -> int:

@@ -20,13 +20,25 @@ from pytest_msprobe.commands import (
     options,
     package_files,
     scalars,
+    selfcheck,
     skill,
 )
 from pytest_msprobe.suites.registry import REFUSED
 from pytest_msprobe.support import entry_points_of, left_out, text_of
 
 #: Our modules, in the order of help; commands of entry points stand behind them, by name.
-_MODULES = (diagnose, package_files, finished_runs, baseline, next_collection, manifest, options, scalars, skill)
+_MODULES = (
+    diagnose,
+    package_files,
+    finished_runs,
+    baseline,
+    next_collection,
+    manifest,
+    options,
+    scalars,
+    selfcheck,
+    skill,
+)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

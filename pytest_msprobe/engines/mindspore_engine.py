@@ -12,12 +12,14 @@ listed here stays an error, so that a wrong argument is never taken for a missin
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import Any, cast
 
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, dtype_of_array
@@ -25,7 +27,7 @@ from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.apis.operators import find_operator, unknown_operator
 from pytest_msprobe.engines.fitting import is_misfit
 from pytest_msprobe.engines.mindspore_memory import give_pool_back
-from pytest_msprobe.engines.process import add_pool, load_framework, restore_subnormals
+from pytest_msprobe.engines.process import DeviceFailure, add_pool, load_framework, restore_subnormals
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -363,6 +365,8 @@ def to_array(tensor: Any) -> Array:
     return array if usual is None or usual == array.dtype else array.view(usual)
 
 
+#: Methods of the pool of threads, as its library names them: SetMaxSpinCount(int), SetSpinCountMaxValue().
+_SPINNING = ("15SetMaxSpinCountEi", "20SetSpinCountMaxValueEv")
 _TYPES = ("Mint", "MintFunctional", "Functional", "Tensor", "Primitive")
 
 
@@ -471,15 +475,26 @@ class MindSporeEngine:
                 f"MindSpore cannot be imported: {error}" if is_installed("mindspore") else how_to_install("mindspore")
             ) from None
         mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+        try:
+            self._open_device(mindspore)
+        except Exception as error:
+            if self.target == "CPU":
+                raise
+            raise DeviceFailure(self.label, str(error).strip()[:200]) from None
+        if self.target == "CPU":
+            add_pool(partial(give_pool_back, mindspore))
+            _let_threads_sleep(Path(mindspore.__file__).parent / "lib")
+        return mindspore
+
+    def _open_device(self, mindspore: Any) -> None:
         # The one place where Ascend and CPU differ. What is so already is not asked for: MindSpore refuses once it ran.
         if self._device_id is not None:
             mindspore.set_device(self.target, self._device_id)
         elif mindspore.get_context("device_target") != self.target:
             mindspore.set_device(self.target)
         mindspore.runtime.launch_blocking()
-        if self.target == "CPU":
-            add_pool(partial(give_pool_back, mindspore))
-        return mindspore
+        if self.target != "CPU":
+            (mindspore.Tensor(1.0) + 1.0).asnumpy()
 
     def _convert(self, call: Call, path: LeafPath, value: Any) -> Any:
         if isinstance(value, Dtype):
@@ -497,6 +512,23 @@ class MindSporeEngine:
         if call.is_strided and not self._is_raised and tensor.ndim > 1:
             tensor = tensor.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)
         return tensor
+
+
+def _let_threads_sleep(folder: Path) -> None:
+    """Have MindSpore's threads sleep until there is work for them, where its libraries in `folder` can be asked.
+
+    After each kernel they look for the next one 300,000 times, 70 ms and more, and yield the processor in between: as
+    long as small calls follow each other, two threads do that all the time. No setting of MindSpore changes it.
+    """
+    with suppress(OSError, AttributeError):  # another version
+        core = ctypes.CDLL(str(folder / "libmindspore_core.so"))
+        kernels = ctypes.CDLL(str(folder / "plugin" / "libmindspore_ops_cpu.so"))
+        set_most, use_most = (getattr(core, f"_ZN9mindspore10ThreadPool{name}") for name in _SPINNING)
+        pool_of_kernels = kernels._ZN9mindspore6kernel26GetActorMgrInnerThreadPoolEv
+        pool_of_kernels.restype = ctypes.c_void_p
+        if pool := ctypes.c_void_p(pool_of_kernels()):
+            set_most(pool, ctypes.c_int(1))
+            use_most(pool)
 
 
 def _with_leaves(value: Any, placed: dict[int, Any]) -> Any:

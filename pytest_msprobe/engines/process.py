@@ -25,7 +25,20 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, cast
 
-from pytest_msprobe.engines.protocol import Unsupported
+from pytest_msprobe.engines.protocol import Unsupported, own_device
+
+
+class DeviceFailure(BaseException):
+    """A device that can run no call at all, or none any more: it ends the run.
+
+    No `Exception`: what takes the error of one call for its result must let this one pass.
+    """
+
+    def __init__(self, label: str, reason: str) -> None:
+        """Say of the device `label` why no call can run on it."""
+        where = f" (device {own_device()})" if own_device() else ""
+        super().__init__(f"{label}{where}: no call can run on it: {reason}")
+
 
 #: What every check may take at least, and what each element of its estimated cost adds: a slow
 #: core needs a thousandth of that, so that only what really hangs meets the limit.
@@ -118,12 +131,12 @@ def use_npu(torch: Any, device: str) -> None:
 
     Raises:
         ImportError: torch_npu is missing, or does not fit the installed PyTorch.
-        Unsupported: there is no NPU.
+        DeviceFailure: there is no NPU.
     """
     os.environ.setdefault("ASCEND_LAUNCH_BLOCKING", "1")
     load_framework("torch_npu")
     if not torch.npu.is_available():
-        raise Unsupported("torch_npu finds no NPU")
+        raise DeviceFailure(f"torch {device.upper()}", "torch_npu finds no NPU")
     if ":" in device:
         torch.npu.set_device(device)
 

@@ -358,7 +358,7 @@ VISIBLE = {
     "npu": "ASCEND_RT_VISIBLE_DEVICES",
 }
 DEVICE_FORMS = "auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]|:npu[:ID]]"
-BENCH_FORMS = "auto, torch or mindspore"
+BENCH_FORMS = "auto, torch, torch:cuda or mindspore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +396,7 @@ def parse_bench(text: str) -> str:
         ValueError: it names none; the text lists the allowed forms.
     """
     name = text.strip().lower()
-    if name not in ("auto", "torch", "mindspore"):
+    if name not in ("auto", "torch", "torch:cuda", "mindspore"):
         raise ValueError(f"{text!r} is not a benchmark; use {BENCH_FORMS}")
     return name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from glob import glob
@@ -22,6 +23,7 @@ _LACKING = (
     "import importlib.util, sys; print('lacks', *(name for name in sys.argv[1:] if not importlib.util.find_spec(name)))"
 )
 _MOST_SECONDS = 60
+_NO_CUDA = "this machine has no NVIDIA GPU, or its PyTorch is built without CUDA; leave it out"
 NO_TORCH = f"{how_to_install('torch')}; it covers nearly all of mint"
 
 
@@ -32,6 +34,11 @@ class EngineChoice:
     device: DeviceSpecification
     bench: str
     bench_python: str | None
+
+    @property
+    def bench_engine(self) -> str:
+        """The name of the engine of the benchmark: `torch` for `torch:cuda`."""
+        return self.bench.partition(":")[0]
 
     def device_target(self) -> str:
         """Where the tested side runs, for dealing out devices: `ascend`, `npu`, `cuda` or `cpu`."""
@@ -89,8 +96,13 @@ class Engines:
         named = self.choice.bench_python
         python = os.path.abspath(named) if named else None  # a bare name would be looked for in PATH
         found: list[Engine] = []
-        if self.choice.bench == "torch" or (self.choice.bench == "auto" and (python or is_installed("torch"))):
+        if self.choice.bench_engine == "torch" or (self.choice.bench == "auto" and (python or is_installed("torch"))):
             torch = TorchEngine(is_raised=True)
+            if self.choice.bench != self.choice.bench_engine:
+                from pytest_msprobe.engines.accelerated import AcceleratedBench
+
+                accelerator = TorchEngine(self.choice.bench.removeprefix("torch:"), is_raised=True)
+                found.append(AcceleratedBench(accelerator, torch))
             found.append(ChildEngine(torch, python=python) if python else torch)
         if self.choice.bench == "mindspore" or (self.choice.bench == "auto" and is_installed("mindspore")):
             mindspore = MindSporeEngine(is_raised=True)
@@ -109,18 +121,34 @@ class Engines:
 
     def missing(self) -> str:
         """Why the engines that the user asked for cannot run on this machine, as one line; "" when they may."""
-        if missing := self.missing_device() or self.unusable_python():
+        if missing := self.missing_device() or self.unusable_bench():
             return missing
         if self.choice.bench_python:
             return ""
-        if self.choice.bench != "auto" and not is_installed(self.choice.bench):
-            return f"--msprobe-bench={self.choice.bench}: {how_to_install(self.choice.bench)}"
+        if self.choice.bench != "auto" and not is_installed(self.choice.bench_engine):
+            return f"--msprobe-bench={self.choice.bench}: {how_to_install(self.choice.bench_engine)}"
         if not (is_installed("torch") or is_installed("mindspore")):
             return f"there is no benchmark: {how_to_install('torch')}, and neither is MindSpore"
         return ""
 
-    def unusable_python(self) -> str:
-        """Why the interpreter of the benchmark cannot run it, as one line; "" when it can, or none was named."""
+    def _missing_accelerator(self) -> str:
+        """The same for a benchmark that is not computed on the CPU alone."""
+        bench = self.choice.bench
+        if bench == self.choice.bench_engine:
+            return ""
+        if self.choice.bench_python:
+            return f"--msprobe-bench={bench}: not with --msprobe-bench-python, which computes on the CPU; leave one out"
+        return "" if has_cuda() else f"--msprobe-bench={bench}: {_NO_CUDA}"
+
+    @property
+    def refused_by_accelerator(self) -> Mapping[str, str]:
+        """Why APIs are computed on the CPU in place of the accelerator of the benchmark, by their names."""
+        return getattr(self.benchmarks[0], "refused", {}) if self.benchmarks else {}
+
+    def unusable_bench(self) -> str:
+        """Why the accelerator or the interpreter of the benchmark cannot run it, as one line; "" when it can."""
+        if missing := self._missing_accelerator():
+            return missing
         python = self.choice.bench_python
         if not python:
             return ""
@@ -147,10 +175,7 @@ class Engines:
         if target == "npu" and not is_installed("torch_npu"):
             return f"--msprobe-device={device}: {how_to_install('torch_npu')}"
         if target == "cuda" and not has_cuda():
-            return (
-                f"--msprobe-device={device}: this machine has no NVIDIA GPU, or its PyTorch is built "
-                "without CUDA; leave it out"
-            )
+            return f"--msprobe-device={device}: {_NO_CUDA}"
         return ""
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, find_dtype
 from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.engines.fitting import is_misfit
-from pytest_msprobe.engines.process import load_framework, npu_function, use_npu
+from pytest_msprobe.engines.process import DeviceFailure, load_framework, npu_function, use_npu
 from pytest_msprobe.engines.protocol import (
     CHANGED,
     Array,
@@ -282,11 +282,19 @@ class TorchEngine:
         return binding.reason if isinstance(binding, Refusal) else None
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Execution:
-        """See `Engine.forward`. The benchmark of a large call runs in slices where it can."""
+        """See `Engine.forward`. The benchmark of a large call runs in slices where it can.
+
+        Raises:
+            DeviceFailure: the call has an error, and the device computes nothing any more.
+        """
         for value in call.arguments if self._is_raised else ():
             if getattr(value, "size", 0) >= FEWEST_SLICED:
                 return run_sliced(self._whole, call, differentiate)
-        return self._run(call, self._made_ready(call, differentiate))
+        try:
+            return self._run(call, self._made_ready(call, differentiate))
+        except RuntimeError:
+            self._try_device(self._torch)
+            raise
 
     def _whole(self, call: Call, differentiate: tuple[LeafPath, ...]) -> TorchExecution:
         return self._run(call, self._made_ready(call, differentiate))
@@ -362,11 +370,24 @@ class TorchEngine:
             torch = load_framework("torch")
             if self._device.startswith("npu"):
                 use_npu(torch, self._device)
-            return torch
         except ImportError as error:
-            raise Unsupported(
-                f"PyTorch cannot be imported: {error}" if is_installed("torch") else how_to_install("torch")
-            ) from None
+            reason = f"PyTorch cannot be imported: {error}" if is_installed("torch") else how_to_install("torch")
+            raise Unsupported(reason) if self._device == "cpu" else DeviceFailure(self.label, reason) from None
+        self._try_device(torch)
+        return torch
+
+    def _try_device(self, torch: Any) -> None:
+        """Open the device, or see whether it still computes after an error.
+
+        Raises:
+            DeviceFailure: it does not.
+        """
+        if self._device == "cpu":
+            return
+        try:
+            (torch.zeros(1).to(self._device) + 1).cpu()
+        except Exception as error:  # of any kind: an AssertionError of a PyTorch without CUDA is one
+            raise DeviceFailure(self.label, first_line(error)) from None
 
     @cached_property
     def _roots(self) -> dict[str, object]:
@@ -381,7 +402,11 @@ class TorchEngine:
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):
             return plain_argument(call.api, path, value)
-        tensor = to_tensor(self._torch, copy_of(value, is_raised=is_raised)).to(self._device)
+        if is_raised and self._device != "cpu":  # raised there: float64 takes four times as long to get there
+            tensor = to_tensor(self._torch, copy_of(value, is_raised=False)).to(self._device)
+            tensor = tensor.to(_raised(self._torch, tensor.dtype))
+        else:
+            tensor = to_tensor(self._torch, copy_of(value, is_raised=is_raised)).to(self._device)
         if call.is_strided and not self._is_raised and tensor.ndim > 1:
             tensor = tensor.mT.contiguous().mT
         return tensor
@@ -414,6 +439,10 @@ def _refusing(torch: Any, target: str, *, is_benchmark: bool, call: Callable[[],
         raise Unsupported(f"{error} (PyTorch {torch.__version__})") from None
     except NotImplementedError as error:
         raise Unsupported(f"PyTorch {torch.__version__} cannot compute this: {first_line(error)}") from None
+
+
+def _raised(torch: Any, dtype: Any) -> Any:
+    return torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else dtype
 
 
 def _rounded_arithmetic(call: Call) -> AbstractContextManager[object]:

@@ -1,7 +1,9 @@
-"""Which products a run computed from float32 operands of fewer bits, as its manifest says: TF32 or HF32."""
+"""With how many digits a run computed its products, as its manifest says: TF32, HF32, and sums in half dtypes."""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 
 from msprobe_collector.dump_format.manifest import Manifest
@@ -20,6 +22,13 @@ _ON_CUDA = {
 }
 _ON_NPU = {"conv": "HF32 in convolutions of the NPU", "matmul": "HF32 in products of the NPU"}
 _ON_ASCEND = {"conv": "conv_allow_hf32", "matmul": "matmul_allow_hf32"}
+_REDUCED = {
+    "float16": "reduced precision sums of float16 in cuBLAS",
+    "bfloat16": "reduced precision sums of bfloat16 in cuBLAS",
+}
+_WHOLLY_IN_HALF = "sums in float16 in cuBLAS"
+#: Blocks among which cuBLAS splits a sum at most.
+_PARTS = 32
 #: What cuDNN and CANN do where nothing is set.
 _DEFAULTS = {"conv": True, "matmul": False}
 
@@ -31,6 +40,8 @@ def rounded_operands(manifest: Manifest) -> Mapping[str, str]:
     """
     device, switches = manifest.device.get("kind"), manifest.switches
     if device == "cuda":
+        if manifest.environment.get("NVIDIA_TF32_OVERRIDE") == "0":
+            return {}
         return {kind: "TF32" for kind, names in _ON_CUDA.items() if _is_coarse(kind, [switches.get(n) for n in names])}
     settings: Mapping[str, object] = {}
     if device == "npu":
@@ -44,10 +55,30 @@ def rounded_operands(manifest: Manifest) -> Mapping[str, str]:
     return {kind: "HF32" for kind in _DEFAULTS if settings.get(kind, _DEFAULTS[kind]) is True}
 
 
-def default_operands(device: str) -> Mapping[str, str]:
-    """Return the same of a run that sets nothing, by the label of what computes."""
-    kind = "cuda" if "CUDA" in device else "Ascend" if "Ascend" in device else ""
-    return rounded_operands(Manifest(device={"kind": kind}))
+def narrow_sums(manifest: Manifest) -> Mapping[str, float]:
+    """Return how many partial sums of a product may be added up in the half dtype of its operands, by that dtype.
+
+    cuBLAS splits long sums among blocks, whose results it may add in the dtype of the output unless told not to.
+    """
+    if manifest.device.get("kind") != "cuda":
+        return {}
+    switches = manifest.switches
+    allowed = {dtype: _PARTS for dtype, name in _REDUCED.items() if switches.get(name) is not False}
+    return {**allowed, "float16": math.inf} if switches.get(_WHOLLY_IN_HALF) is True else allowed
+
+
+def default_manifest(device: str) -> Manifest:
+    """Return what is known of a run that sets nothing, by the label of what computes."""
+    kind = next((kind for kind in ("cuda", "npu", "Ascend") if kind.lower() in device.lower()), "")
+    return Manifest(device={"kind": kind}, environment=os.environ)
+
+
+def digits(manifest: Manifest) -> str:
+    """Return what a run rounds more than its dtypes say, for people; "" for nothing."""
+    words = {"conv": "convolutions", "matmul": "products"}
+    parts = [f"{name} in float32 {words[kind]}" for kind, name in rounded_operands(manifest).items()]
+    parts += [f"partial sums in {dtype}" for dtype in narrow_sums(manifest)]
+    return ", ".join(parts)
 
 
 def _is_coarse(kind: str, values: list[object]) -> bool:

@@ -353,6 +353,7 @@ class OutputPair:
         rounded_inside: the same for the inputs as they are and arithmetic inside the operation moved by the rounding of
             float32; none where the benchmark cannot do that.
         operand_roundoff: by how much float32 inputs were off in `perturbed`, where that is not their own rounding.
+        narrow_sums: how many partial sums of an element the device may have added up in the dtype of `tested`.
         probes: so many results for inputs that are each off by exactly one rounding error, up or down at random, each
             like `reference`; none where the benchmark could not be run on them, or is too large for so many runs.
         inside_probes: more results of the kind of `rounded_inside`, as arrays like `reference`.
@@ -393,6 +394,7 @@ class OutputPair:
     drawn_from: int = 0
     has_kinks: bool = False
     sums_of_magnitudes: Callable[[], Array | None] = lambda: None
+    narrow_sums: int = 1
 
     def selected(self, places: Array, deviations: Floats, *, chosen: int, have_terms: bool) -> OutputPair:
         """The elements at these flat positions as an output of their own, whose first `chosen` are no sample of it.
@@ -411,6 +413,7 @@ class OutputPair:
             self.accumulated,
             self.kernel_error,
             operand_roundoff=self.operand_roundoff,
+            narrow_sums=self.narrow_sums,
             terms=lambda at: self.terms(int(places[at])),
             deviations=lambda: Deviations.known(deviations, have_terms=have_terms),
             partial_sums=partial_sums,

@@ -15,7 +15,7 @@ from pytest_msprobe.answers import About, Answer, Finding, Gap, Place, RunFacts,
 from pytest_msprobe.answers.about import about_of
 from pytest_msprobe.answers.file import write_answer
 from pytest_msprobe.reports import sarif
-from pytest_msprobe.run.settings import Settings
+from pytest_msprobe.run.settings import ENDED, Settings
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteReport
 from pytest_msprobe.support import place_of
@@ -145,6 +145,8 @@ class RunAnswering:
         if missing:
             gap = Gap(kind="unfinished", count=missing, noun=self.rows.facts.item_noun)
             answer = with_open(answer, [gap])
+        if ENDED in self._config.stash:
+            answer = with_open(answer, [Gap(kind="refused", reason=self._config.stash[ENDED])])
         if self._is_strict and answer.outcome == "right" and answer.open:
             first = answer.open[0]
             place = Place(record="", operation=first.what)

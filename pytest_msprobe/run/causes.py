@@ -24,13 +24,18 @@ def causes_of(answer: Answer) -> list[Finding]:
     return findings[:1] if findings and findings[0].kind in ("setting", "model") else findings
 
 
-def outcomes_of(answer: Answer, following: Collection[str]) -> dict[str, tuple[Outcome, str]]:
-    """What items are, and why, by node id: those of causes fail, and those of `following` are expected to."""
+def outcomes_of(
+    answer: Answer, following: Collection[str], excused: Mapping[str, str]
+) -> dict[str, tuple[Outcome, str]]:
+    """What items are, and why, by node id: those of causes fail, and those of `following` are expected to.
+
+    So are those of `excused`, with their reasons.
+    """
     causes = causes_of(answer)
-    outcomes: dict[str, tuple[Outcome, str]] = {}
+    outcomes: dict[str, tuple[Outcome, str]] = {node_id: ("xfailed", why) for node_id, why in excused.items()}
     if causes:
         text = follows_from(causes[0])
-        outcomes = dict.fromkeys(following, ("xfailed", text))
+        outcomes |= dict.fromkeys(following, ("xfailed", text))
     return outcomes | {finding.id: ("failed", sentence_of(finding)) for finding in causes}
 
 

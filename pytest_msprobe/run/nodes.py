@@ -9,22 +9,22 @@ import os
 import re
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from socket import gethostname
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.dump import own_frames
 from msprobe_collector.dump_format.values import printable, printable_lines
-from pytest_msprobe.engines.process import ending_after, time_limit_seconds
+from pytest_msprobe.engines.process import DeviceFailure, ending_after, time_limit_seconds
 from pytest_msprobe.reports.baseline import PROPERTY, complaint_of
-from pytest_msprobe.run.settings import ROW, RUN, STATUS, SUITE
+from pytest_msprobe.run.settings import ENDED, ENDED_IN_WORKER, ROW, RUN, STATUS, SUITE
 from pytest_msprobe.suites.contract import Group, Problem, Record, Suite, SuiteError, file_id
 from pytest_msprobe.verdicts import EXPECTED, OUTCOMES, Outcome, Status, Verdict, VerdictRow
 
@@ -159,6 +159,7 @@ class RecordItem(pytest.Item):
 
         Raises:
             CheckFailure: the verdict is `error`.
+            Exit: no call can be judged.
             Exception: whatever the suite raised; the record then gets a row of its own that says so.
         """
         suite, record = self.config.stash[SUITE], self.record
@@ -171,6 +172,8 @@ class RecordItem(pytest.Item):
                 # A framework's deprecation warning must not fail a record where a project turns warnings into errors.
                 warnings.simplefilter("ignore")
                 verdict = suite.judge(record)
+        except DeviceFailure as failure:
+            end_run(self.session, str(failure))
         except Exception as error:
             message = f"internal error of pytest-msprobe: {type(error).__name__}: {error}"
             self.stash[ROW] = self.unjudged_row("error", message, seconds=perf_counter() - started)
@@ -242,6 +245,26 @@ class RecordItem(pytest.Item):
             seconds=seconds,
             host=gethostname(),
         )
+
+
+def read_ahead(item: pytest.Item, following: pytest.Item) -> None:
+    """Have what `following` needs read while `item` is judged, unless both need the same."""
+    if isinstance(following, RecordItem) and following.parent is not item.parent:
+        with suppress(DumpError):  # which the record itself says
+            item.config.stash[SUITE].read_ahead(following.record)
+
+
+def end_run(session: pytest.Session, reason: str) -> NoReturn:
+    """End the whole run; a worker has the process that hands out the work do so.
+
+    Raises:
+        Exit: always.
+    """
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[ENDED_IN_WORKER] = session.shouldfail = reason
+    else:
+        session.config.stash[ENDED] = reason
+    pytest.exit(reason, returncode=pytest.ExitCode.USAGE_ERROR)
 
 
 @lru_cache(maxsize=4096)  # thousands of failures come from a few lines

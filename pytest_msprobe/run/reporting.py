@@ -24,7 +24,7 @@ from pytest_msprobe.run.answering import RunAnswering, write_refusal
 from pytest_msprobe.run.baseline import BaselineReport, fault_keys
 from pytest_msprobe.run.causes import outcomes_of, settle
 from pytest_msprobe.run.run import names_of
-from pytest_msprobe.run.settings import Settings
+from pytest_msprobe.run.settings import ENDED, ENDED_IN_WORKER, Settings
 from pytest_msprobe.run.terminal import Progress, in_short, limited_failures, width_of
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
@@ -238,6 +238,17 @@ class ReportPlugin:
             self._hand_over(name, row)
             self._observers.tell(row)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """End the run where a worker can judge nothing.
+
+        Raises:
+            pytest.UsageError: with what it says.
+        """
+        if ended := getattr(node, "workeroutput", {}).get(ENDED_IN_WORKER):
+            self._config.stash[ENDED] = ended
+            raise pytest.UsageError(ended)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the groups of which only a part ran, and close the files. A run that lacks a row is not a success.
@@ -272,6 +283,8 @@ class ReportPlugin:
                 self._page.write(self._jsonl_path, self.answer)
             except (OSError, ValueError) as error:
                 self._fail(self._page.option, "", error)
+        if changes and not session.testsfailed and session.exitstatus == pytest.ExitCode.TESTS_FAILED:
+            session.exitstatus = pytest.ExitCode.OK
         session.exitstatus = self._exit_code(int(session.exitstatus))
 
     @pytest.hookimpl
@@ -427,7 +440,9 @@ class ReportPlugin:
         """Have the items of causes fail, and those that follow from them not; the changes, by node id."""
         if self.answer is None:
             return {}
-        changes = settle(session, outcomes_of(self.answer, self.answering.rows.following))
+        rows = self.answering.rows
+        by_default = {row.node_id: f"{name} by default" for name, held in rows.by_default().items() for row in held}
+        changes = settle(session, outcomes_of(self.answer, rows.following, by_default))
         if not changes:
             return {}
         for name in ("msprobe-junit-names", "msprobe-html"):
@@ -459,6 +474,7 @@ class ReportPlugin:
     def _missing(self, session: pytest.Session) -> int:
         """How many items a run that was ended early did not get to."""
         is_early = session.shouldstop or session.shouldfail or session.exitstatus == pytest.ExitCode.INTERRUPTED
+        is_early = is_early or ENDED in self._config.stash
         return max(0, session.testscollected - self._done) if is_early else 0
 
     def _count(self, name: str, row: VerdictRow) -> None:

@@ -48,6 +48,9 @@ ROW: pytest.StashKey[VerdictRow] = pytest.StashKey()
 STATUS: pytest.StashKey[Status] = pytest.StashKey()
 #: A dump.json that was seen in the collection and not asked for.
 UNASKED: pytest.StashKey[str] = pytest.StashKey()
+#: Why the run ended before its end, on the process that writes; a worker's output says so under the other key.
+ENDED: pytest.StashKey[str] = pytest.StashKey()
+ENDED_IN_WORKER = "msprobe_ended"
 
 
 @dataclass(frozen=True, kw_only=True)

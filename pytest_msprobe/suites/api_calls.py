@@ -18,13 +18,15 @@ from msprobe_collector.dump_format import (
     parse_api_name,
     split_record_name,
 )
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.values import FieldPath, Value, printable, tensors_in
 from pytest_msprobe.engines.protocol import own_device
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.suites.contract import Group, Placement, Record, Suite, escape, place_in
 from pytest_msprobe.suites.options import DeviceOptions
 from pytest_msprobe.verdicts import StepPosition, Verdict
 
+#: Estimated cost from which on the files of a call are worth to be read ahead.
+READ_AHEAD_FROM = 1 << 18
 #: Part of the node id of a record that has no valid name.
 RECORD = "record"
 
@@ -67,9 +69,11 @@ class ApiCallSuite(Suite):
         done: what is done to a call, for what has no name of one.
         settings: what the run was asked to do.
         engines: who executes.
+        compares_devices: see `Placement`.
     """
 
     done: ClassVar[str]
+    compares_devices: ClassVar[bool] = False
     settings: DeviceOptions
     engines: Engines
     _check: tuple[Group, Any] | None = None
@@ -109,6 +113,21 @@ class ApiCallSuite(Suite):
             properties = (*properties, ("called_from", f"{frame.file}:{frame.line}"))
         return replace(verdict, explanation="\n\n".join(texts), properties=properties)
 
+    def read_ahead(self, record: Record) -> None:
+        """Have the tensors of a large call read while the one before it is judged.
+
+        Raises:
+            DumpError: a record or a file cannot be read.
+        """
+        dump, call = self.dump(record.file), self.call_of(record.group)
+        if not dump.holds_real_data or record.part == RECORD or self.cost(record.file, record.group) < READ_AHEAD_FROM:
+            return
+        forward, backward = dump.forward(call), dump.backward(call)
+        parts: list[Value] = [] if forward is None else [forward.arguments, forward.keywords, forward.outputs]
+        parts += [] if backward is None else [backward.incoming, backward.outgoing]
+        for tensor in tensors_in(tuple(parts)):
+            dump.tensors.read_ahead(tensor, FieldPath(str(dump.path), call, tensor.data_name or ""))
+
     def release(self, group: Group) -> None:
         """Free the tensors of an API call."""
         self._check = None
@@ -145,6 +164,7 @@ class ApiCallSuite(Suite):
             workers_per_device=settings.workers_per_device,
             remote_root=settings.remote_root,
             open_engine=device.engine if device.target is None else "",
+            compares_devices=self.compares_devices,
         )
 
     def close(self) -> None:

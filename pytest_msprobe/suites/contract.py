@@ -98,6 +98,7 @@ class Placement:
         remote_root: folder for rootdir on other hosts; None when the suite runs on this machine only.
         evidence: folders for what failing records leave behind, by what they hold.
         open_engine: the engine whose target was left open, so that all hosts must have the same; "" where it was not.
+        compares_devices: whether `devices` may name the workers where there is a CPU only, as if it were several.
     """
 
     target: str = "cpu"
@@ -107,6 +108,7 @@ class Placement:
     remote_root: str | None = None
     evidence: Mapping[str, Path] = field(default_factory=dict)
     open_engine: str = ""
+    compares_devices: bool = False
 
 
 #: Where the attachment of the last row holds the answer of the run.
@@ -305,6 +307,9 @@ class Suite(ABC):
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
         """The attachment of a record that was not judged: skipped by a mark, lost with its process, or faulty."""
         return None
+
+    def read_ahead(self, record: Record) -> None:  # noqa: B027  # most suites read little
+        """Have the files of a record read while the one before it is judged."""
 
     def release(self, group: Group) -> None:  # noqa: B027  # most suites keep nothing
         """Free what was kept for the group."""

@@ -418,8 +418,8 @@ SEED = option(
 )
 BENCH = option(
     "BENCH",
-    "what computes the float64 benchmark, on the CPU: auto, torch or mindspore; auto: the first of torch and mindspore "
-    "that can, for each API call",
+    "what computes the float64 benchmark: auto, torch, torch:cuda or mindspore; auto: the first of torch and mindspore "
+    "on the CPU that can, for each API call; torch:cuda: a GPU, for each API on which the CPU agrees with it",
     _bench,
     "auto",
     question="where",

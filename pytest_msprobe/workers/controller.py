@@ -148,15 +148,16 @@ class WorkersPlugin:
                 f"--msprobe-device: one device, {number}, for all workers; "
                 f"leave its number out, and give each worker its own with --msprobe-device-ids={number}"
             )
-        if placement.devices and placement.target == "cpu" and not placement.open_engine:
-            raise pytest.UsageError(
-                f"--msprobe-device-ids={','.join(placement.devices)}: what is tested is the CPU, and there is one; "
-                "leave the option out, or name another device in --msprobe-device"
-            )
         specs = [execnet.XSpec(text) for text in parse_tx_spec_config(config)]
         proxies: dict[str, Any] = {str(spec.id): spec for spec in map(execnet.XSpec, config.getoption("px") or ())}
         hosts = [host_of(spec, proxies) for spec in specs]
         here, cores = hosts.count(""), len(os.sched_getaffinity(0))
+        may_have_devices = placement.open_engine and (here < len(hosts) or placement.compares_devices)
+        if placement.devices and placement.target == "cpu" and not may_have_devices:
+            raise pytest.UsageError(
+                f"--msprobe-device-ids={','.join(placement.devices)}: nothing is run on a device here; "
+                "leave the option out, or name another device in --msprobe-device"
+            )
         if here > _MOST_PER_CORE * cores and placement.target == "cpu":
             raise pytest.UsageError(f"-n {here}: this machine has {counted(cores, 'cores')}; use -n {cores}")
         if any(hosts):

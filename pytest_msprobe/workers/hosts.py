@@ -22,6 +22,7 @@ from pytest_msprobe.workers.remote_start import (
     THREADS_VARIABLE,
     StartReport,
     StartRequest,
+    device_files,
     thread_count,
     visible_devices,
 )
@@ -177,14 +178,30 @@ def choose_devices(target: str, wanted: Sequence[str], workers: int) -> tuple[st
     """The devices of a run here: those that the user wants, else all visible, else 0 to workers - 1; none on a CPU.
 
     Raises:
-        pytest.UsageError: the user wants one that is not visible.
+        pytest.UsageError: there is none, or the user wants one that is not visible.
     """
-    visible = visible_devices(target, VISIBLE.get(target, ""))
+    visible = usable_devices(target)
     missing = [device for device in wanted if visible is not None and device not in visible]
     if missing:
         shown = ", ".join(visible or ()) or "none"
         raise pytest.UsageError(f"--msprobe-device-ids: device {missing[0]} does not exist here; visible are: {shown}")
     return tuple(wanted) or visible or _numbered(target, workers)
+
+
+def usable_devices(target: str) -> tuple[str, ...] | None:
+    """Return the ids of the devices of `target` here; None when that cannot be determined, as of a CPU.
+
+    Raises:
+        pytest.UsageError: none of those that there are can be used.
+    """
+    variable = VISIBLE.get(target, "")
+    visible = visible_devices(target, variable)
+    if visible == ():
+        files = device_files(target)
+        closed = sorted(path for path in files if not os.access(path, os.R_OK | os.W_OK))
+        reason = f"you may not open {', '.join(closed)}" if closed else f"{variable} is {os.environ.get(variable)!r}"
+        raise pytest.UsageError(f"--msprobe-device: no device of {target} can be used here: {reason}")
+    return visible
 
 
 def check_index(target: str, index: int) -> None:
@@ -195,7 +212,7 @@ def check_index(target: str, index: int) -> None:
     Raises:
         pytest.UsageError: there are not so many.
     """
-    visible = visible_devices(target, VISIBLE.get(target, ""))
+    visible = usable_devices(target)
     if visible is not None and index >= len(visible):
         shown = ", ".join(visible) or "none"
         raise pytest.UsageError(

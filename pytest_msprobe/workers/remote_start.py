@@ -11,6 +11,7 @@ import shlex
 import socket
 from collections.abc import Mapping
 from glob import glob
+from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -72,17 +73,29 @@ class StartReport(NamedTuple):
 def visible_devices(target: str, variable: str, environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
     """Ids of the devices of `target` that the caller lets us use, or None when that cannot be determined.
 
-    `variable` names them where it is set; "" for a target that has none.
+    Devices are counted by the files of the driver that this user may open: asking the driver would take a part of the
+    device's memory. `variable` names those to use where it is set, "" for a target that has none; as in the drivers,
+    the list ends in front of a number that does not exist.
     """
+    files = device_files(target)
+    open_files = [os.path.basename(path) for path in files if os.access(path, os.R_OK | os.W_OK)]
+    usable = sorted(int(re.sub(r"\D", "", name)) for name in open_files)
+    # The driver of CUDA counts from 0 those that it shows, and so may that of Ascend in a container.
+    counted = {str(number) for number in range(len(usable))}
     listed = environment.get(variable)
     if listed is not None:
-        return tuple(part.strip() for part in listed.split(",") if part.strip())
-    if target in ("ascend", "npu"):
-        numbers = sorted(int(re.sub(r"\D", "", path)) for path in glob(ASCEND_FILES))
-        return tuple(map(str, numbers)) or None
-    if target == "cuda":  # the driver counts from 0 those that it shows
-        return tuple(map(str, range(len(glob(CUDA_FILES))))) or None
-    return None
+        names = [part.strip() for part in listed.split(",") if part.strip()]
+        known = counted | set(map(str, usable))
+        return tuple(takewhile(lambda name: name != "-1" and (not (files and name.isdigit()) or name in known), names))
+    if not files:
+        return None
+    return tuple(sorted(counted, key=int)) if target == "cuda" else tuple(map(str, usable))
+
+
+def device_files(target: str) -> list[str]:
+    """Return the files by which a driver shows its devices of `target`."""
+    pattern = {"ascend": ASCEND_FILES, "npu": ASCEND_FILES, "cuda": CUDA_FILES}.get(target)
+    return glob(pattern) if pattern else []
 
 
 def thread_count(sharers: int) -> str:

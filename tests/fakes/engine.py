@@ -278,12 +278,14 @@ class FakeEngines:
         tested: the device; None for the recorded values.
         benchmarks: in the order in which they are asked.
         second_opinion: an engine in the dump's own dtypes, or None.
+        refused_by_accelerator: why APIs have another benchmark than the first one, by their names.
     """
 
     tested: DeviceEngine | None = None
     benchmarks: tuple[Engine, ...] = (FakeEngine("bench", is_raised=True),)
     second_opinion: Engine | None = None
     choice: Any = field(default_factory=lambda: SimpleNamespace(bench="fake"))
+    refused_by_accelerator: Mapping[str, str] = field(default_factory=dict)
 
     def device_for(self, dump: Dump, *, runs: bool = False) -> DeviceSpecification:
         """What is tested."""

@@ -226,7 +226,7 @@ def test_no_name_of_a_record_means_something_to_pytest(pytester: pytest.Pytester
 WRONG_OPTIONS = {
     "--msprobe-device=gpu": "--msprobe-device: 'gpu' is not a device; use auto, recorded,",
     "--msprobe-device=mindspore:ascend:x": "has no valid device id",
-    "--msprobe-bench=numpy": "--msprobe-bench: 'numpy' is not a benchmark; use auto, torch or mindspore",
+    "--msprobe-bench=numpy": "--msprobe-bench: 'numpy' is not a benchmark; use auto, torch, torch:cuda or mindspore",
     "--msprobe-seed=-1": "--msprobe-seed: '-1' is not a whole number",
     "--msprobe-max-memory=lots": "--msprobe-max-memory: 'lots' is not a size",
     "--msprobe-cosine=high": "--msprobe-cosine: 'high' is not a number",

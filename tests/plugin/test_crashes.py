@@ -76,10 +76,15 @@ def test_more_deaths_than_xdist_would_bear(pytester: pytest.Pytester, reports: R
 
 
 @pytest.mark.slow
-def test_every_worker_has_a_device_of_its_own_also_after_a_death(pytester: pytest.Pytester, reports: Reports) -> None:
+def test_every_worker_has_a_device_of_its_own_also_after_a_death(
+    pytester: pytest.Pytester, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "fakes" / "npu"))
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "4,5,7")
     dump_of(pytester.path, 8)
     die_in(pytester, "Mint.neg.3::forward")
-    result = pytester.runpytest_subprocess("--msprobe-dump=dump.json", "-n", "2", "--msprobe-device-ids=5,7")
+    options = ("-n", "2", "--msprobe-device=torch:npu", "--msprobe-device-ids=5,7")
+    result = pytester.runpytest_subprocess("--msprobe-dump=dump.json", *options)
     result.stdout.fnmatch_lines(["msprobe: devices of the workers: gw0: 5, gw1: 7"])
     message = reports.results["Mint.neg.3"]["Message"]
     assert "on device 5 died" in message or "on device 7 died" in message
@@ -89,7 +94,10 @@ def test_every_worker_has_a_device_of_its_own_also_after_a_death(pytester: pytes
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["-n", "3", "--msprobe-device-ids=0,1"], "use at most -n 2, or let K workers share a device"),
+        (
+            ["-n", "3", "--msprobe-device-ids=0,1", "--msprobe-suite=repeat"],
+            "use at most -n 2, or let K workers share a device",
+        ),
         (["-n", "2", "--dist", "loadfile"], "--dist loadfile: a crashing API call would take the rest"),
         (["-n", "2", "--dist", "each"], "--dist each: every worker would judge every record"),
         (["-n", "2", "--msprobe-device-ids=x"], "'x' is not a list of device ids"),
@@ -108,7 +116,7 @@ def test_workers_that_do_not_fit_are_a_usage_error(
 @pytest.mark.slow
 def test_workers_may_share_a_device_when_asked(pytester: pytest.Pytester) -> None:
     dump_of(pytester.path, 2)
-    options = ("-n", "2", "--msprobe-device-ids=4", "--msprobe-workers-per-device=2")
+    options = ("-n", "2", "--msprobe-device-ids=4", "--msprobe-workers-per-device=2", "--msprobe-suite=repeat")
     result = pytester.runpytest_subprocess("--msprobe-dump=dump.json", *options)
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["msprobe: devices of the workers: gw0: 4, gw1: 4"])

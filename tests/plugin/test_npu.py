@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,44 @@ def test_functions_of_torch_npu_run_on_the_device(pytester: pytest.Pytester, opt
     assert "tested: torch NPU" in text
 
 
+@pytest.mark.usefixtures("with_npu")
+@pytest.mark.parametrize(
+    ("uses", "options", "reason"),
+    [
+        ("0", (), "torch_npu finds no NPU"),
+        ("1", ("-n1",), "torch NPU in the dump dtypes (device 2): no call can run on it: the NPU is lost"),
+        ("2", ("--msprobe-diagnosis=answer.json",), "no call can run on it: the NPU is lost"),
+    ],
+)
+def test_a_device_that_computes_nothing_ends_the_run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, uses: str, options: tuple[str, ...], reason: str
+) -> None:
+    monkeypatch.setenv("NPU_LOST_AFTER", uses)
+    builder = DumpBuilder(pytester.path, framework="pytorch")
+    for number in range(20):
+        builder.call(f"Torch.neg.{number}", [X], [-X])
+    builder.write()
+    result = run(pytester, "--msprobe-device=torch:npu", *options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "failed" not in result.parseoutcomes()
+    assert reason in result.stdout.str() + result.stderr.str()
+    if uses == "2":
+        result.assert_outcomes(passed=1)
+        answer = json.loads((pytester.path / "answer.json").read_text(encoding="utf-8"))
+        assert [gap["kind"] for gap in answer["open"][:2]] == ["refused", "unfinished"]
+        assert answer["open"][1]["count"] == 19
+
+
+def test_mindspore_without_ascend_ends_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mindspore")
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "0")
+    builder = DumpBuilder(pytester.path)
+    builder.call("Mint.neg.0", [X], [-X]).call("Mint.neg.1", [X], [-X]).write()
+    result = run(pytester, "--msprobe-device=mindspore:ascend")
+    assert (result.ret, result.parseoutcomes()) == (pytest.ExitCode.USAGE_ERROR, {})
+    result.stdout.fnmatch_lines(["*mindspore Ascend in the dump dtypes: no call can run on it: *"])
+
+
 @pytest.mark.parametrize("device", ["torch:npu", "mindspore:ascend", "mindspore:ascend:3"])
 def test_a_machine_without_npu_says_so_before_the_run(pytester: pytest.Pytester, device: str) -> None:
     dump(pytester.path, real=False).write()
@@ -136,3 +175,15 @@ def test_more_functions_run_on_the_device(pytester: pytest.Pytester) -> None:
     result = run(pytester, "--msprobe-device=torch:npu")
     result.assert_outcomes(passed=3, failed=1)
     assert "NPU.npu_min" in result.stdout.str().partition("\nWrong: ")[2].partition("\n")[0]
+
+
+@pytest.mark.parametrize(("real", "way"), [(True, "--msprobe-device=recorded"), (False, '"task": "tensor"')])
+def test_what_the_training_computed_is_another_question_than_a_device(
+    pytester: pytest.Pytester, real: bool, way: str
+) -> None:
+    builder = DumpBuilder(pytester.path, real=real, framework="pytorch")
+    builder.call("Torch.neg.0", [X], [-X]).write()
+    result = run(pytester, "--msprobe-device=torch:cpu")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["not judged: what the training computed was not judged: tested was torch CPU*"])
+    result.stdout.fnmatch_lines([f"next: *{way}*"])

@@ -123,6 +123,17 @@ class TensorFolder:
                     f"{value.data_name!r} cannot be read as {abbreviated(value.shape)}: {reason}", DATA_NAME
                 ) from None
 
+    def read_ahead(self, value: TensorValue, place: FieldPath) -> None:
+        """Have the system read the file of `value` while something else is computed, where it can.
+
+        Raises:
+            DumpError: the file cannot be opened.
+        """
+        if value.data_name is None or not hasattr(os, "posix_fadvise"):
+            return
+        with self._open(value.data_name, place) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
     def _open(self, data_name: str, place: FieldPath) -> BinaryIO:
         if (
             data_name != os.path.basename(data_name)

@@ -59,6 +59,7 @@ _SWITCHES: dict[str, Callable[[], Any]] = {
     "reduced precision sums of bfloat16 in cuBLAS": (
         lambda: _backends.cuda.matmul.allow_bf16_reduced_precision_reduction
     ),
+    "sums in float16 in cuBLAS": lambda: _backends.cuda.matmul.allow_fp16_accumulation,
     "HF32 in products of the NPU": lambda: sys.modules["torch_npu"].npu.matmul.allow_hf32,
     "HF32 in convolutions of the NPU": lambda: sys.modules["torch_npu"].npu.conv.allow_hf32,
     "cuDNN": _of_core("_get_cudnn_enabled"),

@@ -44,6 +44,7 @@ _PACKAGES = (
 _MOST_FORWARDS = 64
 #: Tensors of one batch.
 _MOST_TENSORS = 64
+_SMALLEST = float.fromhex("0x1p-1074")
 
 
 class RunFacts(Protocol):
@@ -170,7 +171,8 @@ class ManifestRecorder:
         take("versions", lambda: {**_versions(), **facts.versions()})
         take("device", lambda: {"machine": platform.machine(), **facts.device()})
         take("environment", environment)
-        take("switches", facts.switches)
+        flushes = {"subnormals flushed to zero": _SMALLEST * 1.0 == 0.0}  # by the thread that trains
+        take("switches", lambda: {**facts.switches(), **flushes})
         take("script", lambda: script_facts(self._dump_path))
         self._sections["ranks"] = ranks
         take("models", lambda: facts.models(self._layers))

@@ -384,6 +384,8 @@ class _Search:
         if standard.narrow_sums is not None:
             count, self._input_roundoff = standard.narrow_sums
             self._summation = _SUMMATION * math.sqrt(count - 1) * self._input_roundoff
+        elif pair.narrow_sums > 1:
+            self._summation = _SUMMATION * math.sqrt(pair.narrow_sums - 1) * self._roundoff
         self._summation *= tail
 
     def judgement(self) -> Judgement:

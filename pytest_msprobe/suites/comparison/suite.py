@@ -335,7 +335,7 @@ class ComparisonSuite(Suite):
         if settings.table == "off":
             refuse_unused(context, ("xlsx", "result_column"), "has no effect with --msprobe-table=off")
         suite = cls(context, settings, golden)
-        if context.is_writer and (unusable := suite.engines.unusable_python()):
+        if context.is_writer and (unusable := suite.engines.unusable_bench()):
             raise SuiteError(unusable)
         return suite
 

@@ -54,7 +54,7 @@ class OverflowSuite(Suite):
             session = OverflowSession(context)
         except RuleError as error:
             raise SuiteError(f"--msprobe-overflow-rules: {error}") from None
-        if context.is_writer and (unusable := session.engines.unusable_python()):
+        if context.is_writer and (unusable := session.engines.unusable_bench()):
             raise SuiteError(unusable)
         return cls(context, session)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from msgspec import structs
 
 from pytest_msprobe.answers import CONFIDENCES, Answer, Finding, Gap, NextStep, RunRows, with_open
 from pytest_msprobe.answers.from_rows import HARDLY, call_of
 from pytest_msprobe.suites.contract import RowSummary
-from pytest_msprobe.verdicts import EXPLAINED
+from pytest_msprobe.verdicts import EXPLAINED, VerdictRow
 
 #: The standard that passes what rounding explains, and nothing else; and that of indices, which have no rounding.
 OF_INDICES = "selected-values"
@@ -46,6 +48,20 @@ def _next(rows: RunRows, findings: list[Finding]) -> list[NextStep]:
 class PrecheckSummary(RowSummary):
     """The answer of finished rows of a pre-check."""
 
+    def __init__(self, holds_tensors: Callable[[], bool] = bool) -> None:
+        """Sum up rows; `holds_tensors` says whether a dump has the values of the training, where that is known."""
+        self._holds_tensors = holds_tensors
+        self._on_cpu: dict[str, str] = {}
+
+    def add(self, row: VerdictRow) -> None:
+        """Note the APIs on which an accelerator and the CPU do not agree."""
+        if why := dict(row.properties).get("bench_on_cpu"):
+            self._on_cpu[row.api] = str(why)
+
+    def lines(self) -> Iterable[str]:
+        """Say which APIs have the CPU as benchmark in place of the accelerator, and why."""
+        return [f"benchmark: {api} is computed on the CPU: {why}" for api, why in sorted(self._on_cpu.items())]
+
     def answer(self, rows: RunRows) -> Answer:
         """What the rows of a pre-check amount to, the surest failure first."""
         causes = rows.findings()
@@ -63,6 +79,8 @@ class PrecheckSummary(RowSummary):
         answer = rows.made(findings, measure=measure, next_steps=_next(rows, findings) if findings else None)
         if answer.outcome == "right" and not any(_RECORDED in device for device in rows.counts.devices):
             tested = " and ".join(sorted(rows.counts.devices))
-            answer = with_open(answer, [Gap(kind="no tensors", reason=tested)])
-            return structs.replace(answer, next=(*answer.next, NextStep("tensors")))
+            answer = with_open(answer, [Gap(kind="not recorded", reason=tested)])
+            recorded = NextStep("recorded", rows.facts.command("--msprobe-device=recorded"))
+            way = recorded if self._holds_tensors() and rows.facts.arguments else NextStep("tensors")
+            return structs.replace(answer, next=(*answer.next, way))
         return answer

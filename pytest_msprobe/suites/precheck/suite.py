@@ -32,6 +32,7 @@ from pytest_msprobe.apis.topics import random_api, reason_not_judged
 from pytest_msprobe.cases.edge_cases import EDGE_CASES, WITH_GRADIENTS, edge_cases_of
 from pytest_msprobe.engines.protocol import DeviceSpecification
 from pytest_msprobe.engines.selection import NO_TORCH, EngineChoice, Engines
+from pytest_msprobe.manifests.rounded_operands import default_manifest, digits
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.suites.api_calls import RECORD, ApiCallSuite, group_api_calls
 from pytest_msprobe.suites.contract import (
@@ -110,6 +111,11 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     if drawn:
         which = "the dump holds" if len(files) == 1 else f"{drawn} of {len(files)} dumps hold"
         lines.append(f"msprobe: inputs: drawn at random in the recorded ranges, since {which} statistics only")
+    lines += [
+        f"msprobe: {_device_text(device)} computes by default with {few}; see --msprobe-hf32"
+        for device in devices
+        if device.engine != "recorded" and (few := digits(default_manifest(str(device))))
+    ]
     if untested:
         lines.append(f"msprobe: no device was tested in {untested} of {len(files)} dumps: {NO_DEVICE}")
     return [
@@ -159,8 +165,9 @@ def _benchmark_text(suite: PrecheckSuite, calls: dict[tuple[Path, str], str]) ->
         engine = suite.engines.benchmark_for(parse_api_name(name), framework)
         if engine is not None:
             covered[engine.name] += 1
+    where = {"torch": "CUDA" if ":" in suite.engines.choice.bench else "CPU", "mindspore": "CPU"}
     parts = [
-        f"{name_of(name)} {version_of(name)} CPU float64" + (f" for {count}" if count < len(calls) else "")
+        f"{name_of(name)} {version_of(name)} {where[name]} float64" + (f" for {count}" if count < len(calls) else "")
         for name, count in covered.items()
     ]
     return ", ".join(parts) or "no benchmark"
@@ -169,10 +176,15 @@ def _benchmark_text(suite: PrecheckSuite, calls: dict[tuple[Path, str], str]) ->
 class PrecheckReport(SuiteReport):
     """Writes the rows of an API call as soon as it is done."""
 
-    summary = PrecheckSummary()
-
-    def __init__(self, out: Path, continued: tuple[Path, Path] | None, untested: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        out: Path,
+        continued: tuple[Path, Path] | None,
+        untested: Callable[[], str],
+        holds_tensors: Callable[[], bool],
+    ) -> None:
         """A new pair in `out`, or the one that is `continued`: its (details, result); `untested` as the method."""
+        self.summary = PrecheckSummary(holds_tensors)
         self._pair = CsvPair(out, continued)
         self._untested = untested
 
@@ -421,7 +433,8 @@ class PrecheckSuite(ApiCallSuite):
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """The CSV pair."""
-        return PrecheckReport(self._context.out, continued, self._untested)
+        holds_tensors = lambda: any(dump.holds_real_data for dump in self.dumps())  # noqa: E731
+        return PrecheckReport(self._context.out, continued, self._untested, holds_tensors)
 
     def _untested(self) -> str:
         """Why no verdict says anything of a device; "" when one does."""

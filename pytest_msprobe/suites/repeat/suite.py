@@ -41,6 +41,7 @@ class RepeatSuite(ApiCallSuite):
     item_noun = "records of each device"
     passing = "repeats"
     certainty = "proved"
+    compares_devices = True
     severity_figures = ("elements",)
     figures = (
         Figure("results", "Results", ".0f"),

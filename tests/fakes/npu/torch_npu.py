@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,10 @@ def npu_dequant_swiglu_quant(x: Any, *, weight_scale: Any, activation_scale: Any
 def _to(original: Any) -> Any:
     @functools.wraps(original)
     def to(tensor: Any, *arguments: Any, **keywords: Any) -> Any:
+        if any(isinstance(item, str) and item.startswith("npu") for item in arguments):
+            calls.append(os.environ.get("NPU_LOST_AFTER", "inf"))
+            if len(calls) > float(calls[-1]):
+                raise RuntimeError("the NPU is lost")
         moved = ["cpu" if isinstance(item, str) and item.startswith("npu") else item for item in arguments]
         return original(tensor, *moved, **keywords)
 
@@ -55,5 +60,7 @@ def _to(original: Any) -> Any:
 
 
 chosen: list[str] = []
-torch.npu = SimpleNamespace(is_available=lambda: True, set_device=chosen.append)  # type: ignore[attr-defined]
+#: Uses of the device so far; it is lost after the number of them that the variable says.
+calls: list[str] = []
+torch.npu = SimpleNamespace(is_available=lambda: os.environ.get("NPU_LOST_AFTER") != "0", set_device=chosen.append)  # type: ignore[attr-defined]
 torch.Tensor.to = _to(torch.Tensor.to)  # type: ignore[method-assign]

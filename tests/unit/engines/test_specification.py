@@ -81,5 +81,5 @@ def test_a_benchmark_is_one_word(text: str, name: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "recorded", "torch:cpu", "numpy"])
 def test_another_benchmark_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a benchmark; use auto, torch or mindspore"):
+    with pytest.raises(ValueError, match="is not a benchmark; use auto, torch, torch:cuda or mindspore"):
         parse_bench(text)

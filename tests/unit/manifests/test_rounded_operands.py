@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import pytest
 
 from msprobe_collector.dump_format.manifest import Manifest
-from pytest_msprobe.manifests.rounded_operands import default_operands, rounded_operands
+from pytest_msprobe.manifests.rounded_operands import default_manifest, digits, narrow_sums, rounded_operands
 
 CONV, MATMUL = {"conv": "TF32"}, {"matmul": "TF32"}
 #: Of PyTorch 2.13 where a script sets nothing.
@@ -55,5 +58,24 @@ def test_settings_of_npus(device: str, switches: dict[str, object], expected: di
 
 def test_what_is_not_said_is_no_rounding() -> None:
     assert rounded_operands(Manifest()) == {}
-    assert default_operands("torch CPU") == {}
-    assert default_operands("torch CUDA:0") == CONV
+    assert rounded_operands(default_manifest("torch CPU")) == {}
+    assert rounded_operands(default_manifest("torch CUDA:0")) == CONV
+    assert rounded_operands(default_manifest("torch NPU")) == {"conv": "HF32"}
+
+
+def test_a_variable_forbids_tf32() -> None:
+    environment = {"NVIDIA_TF32_OVERRIDE": "0"}
+    assert rounded_operands(Manifest(device={"kind": "cuda"}, environment=environment)) == {}
+
+
+def test_sums_in_half_dtypes() -> None:
+    def of(**switches: bool) -> Mapping[str, float]:
+        names = {name.replace("_", " "): value for name, value in switches.items()}
+        return narrow_sums(Manifest(device={"kind": "cuda"}, switches=names))
+
+    assert of().keys() == {"float16", "bfloat16"}
+    assert of(reduced_precision_sums_of_float16_in_cuBLAS=False).keys() == {"bfloat16"}
+    assert of(sums_in_float16_in_cuBLAS=True)["float16"] == math.inf
+    assert narrow_sums(Manifest(device={"kind": "cpu"})) == {}
+    told = "TF32 in float32 convolutions, partial sums in float16, partial sums in bfloat16"
+    assert digits(default_manifest("torch CUDA")) == told

@@ -15,6 +15,39 @@ def test_the_callers_own_list_is_respected() -> None:
     assert visible_devices("cuda", "CUDA_VISIBLE_DEVICES", {"CUDA_VISIBLE_DEVICES": ""}) == ()
 
 
+@pytest.mark.parametrize(
+    ("target", "pattern", "listed", "usable"),
+    [
+        ("cuda", "CUDA_FILES", "0,1,2", ("0", "1")),
+        ("cuda", "CUDA_FILES", "2,0", ()),
+        ("cuda", "CUDA_FILES", "-1", ()),
+        ("cuda", "CUDA_FILES", "GPU-8932f937,0", ("GPU-8932f937", "0")),
+        ("ascend", "ASCEND_FILES", "6,7", ("6", "7")),
+        ("npu", "ASCEND_FILES", "0,1,2", ("0", "1")),  # as a container counts them
+    ],
+)
+def test_a_list_ends_in_front_of_a_device_that_does_not_exist(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str, pattern: str, listed: str, usable: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(remote_start, pattern, f"{tmp_path}/device[0-9]*")
+    for number in (6, 7):
+        (tmp_path / f"device{number}").touch()
+    assert visible_devices(target, "LISTED", {"LISTED": listed}) == usable
+
+
+def test_a_machine_none_of_whose_devices_can_be_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    with pytest.raises(pytest.UsageError, match="no device of cuda can be used here: CUDA_VISIBLE_DEVICES is '-1'"):
+        check_index("cuda", 0)
+    monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(remote_start, "ASCEND_FILES", f"{tmp_path}/davinci[0-9]*")
+    (tmp_path / "davinci0").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    for target in ("ascend", "npu"):
+        with pytest.raises(pytest.UsageError, match=f"no device of {target} .* you may not open .*davinci0"):
+            place_workers([""], target=target, wanted=(), per_device=1)
+
+
 def test_devices_of_cuda_are_counted_by_their_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(remote_start, "CUDA_FILES", f"{tmp_path}/nvidia[0-9]*")
