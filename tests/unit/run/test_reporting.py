@@ -55,6 +55,7 @@ class Run:
         others = {
             "page": None,
             "diagnosis": None,
+            "sarif": None,
             "baseline": None,
             "shard": None,
             "folders": (),
