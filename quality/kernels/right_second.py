@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from quality.kernels import references as exact, right, wrong_second as wrong
+from quality.kernels import (
+    references as exact,
+    right,
+    wrong_formulas as formulas,
+    wrong_places as places,
+    wrong_second as wrong,
+)
 from quality.kernels.entries import Draw, Kernel, Shape
 from quality.kernels.wrong_second import drawn
 
@@ -329,17 +335,15 @@ def with_out(draw: Draw, shape: Shape) -> tuple[Any, ...]:
     return x, weight, torch.full(shape, math.nan, dtype=draw.dtype)
 
 
-def _shaped(*shapes: Any, **options: Any) -> Any:
-    return drawn(*shapes, **options)
-
-
 HEADS = ((1, 2, 2, 6, 4), (1, 1, 1, 1, 4))
 ANY: tuple[Shape, ...] = ((),)
 SAME = {"accumulates": "same"}
-E, R, W = exact, right, wrong
+E, R, A, B = exact, right, formulas, places
+#: Of what is right in float32 as a whole, and not in each element: small ones carry the errors of larger ones.
+HALVES = wrong.HALVES
 KERNELS = [
     Kernel("softmax by exp2", E.softmax, wide(softmax_by_exp2), R.large, ((3, 9), (2, 1))),
-    Kernel("tanh by sigmoid", torch.tanh, wide(tanh_by_sigmoid), R.one, ((3, 7), (1, 1))),
+    Kernel("tanh by sigmoid", torch.tanh, wide(tanh_by_sigmoid), R.one, ((3, 7), (1, 1)), dtypes=HALVES),
     Kernel("sigmoid by tanh", torch.sigmoid, wide(sigmoid_by_tanh), R.one, ((3, 7), (1, 1))),
     Kernel("softplus", F.softplus, wide(softplus_stable), R.large, ((3, 7), (1, 1), (0, 2))),
     Kernel("matmul in any order", E.matmul, wide(matmul_in_any_order), R.of_matmul, ((4, 16, 3), (1, 1, 1))),
@@ -349,31 +353,40 @@ KERNELS = [
     Kernel("layer norm with its own gradient", E.layer_norm, FusedNorm.apply, R.of_norm, R.NORMS),
     Kernel("loss of a linear layer", loss_of_linear, LossOfLinear.apply, drawn((7, 4), (9, 4), "7<9"), ANY),
     Kernel("gate recomputed", E.silu_and_mul, RecomputedGate.apply, R.one, ((3, 8), (1, 2))),
-    Kernel("variance shifted", E.variance, wide(variance_shifted), _shaped((3, 30), shift=300.0), ANY),
+    Kernel("variance shifted", E.variance, wide(variance_shifted), drawn((3, 30), shift=300.0), ANY),
     Kernel("cumulative sum by doubling", E.cumulative, wide(cumulative_doubling), R.one, ((3, 21), (2, 1))),
-    Kernel("convolution by Winograd", E.conv1d, wide(conv_by_winograd), R.of_conv1d, ((2, 3, 8), (1, 1, 5))),
-    Kernel("convolution by spectra", E.conv1d, wide(conv_by_fft), R.of_conv1d, ((2, 3, 8), (1, 1, 5))),
+    Kernel(
+        "convolution by Winograd", E.conv1d, wide(conv_by_winograd), R.of_conv1d, ((2, 3, 8), (1, 1, 5)), dtypes=HALVES
+    ),
+    Kernel("convolution by spectra", E.conv1d, wide(conv_by_fft), R.of_conv1d, ((2, 3, 8), (1, 1, 5)), dtypes=HALVES),
     Kernel("shared heads by a loop", E.attention, wide(shared_by_loop), R.of_attention, R.SHARED),
     Kernel(
         *("linear attention by chunks", linear_attention, wide(linear_attention_chunks)),
-        *(_shaped((10, 4), (10, 4), (10, 3)), ANY),
+        *(drawn((10, 4), (10, 4), (10, 3)), ANY),
     ),
-    Kernel("experts by group", W.experts, wide(experts_by_group), _shaped((24, 5), (3, 5, 4), W.ENDS), ANY),
+    Kernel("experts by group", B.experts, wide(experts_by_group), drawn((24, 5), (3, 5, 4), wrong.ENDS), ANY),
     Kernel("float8 product", float8_product, float8_product_late, float8_pair, ((3, 7, 5),)),
-    Kernel("result in float8", W.to_float8, to_float8, _shaped((4, 9), scale=200.0, grad=False), ANY),
+    Kernel("result in float8", B.to_float8, to_float8, drawn((4, 9), scale=200.0, grad=False), ANY),
     Kernel("nested results", state_of, state_of_half, R.of_rms, ((3, 7),)),
     Kernel("embedding in sorted order", E.embedding, sort_and_segment, R.of_embedding, ((5, 4, 9),)),
-    Kernel("smoothed labels by parts", W.smoothed, wide(smoothed_by_parts), _shaped((6, 11), "6<11"), ANY),
+    Kernel("smoothed labels by parts", A.smoothed, wide(smoothed_by_parts), drawn((6, 11), "6<11"), ANY),
     Kernel("result column by column", E.gelu, column_major, R.one, ((3, 7), (1, 1))),
     Kernel("transposed inputs", E.matmul, E.matmul, transposed, ((4, 8, 4), (3, 7, 5))),
-    Kernel("expanded input", E.add_bias, E.add_bias, W.with_expanded, ((3, 7),)),
-    Kernel("slice of memory", E.gelu, wide(E.gelu), W.sliced, ((3, 7),)),
-    Kernel("SiLU in place", in_place_exact, in_place, _shaped((3, 7), grad=False), ANY),
+    Kernel("expanded input", E.add_bias, E.add_bias, wrong.with_expanded, ((3, 7),)),
+    Kernel("slice of memory", E.gelu, wide(E.gelu), wrong.sliced, ((3, 7),)),
+    Kernel("SiLU in place", in_place_exact, in_place, drawn((3, 7), grad=False), ANY),
     Kernel("RMS norm into memory", norm_into_last, norm_into_last, with_out, R.NORMS),
-    Kernel("keys of some sequences", W.padded, wide(W.padded), _shaped(*W.HEADS, W.LENGTHS), ANY),
-    Kernel("a delta rule", W.delta_rule, wide(W.delta_rule), _shaped((9, 4), (9, 4), (9, 4), (9,), scale=0.5), ANY),
-    Kernel("batch norm in place", W.batch_norm, lambda *s: W.batch_norm(*s), W.statistics, ((12, 5),), SAME),
-    Kernel("lion", W.lion, W.written_wide(W.lion), R.of_sgd, ((40,),)),
-    Kernel("gradients clipped", W.clipped, wide(W.clipped), _shaped((20,), (30,)), ANY),
-    Kernel("transposed convolution", W.transposed_conv, W.transposed_conv, _shaped((2, 3, 7), (3, 4, 3)), ANY),
+    Kernel("keys of some sequences", A.padded, wide(A.padded), drawn(*wrong.HEADS, wrong.LENGTHS), ANY),
+    Kernel("a delta rule", B.delta_rule, wide(B.delta_rule), drawn((9, 4), (9, 4), (9, 4), (9,), scale=0.5), ANY),
+    Kernel(
+        "batch norm in place",
+        A.batch_norm,
+        lambda *s: A.batch_norm(*s),
+        wrong.statistics,
+        ((12, 5),),
+        SAME,
+    ),
+    Kernel("lion", B.lion, B.written_wide(B.lion), R.of_sgd, ((40,),)),
+    Kernel("gradients clipped", B.clipped, wide(B.clipped), drawn((20,), (30,)), ANY),
+    Kernel("transposed convolution", B.transposed_conv, B.transposed_conv, drawn((2, 3, 7), (3, 4, 3)), ANY),
 ]
