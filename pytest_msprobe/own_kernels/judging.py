@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from inspect import signature
 from operator import methodcaller
@@ -199,11 +199,12 @@ class _Results:
 
 @dataclass(frozen=True)
 class _Reference:
-    """A reference that has run in float64."""
+    """A reference that has run in float64, and what it gave further: for a second judgement it does not run again."""
 
     run: CallRun
     engine: Engine
     outputs: tuple[Output, ...]
+    kept: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, judge: _Judge) -> _Reference:
@@ -231,10 +232,12 @@ class _Reference:
         Raises:
             UnusableReference: it has none.
         """
-        found = self.run.ask(self.engine, methodcaller("gradients", incoming))
-        if isinstance(found, Unsupported):
-            raise UnusableReference(f"the reference has no gradient: {found}; gradients=False leaves them out")
-        return cast("Incoming", _usable(found, self.engine))
+        if "gradients" not in self.kept:
+            found = self.run.ask(self.engine, methodcaller("gradients", incoming))
+            if isinstance(found, Unsupported):
+                raise UnusableReference(f"the reference has no gradient: {found}; gradients=False leaves them out")
+            self.kept["gradients"] = _usable(found, self.engine)
+        return cast("Incoming", self.kept["gradients"])
 
     def indices(self, expected: Sequence[Output], tested: Sequence[Output]) -> dict[str, Any]:
         """What outputs that are indices select from, and the axis, by their labels."""
@@ -307,7 +310,7 @@ class _Judge:
                     notes.append(f"{row.label}: {text}")
             is_same = all(content_of(first) == content_of(second) for first, second, _ in pairs)
             if not (is_same or notes) and verdict.status != "error":  # added in another order: it may be a wrong one
-                verdict = self._compared(_Reference.of(self), again, expected, incoming)
+                verdict = self._compared(reference, again, expected, incoming)
                 rows = list(verdict.outputs)
         failed = [row for row in rows if row.status == "error"]
         if failed and not notes:
@@ -333,7 +336,8 @@ class _Judge:
                     return cast("Sequence[Any]", other().gradients(incoming))
                 return [output.value for output in _paired(case, other().outputs, reference.outputs)[0]]
 
-            runs = _OwnRuns(reference.run, Bench(reference.engine, None, operands), incoming)
+            kind, bench = "backward" if incoming else "forward", Bench(reference.engine, None, operands)
+            runs = reference.kept.setdefault(kind, _OwnRuns(reference.run, bench, incoming))
             runs.trace, runs.opinion = reference.trace, opinion
             return _OwnComparison(case, standard, lambda: runs)
 
