@@ -186,10 +186,14 @@ class _OwnComparison(Comparison):
 
 @dataclass(frozen=True)
 class _Results:
-    """What a kernel gave: outputs in the order of comparison, and gradients; None where these are not wanted."""
+    """What a kernel gave: outputs in the order of comparison, and gradients; None where these are not wanted.
+
+    With `is_turned` for incoming gradients that are not contiguous.
+    """
 
     outputs: list[Output]
     gradients: Incoming | None
+    is_turned: bool = False
 
     @property
     def values(self) -> list[Any]:
@@ -303,7 +307,7 @@ class _Judge:
             again = self._again(results, incoming, reference.outputs)
             pairs = list(zip(results.values, again.values, rows))
             for place, (first, second, row) in enumerate(pairs):
-                is_turned = row.label.startswith(_GRADIENT) and any(np.ndim(array) > 1 for array in incoming)  # type: ignore[arg-type]
+                is_turned = again.is_turned and row.label.startswith(_GRADIENT)
                 text = _difference(first, second, is_wrong=row.status == "error", is_turned=is_turned)
                 if text:
                     rows[place] = replace(row, status="error", message=text, pattern=text, pattern_kind="repeat")
@@ -387,7 +391,7 @@ class _Judge:
         execution = self.kernel.run([value.nbytes for value in arrays if isinstance(value, np.ndarray)])
         outputs = _paired(self.case, execution.outputs, expected)[0]
         try:
-            return _Results(outputs, self._gradients(execution, incoming))
+            return _Results(outputs, self._gradients(execution, incoming), getattr(execution, "is_turned", False))
         except AssertionError:  # it takes contiguous ones alone, and says so
             return _Results(outputs, self._gradients(self.kernel.run(), incoming))
 

@@ -343,7 +343,7 @@ class Kernel:
         """An execution with what the kernel returns, and the arguments that it has changed.
 
         Memory that its tensors of so many bytes will most likely get is `filled` before, with a pattern; and incoming
-        gradients will then not be contiguous.
+        gradients of a backward that is written in Python will then not be contiguous.
         """
         copies, versions = dict[LeafPath, Any](), dict[LeafPath, int]()
         paths, tensors = Paths(), self.arguments.tensors
@@ -378,11 +378,12 @@ class Kernel:
         if self.arguments.framework == "torch" and {framework_of(value) for value in returned} <= {"torch", ""}:
             wanted = [copies.get(path, tensors[path]) for path in self.wanted]
             torch, keeps = sys.modules["torch"], not callable(self.function)
-            for value in returned if filled else ():  # as the operation behind it may give it in training
-                if getattr(value, "requires_grad", False) and value.dim() > 1:
-                    value.register_hook(lambda incoming: incoming.mT.contiguous().mT)
+            turned = [value for value in returned if filled and _is_own_gradient(torch, value)]
+            for value in turned:  # as the operation behind it may give it in training
+                value.register_hook(lambda incoming: incoming.mT.contiguous().mT)
             ready = ReadyCall(torch, tuple, "", [], wanted, may_write=False, keeps_graph=keeps)
             execution: Any = TorchExecution(ready, returned, nullcontext(), [*written.values()])
+            execution.is_turned = bool(turned)
         else:
             values = [array_of(x) if framework_of(x) else x for x in (*returned, *written.values())]
             execution = _ArrayExecution(tuple(Output((place,), value) for place, value in enumerate(values)))
@@ -396,6 +397,14 @@ class Kernel:
             TorchEngine(str(first.device), is_raised=False).fill_memory(sizes, _FILLING)
         elif sizes and framework_of(first) in ("numpy", ""):
             filled_memory(sizes, lambda count: np.full(count, _FILLING, np.float32), lambda array: array)
+
+
+def _is_own_gradient(torch: Any, value: Any) -> bool:
+    """Whether the gradient of a matrix, or of more axes, begins in a backward that is written in Python."""
+    node, kind = getattr(value, "grad_fn", None), torch.autograd.function.BackwardCFunction
+    while node is not None and not isinstance(node, kind) and len(node.next_functions) == 1:
+        node = node.next_functions[0][0]  # such as a cast
+    return isinstance(node, kind) and value.dim() > 1
 
 
 _FILLING_BYTE = 0x7E
