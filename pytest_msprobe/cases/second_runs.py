@@ -493,6 +493,10 @@ class ExtraRuns:
         call = moving.inside(self._call, saves_exactly=saves_exactly, is_composite=self._rounds_each_result)
         variant = f"{kind} {number}{', each result' * self._rounds_each_result}"
         results = self._results(self._bench.engine, call, self._incoming, variant)
+        if self._incoming and kind == "inside" and _have_nan(results):
+            # Gradients of amax go to the elements that equal it: to none of them, 0 / 0, where it was saved moved.
+            exactly = self._moved("arithmetic", (number,))
+            return exactly[0] if exactly and not _have_nan(exactly[0][1]) else (moving, results or ())
         return None if results is None else (moving, results)
 
     @cached_property
@@ -532,6 +536,10 @@ def _compared(call: Call, incoming: Incoming, execution: Execution) -> Sequence[
         return execution.gradients(incoming)
     (outputs,) = in_one_order(call, execution.outputs)
     return [output.value for output in outputs]
+
+
+def _have_nan(results: Sequence[Any] | None) -> bool:
+    return any(is_differentiable(array) and np.isnan(array).any() for array in results or () if array is not None)
 
 
 def _in_orders(products: Array) -> tuple[Array, ...]:

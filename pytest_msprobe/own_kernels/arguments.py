@@ -52,15 +52,16 @@ def array_of(value: Any) -> Array:
 
 
 def clone_of(value: Any) -> Any:
-    """A tensor with the elements, strides and device of `value`, that a kernel may write into."""
+    """A tensor with the elements, strides, offset and device of `value`, that a kernel may write into."""
     if framework_of(value) != "torch" or str(value.layout) != "torch.strided":
         return value.copy() if hasattr(value, "copy") else value.clone() if hasattr(value, "clone") else value
     value = value.detach()
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride()))
+    offset = value.storage_offset()
+    reach = offset + 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride()))
     if not value.numel() or value.is_quantized:
         return value.clone()
-    memory = value.as_strided((reach,), (1,)).clone()
-    return memory.as_strided(value.shape, value.stride())
+    memory = value.as_strided((reach,), (1,), 0).clone()
+    return memory.as_strided(value.shape, value.stride(), offset)
 
 
 def is_same(value: Any, other: Any) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from inspect import signature
 from operator import methodcaller
 from typing import Any, Literal, cast
 
@@ -64,6 +66,10 @@ class Allowed:
         for name, known in (("accumulates", (*_ROUNDOFFS, "same")), ("reduced", (None, "tf32", "hf32"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {', '.join(filter(None, known))}")
+        if not isinstance(self.seed, int):
+            raise TypeError(f"seed={self.seed!r}: must be an integer")
+        if not (self.no_worse_than is None or callable(self.no_worse_than)):
+            raise TypeError(f"no_worse_than={self.no_worse_than!r}: must be a function")
 
 
 @dataclass(frozen=True)
@@ -180,10 +186,14 @@ class _OwnComparison(Comparison):
 
 @dataclass(frozen=True)
 class _Results:
-    """What a kernel gave: outputs in the order of comparison, and gradients; None where these are not wanted."""
+    """What a kernel gave: outputs in the order of comparison, and gradients; None where these are not wanted.
+
+    With `is_turned` for incoming gradients that are not contiguous.
+    """
 
     outputs: list[Output]
     gradients: Incoming | None
+    is_turned: bool = False
 
     @property
     def values(self) -> list[Any]:
@@ -193,11 +203,12 @@ class _Results:
 
 @dataclass(frozen=True)
 class _Reference:
-    """A reference that has run in float64."""
+    """A reference that has run in float64, and what it gave further: for a second judgement it does not run again."""
 
     run: CallRun
     engine: Engine
     outputs: tuple[Output, ...]
+    kept: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, judge: _Judge) -> _Reference:
@@ -225,10 +236,12 @@ class _Reference:
         Raises:
             UnusableReference: it has none.
         """
-        found = self.run.ask(self.engine, methodcaller("gradients", incoming))
-        if isinstance(found, Unsupported):
-            raise UnusableReference(f"the reference has no gradient: {found}; gradients=False leaves them out")
-        return cast("Incoming", _usable(found, self.engine))
+        if "gradients" not in self.kept:
+            found = self.run.ask(self.engine, methodcaller("gradients", incoming))
+            if isinstance(found, Unsupported):
+                raise UnusableReference(f"the reference has no gradient: {found}; gradients=False leaves them out")
+            self.kept["gradients"] = _usable(found, self.engine)
+        return cast("Incoming", self.kept["gradients"])
 
     def indices(self, expected: Sequence[Output], tested: Sequence[Output]) -> dict[str, Any]:
         """What outputs that are indices select from, and the axis, by their labels."""
@@ -294,13 +307,14 @@ class _Judge:
             again = self._again(results, incoming, reference.outputs)
             pairs = list(zip(results.values, again.values, rows))
             for place, (first, second, row) in enumerate(pairs):
-                text = _difference(first, second, is_wrong=row.status == "error")
+                is_turned = again.is_turned and row.label.startswith(_GRADIENT)
+                text = _difference(first, second, is_wrong=row.status == "error", is_turned=is_turned)
                 if text:
                     rows[place] = replace(row, status="error", message=text, pattern=text, pattern_kind="repeat")
                     notes.append(f"{row.label}: {text}")
             is_same = all(content_of(first) == content_of(second) for first, second, _ in pairs)
             if not (is_same or notes) and verdict.status != "error":  # added in another order: it may be a wrong one
-                verdict = self._compared(_Reference.of(self), again, expected, incoming)
+                verdict = self._compared(reference, again, expected, incoming)
                 rows = list(verdict.outputs)
         failed = [row for row in rows if row.status == "error"]
         if failed and not notes:
@@ -326,7 +340,8 @@ class _Judge:
                     return cast("Sequence[Any]", other().gradients(incoming))
                 return [output.value for output in _paired(case, other().outputs, reference.outputs)[0]]
 
-            runs = _OwnRuns(reference.run, Bench(reference.engine, None, operands), incoming)
+            kind, bench = "backward" if incoming else "forward", Bench(reference.engine, None, operands)
+            runs = reference.kept.setdefault(kind, _OwnRuns(reference.run, bench, incoming))
             runs.trace, runs.opinion = reference.trace, opinion
             return _OwnComparison(case, standard, lambda: runs)
 
@@ -371,11 +386,14 @@ class _Judge:
         raise AssertionError(problem)
 
     def _again(self, results: _Results, incoming: Incoming, expected: Sequence[Output]) -> _Results:
-        """The results of a second call, in memory that was filled."""
+        """The results of a second call, in memory that was filled, for incoming gradients that are not contiguous."""
         arrays = [*results.values, *(value for _, value in leaves(self.case.call))]
         execution = self.kernel.run([value.nbytes for value in arrays if isinstance(value, np.ndarray)])
         outputs = _paired(self.case, execution.outputs, expected)[0]
-        return _Results(outputs, self._gradients(execution, incoming))
+        try:
+            return _Results(outputs, self._gradients(execution, incoming), getattr(execution, "is_turned", False))
+        except AssertionError:  # it takes contiguous ones alone, and says so
+            return _Results(outputs, self._gradients(self.kernel.run(), incoming))
 
     def _hints(
         self, results: _Results, expected: Sequence[Output], incoming: Incoming, failed: Sequence[OutputRow]
@@ -453,7 +471,7 @@ def _paired(case: Case, tested: Sequence[Output], reference: Sequence[Output]) -
     return returned[0], returned[1]
 
 
-def _difference(first: Any, second: Any, *, is_wrong: bool) -> str:
+def _difference(first: Any, second: Any, *, is_wrong: bool, is_turned: bool) -> str:
     """What two calls with the same inputs show; "" where they agree, or differ as another order of adding does."""
     arrays = [each for each in (first, second) if isinstance(each, np.ndarray)]
     is_alike = len(arrays) == 2 and first.dtype == second.dtype and first.shape == second.shape
@@ -466,17 +484,25 @@ def _difference(first: Any, second: Any, *, is_wrong: bool) -> str:
     difference = describe_bits(second, first) if is_alike else None
     if difference is not None and is_reordering(difference, first.dtype):
         return ""
-    return f"two calls with the same inputs differ: {difference.pattern if difference is not None else 'in form'}"
+    second_one = ", the second with an incoming gradient that is not contiguous" * is_turned
+    pattern = difference.pattern if difference is not None else "in form"
+    return f"two calls with the same inputs differ{second_one}: {pattern}"
 
 
 def judged(actual: Any, reference: Callable[..., Any], arguments: Arguments, allowed: Allowed) -> Rounding:
     """The judgement of `actual`, a kernel or its result; see `rounding_of`.
 
     Raises:
-        TypeError: the reference is no function.
+        TypeError: the reference is no function, or does not take these arguments.
     """
     if not callable(reference):
         raise TypeError(f"the reference must be a function, not {type(reference).__name__}")
+    with suppress(ValueError):  # functions of C have no signature
+        parameters = signature(reference)
+        try:
+            parameters.bind(*arguments.positional, **arguments.keywords)
+        except TypeError as error:
+            raise TypeError(f"the reference does not take these arguments: {error}") from None
     call = arguments.call(api_of(reference))
     wanted = () if allowed.gradients is False else arguments.differentiated(of_all=allowed.gradients is True)
     case = _OwnCase(call.api, ForwardRecord((), {}, ()), None, call, GradientPairing({}, (), ()), wanted, ())

@@ -149,6 +149,7 @@ def _flat(function: Callable[..., Any], paths: Paths, seed: int) -> Callable[...
     def run(*arguments: Any, **keywords: Any) -> tuple[Any, ...]:
         with _seeded(seed):
             found = list(flatten_outputs(function(*arguments, **keywords)))
+        found.sort(key=lambda leaf: [(isinstance(part, str), part) for part in leaf[0]])  # dicts by their keys
         paths[:] = [path for path, _ in found]
         return tuple(value for _, value in found)
 
@@ -341,9 +342,11 @@ class Kernel:
     def run(self, filled: Sequence[int] = ()) -> Any:
         """An execution with what the kernel returns, and the arguments that it has changed.
 
-        Memory that its tensors of so many bytes will most likely get is `filled` before, with a pattern.
+        Memory that its tensors of so many bytes will most likely get is `filled` before, with a pattern; and incoming
+        gradients of a backward that is written in Python will then not be contiguous.
         """
-        copies, paths, tensors = dict[LeafPath, Any](), Paths(), self.arguments.tensors
+        copies, versions = dict[LeafPath, Any](), dict[LeafPath, int]()
+        paths, tensors = Paths(), self.arguments.tensors
         if not callable(self.function):
             returned = _flat(lambda: self.function, paths, self.seed)()
         elif self.arguments.framework == "mindspore":
@@ -363,14 +366,24 @@ class Kernel:
                 return self.function(*positional, **keywords)
 
             positional, keywords = self.arguments.mapped(convert)
+            versions |= {path: getattr(copy, "_version", 0) for path, copy in copies.items()}
             returned = _flat(call, paths, self.seed)(*positional, **keywords)
         back = set(map(id, returned))
-        written = {p: x for p, x in copies.items() if id(x) not in back and not is_same(x, tensors[p])}
+        unseen = {p: x for p, x in copies.items() if id(x) not in back}
+        written = {p: x for p, x in unseen.items() if not is_same(x, tensors[p])}
+        if not written and all(
+            value is None for value in returned
+        ):  # it wrote what was there before, as memory of an earlier call may hold
+            written = {p: x for p, x in unseen.items() if getattr(x, "_version", 0) != versions[p]}
         if self.arguments.framework == "torch" and {framework_of(value) for value in returned} <= {"torch", ""}:
             wanted = [copies.get(path, tensors[path]) for path in self.wanted]
             torch, keeps = sys.modules["torch"], not callable(self.function)
+            turned = [value for value in returned if filled and _is_own_gradient(torch, value)]
+            for value in turned:  # as the operation behind it may give it in training
+                value.register_hook(lambda incoming: incoming.mT.contiguous().mT)
             ready = ReadyCall(torch, tuple, "", [], wanted, may_write=False, keeps_graph=keeps)
             execution: Any = TorchExecution(ready, returned, nullcontext(), [*written.values()])
+            execution.is_turned = bool(turned)
         else:
             values = [array_of(x) if framework_of(x) else x for x in (*returned, *written.values())]
             execution = _ArrayExecution(tuple(Output((place,), value) for place, value in enumerate(values)))
@@ -384,6 +397,14 @@ class Kernel:
             TorchEngine(str(first.device), is_raised=False).fill_memory(sizes, _FILLING)
         elif sizes and framework_of(first) in ("numpy", ""):
             filled_memory(sizes, lambda count: np.full(count, _FILLING, np.float32), lambda array: array)
+
+
+def _is_own_gradient(torch: Any, value: Any) -> bool:
+    """Whether the gradient of a matrix, or of more axes, begins in a backward that is written in Python."""
+    node, kind = getattr(value, "grad_fn", None), torch.autograd.function.BackwardCFunction
+    while node is not None and not isinstance(node, kind) and len(node.next_functions) == 1:
+        node = node.next_functions[0][0]  # such as a cast
+    return isinstance(node, kind) and value.dim() > 1
 
 
 _FILLING_BYTE = 0x7E

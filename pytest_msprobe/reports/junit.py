@@ -96,9 +96,9 @@ class JUnitNames:
             return
         answer = said(answer)
         self._xml.add_global_property("msprobe.outcome", answer.outcome)
-        self._xml.add_global_property("msprobe.headline", answer.headline)
+        self._xml.add_global_property("msprobe.headline", printable(answer.headline))
         for finding in answer.findings[:_MOST_FINDINGS]:
-            self._xml.add_global_property("msprobe.finding", sentence_of(finding))
+            self._xml.add_global_property("msprobe.finding", printable(sentence_of(finding)))
 
 
 def case_name(call: str, part: str) -> str:

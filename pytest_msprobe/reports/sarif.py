@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.answers import Answer, Finding
 from pytest_msprobe.answers.words import said, sentence_of
 from pytest_msprobe.support import version_of
@@ -65,7 +66,7 @@ def _result(answer: Answer, finding: Finding) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": _rule(answer, finding.kind),
         "level": "error",
-        "message": {"text": f"{finding.name} {finding.how}: {text}".strip(": ")},
+        "message": {"text": printable(f"{finding.name} {finding.how}: {text}".strip(": "))},
         "properties": {"confidence": finding.confidence, "count": finding.count, **finding.figures},
         "partialFingerprints": {"msprobe/v1": finding.id or f"{finding.kind}:{place.record}"},
     }

@@ -123,7 +123,6 @@ class Settings(Options):
         "replacing an earlier one",
         parse_new_file,
         question="write",
-        is_common=True,
     )
     html_passes: str = choice(
         ("fold", "omit", "show"),

@@ -23,14 +23,12 @@ from pytest_msprobe import rounding_of
 from quality.kernels.entries import Draw, Kernel, WrongKernel
 from quality.kernels.flakes import KERNELS as FLAKES
 from quality.kernels.right import KERNELS as PYTORCH
+from quality.kernels.right_second import KERNELS as UNUSUAL
 from quality.kernels.triton_kernels import KERNELS as TRITON
 from quality.kernels.wrong_first import KERNELS as WRONG_FIRST
+from quality.kernels.wrong_second import KERNELS as WRONG_SECOND
 
-RIGHT = [*PYTORCH, *TRITON]
-try:
-    from quality.kernels.wrong_later import KERNELS as WRONG_LATER
-except ImportError:
-    WRONG_LATER = []
+RIGHT = [*PYTORCH, *TRITON, *UNUSUAL]
 
 
 def say(line: str) -> None:
@@ -166,7 +164,7 @@ def main() -> None:
     parser.add_argument("--match", default="")
     asked = parser.parse_args()
     if asked.what == "wrong":
-        for half in (WRONG_FIRST, WRONG_LATER):
+        for half in (WRONG_FIRST, WRONG_SECOND):
             wrong([kernel for kernel in half if asked.match in kernel.name])
     elif asked.what == "right":
         right([kernel for kernel in RIGHT if asked.match in kernel.name], asked.seeds, asked.minutes, asked.first)

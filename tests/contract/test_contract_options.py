@@ -73,6 +73,7 @@ EVERYWHERE = (
     "--msprobe-page=other.html",
     "--msprobe-baseline=known.json",
     "--msprobe-diagnosis=other.json",
+    "--msprobe-sarif=other.sarif",
     "--msprobe-html-passes=omit",
     "--msprobe-shard=1/1",
     "--msprobe-allow-empty",

@@ -35,9 +35,10 @@ class EarlierDump:
         places = [step / folder.name, *sorted(step.glob("*"))]
         file = next((path for place in places if (path := place / "dump.json").is_file()), None)
         self._is_readable = False
+        if file is None:
+            logger.warning("bench_path: %s holds no dump.json; all tensors are kept", step)
+            return
         try:
-            if file is None:
-                raise FileNotFoundError(f"{step} holds no dump.json")
             records = json.loads(file.read_text(encoding="utf-8"))["data"]
             for record, fields in records.items():
                 for name, value in fields.items():

@@ -145,12 +145,54 @@ def test_what_is_written_into_arguments_is_judged() -> None:
         out.copy_(x.exp())
 
     assert_rounding_only(write, lambda x, out: torch.exp(x), x, out)
+    assert_rounding_only(write, lambda x, out: torch.exp(x), x, torch.exp(x))  # which holds the right result before
 
 
 def test_a_kernel_gets_the_strides_of_the_input() -> None:
     x = drawn(16, 32)[:, ::2]
     assert_rounding_only(lambda x: x * 1, lambda x: x * 1, x)
     assert failure(lambda x: x.as_strided(x.shape, (16, 1)) * 1, lambda x: x * 1, x)
+
+
+def test_a_kernel_gets_the_offset_of_the_input() -> None:
+    x = drawn(16, 32)[2:]
+    assert_rounding_only(lambda x: x * 1, lambda x: x * 1, x)
+    assert failure(lambda x: x.as_strided(x.shape, x.stride(), 0) * 1, lambda x: x * 1, x)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_second_incoming_gradient_is_not_contiguous(is_told: bool) -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, incoming: Any) -> Any:  # type: ignore[override]
+            if is_told and not incoming.is_contiguous():
+                raise ValueError("contiguous ones alone")
+            return incoming.as_strided(incoming.shape, (incoming.shape[-1], 1)) * 2
+
+    x = drawn(8, 40, grad=True)
+    if is_told:
+        assert_rounding_only(Double.apply, lambda x: x * 2, x)
+    else:
+        text = failure(Double.apply, lambda x: x * 2, x)
+        assert "the second with an incoming gradient that is not contiguous: " in text.splitlines()[0]
+
+
+def test_gradients_of_a_largest_element_leave_others_their_tolerance() -> None:
+    def kernel(x: Any) -> tuple[Any, Any]:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True)), x.amax(-1)
+
+    for seed in range(12):
+        x = torch.randn(3, 7, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+        assert_rounding_only(kernel, kernel, x, seed=seed)
+
+
+def test_results_of_a_dict_are_compared_by_their_keys() -> None:
+    x = drawn(4, 5, grad=True)
+    assert_rounding_only(lambda x: {"a": x * 2, "b": x * 3}, lambda x: {"b": x * 3, "a": x * 2}, x)
 
 
 def test_sums_in_a_narrow_dtype_pass_where_they_are_allowed() -> None:
@@ -298,6 +340,12 @@ def test_what_is_no_judgement_is_said() -> None:
         rounding_of(lambda x: None, lambda x: None, x)
     with pytest.raises(TypeError, match="must be a function, not Tensor"):
         rounding_of(softmax, softmax(x), x)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the reference does not take these arguments: missing"):
+        rounding_of(softmax(x), softmax)
+    with pytest.raises(TypeError, match="no_worse_than=2: must be a function"):
+        rounding_of(softmax, softmax, x, no_worse_than=2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="seed='a': must be an integer"):
+        rounding_of(softmax, softmax, x, seed="a")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="accumulates='float8'"):
         rounding_of(softmax, softmax, x, accumulates="float8")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="reduced='bf16'"):
