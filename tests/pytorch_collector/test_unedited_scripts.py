@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from optimizer_wrapper import WrappingOptimizer
 from torch import nn
 from torch.nn import functional
 
@@ -59,6 +60,28 @@ def adversarial() -> list[nn.Module]:
     return [generator, discriminator]
 
 
+class Accumulating(WrappingOptimizer):
+    """Steps at every second call, as accelerate's does between two updates."""
+
+    calls = 0
+
+    def step(self, closure: Any = None) -> None:
+        self.calls += 1
+        if self.calls % 2 == 0:
+            super().step(closure)
+            self.zero_grad()
+
+
+def accumulated_by_a_wrapper() -> list[nn.Module]:
+    """Two batches a step; the script calls `step` behind each."""
+    model = network()
+    optimizer = Accumulating(torch.optim.AdamW(model.parameters(), lr=0.01))
+    for _ in range(6):
+        model(torch.randn(5, 6)).square().mean().backward()
+        optimizer.step()
+    return [model]
+
+
 def accumulated() -> list[nn.Module]:
     """Two batches a step, a loss scaler, and an optimizer that steps by a closure of its own."""
     model = network()
@@ -74,7 +97,7 @@ def accumulated() -> list[nn.Module]:
 
 
 #: Calls of `linear` in the forward of one step.
-TRAININGS = {scheduled: 2, adversarial: 2 * (1 + 4) + 3, accumulated: 4}
+TRAININGS = {scheduled: 2, adversarial: 2 * (1 + 4) + 3, accumulated: 4, accumulated_by_a_wrapper: 4}
 
 
 def trained(training: Callable[[], list[nn.Module]]) -> list[bytes]:

@@ -30,6 +30,7 @@ from msprobe_collector.log import logger
 from msprobe_collector.pytorch.cost import StepCost
 from msprobe_collector.pytorch.exact import ExactMode
 from msprobe_collector.pytorch.framework import PrecisionDebugger
+from msprobe_collector.pytorch.hyperparameters import held_by
 from msprobe_collector.pytorch.manifest import eval_lines
 from msprobe_collector.pytorch.parameter_names import outermost_modules
 from msprobe_collector.recording.manifest import ProcessObjects
@@ -257,6 +258,9 @@ class StepFinder:
 
     def _look_for_end(self, optimizer: torch.optim.Optimizer) -> bool:
         """End the step if it is over; whether it was the last one to collect."""
+        held = held_by(optimizer)
+        if held is not optimizer and self._stepped.get(id(held)) == 0:  # a wrapper that accumulates gradients
+            return False
         self._idle.discard(optimizer)
         self._stepped[id(optimizer)] = self._stepped.get(id(optimizer), 0) + 1
         if 0 in self._stepped.values() and self._stepped[id(optimizer)] < MOST_STEPS_OF_ONE:
