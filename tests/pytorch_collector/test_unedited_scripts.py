@@ -356,3 +356,32 @@ def test_a_large_step_is_asked_for_on_a_terminal(tmp_path, monkeypatch, capsys) 
     assert "trained" not in printed.out
     assert "--yes collects it" in printed.err.splitlines()[-1]
     assert main([*command[:1], "--yes", *command[1:]]) == 0
+
+
+COMPILED = """
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+net = nn.Sequential(*[layer for _ in range(5) for layer in (nn.Sequential(nn.Linear(4, 4)), nn.ReLU())])
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+compiled = torch.compile(net, backend="eager")
+update = torch.compile(lambda: optimizer.step(), backend="eager")
+for _ in range(3):
+    compiled(torch.ones(2, 4)).square().mean().backward()
+    update()
+print("graphs", counters["stats"]["unique_graphs"])
+"""
+
+
+@pytest.mark.slow
+def test_what_a_script_compiles_stays_whole(tmp_path: Path) -> None:
+    (tmp_path / "compiled.py").write_text(COMPILED)
+    collect = ["-m", "msprobe_collector", "collect", "--task=tensor", "--dump-path=dump"]
+    counts = [
+        subprocess.run(
+            [sys.executable, *before, "compiled.py"], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+        for before in ([], collect, [*collect, "--step=1"])
+    ]
+    assert counts[0].startswith("graphs ")
+    assert counts == [counts[0]] * 3
