@@ -486,7 +486,10 @@ class Debugger:
 
     @singleton_method
     def monitor(self, optimizer: Any) -> None:
-        """Write statistics of the gradients that `optimizer` receives (task grad_probe)."""
+        """Write statistics of the gradients that `optimizer` receives (task grad_probe).
+
+        With PyTorch a Module stands for the optimizers of its parameters.
+        """
         from msprobe_collector.gradient_monitor import GradientMonitor
 
         self._gradients = GradientMonitor(self._configuration, self._framework)

@@ -125,6 +125,18 @@ def test_gradients_that_the_optimizer_gets(parameters, names, is_wrapped: bool, 
     assert [next(iter(row.values())) for row in rows] == names
 
 
+def test_gradients_of_a_model_are_those_that_its_optimizers_get(make_debugger, tmp_path: Path) -> None:
+    net, other = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), nn.Linear(3, 1)
+    net[0].bias.requires_grad_(False)
+    make_debugger(level=None, task="grad_probe", grad_level="L1").monitor(net)
+    for model in (other, net):  # only one of them is watched, whose optimizer is made later
+        model(torch.ones(1, 3)).sum().backward()
+        torch.optim.SGD(model.parameters(), 0.1).step()
+    (file,) = (tmp_path / "dump").glob("rank0/grad_summary_*.csv")
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert [row["param_name"] for row in rows] == ["0.weight", "1.weight", "1.bias"]
+
+
 def test_equal_names_in_two_models_are_told_apart(make_debugger, tmp_path: Path) -> None:
     first, second = nn.Sequential(nn.Linear(3, 2)), nn.Sequential(nn.Linear(3, 2))
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], 0.1)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from optimizer_wrapper import WrappingOptimizer
 from torch import nn
 from torch.nn import functional
 
@@ -59,6 +60,28 @@ def adversarial() -> list[nn.Module]:
     return [generator, discriminator]
 
 
+class Accumulating(WrappingOptimizer):
+    """Steps at every second call, as accelerate's does between two updates."""
+
+    calls = 0
+
+    def step(self, closure: Any = None) -> None:
+        self.calls += 1
+        if self.calls % 2 == 0:
+            super().step(closure)
+            self.zero_grad()
+
+
+def accumulated_by_a_wrapper() -> list[nn.Module]:
+    """Two batches a step; the script calls `step` behind each."""
+    model = network()
+    optimizer = Accumulating(torch.optim.AdamW(model.parameters(), lr=0.01))
+    for _ in range(6):
+        model(torch.randn(5, 6)).square().mean().backward()
+        optimizer.step()
+    return [model]
+
+
 def accumulated() -> list[nn.Module]:
     """Two batches a step, a loss scaler, and an optimizer that steps by a closure of its own."""
     model = network()
@@ -74,7 +97,7 @@ def accumulated() -> list[nn.Module]:
 
 
 #: Calls of `linear` in the forward of one step.
-TRAININGS = {scheduled: 2, adversarial: 2 * (1 + 4) + 3, accumulated: 4}
+TRAININGS = {scheduled: 2, adversarial: 2 * (1 + 4) + 3, accumulated: 4, accumulated_by_a_wrapper: 4}
 
 
 def trained(training: Callable[[], list[nn.Module]]) -> list[bytes]:
@@ -333,3 +356,32 @@ def test_a_large_step_is_asked_for_on_a_terminal(tmp_path, monkeypatch, capsys) 
     assert "trained" not in printed.out
     assert "--yes collects it" in printed.err.splitlines()[-1]
     assert main([*command[:1], "--yes", *command[1:]]) == 0
+
+
+COMPILED = """
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+net = nn.Sequential(*[layer for _ in range(5) for layer in (nn.Sequential(nn.Linear(4, 4)), nn.ReLU())])
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+compiled = torch.compile(net, backend="eager")
+update = torch.compile(lambda: optimizer.step(), backend="eager")
+for _ in range(3):
+    compiled(torch.ones(2, 4)).square().mean().backward()
+    update()
+print("graphs", counters["stats"]["unique_graphs"])
+"""
+
+
+@pytest.mark.slow
+def test_what_a_script_compiles_stays_whole(tmp_path: Path) -> None:
+    (tmp_path / "compiled.py").write_text(COMPILED)
+    collect = ["-m", "msprobe_collector", "collect", "--task=tensor", "--dump-path=dump"]
+    counts = [
+        subprocess.run(
+            [sys.executable, *before, "compiled.py"], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+        for before in ([], collect, [*collect, "--step=1"])
+    ]
+    assert counts[0].startswith("graphs ")
+    assert counts == [counts[0]] * 3

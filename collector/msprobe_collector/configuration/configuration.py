@@ -206,16 +206,16 @@ def check_scope(scope: tuple[str, str], level: Level) -> None:
 
 
 def parse_scope(value: object) -> tuple[str, str] | None:
-    """First and last record name; None for an empty list.
+    """First and last record name, which are the same where only one is given; None for an empty list.
 
     Raises:
-        ValueError: it is neither an empty list nor a list of two names.
+        ValueError: it is neither an empty list nor a list of one or two names.
     """
     if value == []:
         return None
-    if not (isinstance(value, list) and len(value) == 2 and all(isinstance(name, str) and name for name in value)):
+    if not (isinstance(value, list) and len(value) in (1, 2) and all(isinstance(name, str) and name for name in value)):
         raise ValueError(f"{value!r} is not two record names, the first and the last, nor an empty list")
-    return value[0], value[1]
+    return value[0], value[-1]
 
 
 def parse_data_mode(value: object) -> tuple[frozenset[Direction], frozenset[Part]]:

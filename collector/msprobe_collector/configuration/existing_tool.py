@@ -62,7 +62,9 @@ _MONITOR = frozenset(
     "targets print_struct module_ranks ur_distribution mv_distribution xy_distribution mg_direction wg_distribution "
     "param_distribution cc_distribution cc_log_only alert format ops eps ndigits step_interval start_step "
     "collect_times dynamic_on all_xy forward_only backward_only squash_name stack_info append_output monitor_mbs_grad "
-    "cc_codeline cc_pre_hook step_count_per_record recording_l2_features monitor_v2".split()
+    "cc_codeline cc_pre_hook step_count_per_record recording_l2_features monitor_v2 mg_distribution sa_order "
+    "framework output_dir monitors stop_step async_write patch_optimizer_step micro_batch_number "
+    "grad_acc_steps".split()
 )
 
 

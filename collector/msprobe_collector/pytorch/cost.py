@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook
 
 from msprobe_collector.configuration.configuration import ConfigurationError
 from msprobe_collector.dump_format.values import counted
@@ -29,6 +27,10 @@ class StepCost:
     def __init__(self, guard: Guard, saved: Callable[[], tuple[int, int]], *, is_agreed: bool) -> None:
         """Say nothing yet; `saved` gives number and bytes of the tensors that were saved so far."""
         self._guard, self._saved, self._is_agreed = guard, saved, is_agreed
+        #: Ids of the layers without others inside; of none while nothing is waited for.
+        self._layers: set[int] = set()
+        self._seen = self._enough = 0
+        self._say_it: Callable[[], None] = lambda: None
 
     def watch(self, models: Iterable[nn.Module], *, trains: bool) -> None:
         """Wait for the first layers of `models`."""
@@ -39,26 +41,27 @@ class StepCost:
         if len(layers) < 2 * enough:  # it is over before anybody has read about it
             return
         began, before = time.monotonic(), self._saved()
-        seen = 0
+        times = len(layers) / enough * (_WITH_BACKWARD if trains else 1)
+        updates = _OF_OPTIMIZER if trains else 0
 
-        def ended(layer: nn.Module, inputs: Any, output: Any) -> None:
-            nonlocal seen
-            seen += id(layer) in layers
-            if seen < enough:
-                return
-            handle.remove()
+        def say() -> None:
             values, bytes_ = (now - then for now, then in zip(self._saved(), before))
-            times = len(layers) / seen * (_WITH_BACKWARD if trains else 1)
-            updates = _OF_OPTIMIZER if trains else 0
-            self._guard.enter(
-                "the cost of a step",
-                self._say,
+            self._say(
                 round(values * times) + updates * len(parameters),
                 bytes_ * times + updates * size,
                 (time.monotonic() - began) * times,
             )
 
-        handle = register_module_forward_hook(ended)
+        self._layers, self._enough, self._say_it = layers, enough, say
+
+    def called(self, layer: nn.Module) -> None:
+        """Count a call of a layer, and say the cost before the first one behind those that are enough."""
+        if id(layer) not in self._layers:
+            return
+        if self._seen == self._enough:
+            self._layers = set()
+            self._guard.enter("the cost of a step", self._say_it)
+        self._seen += 1
 
     def _say(self, values: int, size: float, seconds: float) -> None:
         text = f"about {counted(values, 'values')}, {size / 1e9:.2g} GB, {seconds:.0f} s"
@@ -69,3 +72,9 @@ class StepCost:
                 place="collect",
             )
         logger.info("the step holds %s", text)
+
+
+def uses_compiler() -> bool:
+    """Return whether the script has something compiled, whose layers are not called one by one."""
+    backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {})
+    return any(backend is not None for backend in backends.values())

@@ -171,13 +171,16 @@ class TorchOptimizers:
     def names(self, optimizer: Any) -> tuple[str, ...]:
         """Parameter names: those that the optimizer was made with (`named_parameters`), or those in the script's model.
 
-        A parameter that stands in no Module, or whose name is also another one's, is `param_groups.0.params.3`.
+        A parameter that stands in no Module, or whose name is also another one's, is `param_groups.0.params.3`. A
+        Module stands for the optimizers of its parameters.
 
         Raises:
-            NoOptimizer: it is not a torch.optim.Optimizer.
+            NoOptimizer: it is neither a torch.optim.Optimizer nor a Module.
         """
         import torch
 
+        if isinstance(optimizer, torch.nn.Module):
+            return tuple(name for name, _ in _trained(optimizer))
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise NoOptimizer(f"monitor: {type(optimizer).__name__} is not a torch.optim.Optimizer")
         from msprobe_collector.pytorch.parameter_names import names_in_models
@@ -199,13 +202,27 @@ class TorchOptimizers:
         return ""
 
     def watch(self, optimizer: Any, show: Callable[[Callable[[], Any]], None]) -> Callable[[], None]:
-        """Show the gradients before each `optimizer.step`; of a wrapper, before each step of what it holds."""
+        """Show the gradients before each `optimizer.step`; of a wrapper, before each step of what it holds.
+
+        Those of a Module are shown before each step of an optimizer that has some of its parameters.
+        """
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
         from msprobe_collector.pytorch.hyperparameters import held_by
 
-        def before(_: Any, __: Any, ___: Any) -> None:
-            show(lambda: [parameter.grad for group in optimizer.param_groups for parameter in group["params"]])
+        is_model = isinstance(optimizer, torch.nn.Module)
+        trained = [parameter for _, parameter in _trained(optimizer)] if is_model else []
+        wanted = {id(parameter) for parameter in trained}
 
-        remove: Callable[[], None] = held_by(optimizer).register_step_pre_hook(before).remove
+        def before(stepping: Any, _: Any, __: Any) -> None:
+            groups = (stepping if is_model else optimizer).param_groups
+            parameters = [parameter for group in groups for parameter in group["params"]]
+            if not is_model or not wanted.isdisjoint(map(id, parameters)):
+                show(lambda: [parameter.grad for parameter in trained or parameters])
+
+        register = register_optimizer_step_pre_hook if is_model else held_by(optimizer).register_step_pre_hook
+        remove: Callable[[], None] = register(before).remove
         return remove
 
     def values(self, gradient: Any) -> npt.NDArray[np.floating[Any]]:
@@ -224,6 +241,11 @@ class TorchOptimizers:
         is_native = dense.dtype in (torch.float16, torch.float32, torch.float64)
         values: npt.NDArray[np.floating[Any]] = (dense if is_native else dense.float()).cpu().numpy()
         return values
+
+
+def _trained(model: Any) -> list[tuple[str, Any]]:
+    """Names and parameters of a Module that get gradients."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
 #: In while dropout is removed.

@@ -27,9 +27,10 @@ from torch import nn
 from msprobe_collector import main_script
 from msprobe_collector.configuration.configuration import ConfigurationError
 from msprobe_collector.log import logger
-from msprobe_collector.pytorch.cost import StepCost
+from msprobe_collector.pytorch.cost import StepCost, uses_compiler
 from msprobe_collector.pytorch.exact import ExactMode
 from msprobe_collector.pytorch.framework import PrecisionDebugger
+from msprobe_collector.pytorch.hyperparameters import held_by
 from msprobe_collector.pytorch.manifest import eval_lines
 from msprobe_collector.pytorch.parameter_names import outermost_modules
 from msprobe_collector.recording.manifest import ProcessObjects
@@ -110,6 +111,8 @@ class StepFinder:
         #: What makes the step to come one in float64; None where that is not asked for, or done.
         self._exact = ExactMode() if is_exact else None
         self.cost: StepCost | None = None
+        #: It again, from the first step that is collected on.
+        self._watched_cost: StepCost | None = None
         self.debugger, self._ends_after_steps = debugger, ends_after_steps
         self._guard = debugger._guard
         self._calls, self._optimizer_steps, self._modes = MethodSwaps(), MethodSwaps(), MethodSwaps()
@@ -161,7 +164,11 @@ class StepFinder:
     def _awaiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._is_inside:
+            if torch.compiler.is_compiling():
+                return original(module, *args, **kwargs)
+            if self._watched_cost is not None:
+                self._watched_cost.called(module)
+            if self._is_inside or self._optimizer_steps.are_in:
                 return original(module, *args, **kwargs)
             has_begun = self._guard.enter("looking for a step", self._look, module)
             # What sees the calls of the step is in place by now.
@@ -222,7 +229,10 @@ class StepFinder:
             self._number = 0
             self.debugger.set_init_step(0)
         self._trains = True
-        self._calls.uninstall()
+        if uses_compiler():
+            self.cost = None
+        if self.cost is None:
+            self._calls.uninstall()
         self.has_begun = True
         if self.debugger.configuration.task == "grad_probe":  # it counts the steps of an optimizer by itself
             own = {id(parameter) for parameter in module.parameters()}
@@ -241,14 +251,17 @@ class StepFinder:
             self._exact = None
         self.debugger.start(model)
         if self.cost is not None and self.debugger.configuration.steps.admits(self._number):
-            self.cost.watch(model if isinstance(model, list) else [model], trains=self._trains)
-            self.cost = None
+            self._watched_cost, self.cost = self.cost, None
+            self._watched_cost.watch(model if isinstance(model, list) else [model], trains=self._trains)
 
     def _ending(self, optimizer: torch.optim.Optimizer, original: Callable[..., Any]) -> Callable[..., Any]:
+        # The script may have the step compiled: what is ours is not.
+        enter = torch.compiler.disable(self._guard.enter)  # type: ignore[no-untyped-call]
+
         @functools.wraps(original)
         def step(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            is_over = self._guard.enter("looking for the end of a step", self._look_for_end, optimizer)
+            is_over = enter("looking for the end of a step", self._look_for_end, optimizer)
             if is_over and self._ends_after_steps:
                 sys.exit(0)
             return result
@@ -257,6 +270,9 @@ class StepFinder:
 
     def _look_for_end(self, optimizer: torch.optim.Optimizer) -> bool:
         """End the step if it is over; whether it was the last one to collect."""
+        held = held_by(optimizer)
+        if held is not optimizer and self._stepped.get(id(held)) == 0:  # a wrapper that accumulates gradients
+            return False
         self._idle.discard(optimizer)
         self._stepped[id(optimizer)] = self._stepped.get(id(optimizer), 0) + 1
         if 0 in self._stepped.values() and self._stepped[id(optimizer)] < MOST_STEPS_OF_ONE:
@@ -266,6 +282,7 @@ class StepFinder:
         self._optimizer_steps.uninstall()
         self.debugger.stop()
         self.debugger.step()
+        self._calls.uninstall()  # which counted layers for the cost
         last = self.debugger.configuration.steps.last
         if last is not None and self._number >= last:
             logger.info("step %s is collected in %s", self._number, self.debugger.configuration.dump_path)

@@ -184,7 +184,7 @@ MISTAKES: list[tuple[Any, tuple[str, ...]]] = [
     ({"statistics": {"tensor_list": [1]}}, ("statistics.tensor_list", "[1]")),
     ({"task": "tensor", "tensor": {"tensor_list": []}}, ("tensor.tensor_list", "unknown")),
     ({"tensor": []}, ("tensor", "[]", "object")),
-    ({"statistics": {"scope": ["Mint.add.0.forward"]}}, ("statistics.scope", "two record names")),
+    ({"statistics": {"scope": ["Mint.add.0.forward"] * 3}}, ("statistics.scope", "two record names")),
     ({"statistics": {"scope": ["Mint.add.0", "Mint.add.1.forward"]}}, ("statistics.scope", "'Mint.add.0'", "L1")),
     (
         {"level": "L0", "statistics": {"scope": ["Mint.add.0.forward", "Mint.add.1.forward"]}},

@@ -82,6 +82,14 @@ FILES: dict[str, dict[str, Any]] = {
     },
     "against an earlier dump": {"task": "tensor", **_COMMON, "tensor": {"bench_path": "./bench", "diff_nums": -1}},
     "a monitor and a folder": {"dump_path": "./dump_path", "targets": {}, "format": "csv", "ops": ["norm"], "eps": 0.1},
+    "a newer monitor and a folder": {
+        "dump_path": "./dump_path",
+        "framework": "pytorch",
+        "output_dir": "./monitor",
+        "monitors": {"module": {"enabled": True}},
+        "patch_optimizer_step": False,
+    },
+    "one operation": {"task": "tensor", **_COMMON, "tensor": {"scope": ["Tensor.__matmul__.0.backward"]}},
 }
 
 
@@ -103,6 +111,7 @@ def test_a_published_file_is_read(name: str, tmp_path: Path) -> None:
         ("NaN", "task nan_check is called overflow_check here, which is taken"),
         ("xor", "statistics.summary_mode: 'fingerprint', another checksum, stands for 'xor'"),
         ("tensors of the kernels", "tensor.backward_input (it belongs to Ascend's own dump)"),
+        ("a newer monitor and a folder", "framework, monitors, output_dir, patch_optimizer_step: this is the file"),
         ("a monitor and a folder", "eps, format, ops, targets: this is the file of a monitor of a whole training"),
     ],
 )
@@ -120,6 +129,11 @@ def test_a_task_that_is_not_here_collects_nothing_by_itself(tmp_path: Path) -> N
         read(FILES["as packaged"], tmp_path, task="run_ut", level="mix"),
     ):
         assert (configuration.task, configuration.level) == ("statistics", "debug")
+
+
+def test_a_scope_of_one_name_is_this_record(tmp_path: Path) -> None:
+    name = "Tensor.__matmul__.0.backward"
+    assert read(FILES["one operation"], tmp_path).selection.scope == (name, name)
 
 
 def test_a_list_at_the_top_is_told_where_it_belongs(tmp_path: Path) -> None:
