@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from pytest_msprobe.apis.fact_table import is_name_in_place
 from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.suites.comparison.accounting.account import Step
 from pytest_msprobe.suites.comparison.accounting.causes import Fault, FaultKind
@@ -96,11 +97,16 @@ def _place(parted: Sequence[Step], steps: Sequence[Step]) -> Fault:
 
 
 def _extra(region: Region, steps: Sequence[Step]) -> Step | None:
-    """The call of one run alone that makes the difference; of gradients, the only one whose effect nothing shows."""
-    if region.parameters:
+    """The call of one run alone that makes the difference; of gradients, the only one whose effect nothing shows.
+
+    Where a backward alone parts, that is one which writes over what the backward needs.
+    """
+    is_backward = bool(region.target) and all(record.endswith(".backward") for record in region.target)
+    if region.parameters or is_backward:
         lone = [step for step in steps if not step.account.partner and step.account.content == "unused"]
         silent = [step for step in lone if step.operation.phase == "forward"]
-        return silent[0] if len(silent) == 1 else None
+        is_only = len(silent) == 1 and (region.parameters or is_name_in_place(silent[0].operation.bare))
+        return silent[0] if is_only else None
     is_golden = region.is_golden_extra
     named = (step for step in steps if step.record == region.extra and (step.account.place < 0) == is_golden)
     return next(named, None)
