@@ -98,11 +98,13 @@ def test_multi_card_gives_each_device_a_worker(
     path = Path("conftest.py")
     path.write_text(path.read_text().replace('DEVICES = ""', 'DEVICES = "4,6"'))
     hook_dump(pytester.path).write()
-    result = pytester.runpytest("--msprobe-dump=dump.json")
-    result.assert_outcomes(passed=2, failed=1, skipped=2)
+    refused = pytester.runpytest("--msprobe-dump=dump.json")  # a CPU is no device with a number
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(["ERROR: --msprobe-device-ids=4,6: nothing is run on a device here; *"])
+    # In `repeat` the numbers are those of workers.
+    result = pytester.runpytest("--msprobe-dump=dump.json", "--msprobe-suite=repeat")
     result.stdout.fnmatch_lines(["msprobe: devices of the workers: gw0: 4, gw1: 6"])
-    alone = pytester.runpytest("--msprobe-dump=dump.json", "-n", "0", "--msprobe-out=alone")
-    alone.assert_outcomes(passed=2, failed=1, skipped=2)
+    alone = pytester.runpytest("--msprobe-dump=dump.json", "--msprobe-suite=repeat", "-n", "0", "--msprobe-out=alone")
     assert "devices of the workers" not in alone.stdout.str()
 
 
