@@ -1,10 +1,11 @@
 """How many wrong kernels `assert_rounding_only` stops, and how many right ones it refuses.
 
-    python -m quality.kernels wrong|right|flakes|cost [--seeds=N] [--minutes=M] [--match=NAME]
+    python -m quality.kernels [wrong|right|flakes|cost] [--seeds=N] [--minutes=M] [--match=NAME] [--write-results]
 
-wrong: both halves of the catalogue, and how many of them allclose(1e-2) stops; right: by dtype, with as many seeds as
-fit into the minutes of CPU; flakes: kernels of public threads that fixed tolerances refuse now and then; cost: time and
-runs of the reference that a judgement takes.
+wrong, which is the default, and whose table --write-results writes, in which first answers stay: both halves of the
+catalogue, and how many of them allclose(1e-2) stops; right: by dtype, with as many seeds as fit into the minutes of
+CPU; flakes: kernels of public threads that fixed tolerances refuse now and then; cost: time and runs of the reference
+that a judgement takes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from quality.kernels.right_second import KERNELS as UNUSUAL
 from quality.kernels.triton_kernels import KERNELS as TRITON
 from quality.kernels.wrong_first import KERNELS as WRONG_FIRST
 from quality.kernels.wrong_second import KERNELS as WRONG_SECOND
+from quality.results import Table, how, read
 
 RIGHT = [*PYTORCH, *TRITON, *UNUSUAL]
 
@@ -83,8 +85,8 @@ def passes_allclose(
         return False
 
 
-def wrong(kernels: Sequence[WrongKernel]) -> None:
-    """Judge all wrong kernels."""
+def wrong(kernels: Sequence[WrongKernel]) -> Iterator[tuple[str, ...]]:
+    """Judge all wrong kernels; yield the row of each, without half and first answer."""
     stopped: Counter[str] = Counter()
     for kernel in kernels:
         for dtype in kernel.dtypes:
@@ -92,10 +94,15 @@ def wrong(kernels: Sequence[WrongKernel]) -> None:
             answer = answer_to(kernel, arguments)
             kind = "above" if kernel.is_above else "below"
             stopped.update([kind] + ([f"{kind} stopped"] if answer else []))
-            for what, with_gradients in (("allclose", True), ("allclose of outputs", False)):
-                if not passes_allclose(kernel, arguments, dtype, with_gradients=with_gradients):
-                    stopped[f"{kind} {what}"] += 1
+            by_allclose = []
+            for what, with_gradients in (("allclose of outputs", False), ("allclose", True)):
+                passes = passes_allclose(kernel, arguments, dtype, with_gradients=with_gradients)
+                stopped[f"{kind} {what}"] += not passes
+                by_allclose.append("passed" if passes else "stopped")
             name = str(dtype).rpartition(".")[2]
+            said = " ".join(answer.partition("rounding: ")[2].split())[:200]
+            is_above, final = ("yes" if kernel.is_above else "no"), ("stopped" if answer else "passed")
+            yield kernel.name, name, is_above, final, *by_allclose, said
             say(f"{'stopped' if answer else 'MISSED '} {kernel.name} ({name}): {answer[:200]}")
     for kind in ("above", "below"):
         say(
@@ -157,21 +164,37 @@ def cost(kernels: Sequence[Kernel]) -> None:
 def main() -> None:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(prog="python -m quality.kernels", description=__doc__)
-    parser.add_argument("what", choices=("wrong", "right", "flakes", "cost"))
+    parser.add_argument("what", nargs="?", choices=("wrong", "right", "flakes", "cost"), default="wrong")
+    parser.add_argument("--write-results", action="store_true", help="write the table in quality/results")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--match", default="")
     asked = parser.parse_args()
     if asked.what == "wrong":
-        for half in (WRONG_FIRST, WRONG_SECOND):
-            wrong([kernel for kernel in half if asked.match in kernel.name])
+        halves = {"first": WRONG_FIRST, "second": WRONG_SECOND}
+        rows = {
+            name: list(wrong([kernel for kernel in half if asked.match in kernel.name]))
+            for name, half in halves.items()
+        }
+        if asked.write_results:
+            table(rows).write(how("quality.kernels --write-results", "torch"))
     elif asked.what == "right":
         right([kernel for kernel in RIGHT if asked.match in kernel.name], asked.seeds, asked.minutes, asked.first)
     elif asked.what == "flakes":
         right(FLAKES, asked.seeds, asked.minutes, asked.first)
     else:
         cost(large())
+
+
+def table(halves: Mapping[str, Sequence[tuple[str, ...]]]) -> Table:
+    """Return what is said of wrong kernels, beside first answers, which stay."""
+    known = {(row["kernel"], row["dtype"]): row["first"] for row in read("kernels")}
+    rows = (
+        (half, *row[:3], known.get(row[:2], row[3]), *row[3:]) for half, of_half in halves.items() for row in of_half
+    )
+    head = ("half", "kernel", "dtype", "above two roundings", "first", "final", "allclose(1e-2) of outputs")
+    return Table.of("kernels", (*head, "with gradients", "what is said"), rows)
 
 
 def large() -> list[Kernel]:

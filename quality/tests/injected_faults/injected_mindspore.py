@@ -167,7 +167,7 @@ def monitored(debugger: Any) -> bytes:
 def called_back(debugger: Any) -> bytes:
     """As `Model.train` calls the callbacks."""
     net, optimizer, x = made()
-    training = SimpleNamespace(network=net, cur_step_num=3, cur_epoch_num=1, batch_num=1)
+    training = SimpleNamespace(network=net, cur_step_num=3, cur_epoch_num=1, batch_num=1, net_outputs=0.5)
     context = SimpleNamespace(original_args=lambda: training)
     callbacks = [MsprobeInitStep(debugger), MsprobeStep(debugger)] if debugger else []
     step = mindspore.value_and_grad(lambda x: net.block(x).sum(), None, optimizer.parameters)

@@ -308,7 +308,7 @@ class Run:
 
 def _is_usual(line: str) -> bool:
     return " records of step " in line or line.startswith(
-        ("nothing was collected", "no record had", "torch.compile: calls inside")
+        ("nothing was collected", "no record had", "torch.compile: of compiled code")
     )
 
 
