@@ -66,6 +66,9 @@ BORDERS = frozenset(
         "pytorch.threads_and_graphs.ThreadSwaps._watch_thread.<locals>.run_once",
         "pytorch.threads_and_graphs.ThreadSwaps._watched.<locals>.run",
         "pytorch.threads_and_graphs.CompiledRegions._loading.<locals>.compile",
+        "pytorch.compiled_graphs.CompiledGraphs._created.<locals>.create",
+        "pytorch.compiled_graphs.CompiledGraphs._watch.<locals>.recording",
+        "pytorch.calls.ApiCalls.observe_border",
         "pytorch.threads_and_graphs._hooks_with.<locals>.get",
         "pytorch.threads_and_graphs._hooks_with.<locals>.put",
         "pytorch.threads_and_graphs._Hooks.__init__",
@@ -93,6 +96,8 @@ BORDERS = frozenset(
         "mindspore.callbacks._classes.<locals>.MsprobeStep._stop",
         "mindspore.callbacks._classes.<locals>.MsprobeInitStep.__init__",
         "mindspore.callbacks._classes.<locals>.MsprobeInitStep.on_train_epoch_begin",
+        # what a loop or a trainer calls, which hands on to the debugger
+        *(f"trainers.CollectedSteps.{name}" for name in ("__init__", "collect", "begin", "end", "stop", "hear")),
         # takes a key out of a dictionary: where that fails nothing could take it out
         "mindspore.static_graph.taps._Tap.uninstall",
         "mindspore.discovery.JitCalls._enter.<locals>.enter",
