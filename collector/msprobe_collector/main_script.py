@@ -8,6 +8,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+
+def run_watched(debugger: Any, steps: Any, script: str, arguments: Sequence[str], *, is_module: bool) -> None:
+    """Run a script as `run` does, while `steps` look for its steps; what ends it is noted by `debugger`.
+
+    `steps` has `install` and `uninstall`, `debugger` is a `PrecisionDebugger`: this module loads neither.
+    """
+    steps.install()
+    try:
+        run(script, arguments, is_module=is_module)
+    except BaseException as error:
+        debugger.script_error = error
+        raise
+    finally:
+        steps.uninstall()
+    debugger.note_empty_run()
 
 
 def run(script: str, arguments: Sequence[str], *, is_module: bool) -> None:

@@ -43,15 +43,7 @@ def run_script(
         raise ConfigurationError("the exact run is that of a script of PyTorch", place="collect", field="--dtype")
     debugger = PrecisionDebugger(**settings)
     steps = StepFinder(debugger, ends_after_steps=ends_after_steps)
-    steps.install()
-    try:
-        main_script.run(script, arguments, is_module=is_module)
-    except BaseException as error:
-        debugger.script_error = error
-        raise
-    finally:
-        steps.uninstall()
-    debugger.note_empty_run()
+    main_script.run_watched(debugger, steps, script, arguments, is_module=is_module)
     return 0 if steps.has_begun else 1
 
 

@@ -76,15 +76,7 @@ def run_script(
     steps = StepFinder(debugger, ends_after_steps=ends_after_steps, is_exact=is_exact)
     if debugger.configuration.task == "tensor":
         steps.cost = StepCost(debugger._guard, lambda: debugger.written_tensors, is_agreed=is_agreed)
-    steps.install()
-    try:
-        main_script.run(script, arguments, is_module=is_module)
-    except BaseException as error:
-        steps.debugger.script_error = error
-        raise
-    finally:
-        steps.uninstall()
-    steps.debugger.note_empty_run()
+    main_script.run_watched(debugger, steps, script, arguments, is_module=is_module)
     if steps.has_begun:
         return 0
     if is_exact and "mindspore" in sys.modules:
