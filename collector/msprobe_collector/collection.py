@@ -56,8 +56,8 @@ class Collection:
         self._pid = os.getpid()
         self._began = time.time()
         self._written = Written()
-        #: Records and steps before the step that is open.
-        self._written_before: tuple[int, set[int]] = (0, set())
+        #: Numbers of the steps that had a dump before the one that is open.
+        self._steps_before: set[int] = set()
         #: Another process writes to the folder of this one's rank, or to that of the only process.
         self._is_rank_taken = self._is_shared = False
         self._is_closed = False
@@ -150,11 +150,11 @@ class Collection:
 
     def discard_step(self) -> None:
         """End the step, and leave nothing of it on the disk."""
-        folder, written = self._recorder.folder, self._written_before
+        folder = self._recorder.folder
         self.stop()
         self.close_step()
         if folder is not None:
-            self._recorder.written_records, self._written.steps = written
+            self._recorder.written_records, self._written.steps = self._recorder.records_before, self._steps_before
             self._faults.guarded(str(folder), remove_dump_and_folders, folder)
 
     def write_to(self, dump_path: Path) -> None:
@@ -230,8 +230,7 @@ class Collection:
             owner = own_folder() if self._is_shared else ONLY_PROCESS
         folder = self._configuration.dump_path / f"step{step}" / owner
         if self._recorder.folder != folder:
-            self._recorder.close_step()
-            self._written_before = self._recorder.written_records, set(self._written.steps)
+            self._steps_before = set(self._written.steps)
         try:
             self._recorder.open_step(folder, is_shared=owner == ONLY_PROCESS, ranks=self._ranks())
         except FolderInUseError:

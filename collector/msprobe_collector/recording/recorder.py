@@ -189,6 +189,7 @@ class Recorder:
         is_collecting: between start and stop.
         is_exhausted: overflow_nums records with NaN or Inf have been written; nothing more is collected.
         lost_records, written_records: records that the disk refused, and that it took.
+        records_before: records that it took before the step that is open.
         replaced: folders in which an earlier dump stood.
         provenances: follows where tensors come from; None where nobody does.
     """
@@ -219,7 +220,7 @@ class Recorder:
         self.is_collecting = False
         self.is_exhausted = False
         self.lost_records = 0
-        self.written_records = 0
+        self.written_records = self.records_before = 0
         self.replaced: list[Path] = []
         self.provenances: Provenances | None = None
         self._locks = FolderLocks()
@@ -253,6 +254,7 @@ class Recorder:
         """
         if self._files is None or self._files.folder != folder:
             self.close_step()
+            self.records_before = self.written_records
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._locks.take(folder, is_shared=is_shared)
             self._files = StepFiles(folder, self._configuration, self._framework, ranks)
