@@ -337,6 +337,7 @@ print("trained")
 def test_what_a_step_costs_is_said_from_its_first_layers(tmp_path, monkeypatch, caplog) -> None:
     (tmp_path / "deep.py").write_text(DEEP)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch._dynamo.eval_frame.cached_backends", {})  # what other tests compiled here
     caplog.set_level("INFO", "msprobe_collector")
     assert main(["collect", "--task=tensor", "--dump-path=dump", "deep.py"]) == 0
     size = sum(file.stat().st_size for file in (tmp_path / "dump").rglob("*.pt"))
@@ -347,6 +348,7 @@ def test_what_a_step_costs_is_said_from_its_first_layers(tmp_path, monkeypatch, 
 def test_a_large_step_is_asked_for_on_a_terminal(tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "deep.py").write_text(DEEP)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch._dynamo.eval_frame.cached_backends", {})  # what other tests compiled here
     monkeypatch.setattr("msprobe_collector.pytorch.cost._MANY", 1000)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     command = ["collect", "--task=tensor", "--dump-path=dump", "deep.py"]
