@@ -83,12 +83,13 @@ class _Finder(MetaPathFinder):
         """Return the spec of a module that we have.
 
         Raises:
-            ModuleNotFoundError: the existing tool may have it, and we have not.
+            ModuleNotFoundError: the existing tool may have it, and we have not. With another `name` than that of the
+                module, it is what `from msprobe.pytorch import name` raises, too.
         """
         if name in NAMES:
             return ModuleSpec(name, _Loader(), is_package=True)
         if name.startswith("msprobe."):
-            raise ModuleNotFoundError(_what_instead(name), name=name)
+            raise ModuleNotFoundError(_what_instead(name), name="msprobe")
         return None
 
 
@@ -100,17 +101,13 @@ class _Loader(Loader):
         homes = NAMES[module.__name__]
 
         def load(name: str) -> Any:
-            """Return what the existing tool calls `name`.
-
-            Raises:
-                ImportError: we have no such thing. An AttributeError would become an ImportError without this text.
-            """
+            """Return what the existing tool calls `name`. Raises AttributeError: we have no such thing."""
             if name.startswith("__"):
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
             if f"{module.__name__}.{name}" in NAMES:
                 return import_module(f"{module.__name__}.{name}")
             if name not in homes:
-                raise ImportError(_what_instead(f"{module.__name__}.{name}"), name=module.__name__)
+                raise AttributeError(_what_instead(f"{module.__name__}.{name}"))
             return getattr(import_module(homes[name]), name)
 
         # `import *` takes what is installed; the collector may be here alone.

@@ -107,6 +107,7 @@ from msprobe.pytorch.dump.debugger.precision_debugger import PrecisionDebugger
 import msprobe.pytorch, msprobe_collector.pytorch
 assert PrecisionDebugger is msprobe_collector.pytorch.PrecisionDebugger
 assert PrecisionDebugger._instance is None
+assert not hasattr(msprobe.pytorch, "TrainerMon")
 for line in ("from msprobe.pytorch import TrainerMon", "import msprobe.pytorch.monitor.module_hook"):
     try:
         exec(line)
