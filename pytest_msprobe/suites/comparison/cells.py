@@ -131,21 +131,21 @@ class CellDifferences:
         """Differences by record of the Cell, in the order of execution; Cells where nothing differs are left out."""
         self._cells.sort(key=lambda cell: cell.order)
         forwards = {(cell.phase, cell.cells): cell for cell in self._cells if cell.phase == "forward"}
-        own = [
+        layers = [
             Origin(cell.record, cell.phase, cell.cells)
             for cell in self._cells
             if cell.facts.arises and not cell.facts.is_accounted and not _is_of_forward(cell, forwards)
         ]
-        known = [
+        calls = [
             origin
             for origin in self._origins
             if origin.phase == "forward" or Operation.of(origin.record, 0).call not in self._differing
         ]
         inside: dict[tuple[str, tuple[str, ...]], list[Origin]] = {}
-        for origin in (*faults, *known, *own):
+        for origin in (*faults, *calls, *layers):
             for depth in range(1, len(origin.cells) + 1):
                 inside.setdefault((origin.phase, origin.cells[:depth]), []).append(origin)
-        found = {}
+        differences = {}
         for cell in self._cells:
             born = [
                 origin.record
@@ -160,8 +160,8 @@ class CellDifferences:
             is_rounding = is_rounding and not inherits
             difference = CellDifference(inherits, cell.facts.passes_on, tuple(inner or born[-1:]), is_rounding)
             if difference.level:
-                found[cell.record] = difference
-        return found
+                differences[cell.record] = difference
+        return differences
 
     def changed(self, faults: Iterable[Origin] = (), *, only_born: bool = False) -> dict[tuple[str, str], str]:
         """(call, part) of the rows that say less than all rows together, with the words that they should have;
@@ -177,18 +177,18 @@ class CellDifferences:
         }
 
 
-def cell_facts(found: OperationComparison, account: Account | None = None) -> CellFacts | None:
+def cell_facts(compared: OperationComparison, account: Account | None = None) -> CellFacts | None:
     """What the values of a Cell say, None for anything else; where the `account` is made from tensors, it says better
     than their verdicts which of them differ.
     """
-    operation = found.operation
+    operation = compared.operation
     is_split = account is not None and account.basis == "tensors"
     beyond = {key.path: key.is_beyond for key in account.keys} if account is not None and is_split else {}
-    if not operation.is_cell or operation.phase == GRADIENTS or found.partner is None:
+    if not operation.is_cell or operation.phase == GRADIENTS or compared.partner is None:
         return None
     inherits = passes_on = False
     is_known = True
-    for value in found.values:
+    for value in compared.values:
         if value.path.partition(".")[0] == _PARAMETERS:
             continue
         if not value.is_output and (value.status == "unreadable" or (value.status == "unmatched" and value.is_tensor)):

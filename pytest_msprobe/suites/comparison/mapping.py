@@ -113,8 +113,8 @@ def cell_naming(rules: Mapping[str, str], apis: Mapping[str, ApiRule]) -> Naming
         if name in rules:
             name = rules[name]
         else:
-            for left, right in rules.items():
-                name = name.replace(left, right, 1)
+            for pattern, replacement in rules.items():
+                name = name.replace(pattern, replacement, 1)
         ending = f":{GRADIENTS}" if operation.phase == GRADIENTS else ""
         return f"Cell.{name.rpartition('.')[0]}{ending}"
 
@@ -145,22 +145,22 @@ def _api_rule(entry: Any, where: str) -> tuple[str, ApiRule]:
                 f"{where}: key {abbreviated(key)}: expected the name of an API, found {abbreviated(entry.get(key))}"
             )
     positions = {part: _positions(entry, words, where) for part, words in _PARTS.items()}
-    listed = {part: found for part, found in positions.items() if found is not None}
+    listed = {part: places for part, places in positions.items() if places is not None}
     return entry["ms_api"], ApiRule(entry["pt_api"], listed)
 
 
 def _positions(entry: dict[str, Any], words: tuple[str, ...], where: str) -> dict[int, int] | None:
     for word in words:
-        left: Any = entry.get(f"ms_{word}")
-        right: Any = entry.get(f"pt_{word}")
-        if left is None and right is None:
+        target: Any = entry.get(f"ms_{word}")
+        golden: Any = entry.get(f"pt_{word}")
+        if target is None and golden is None:
             continue
-        if not _is_positions(left) or not _is_positions(right) or len(left) != len(right):
+        if not _is_positions(target) or not _is_positions(golden) or len(target) != len(golden):
             raise MappingError(
                 f"{where}: ms_{word} and pt_{word} must list equally many positions, "
-                f"found {abbreviated(left)} and {abbreviated(right)}"
+                f"found {abbreviated(target)} and {abbreviated(golden)}"
             )
-        return dict(zip(left, right))
+        return dict(zip(target, golden))
     return None
 
 
@@ -174,10 +174,10 @@ def _texts(content: Any, path: Path, key: str = "") -> dict[str, str]:
         return {}
     if not isinstance(content, dict):
         raise MappingError(f"{where}: expected names and names, found {type(content).__name__}")
-    for left, right in content.items():
-        if not isinstance(right, str):
-            raise MappingError(f"{where}: key {abbreviated(left)}: expected a name, found {abbreviated(right)}")
-    return {str(left): right for left, right in content.items()}
+    for name, text in content.items():
+        if not isinstance(text, str):
+            raise MappingError(f"{where}: key {abbreviated(name)}: expected a name, found {abbreviated(text)}")
+    return {str(name): text for name, text in content.items()}
 
 
 def _read(path: Path) -> Any:
@@ -239,11 +239,11 @@ class ValuePairing:
         ]
         if len(paths[0]) != len(paths[1]) or (paths[0] == paths[1] and not any(orders)):
             return {}, {}
-        left, right = (
-            {path: f"tensor {order[at] if at < len(order) else at}" for at, path in enumerate(found)}
-            for order, found in zip(orders, paths)
+        target_names, golden_names = (
+            {path: f"tensor {order[at] if at < len(order) else at}" for at, path in enumerate(places)}
+            for order, places in zip(orders, paths)
         )
-        return left, right
+        return target_names, golden_names
 
     def _key(self, operation: Operation, leaf: Leaf) -> str:
         if self._frameworks is None:
@@ -295,12 +295,12 @@ class CellTree:
     @cached_property
     def classes(self) -> dict[LayerPath, str]:
         """Class of the Cell at each path."""
-        found: dict[LayerPath, str] = {}
+        classes: dict[LayerPath, str] = {}
         for operation in self._side.operations:
             if operation.is_cell and operation.phase:
                 *path, name = operation.name.split(".")[1:]
-                found[tuple(path)] = name
-        return found
+                classes[tuple(path)] = name
+        return classes
 
     @cached_property
     def _first_layer(self) -> dict[LayerPath, int]:
@@ -343,9 +343,9 @@ def translate(path: LayerPath, original: LayerPath, class_at: Callable[[LayerPat
     translated: list[str] = []
     depth = 0
     while depth < len(path):
-        own = _rules_of(class_at(original[:depth]), rules)
+        of_class = _rules_of(class_at(original[:depth]), rules)
         for length in range(len(path) - depth, 0, -1):
-            replacement = own.get(".".join(path[depth : depth + length]))
+            replacement = of_class.get(".".join(path[depth : depth + length]))
             if replacement is not None:
                 translated += [part for part in replacement.partition("(")[0].strip().split(".") if part]
                 depth += length

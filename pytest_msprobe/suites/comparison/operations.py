@@ -139,8 +139,8 @@ class OperationComparison:
             return 0.0, 0.0
         dtype = find_dtype(farthest.dtype)
         least = DISTANCES.get(dtype.name, 0.0) / 100 if dtype is not None else 0.0
-        known = max(before, least)
-        return after, after / known if known else 0.0
+        least_before = max(before, least)
+        return after, after / least_before if least_before else 0.0
 
     @cached_property
     def is_origin(self) -> bool:
@@ -304,15 +304,17 @@ class DumpComparison:
     def _region(self, operation: Operation, *, is_golden: bool = False) -> Region | None:
         return None if self.content is None else self.content.region(operation, is_golden=is_golden)
 
-    def row_content(self, found: OperationComparison) -> RowContent | None:
+    def row_content(self, compared: OperationComparison) -> RowContent | None:
         """What a row tells of what both runs hold; None where that does not decide."""
         if self.content is None:
             return None
-        target, golden = (None, found.operation) if found.held_by == "golden" else (found.operation, found.partner)
+        target, golden = (
+            (None, compared.operation) if compared.held_by == "golden" else (compared.operation, compared.partner)
+        )
         return RowContent(
             self.content.record(target),
             self.content.record(golden, is_golden=True),
-            None if found.region is None else parted_of(found.region, self.target, self.golden),
+            None if compared.region is None else parted_of(compared.region, self.target, self.golden),
         )
 
     @property
@@ -348,32 +350,32 @@ class DumpComparison:
         unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
         noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
         values, state = list[ValueComparison](), self._state(operation)
-        for left, right in self._values.pairs(operation, partner, target, golden):
+        for leaf_of_target, right in self._values.pairs(operation, partner, target, golden):
             is_place = False
-            for leaf in (left, right):
+            for leaf in (leaf_of_target, right):
                 if leaf is not None and not isinstance(leaf.value, TensorValue):
                     is_place = is_place or says_where(operation.name, leaf.path, leaf.value)
             if is_place:
-                found = judge_place(left, right)
-            elif left is None or right is None:
-                found = self._lone(left, right)
-                if found.status == "unmatched" and state in (*EQUAL_AGAIN, "beside"):
-                    found = replace(found, status="skip")  # what it is for shows in what is made
-            elif (unwritten[0] and unwritten[0].covers(left.path)) or (
+                judged = judge_place(leaf_of_target, right)
+            elif leaf_of_target is None or right is None:
+                judged = self._lone(leaf_of_target, right)
+                if judged.status == "unmatched" and state in (*EQUAL_AGAIN, "beside"):
+                    judged = replace(judged, status="skip")  # what it is for shows in what is made
+            elif (unwritten[0] and unwritten[0].covers(leaf_of_target.path)) or (
                 unwritten[1] and unwritten[1].covers(right.path)
             ):
-                words = _UNWRITTEN_OUTPUT if left.is_output else _UNWRITTEN_INPUT
-                found = ValueComparison(left, right, "skip", (words,))
+                words = _UNWRITTEN_OUTPUT if leaf_of_target.is_output else _UNWRITTEN_INPUT
+                judged = ValueComparison(leaf_of_target, right, "skip", (words,))
             else:
-                found = self._value(left, right, noise)
+                judged = self._value(leaf_of_target, right, noise)
                 if operation.record in self.matching.by_bare_name:
-                    status = "warning" if found.status == "pass" else found.status
-                    found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
-            if found.status == "error" and state in (*EQUAL_AGAIN, "beside"):
-                found = replace(found, status="warning")  # what both runs hold says that the values are right
-            elif found.status == "error" and self._is_rounding(operation, found, values):
-                found = replace(found, status="skip", reasons=(_ROUNDING,))
-            values.append(found)
+                    status = "warning" if judged.status == "pass" else judged.status
+                    judged = replace(judged, status=status, reasons=(*judged.reasons, FUZZY_NOTE))
+            if judged.status == "error" and state in (*EQUAL_AGAIN, "beside"):
+                judged = replace(judged, status="warning")  # what both runs hold says that the values are right
+            elif judged.status == "error" and self._is_rounding(operation, judged, values):
+                judged = replace(judged, status="skip", reasons=(_ROUNDING,))
+            values.append(judged)
         region = self._region(operation) or self._region(partner, is_golden=True)
         recomputed = (
             self.target.is_recomputed_otherwise(operation.record),
@@ -383,21 +385,21 @@ class DumpComparison:
             operation, partner, "both", operation.index, tuple(values), "", False, None, state, region, recomputed
         )
 
-    def _is_rounding(self, operation: Operation, found: ValueComparison, before: Sequence[ValueComparison]) -> bool:
+    def _is_rounding(self, operation: Operation, judged: ValueComparison, before: Sequence[ValueComparison]) -> bool:
         """Whether two values of which no tensors are there are as far apart as rounding makes them.
 
         Gradients may be 0 but for rounding, and what Adam makes of these shows in no value that a later call gets.
         What it makes of inputs `before` that agree is its own, but for the share of elements that are rounding.
         """
-        left, right = found.target, found.golden
-        if left is None or right is None or self.mode == "real" or not (left.tensor and right.tensor):
+        target, golden = judged.target, judged.golden
+        if target is None or golden is None or self.mode == "real" or not (target.tensor and golden.tensor):
             return False
         held = self._held
-        if held is None or held.is_rounding(left, right):
+        if held is None or held.is_rounding(target, golden):
             return held is not None
-        given = max((value.distance or 0.0 for value in before if not value.is_output), default=0.0)
+        farthest = max((value.distance or 0.0 for value in before if not value.is_output), default=0.0)
         is_given = any(value.status not in ("pass", "warning") for value in before)
-        is_given |= not left.is_output or (found.distance or 0.0) <= _UNSURE * math.sqrt(given)
+        is_given |= not target.is_output or (judged.distance or 0.0) <= _UNSURE * math.sqrt(farthest)
         return is_given and held.is_update(operation)
 
     def pairs(self, operation: Operation) -> Iterator[tuple[Leaf, Leaf | None]]:
@@ -410,9 +412,9 @@ class DumpComparison:
             target, golden = self.target.leaves(operation.record), self.golden.leaves(partner.record)
         except DumpError:
             return
-        for left, right in self._values.pairs(operation, partner, target, golden):
-            if left is not None and not (unwritten and unwritten.covers(left.path)):
-                yield left, right
+        for target_leaf, golden_leaf in self._values.pairs(operation, partner, target, golden):
+            if target_leaf is not None and not (unwritten and unwritten.covers(target_leaf.path)):
+                yield target_leaf, golden_leaf
 
     def release(self) -> None:
         """Let go of the tensors that stayed loaded."""
@@ -433,21 +435,21 @@ class DumpComparison:
     def cells_in_target(self, cells: tuple[str, ...]) -> tuple[str, ...]:
         """The path of a golden Cell in the target's tree: of its innermost Cell that matches, from there its own."""
         for depth in range(len(cells), 0, -1):
-            if (found := self._matched_cells.get(cells[:depth])) is not None:
-                return (*found, *cells[depth:])
+            if (matched := self._matched_cells.get(cells[:depth])) is not None:
+                return (*matched, *cells[depth:])
         return cells
 
     @cached_property
     def _matched_cells(self) -> dict[tuple[str, ...], tuple[str, ...]]:
         """Paths in the target by those in the golden dump: of Cells that match, else of Cells whose calls do."""
-        found: dict[tuple[str, ...], tuple[str, ...]] = {}
+        of_cells: dict[tuple[str, ...], tuple[str, ...]] = {}
         of_calls: dict[tuple[str, ...], tuple[str, ...]] = {}
         for operation in self.target.operations:
             if (partner := self.matching.partners.get(operation.record)) is not None:
                 mine = cells_of(self.target, operation.record, f"{operation.call}.forward")
                 theirs = cells_of(self.golden, partner.record, f"{partner.call}.forward")
-                (found if operation.is_cell else of_calls).setdefault(theirs, mine)
-        return of_calls | found
+                (of_cells if operation.is_cell else of_calls).setdefault(theirs, mine)
+        return of_calls | of_cells
 
     def _value(self, target: Leaf, golden: Leaf, noise: RecordNoise | None) -> ValueComparison:
         if not (target.is_tensor or golden.is_tensor):
@@ -455,8 +457,8 @@ class DumpComparison:
         if noise is None:
             return self._tensors.judge(target, golden)
         tolerance = noise.tolerance(target, golden)
-        found = self._tensors.judge(target, golden, limit=tolerance.limit)
-        return apply_tolerance(found, tolerance)
+        judged = self._tensors.judge(target, golden, limit=tolerance.limit)
+        return apply_tolerance(judged, tolerance)
 
     def _lone(self, target: Leaf | None, golden: Leaf | None) -> ValueComparison:
         missing = "golden dump" if golden is None else "target"
@@ -472,12 +474,14 @@ class DumpComparison:
         """
         settings, names = self._settings, {operation.name for operation in self.target.operations}
         cells = [operation.name for operation in self.target.operations if operation.is_cell]
-        values = [left for left in self._names if _record_of(left, self.target) is None]
-        values += [right for right in self._names.values() if _record_of(right, self.golden) is None]
+        values = [target_value for target_value in self._names if _record_of(target_value, self.target) is None]
+        values += [
+            golden_value for golden_value in self._names.values() if _record_of(golden_value, self.golden) is None
+        ]
         yield from _unused(settings.data_mapping, values, 2 * len(self._names))
         yield from _unused(
             settings.cell_mapping,
-            [left for left in self._cell_rules if not any(left in name for name in cells)],
+            [target_value for target_value in self._cell_rules if not any(target_value in name for name in cells)],
             len(self._cell_rules),
         )
         if names.isdisjoint(self._rules):
@@ -505,9 +509,9 @@ def _fixed(names: Mapping[str, str], target: ComparedDump, golden: ComparedDump)
     """Records of the target and of the golden dump that a data mapping makes one."""
     fixed: dict[str, str] = {}
     for target_name, golden_name in names.items():
-        left, right = _record_of(target_name, target), _record_of(golden_name, golden)
-        if left is not None and right is not None:
-            fixed.setdefault(left, right)
+        target_record, golden_record = _record_of(target_name, target), _record_of(golden_name, golden)
+        if target_record is not None and golden_record is not None:
+            fixed.setdefault(target_record, golden_record)
     return fixed
 
 
@@ -530,5 +534,5 @@ def _unwritten(operation: Operation, side: ComparedDump) -> UnwrittenMemory | No
     """Which values of a forward mean nothing, if any; the inputs of a backward are gradients, which count."""
     if operation.phase != "forward":
         return None
-    found = unwritten_memory(operation.name, side.framework, "mixed")
-    return found if found.outputs or found.inputs else None
+    memory = unwritten_memory(operation.name, side.framework, "mixed")
+    return memory if memory.outputs or memory.inputs else None

@@ -311,8 +311,8 @@ class Divergence:
             shown = ", ".join(self._golden_only[:_MOST_NAMED])
             more = len(self._golden_only) - _MOST_NAMED
             yield f"only in the golden dump: {shown}{f' and {more} more' if more > 0 else ''}"
-        found = ", ".join(f"{self.values[state]} {state}" for state in _STATES if self.values[state])
-        yield f"values: {found or 'none'}"
+        counted_values = ", ".join(f"{self.values[state]} {state}" for state in _STATES if self.values[state])
+        yield f"values: {counted_values or 'none'}"
         if self._tolerances:
             bases = (f"{self._tolerances[basis]} {words}" for basis, words in BASES.items() if self._tolerances[basis])
             yield f"tolerances: {', '.join(bases)}"
@@ -404,7 +404,9 @@ class ComparisonSummary(RowSummary):
 
             return run_answer(rows, diagnoses, setup, accept)
         # Of values that nothing was computed from it stays open whether they are wrong.
-        findings = [structs.replace(one, confidence="first difference only") for one in rows.findings(by_order=True)]
+        findings = [
+            structs.replace(finding, confidence="first difference only") for finding in rows.findings(by_order=True)
+        ]
         differing = sum(pair.divergence.differing for pair in self._pairs.values())
         return rows.made(findings, measure=rows.measure("tolerance" if differing else "equal", differing=differing))
 
@@ -623,12 +625,12 @@ class ComparisonReport(SuiteReport):
     def _uncompared(self) -> dict[str, Finding]:
         """What was not compared, the most important first, by names that stay while it is the same."""
         divergences = [output.divergence for output in self._outputs.values()]
-        reasons = [one.why_unmatched for one in divergences if one.is_unmatched]
-        found = {without_numbers(reason): _incomplete(reason) for reason in (*reasons, *self._suite.pairs.lone())}
-        some = [one for one in divergences if not (one.is_complete or one.is_unmatched)]
+        reasons = [divergence.why_unmatched for divergence in divergences if divergence.is_unmatched]
+        incomplete = {without_numbers(reason): _incomplete(reason) for reason in (*reasons, *self._suite.pairs.lone())}
+        some = [divergence for divergence in divergences if not (divergence.is_complete or divergence.is_unmatched)]
         if some and "unmatched" not in self._suite.settings.accept:
-            found["not everything could be compared"] = some[0].uncompared
-        return found
+            incomplete["not everything could be compared"] = some[0].uncompared
+        return incomplete
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Tables and advice."""

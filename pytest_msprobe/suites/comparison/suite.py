@@ -75,43 +75,45 @@ _STATUS: dict[str, Status] = {
 
 
 def verdict_of(
-    found: OperationComparison, account: Account | None, comparison: DumpComparison, settings: ComparisonSettings
+    compared: OperationComparison, account: Account | None, comparison: DumpComparison, settings: ComparisonSettings
 ) -> Verdict:
     """The verdict on an operation: by how far its values are apart, changed by what its account shows."""
     frame = None
-    if found.status == "error":
-        frame = comparison.target.stacks.user_frame(f"{found.operation.call}.forward")
+    if compared.status == "error":
+        frame = comparison.target.stacks.user_frame(f"{compared.operation.call}.forward")
     # The reason of an error stands with its value, where there is one.
-    has_value = any(value.status in ("error", "unreadable") for value in found.values)
+    has_value = any(value.status in ("error", "unreadable") for value in compared.values)
     shares = {output.path: output for output in account.outputs if output.shares} if account is not None else {}
-    shown = filter(_is_shown, found.values)
-    cell = cell_facts(found, account) if found.operation.is_cell else None
+    shown = filter(_is_shown, compared.values)
+    cell = cell_facts(compared, account) if compared.operation.is_cell else None
     properties = (("called_from", f"{frame.file}:{frame.line}"),) if frame is not None else ()
-    if found.status == "error" and (found.fault or any(value.status == "unreadable" for value in found.values)):
+    if compared.status == "error" and (
+        compared.fault or any(value.status == "unreadable" for value in compared.values)
+    ):
         properties = (*properties, (UNREADABLE, "dump"))
-    is_accepted = "unmatched" in settings.accept and not found.is_skipped
-    if found.status == "skip" and (is_accepted or (found.held_by != "both" and found.content == "beside")):
+    is_accepted = "unmatched" in settings.accept and not compared.is_skipped
+    if compared.status == "skip" and (is_accepted or (compared.held_by != "both" and compared.content == "beside")):
         properties = (*properties, (MOOT, "layer"))
     if cell is not None and cell.level:
         properties = (*properties, (LEVEL, cell.level))
     verdict = Verdict(
-        found.status,
-        message=found.message if found.status != "error" or not has_value else "",
+        compared.status,
+        message=compared.message if compared.status != "error" or not has_value else "",
         outputs=tuple(_output(value, shares.get(value.path)) for value in shown),
-        explanation=_explanation(found, account, comparison.golden, frame) if found.status == "error" else "",
-        bench=f"golden dump, {comparison.mode}" if found.held_by == "both" else "",
+        explanation=_explanation(compared, account, comparison.golden, frame) if compared.status == "error" else "",
+        bench=f"golden dump, {comparison.mode}" if compared.held_by == "both" else "",
         attachment=attachment_of(
-            found, account, cell, comparison.row_content(found), mode=comparison.mode, settings=settings
+            compared, account, cell, comparison.row_content(compared), mode=comparison.mode, settings=settings
         ),
         properties=properties,
     )
     if account is None or account.basis != "tensors":
         return verdict
-    return _accounted(verdict, found, account, settings)
+    return _accounted(verdict, compared, account, settings)
 
 
 def attachment_of(
-    found: OperationComparison,
+    compared: OperationComparison,
     account: Account | None = None,
     cell: CellFacts | None = None,
     content: RowContent | None = None,
@@ -120,9 +122,9 @@ def attachment_of(
     settings: ComparisonSettings,
 ) -> Mapping[str, Any]:
     """What the writing process needs of an operation: what is known, and its rows in a table in `mode`."""
-    attachment: dict[str, Any] = {"summary": RecordSummary.of(found).to_wire()}
+    attachment: dict[str, Any] = {"summary": RecordSummary.of(compared).to_wire()}
     if settings.table != "off":
-        attachment["rows"] = rows(found, mode, settings.result_column)
+        attachment["rows"] = rows(compared, mode, settings.result_column)
     if account is not None:
         attachment["account"] = account.to_wire()
     if cell is not None:
@@ -132,17 +134,19 @@ def attachment_of(
     return attachment
 
 
-def _explanation(found: OperationComparison, account: Account | None, golden: ComparedDump, frame: Frame | None) -> str:
+def _explanation(
+    compared: OperationComparison, account: Account | None, golden: ComparedDump, frame: Frame | None
+) -> str:
     """What is wrong with an operation, over several lines: values, partner, line of the script.
 
     Where a difference arises its account says, and distances only where nothing was computed again.
     """
-    wrong = [value for value in found.values if value.status in ("error", "unreadable")]
-    lines = [printable(found.fault)] if found.fault else []
+    wrong = [value for value in compared.values if value.status in ("error", "unreadable")]
+    lines = [printable(compared.fault)] if compared.fault else []
     lines += [value.explanation or printable(f"{value.name} {value.status}: {value.message}") for value in wrong]
-    partner = found.partner.record if found.partner is not None else "nothing"
-    lines.append(printable(f"tested: {found.operation.record}; benchmark: {partner} of {golden.path}"))
-    if found.is_origin and (account is None or account.basis != "tensors" or account.kind == "unaccounted"):
+    partner = compared.partner.record if compared.partner is not None else "nothing"
+    lines.append(printable(f"tested: {compared.operation.record}; benchmark: {partner} of {golden.path}"))
+    if compared.is_origin and (account is None or account.basis != "tensors" or account.kind == "unaccounted"):
         lines.append("its inputs agree: the difference arises here, unless a backward took it from its forward")
     if frame is not None:
         lines.append(frame.told)
@@ -150,7 +154,7 @@ def _explanation(found: OperationComparison, account: Account | None, golden: Co
 
 
 def pictured(
-    verdict: Verdict, found: OperationComparison, sides: tuple[ComparedDump, ComparedDump], pictures: ErrorPictures
+    verdict: Verdict, compared: OperationComparison, sides: tuple[ComparedDump, ComparedDump], pictures: ErrorPictures
 ) -> Verdict:
     """The verdict with a picture of where each failing output is off, as far as both `sides` hold its tensor."""
     from pytest_msprobe.suites.comparison.accounting.terms import load
@@ -160,7 +164,7 @@ def pictured(
             return None, None
         return load(value.target, sides[0].tensors), load(value.golden, sides[1].tensors)
 
-    pairs = map(arrays, filter(_is_shown, found.values))
+    pairs = map(arrays, filter(_is_shown, compared.values))
     return replace(verdict, outputs=pictures.added(verdict.outputs, pairs))
 
 
@@ -208,7 +212,9 @@ def _ratio(value: ValueComparison) -> float | None:
 _WORDS = dict(zip(PARTS, ("arises in the target", "inherited", "defined differently", "arises in the golden run")))
 
 
-def _accounted(verdict: Verdict, found: OperationComparison, account: Account, settings: ComparisonSettings) -> Verdict:
+def _accounted(
+    verdict: Verdict, compared: OperationComparison, account: Account, settings: ComparisonSettings
+) -> Verdict:
     """The verdict by distances, changed by what the `account` shows.
 
     An operation at fault is an error, whatever its distance. One that is not keeps its error as an expected failure,
@@ -216,14 +222,14 @@ def _accounted(verdict: Verdict, found: OperationComparison, account: Account, s
     runs hold shows that its values are right, it may be defined differently, but not computed wrongly.
     """
     is_born = any(part in (BORN_TARGET, BORN_GOLDEN) for _, part, _ in account.blamed)
-    if found.content in EQUAL_AGAIN and not is_born:
+    if compared.content in EQUAL_AGAIN and not is_born:
         return verdict
     if account.kind == "fault":
         sentences = [readable(f"{output.path}: {text}") for output, _, text in account.blamed]
         lines = [*sentences, *(output_text(output) for output in account.outputs if output.shares)]
         explanation = "\n\n".join(filter(None, ["\n".join(lines), verdict.explanation]))
         return replace(verdict, status="error", message=sentences[0], explanation=explanation)
-    if verdict.status != "error" or not _is_excusable(found, account.kind):
+    if verdict.status != "error" or not _is_excusable(compared, account.kind):
         return verdict
     if account.kind == "unaccounted" and account.is_given:
         words = f"cannot be computed again: {account.reason}; its inputs differ already"
@@ -235,13 +241,13 @@ def _accounted(verdict: Verdict, found: OperationComparison, account: Account, s
     return replace(verdict, message=words, excuse=words if settings.inherited == "pass" else "")
 
 
-def _is_excusable(found: OperationComparison, kind: str) -> bool:
+def _is_excusable(compared: OperationComparison, kind: str) -> bool:
     """Whether an account of `kind` can explain the operation's errors: not a file that cannot be read, and not another
     plain argument (a number, a text) where all tensors are equal.
     """
-    if found.fault or any(value.status == "unreadable" for value in found.values):
+    if compared.fault or any(value.status == "unreadable" for value in compared.values):
         return False
-    wrong = [value for value in found.values if value.status == "error"]
+    wrong = [value for value in compared.values if value.status == "error"]
     leaves = [leaf for value in wrong for leaf in (value.target, value.golden) if leaf is not None]
     return kind != "equal" or all(leaf.tensor is not None for leaf in leaves)
 
@@ -403,16 +409,16 @@ class ComparisonSuite(Suite):
         comparison, accountant = self.comparison(record.file), self._accountant(record.file)
         operation = operation_of(record)
         if _payload(record).is_golden_only:
-            found = comparison.golden_only(operation)
+            compared = comparison.golden_only(operation)
         else:
-            found = comparison.verdict(operation, for_account=accountant is not None)
-        account = accountant.account(found) if accountant is not None else self._observed(comparison, found)
-        verdict = verdict_of(found, account, comparison, self.settings)
+            compared = comparison.verdict(operation, for_account=accountant is not None)
+        account = accountant.account(compared) if accountant is not None else self._observed(comparison, compared)
+        verdict = verdict_of(compared, account, comparison, self.settings)
         if record.file in self._exact_runs and not _payload(record).is_golden_only:
             verdict = _with_errors(verdict, self._exact_runs[record.file].errors(operation))
         if verdict.status != "error" or verdict.excuse or self._pictures is None:
             return verdict
-        return pictured(verdict, found, (comparison.target, comparison.golden), self._pictures)
+        return pictured(verdict, compared, (comparison.target, comparison.golden), self._pictures)
 
     @cached_property
     def _pictures(self) -> ErrorPictures | None:
@@ -423,15 +429,15 @@ class ComparisonSuite(Suite):
 
         return ErrorPictures()
 
-    def _observed(self, comparison: DumpComparison, found: OperationComparison) -> Account | None:
+    def _observed(self, comparison: DumpComparison, compared: OperationComparison) -> Account | None:
         """What can be said without computing anything again, where that is asked for."""
         if self.settings.accounting != "auto" and self._context.values.get("diagnosis") is None:
             return None
         from pytest_msprobe.suites.comparison.accounting.observed import observed
 
-        is_layer = found.operation.is_cell and found.operation.phase in DIRECTIONS
-        is_alone = is_layer and found.operation.call not in comparison.target.layers_of_calls
-        return observed(found, comparison.limits, is_alone=is_alone)
+        is_layer = compared.operation.is_cell and compared.operation.phase in DIRECTIONS
+        is_alone = is_layer and compared.operation.call not in comparison.target.layers_of_calls
+        return observed(compared, comparison.limits, is_alone=is_alone)
 
     def accounts(self, comparison: DumpComparison) -> bool:
         """Whether differences are accounted for: both dumps hold tensors, and there is a benchmark."""
@@ -472,8 +478,8 @@ class ComparisonSuite(Suite):
         partner = comparison.matching.partners.get(operation.record)
         held_by: HeldBy = "golden" if _payload(record).is_golden_only else "both" if partner is not None else "target"
         order = operation.index + (len(comparison.target.operations) if held_by == "golden" else 0)
-        found = OperationComparison(operation, partner, held_by, order, fault=message, is_skipped=status == "skip")
-        return attachment_of(found, mode=comparison.mode, settings=self.settings)
+        compared = OperationComparison(operation, partner, held_by, order, fault=message, is_skipped=status == "skip")
+        return attachment_of(compared, mode=comparison.mode, settings=self.settings)
 
     def headline(self, record: Record) -> str:
         """`Mint.matmul.2, forward`."""

@@ -171,13 +171,13 @@ def _difference(target: Any, golden: Any) -> tuple[Cell, Cell]:
     if str(target) == str(golden):
         return 0, "0"
     try:
-        left, right = float(target), float(golden)
+        mine, theirs = float(target), float(golden)
     except (ValueError, OverflowError):
         return "Diff", "Diff"
-    difference = left - right
-    if right == 0:
+    difference = mine - theirs
+    if theirs == 0:
         return _cell(difference), "inf"
-    return _cell(difference), "Nan" if difference != difference else f"{abs(difference / right) * 100}%"
+    return _cell(difference), "Nan" if difference != difference else f"{abs(difference / theirs) * 100}%"
 
 
 def _verdict_cells(status: str, reasons: Sequence[str], mode: str, style: str) -> list[Cell]:
@@ -252,8 +252,8 @@ class RowStore:
     def line_of_value(self, record: str, name: str) -> int:
         """The line of the value `name` of `record`, else of the first of its values; 0 for none."""
         line = 2
-        for own, rows in self:
-            if own == record:
+        for name_of_rows, rows in self:
+            if name_of_rows == record:
                 names = [row[:2] for row in rows]
                 return line + next((place for place, pair in enumerate(names) if name in pair), 0)
             line += len(rows)
@@ -350,7 +350,7 @@ def merge_steps(tables: Sequence[Path], folder: Path) -> list[Path]:
         match = _TABLE.fullmatch(path.name)
         if match is not None:
             steps.setdefault(match["step"], []).append(path)
-    return [merged for found in steps.values() if len(found) > 1 for merged in merge_ranks(found, folder)]
+    return [merged for paths in steps.values() if len(paths) > 1 for merged in merge_ranks(paths, folder)]
 
 
 def merge_ranks(tables: Sequence[Path], folder: Path) -> list[Path]:

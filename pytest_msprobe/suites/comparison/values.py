@@ -107,26 +107,26 @@ def statistics_reasons(
     A statistic that one side lacks is not compared. NaN agrees with NaN, inf with the same inf.
     """
     pairs = {
-        name: (left, right)
-        for name, left, right in zip(STATISTICS, statistics_of(target), statistics_of(golden))
-        if left is not None and right is not None
+        name: (mine, theirs)
+        for name, mine, theirs in zip(STATISTICS, statistics_of(target), statistics_of(golden))
+        if mine is not None and theirs is not None
     }
     kind = golden.dtype.kind if golden.dtype is not None else "float"
     reasons, distances = [], [0.0]
-    for name, (left, right) in pairs.items():
-        if left == right or (math.isnan(left) and math.isnan(right)):
+    for name, (mine, theirs) in pairs.items():
+        if mine == theirs or (math.isnan(mine) and math.isnan(theirs)):
             continue
-        if not (math.isfinite(left) and math.isfinite(right)):
-            reasons.append(f"{name} is {left!r} in the target and {right!r} in the golden dump.")
+        if not (math.isfinite(mine) and math.isfinite(theirs)):
+            reasons.append(f"{name} is {mine!r} in the target and {theirs!r} in the golden dump.")
             distances.append(math.inf)
             continue
         allowed, scale = (
-            _allowed(name, golden, limit, agreement) if kind in ("float", "complex") else _exactly(name, right)
+            _allowed(name, golden, limit, agreement) if kind in ("float", "complex") else _exactly(name, theirs)
         )
-        distances.append(abs(left - right) / scale if scale > 0 else math.inf)
-        if abs(left - right) > allowed:
+        distances.append(abs(mine - theirs) / scale if scale > 0 else math.inf)
+        if abs(mine - theirs) > allowed:
             reasons.append(
-                f"{name} is {left:.9g}, golden {right:.9g}: off by {abs(left - right):.3g}, allowed {allowed:.3g}."
+                f"{name} is {mine:.9g}, golden {theirs:.9g}: off by {abs(mine - theirs):.3g}, allowed {allowed:.3g}."
             )
     return tuple(reasons), max(distances)
 
@@ -160,8 +160,8 @@ def _exactly(name: str, golden: float) -> tuple[float, float]:
 
 
 def _peak(tensor: TensorValue) -> float:
-    found = [abs(float(value)) for value in (tensor.maximum, tensor.minimum) if value is not None]
-    return max((value for value in found if math.isfinite(value)), default=0.0)
+    extremes = [abs(float(value)) for value in (tensor.maximum, tensor.minimum) if value is not None]
+    return max((value for value in extremes if math.isfinite(value)), default=0.0)
 
 
 #: `unmatched` and `unreadable` are not verdicts: nothing was compared. `skip` is what no comparison can judge.
@@ -244,10 +244,10 @@ class ValueComparison:
             return False
         if target.md5 and golden.md5 and target.md5 != golden.md5:
             return True
-        left, right = target.value, golden.value
-        if not (isinstance(left, TensorValue) and isinstance(right, TensorValue)):
+        mine, theirs = target.value, golden.value
+        if not (isinstance(mine, TensorValue) and isinstance(theirs, TensorValue)):
             return False
-        return bool(left.fingerprint and right.fingerprint) and left.fingerprint != right.fingerprint
+        return bool(mine.fingerprint and theirs.fingerprint) and mine.fingerprint != theirs.fingerprint
 
     @property
     def message(self) -> str:
@@ -265,11 +265,11 @@ def judge_plain(target: Leaf, golden: Leaf, agreement: DistanceLimits) -> ValueC
 
     Floats may be results, so they have float32's distance; the number of a process says nothing.
     """
-    left, right = target.statistics[0], golden.statistics[0]
+    mine, theirs = target.statistics[0], golden.statistics[0]
     if target.is_peer:
         return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
-    numbers = _number(left), _number(right)
-    if left == right or (numbers[0] is not None and numbers[0] == numbers[1]):
+    numbers = _number(mine), _number(theirs)
+    if mine == theirs or (numbers[0] is not None and numbers[0] == numbers[1]):
         return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
     if numbers[0] is not None and numbers[1] is not None and "float" in target.dtype + golden.dtype:
         if math.isnan(numbers[0]) and math.isnan(numbers[1]):
@@ -277,11 +277,11 @@ def judge_plain(target: Leaf, golden: Leaf, agreement: DistanceLimits) -> ValueC
         distance = abs(numbers[0] - numbers[1]) / abs(numbers[1]) if numbers[1] else math.inf
         if distance <= agreement.limit("Float32"):
             return ValueComparison(target, golden, "pass", distance=distance, limit=0.0)
-    return _other_argument(target, golden, left, right)
+    return _other_argument(target, golden, mine, theirs)
 
 
-def _other_argument(target: Leaf, golden: Leaf, left: object, right: object) -> ValueComparison:
-    reason = f"The value is {_shown(left)} in the target and {_shown(right)} in the golden dump."
+def _other_argument(target: Leaf, golden: Leaf, mine: object, theirs: object) -> ValueComparison:
+    reason = f"The value is {_shown(mine)} in the target and {_shown(theirs)} in the golden dump."
     return ValueComparison(target, golden, "error", (reason,), distance=math.inf, limit=0.0)
 
 
@@ -291,7 +291,13 @@ def judge_place(target: Leaf | None, golden: Leaf | None) -> ValueComparison:
     Of two groups of processes whose ranks are known, other ranks are one.
     """
     ranks = [leaf.value.content for leaf in (target, golden) if leaf and isinstance(leaf.value, OpaqueValue)]
-    if target and golden and len(ranks) == 2 and all(isinstance(one, list) for one in ranks) and ranks[0] != ranks[1]:
+    if (
+        target
+        and golden
+        and len(ranks) == 2
+        and all(isinstance(ranks_of_side, list) for ranks_of_side in ranks)
+        and ranks[0] != ranks[1]
+    ):
         return _other_argument(target, golden, *ranks)
     return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
 
@@ -314,7 +320,7 @@ class _Pair:
 
     Attributes:
         target, golden: the values.
-        left, right: what the dumps hold of them.
+        target_tensor, golden_tensor: what the dumps hold of them.
         limit: largest distance of a pass.
         is_one_dtype: whether both have the same dtype, in the words of either framework.
         hard, soft: differences that make an error, and that make a warning.
@@ -322,8 +328,8 @@ class _Pair:
 
     target: Leaf
     golden: Leaf
-    left: TensorValue
-    right: TensorValue
+    target_tensor: TensorValue
+    golden_tensor: TensorValue
     limit: float
     is_one_dtype: bool
     hard: tuple[str, ...]
@@ -357,14 +363,14 @@ class TensorComparison:
 
     def judge(self, target: Leaf, golden: Leaf, *, limit: float | None = None) -> ValueComparison:
         """The verdict on two tensors; `limit` is in place of the dtype's."""
-        left, right = target.tensor, golden.tensor
-        if left is None or right is None:
-            lacking = [leaf for leaf, tensor in ((target, left), (golden, right)) if tensor is None]
+        target_tensor, golden_tensor = target.tensor, golden.tensor
+        if target_tensor is None or golden_tensor is None:
+            lacking = [leaf for leaf, tensor in ((target, target_tensor), (golden, golden_tensor)) if tensor is None]
             faults = tuple(leaf.fault or f"{leaf.name} is not a tensor." for leaf in lacking)
             is_unreadable = target.fault or golden.fault
             return ValueComparison(target, golden, "unreadable" if is_unreadable else "error", faults)
         limit = self.limits.limit(target.dtype, golden.dtype) if limit is None else limit
-        pair = self._pair((target, golden), (left, right), limit)
+        pair = self._pair((target, golden), (target_tensor, golden_tensor), limit)
         if target.data_name and golden.data_name:
             return self._by_data(pair)
         if target.md5 and golden.md5:
@@ -378,28 +384,28 @@ class TensorComparison:
             return ValueComparison(target, golden, "unreadable", (str(error),))
         if not isinstance(estimate, str):
             return self._by_sketch(pair, estimate)
-        if not has_common_statistics(left, right):
+        if not has_common_statistics(target_tensor, golden_tensor):
             if not (target.is_known or golden.is_known):
                 return ValueComparison(target, golden, "skip", ("Neither dump holds anything about this value.",))
             return ValueComparison(target, golden, "unmatched", ("The dumps hold nothing in common about this value.",))
         if pair.hard:
             return pair.verdict((), math.inf)
-        reasons, distance = statistics_reasons(left, right, limit, self.limits)
+        reasons, distance = statistics_reasons(target_tensor, golden_tensor, limit, self.limits)
         soft = (estimate,) if estimate else ()
-        if not (left.fingerprint and right.fingerprint and pair.is_one_dtype):
+        if not (target_tensor.fingerprint and golden_tensor.fingerprint and pair.is_one_dtype):
             return pair.verdict(reasons, distance, *soft)
         return self._by_fingerprint(pair, reasons, distance, *soft)
 
     def _by_sketch(self, pair: _Pair, estimate: Estimate) -> ValueComparison:
         """By the estimate and, for single elements, Max and Min; statistics may prove a distance besides."""
         reasons, soft = estimate.judged(pair.limit)
-        reasons += statistics_reasons(pair.left, pair.right, pair.limit, self.limits)[0]
-        if pair.left.fingerprint and pair.right.fingerprint and pair.is_one_dtype:
-            found = self._by_fingerprint(pair, reasons, estimate.distance, *soft)
+        reasons += statistics_reasons(pair.target_tensor, pair.golden_tensor, pair.limit, self.limits)[0]
+        if pair.target_tensor.fingerprint and pair.golden_tensor.fingerprint and pair.is_one_dtype:
+            verdict = self._by_fingerprint(pair, reasons, estimate.distance, *soft)
         else:
-            found = pair.verdict(reasons, estimate.distance, *soft)
-        is_beyond = bool(reasons) and found.status == "error"  # not of equal fingerprints
-        return replace(found, estimate=estimate, contents=estimate.contents, is_beyond=is_beyond)
+            verdict = pair.verdict(reasons, estimate.distance, *soft)
+        is_beyond = bool(reasons) and verdict.status == "error"  # not of equal fingerprints
+        return replace(verdict, estimate=estimate, contents=estimate.contents, is_beyond=is_beyond)
 
     def _pair(self, leaves: tuple[Leaf, Leaf], tensors: tuple[TensorValue, TensorValue], limit: float) -> _Pair:
         target, golden = leaves
@@ -420,10 +426,10 @@ class TensorComparison:
 
     def _by_fingerprint(self, pair: _Pair, reasons: tuple[str, ...], distance: float, *soft: str) -> ValueComparison:
         """Equal fingerprints are equal bits. For others sketches or statistics say how far apart they are."""
-        left, right = pair.left.fingerprint, pair.right.fingerprint
-        if left == right:
+        mine, theirs = pair.target_tensor.fingerprint, pair.golden_tensor.fingerprint
+        if mine == theirs:
             return pair.verdict((), 0.0)
-        bits = f"The bits differ: fingerprint {left}, golden {right}"
+        bits = f"The bits differ: fingerprint {mine}, golden {theirs}"
         bits += f", statistics {distance:.3g} apart." if distance else ", with equal statistics."
         if reasons or "bits" not in self.accept:
             verdict = pair.verdict((*reasons, bits), distance, *soft)
@@ -443,13 +449,13 @@ class TensorComparison:
 
         target, golden = pair.target, pair.golden
         try:
-            left = self.folders[0].load(pair.left, target.place)
-            right = self.folders[1].load(pair.right, golden.place)
+            target_array = self.folders[0].load(pair.target_tensor, target.place)
+            golden_array = self.folders[1].load(pair.golden_tensor, golden.place)
         except DumpError as error:
             return ValueComparison(target, golden, "unreadable", (str(error),))
-        if left.shape != right.shape and left.squeeze().shape == right.squeeze().shape:
-            left, right = left.squeeze(), right.squeeze()
-        figures, contents = self._figures.of(left, right)
+        if target_array.shape != golden_array.shape and target_array.squeeze().shape == golden_array.squeeze().shape:
+            target_array, golden_array = target_array.squeeze(), golden_array.squeeze()
+        figures, contents = self._figures.of(target_array, golden_array)
         metrics = figures.metrics
         if metrics.structural:
             hard = pair.hard or (metrics.structural,)

@@ -322,14 +322,14 @@ def _excess(value: ValueComparison, limits: DistanceLimits, figures: Figures) ->
     return limits.excess(figures, *dtypes, limit=value.limit)
 
 
-def account_of(found: OperationComparison, kind: Kind, keys: Sequence[ValueKey], **fields: Any) -> Account:
+def account_of(compared: OperationComparison, kind: Kind, keys: Sequence[ValueKey], **fields: Any) -> Account:
     """An account of an operation with its places; `unmatched` without a partner, whatever the `kind`."""
-    partner, (place, partner_place) = found.partner, found.places
+    partner, (place, partner_place) = compared.partner, compared.places
     if partner is None:
         kind = "unmatched"
     name = partner.record if partner is not None else ""
-    fields = {**fields, "place": place, "partner_place": partner_place, "is_compiled": found.compiled is not None}
-    fields |= {"content": found.content, "region": found.region, "recomputed": found.recomputed}
+    fields = {**fields, "place": place, "partner_place": partner_place, "is_compiled": compared.compiled is not None}
+    fields |= {"content": compared.content, "region": compared.region, "recomputed": compared.recomputed}
     return Account(kind, keys=tuple(keys), partner=name, **fields)
 
 
@@ -344,21 +344,21 @@ def dtype_change(values: Sequence[ValueComparison]) -> tuple[str, bool]:
         for is_output, target, golden in pairs
         if not is_output and target is not None and golden is not None and target.tensor and golden.tensor
     ]
-    floats = [(left, right) for left, right in tensors if _kind(left) in ("float", "complex")]
-    return changed, bool(floats) and all(left == right for left, right in floats)
+    floats = [(mine, theirs) for mine, theirs in tensors if _kind(mine) in ("float", "complex")]
+    return changed, bool(floats) and all(mine == theirs for mine, theirs in floats)
 
 
 def _dtype_words(target: Leaf | None, golden: Leaf | None) -> str:
     """How the dtypes of an output differ; "" where they do not, or only in the width of integers."""
     if target is None or golden is None or target.dtype == golden.dtype or not (target.tensor and golden.tensor):
         return ""
-    left, right = canonical_dtype(target.dtype), canonical_dtype(golden.dtype)
-    return f"{left} against {right}" if left != right and {_kind(left), _kind(right)} != {"int"} else ""
+    mine, theirs = canonical_dtype(target.dtype), canonical_dtype(golden.dtype)
+    return f"{mine} against {theirs}" if mine != theirs and {_kind(mine), _kind(theirs)} != {"int"} else ""
 
 
 def _kind(dtype: str) -> str:
-    found = find_dtype(dtype)
-    return found.kind if found is not None else ""
+    known_dtype = find_dtype(dtype)
+    return known_dtype.kind if known_dtype is not None else ""
 
 
 BORN_TARGET, INHERITED, DEFINED, BORN_GOLDEN = PARTS = ("born_target", "inherited", "defined", "born_golden")

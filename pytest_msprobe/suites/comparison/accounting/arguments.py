@@ -21,9 +21,9 @@ OTHER_API = "api"
 OTHER_ELEMENTS = (ArgumentDifference("other elements are dropped (compare seeds)"),)
 
 
-def other_arguments(found: OperationComparison) -> Differences:
+def other_arguments(compared: OperationComparison) -> Differences:
     """Arguments that one side has otherwise or alone, of which no values of tensors are compared."""
-    pairs = ((value, _text(value, 0), _text(value, 1)) for value in found.values if _is_other(value))
+    pairs = ((value, _text(value, 0), _text(value, 1)) for value in compared.values if _is_other(value))
     return tuple(ArgumentDifference(value.path, target, golden) for value, target, golden in pairs)
 
 
@@ -43,20 +43,20 @@ def _text(value: ValueComparison, side: int) -> str:
     return "tensor" if leaf.is_tensor else str(leaf.statistics[0])
 
 
-def numbers_given(found: OperationComparison) -> tuple[Numbers, ...]:
+def numbers_given(compared: OperationComparison) -> tuple[Numbers, ...]:
     """The numbers that an operation gives differently, as a count and `item` do."""
     pairs = (
         (_given(value.target), _given(value.golden))
-        for value in found.values
+        for value in compared.values
         if value.is_output and value.target is not None and value.golden is not None
     )
     return tuple(pair for pair in pairs if None not in pair and pair[0] != pair[1])
 
 
-def numbers_taken(found: OperationComparison) -> tuple[Numbers, ...]:
+def numbers_taken(compared: OperationComparison) -> tuple[Numbers, ...]:
     """The numbers that an operation gets otherwise; () where it gets something else otherwise."""
     taken: list[Numbers] = []
-    for value in filter(_is_other, found.values):
+    for value in filter(_is_other, compared.values):
         target, golden = (() if leaf is None else _parts(leaf.value) for leaf in (value.target, value.golden))
         if not target or len(target) != len(golden):
             return ()

@@ -129,9 +129,9 @@ class Causes:
 
     def add(self, node: str, fault: Fault, record: str) -> None:
         """Add a fault of `node`, or one more record to the one that it has."""
-        known = self._faults.setdefault(node, fault)
-        if record not in known.records:
-            known.records.append(record)
+        entry = self._faults.setdefault(node, fault)
+        if record not in entry.records:
+            entry.records.append(record)
 
     def blame(self, step: Step, fault: Fault, node: str = "") -> None:
         """Add a fault; forward and backward of one call are one fault, and so are all records of one `node`."""
@@ -160,10 +160,10 @@ class Causes:
         """
         makers = [self._number_makers.get(numbers) for numbers in step.account.takes]
         self._number_makers |= dict.fromkeys(step.account.gives, step.record)
-        given = [maker for maker in makers if maker is not None]
-        if not makers or len(given) < len(makers):
+        recorded = [maker for maker in makers if maker is not None]
+        if not makers or len(recorded) < len(makers):
             return False
-        for maker in given:
+        for maker in recorded:
             self.link(step, maker)
         return True
 
@@ -206,20 +206,20 @@ class Causes:
                 children.setdefault(parent, []).append(record)
         first_at: dict[str, str] = {}
         for node, fault in self._in_order():
-            waiting, seen = [node, *fault.records], {node, *fault.records}
+            waiting, reached = [node, *fault.records], {node, *fault.records}
             while waiting:
                 for record in children.get(waiting.pop(), ()):
-                    if record not in seen and self._passes(record):
-                        seen.add(record)
+                    if record not in reached and self._passes(record):
+                        reached.add(record)
                         waiting.append(record)
-            self._reached[node] = seen
-            own = {node, *fault.records} if fault.kind in OPERATIONS else {node}
-            found = (self._flow.steps[record] for record in seen - own if record in self._flow.steps)
-            fault.inheriting = sorted(found, key=lambda step: step.account.place)
+            self._reached[node] = reached
+            itself = {node, *fault.records} if fault.kind in OPERATIONS else {node}
+            following = (self._flow.steps[record] for record in reached - itself if record in self._flow.steps)
+            fault.inheriting = sorted(following, key=lambda step: step.account.place)
             fault.reached = [step for step in fault.inheriting if step.differs]
             if fault.kind in OBSERVED and fault.step.account.basis != "tensors":
                 fault.after = first_at.get(fault.step.record, "")
-            for record in seen:
+            for record in reached:
                 first_at.setdefault(record, fault.step.record)
 
     def _passes(self, record: str) -> bool:
@@ -232,11 +232,11 @@ class Causes:
         for node, fault in self._in_order():
             others = [
                 self._reached[other]
-                for other, known in self._faults.items()
-                if other != node and not known.kind == fault.kind == "recomputed"
+                for other, cause in self._faults.items()
+                if other != node and not cause.kind == fault.kind == "recomputed"
             ]
-            own = node if node in self._parents else fault.step.record
+            place = node if node in self._parents else fault.step.record
             is_later_first = fault.kind == FIRST and fault.after
-            of_flow = fault.kind in _OF_FLOW and any(own in seen or fault.step.record in seen for seen in others)
+            of_flow = fault.kind in _OF_FLOW and any(place in nodes or fault.step.record in nodes for nodes in others)
             if is_later_first or of_flow:
                 del self._faults[node]

@@ -26,8 +26,8 @@ _ORDER: tuple[Basis, ...] = ("tensors", "statistics", "sketches", "values", "che
 
 def basis_of(steps: Iterable[Step]) -> Basis:
     """What the content of values is known by throughout: the weakest of the records."""
-    found = {step.account.basis for step in steps}
-    return next((basis for basis in _ORDER if basis in found), "none")
+    bases = {step.account.basis for step in steps}
+    return next((basis for basis in _ORDER if basis in bases), "none")
 
 
 def _is_noise(steps: Iterable[Step]) -> bool:
@@ -157,7 +157,7 @@ class RunDiagnosis:
 
         Outputs that nothing uses are left out: a gradient that is zero but for rounding has no meaningful growth.
         """
-        found = [
+        growths = [
             (step.record, output.growth)
             for step in (self.steps if steps is None else steps)
             for output in step.account.outputs
@@ -165,7 +165,7 @@ class RunDiagnosis:
             and math.isfinite(output.growth)
             and (step.record, output.path) in self.passed_on
         ]
-        return sorted(found, key=lambda entry: -entry[1])[:_MOST_GROWTHS]
+        return sorted(growths, key=lambda entry: -entry[1])[:_MOST_GROWTHS]
 
     @property
     def unaccounted(self) -> list[Step]:

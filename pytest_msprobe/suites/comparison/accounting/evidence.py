@@ -53,9 +53,9 @@ def is_passed_on(step: Step) -> bool:
 def has_other_number(definition: Differences) -> bool:
     """Whether an argument is another number; an axis may be counted from the end."""
     for numbers in filter(None, map(numbers_of, definition)):
-        left, right = numbers
-        is_axis = left.is_integer() and right.is_integer() and (left < 0) != (right < 0)
-        if not is_axis and abs(left - right) > ARGUMENT_ROUNDED * max(abs(left), abs(right)):
+        target, golden = numbers
+        is_axis = target.is_integer() and golden.is_integer() and (target < 0) != (golden < 0)
+        if not is_axis and abs(target - golden) > ARGUMENT_ROUNDED * max(abs(target), abs(golden)):
             return True
     return False
 

@@ -97,19 +97,19 @@ class FaultFinder:
         """Place of the first record with a value beyond its limit that means something; -1 without one."""
         meaningless: set[tuple[str, str]] = set()
         for step in self._flow.steps.values():
-            given = [key for key in step.inputs if key.is_beyond or self._other_leaves.has(step, key)]
-            made = [key for key in step.outputs if key.is_beyond]
-            if given and all(self._means_nothing(step, key, meaningless) for key in given):
-                meaningless |= {(step.record, key.path) for key in made}
-            elif given or made:
+            inputs = [key for key in step.inputs if key.is_beyond or self._other_leaves.has(step, key)]
+            outputs = [key for key in step.outputs if key.is_beyond]
+            if inputs and all(self._means_nothing(step, key, meaningless) for key in inputs):
+                meaningless |= {(step.record, key.path) for key in outputs}
+            elif inputs or outputs:
                 return step.account.place
         return -1
 
-    def _means_nothing(self, step: Step, key: ValueKey, known: Container[tuple[str, str]]) -> bool:
+    def _means_nothing(self, step: Step, key: ValueKey, meaningless: Container[tuple[str, str]]) -> bool:
         """Whether a value is memory that nothing was written to, or is overwritten here."""
         sources = self._flow.sources(step, key)
         makers = [maker for source in sources for maker in source.makers[:1]]
-        is_from_such = any((maker.step.record, maker.key.path) in known for maker in makers)
+        is_from_such = any((maker.step.record, maker.key.path) in meaningless for maker in makers)
         is_unwritten = any(source.how == "uninitialized" for source in sources)
         return is_unwritten or is_from_such or overwrites(step, key)
 
@@ -232,39 +232,41 @@ class FaultFinder:
             step for step in steps if step.account.kind == "unaccounted" and any(k.is_beyond for k in step.outputs)
         ]
         for phase in ("forward", "backward"):
-            own = [step for step in beyond if step.operation.phase == phase and not step.account.is_given]
-            if own:
-                return [step for step in own if not any(is_inside(other, step) for other in own)]
+            lone = [step for step in beyond if step.operation.phase == phase and not step.account.is_given]
+            if lone:
+                return [step for step in lone if not any(is_inside(other, step) for other in lone)]
         return [] if self._causes else beyond[:1]
 
     def _blame_updates(self) -> None:
         """Optimizers that get the same and give something else, which no call in the dumps has made."""
         made = {key.target for step in self._flow.steps.values() for key in step.outputs}
         for step in self._flow.optimizers:
-            own = [key for key in step.outputs if key.is_beyond and key.target not in made]
-            if not own or any(key.is_beyond and not key.path.startswith(_STATE) for key in step.inputs):
+            unmade = [key for key in step.outputs if key.is_beyond and key.target not in made]
+            if not unmade or any(key.is_beyond and not key.path.startswith(_STATE) for key in step.inputs):
                 continue
             if step.account.definition:
                 sentence = f"called otherwise: {listed_differences(step.account.definition)}"
-                fault = Fault(step, "defined", "both", own[0].path, sentence, "", own[0].distance)
+                fault = Fault(step, "defined", "both", unmade[0].path, sentence, "", unmade[0].distance)
                 self._causes.blame(step, fault, step.record)
             elif not self._causes:
                 self.unexplained.append(step)
 
     def _blame_recomputed(self) -> None:
         """A checkpoint computed a call again with another result: that reaches the backwards made of it."""
-        for found in recomputed_otherwise(self._flow):
-            call = found.step.operation.call
-            for step in found.reached:
+        for recomputed in recomputed_otherwise(self._flow):
+            call = recomputed.step.operation.call
+            for step in recomputed.reached:
                 self._causes.link(step, call)
-            known = self._causes.get(call)
-            if known is not None:
-                more = f"in the {found.run} its recomputation in the backward gave another result"
-                known.sentence = f"{known.sentence.rstrip('.')}; {more}"
-            elif any(self._tracer.is_beyond(step, key) for step in found.reached for key in step.outputs):
+            fault = self._causes.get(call)
+            if fault is not None:
+                more = f"in the {recomputed.run} its recomputation in the backward gave another result"
+                fault.sentence = f"{fault.sentence.rstrip('.')}; {more}"
+            elif any(self._tracer.is_beyond(step, key) for step in recomputed.reached for key in step.outputs):
                 words = "its recomputation in the backward gives another result than its forward"
-                sentence = f"{words}, in the {found.run} only"
-                self._causes.blame(found.step, Fault(found.step, "recomputed", found.side, "output.0", sentence))
+                sentence = f"{words}, in the {recomputed.run} only"
+                self._causes.blame(
+                    recomputed.step, Fault(recomputed.step, "recomputed", recomputed.side, "output.0", sentence)
+                )
 
     def _blame_lone_gradient(self) -> None:
         """A gradient that one run computes and the other does not: a branch is detached, or a value needs none."""

@@ -122,17 +122,17 @@ class SideFlow:
 
     def source(self, step: Step, key: ValueKey) -> Source:
         """Where a record has a value from that goes into it."""
-        known = self.record(step), key.path
-        if known not in self._sources:
-            self._sources[known] = self._source(step, key)
-        return self._sources[known]
+        place = self.record(step), key.path
+        if place not in self._sources:
+            self._sources[place] = self._source(step, key)
+        return self._sources[place]
 
     def maker(self, record: str, path: str) -> Maker | None:
         """The value at `path` of `record`, as this side calls both."""
         step = self._steps.get(record)
         keys = step.account.keys if step is not None else ()
-        own = (key for key in keys if path == ((self.is_golden and key.golden_path) or key.path))
-        key = next(own, None)
+        matching = (key for key in keys if path == ((self.is_golden and key.golden_path) or key.path))
+        key = next(matching, None)
         return Maker(step, key) if step is not None and key is not None else None
 
     def unheld(self, key: ValueKey) -> str:
@@ -174,12 +174,12 @@ class SideFlow:
         if self.search is None:
             return Source()
         path = (self.is_golden and key.golden_path) or key.path
-        found = self.search.source(self.record(step), path, self.place(step))
-        if found is None:
+        source = self.search.source(self.record(step), path, self.place(step))
+        if source is None:
             return Source()
-        makers = [self.maker(candidate.record, candidate.path) for candidate in found.makers]
-        known = tuple(maker for maker in makers if maker is not None)
-        return Source("elements", known, view=found.how, is_joined=len(known) > 1)
+        makers = [self.maker(candidate.record, candidate.path) for candidate in source.makers]
+        held = tuple(maker for maker in makers if maker is not None)
+        return Source("elements", held, view=source.how, is_joined=len(held) > 1)
 
     def _add_names(self, step: Step) -> None:
         """Names of parameters, from the record of a layer."""
@@ -256,10 +256,10 @@ class DataFlow:
             self._given = {}, {}
             for step in self._calls:
                 for other in step.inputs if step.operation.phase == "forward" else ():
-                    for side, given in zip(self.sides, self._given):
+                    for side, names in zip(self.sides, self._given):
                         content = side.content(other)
                         if content and not other.is_weak and side.source(step, other).how == "unknown":
-                            given.setdefault(content, f"{side.record(step)}.{other.path}")
+                            names.setdefault(content, f"{side.record(step)}.{other.path}")
         return self._given[1].get(key.target) if key.target != key.golden else None
 
     def users(self, step: Step, path: str) -> list[tuple[Step, ValueKey]]:
@@ -315,8 +315,8 @@ def gradient_of(forward: Step, key: ValueKey, backward: Step) -> ValueKey | None
     everything = [value.path for value in forward.inputs]
     for order in (positional, everything):
         if key.path in order:
-            found = gradients.get(f"output.{order.index(key.path)}")
-            if found is not None and found.shape == key.shape:
-                return found
+            at_place = gradients.get(f"output.{order.index(key.path)}")
+            if at_place is not None and at_place.shape == key.shape:
+                return at_place
     alike = [gradient for gradient in gradients.values() if gradient.shape == key.shape]
     return alike[0] if len(alike) == 1 else None

@@ -88,22 +88,29 @@ def read_next_collection(path: Path) -> NextCollection | None:
 
 def next_collections(diagnoses: Sequence[RunDiagnosis]) -> Iterator[NextCollection]:
     """What to collect next, of ever fewer calls; nothing where nothing is suspected that tensors would clear up."""
-    known = [each for each in diagnoses if each.sides is not None and each.basis not in ("tensors", "values", "none")]
-    suspected = [(each, steps) for each in known for steps in _suspected(each)]
+    open_diagnoses = [
+        diagnosis
+        for diagnosis in diagnoses
+        if diagnosis.sides is not None and diagnosis.basis not in ("tensors", "values", "none")
+    ]
+    suspected = [(diagnosis, steps) for diagnosis in open_diagnoses for steps in _suspected(diagnosis)]
     for most in range(_MOST_CALLS if suspected else 0, 0, -1):
         names: tuple[dict[str, None], dict[str, None]] = ({}, {})
         calls: dict[str, None] = {}
-        for each, steps in suspected:
-            found = {step.operation.call: None for step in steps if step.operation.call not in calls}
-            if calls and len(calls) + len(found) > most:
+        for diagnosis, steps in suspected:
+            added = {step.operation.call: None for step in steps if step.operation.call not in calls}
+            if calls and len(calls) + len(added) > most:
                 continue
-            calls |= found
+            calls |= added
             for step in steps:
-                _add(each, step, names)
+                _add(diagnosis, step, names)
         # An empty list would keep every record; what the other run is asked for is at most as much.
         target, golden = (
-            _configuration([each.sides[side] for each in known if each.sides is not None], own or names[1 - side])
-            for side, own in enumerate(names)
+            _configuration(
+                [diagnosis.sides[side] for diagnosis in open_diagnoses if diagnosis.sides is not None],
+                asked or names[1 - side],
+            )
+            for side, asked in enumerate(names)
         )
         yield NextCollection(list(calls), target, golden)
 
@@ -166,19 +173,19 @@ def _add(diagnosis: RunDiagnosis, step: Step, names: tuple[dict[str, None], dict
     """Add the record of a step on both sides, as far as they have it, and of a backward its forward."""
     assert diagnosis.sides is not None
     partner = step.account.partner
-    own = (step.record, partner) if step.account.place >= 0 else ("", step.record)
-    for record, dump, found in zip(own, diagnosis.sides, names):
+    records = (step.record, partner) if step.account.place >= 0 else ("", step.record)
+    for record, dump, asked in zip(records, diagnosis.sides, names):
         if not record:
             continue
         forward = f"{Operation.of(record, 0).call}.forward"
         if step.operation.phase == "backward" and forward in dump:
-            found[forward] = None
-        found[record] = None
+            asked[forward] = None
+        asked[record] = None
 
 
 def _configuration(dumps: Sequence[Dump], names: Iterable[str]) -> Configuration:
     slots = [Slot.of(dump.path) for dump in dumps]
-    steps, ranks = ({number for number in found if number is not None} for found in zip(*map(_numbers, slots)))
+    steps, ranks = ({number for number in numbers if number is not None} for numbers in zip(*map(_numbers, slots)))
     level: Level = "L0" if dumps[0].level == "L0" else "L1" if dumps[0].level == "L1" else "mix"
     return Configuration("tensor", level, {"list": list(names)}, sorted(steps), sorted(ranks))
 

@@ -47,28 +47,28 @@ _BASES: dict[str, Basis] = {
 _EQUAL_BY = {"s": "its inputs have equal statistics", "k": "its inputs have equal sketches"}
 
 
-def observed(found: OperationComparison, limits: DistanceLimits, *, is_alone: bool = False) -> Account:
+def observed(compared: OperationComparison, limits: DistanceLimits, *, is_alone: bool = False) -> Account:
     """The account of an operation by its fingerprints, checksums, sketches and statistics.
 
     A layer `is_alone` where the dump holds none of the calls in it.
     """
-    tensors = [value for value in found.values if value.is_tensor]
+    tensors = [value for value in compared.values if value.is_tensor]
     keys = [_key(value, limits) for value in tensors]
-    if found.partner is None:
-        return account_of(found, "unmatched", keys, basis=_basis(keys))
+    if compared.partner is None:
+        return account_of(compared, "unmatched", keys, basis=_basis(keys))
     kind, fields = _kind(keys), {}
-    if found.operation.is_cell and not is_alone:
+    if compared.operation.is_cell and not is_alone:
         kind = "contained"
     elif is_alone and kind in ("first", "carried"):
         fields = {"is_given": kind == "carried", "reason": "the dump holds none of the calls of this layer"}
         kind = "unaccounted"
     differing = [value for value, key in zip(tensors, keys) if key.differs]
     is_noise = all(value.tolerance is not None and value.tolerance.basis != "dtype" for value in differing)
-    outputs = _outputs(found, tensors, keys, kind)
-    dtype, is_cast = dtype_change(found.values)
-    definition = () if found.operation.is_cell else other_arguments(found)
+    outputs = _outputs(compared, tensors, keys, kind)
+    dtype, is_cast = dtype_change(compared.values)
+    definition = () if compared.operation.is_cell else other_arguments(compared)
     return account_of(
-        found,
+        compared,
         kind,
         keys,
         outputs=outputs,
@@ -78,8 +78,8 @@ def observed(found: OperationComparison, limits: DistanceLimits, *, is_alone: bo
         is_cast=is_cast,
         definition=definition,
         **fields,
-        gives=numbers_given(found),
-        takes=numbers_taken(found) if definition else (),
+        gives=numbers_given(compared),
+        takes=numbers_taken(compared) if definition else (),
     )
 
 
@@ -96,22 +96,22 @@ def _kind(keys: Sequence[ValueKey]) -> Kind:
 
 
 def _outputs(
-    found: OperationComparison, tensors: Sequence[ValueComparison], keys: Sequence[ValueKey], kind: Kind
+    compared: OperationComparison, tensors: Sequence[ValueComparison], keys: Sequence[ValueKey], kind: Kind
 ) -> tuple[OutputAccount, ...]:
     """The output that is farthest off, with the growth of the distance."""
-    after, growth = found.growth
+    after, growth = compared.growth
     pairs = [(value, key) for value, key in zip(tensors, keys) if key.is_output and key.differs]
     if not pairs:
         return ()
     value, key = max(pairs, key=lambda pair: (pair[1].is_beyond, pair[1].distance or 0.0))
     # Of equal inputs other arguments make any difference.
     is_called_otherwise = kind == "within" and not any(key.differs for key in keys if not key.is_output)
-    is_called_otherwise &= bool(other_arguments(found))
-    blamed = _first(found, value, keys) if kind == "first" or is_called_otherwise else {}
+    is_called_otherwise &= bool(other_arguments(compared))
+    blamed = _first(compared, value, keys) if kind == "first" or is_called_otherwise else {}
     return (OutputAccount(key.path, after, {}, {}, growth or None, blamed),)
 
 
-def _first(found: OperationComparison, value: ValueComparison, keys: Sequence[ValueKey]) -> dict[str, str]:
+def _first(compared: OperationComparison, value: ValueComparison, keys: Sequence[ValueKey]) -> dict[str, str]:
     """Why this is the first that differs, as far as that is known."""
     inputs = [key for key in keys if not key.is_output and key.target and key.golden]
     kinds = {key.target[:1] for key in inputs}
@@ -121,7 +121,7 @@ def _first(found: OperationComparison, value: ValueComparison, keys: Sequence[Va
         state = "its inputs agree within their tolerances"
     else:
         state = next((words for kind, words in _EQUAL_BY.items() if kind in kinds), "its inputs are equal")
-    others = other_arguments(found)
+    others = other_arguments(compared)
     message = value.reasons[0].rstrip(".") if value.reasons else f"by {value.distance or 0.0:.3g}"
     if value.tolerance is not None:
         message += f" (tolerance {value.tolerance.limit:.3g}, noise run {value.tolerance.noise:.3g})"
@@ -156,7 +156,7 @@ def _contents(target: Leaf | None, golden: Leaf | None) -> tuple[str, str]:
     """Keys of the content of both sides, of the best kind that both have."""
     sides = [leaf for leaf in (target, golden) if leaf is not None and leaf.tensor is not None]
     has = {"f": [leaf.fingerprint for leaf in sides], "m": [leaf.md5 for leaf in sides], "s": []}
-    kind = next(kind for kind, found in has.items() if all(found))
+    kind = next(kind for kind, digests in has.items() if all(digests))
     return _content(target, kind), _content(golden, kind)
 
 

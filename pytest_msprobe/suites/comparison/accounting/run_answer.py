@@ -96,7 +96,10 @@ def run_answer(
         findings.insert(0 if first[1].is_first else len(findings), _of_setup(rows, *first))
     if rows.unreadable or any(step.account.is_unreadable for pair in pairs for step in pair.diagnosis.unaccounted):
         # Where values cannot be read it is not known what made others.
-        findings = [one if one.kind in _COMPUTED else structs.replace(one, confidence="possible") for one in findings]
+        findings = [
+            finding if finding.kind in _COMPUTED else structs.replace(finding, confidence="possible")
+            for finding in findings
+        ]
     is_open = "unaccounted" not in accept and any(pair.diagnosis.outcome == "unaccounted" for pair in pairs)
     if not findings and is_open:
         findings = [*_open_records(rows, pairs)]
@@ -145,9 +148,9 @@ def _measure(rows: RunRows, pairs: Sequence[Pair], basis: Basis) -> Measure:
     outcomes = {pair.diagnosis.outcome for pair in pairs}
     again = sum(step.account.content == "rejoined" for step in steps)
     if any(step.account.content for step in steps):
-        own = [step for step in steps if step.account.content in EQUAL_AGAIN]
+        calls = [step for step in steps if step.account.content in EQUAL_AGAIN]
         measure = rows.measure("found", differing=again, names=(basis,))
-        return structs.replace(measure, judged=len(own), total=len(own), noun="calls")
+        return structs.replace(measure, judged=len(calls), total=len(calls), noun="calls")
     kind = "equal" if not differing else "tolerance" if "unaccounted" in outcomes else "rounding"
     if kind == "rounding" and basis != "tensors":
         kind = "noise"
@@ -240,14 +243,14 @@ def _of_setup(rows: RunRows, pair: Pair, reasons: Explained) -> Finding:
         place=structs.replace(cause.place, operation=first.what, names=(), source="", cell=""),
         figures=figures,
         arguments=(first.argument,),
-        detail="; ".join(one.sentence for one in reasons.differences[:_SEVERAL]),
+        detail="; ".join(difference.sentence for difference in reasons.differences[:_SEVERAL]),
     )
 
 
 def _of_unseen(differences: Sequence[ManifestDifference]) -> Finding:
     """The finding that optimizers are set up differently, of which the dumps show no effect."""
     first = differences[0]
-    sentences = (*(one.sentence for one in differences[:_SEVERAL]), "the dumps end before the update")
+    sentences = (*(difference.sentence for difference in differences[:_SEVERAL]), "the dumps end before the update")
     return Finding(
         kind="setting",
         confidence="likely",
@@ -260,7 +263,7 @@ def _of_unseen(differences: Sequence[ManifestDifference]) -> Finding:
 def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
     pair, fault = group[0]
     faults = [fault for _, fault in group]
-    own = [fault for other, fault in group if other is pair]
+    same_pair = [fault for other, fault in group if other is pair]
     step = fault.step
     ids = [_node_id(rows, pair.dump, item) for item in _items_of(fault)]
     sizes = [fault.size for fault in faults if fault.size is not None and math.isfinite(fault.size)]
@@ -278,22 +281,24 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
         figures["partner"] = fault.step.account.partner
     if growth := next(iter(pair.diagnosis.growths(fault.reached)), None):
         figures |= {"grows_in": growth[0], "growth": growth[1]}
-    parameters = [each.name or f"{each.step.record}.{each.value}" for each in own] if fault.kind == "parameter" else []
+    parameters = (
+        [entry.name or f"{entry.step.record}.{entry.value}" for entry in same_pair] if fault.kind == "parameter" else []
+    )
     if step.account.region is not None:
         parameters = list(step.account.region.parameters)
     detail = readable(fault.sentence).rstrip(".")
     if len(parameters) >= _SEVERAL and fault.kind == "parameter":
         detail = "they differ before any operation: another initial state, checkpoint or number of optimizer steps"
     return Finding(
-        id=next((each for each in ids if not rows.is_expected(each)), ids[0]),
+        id=next((entry for entry in ids if not rows.is_expected(entry)), ids[0]),
         kind=fault.kind,
         confidence=_confidence(fault, pair),
         place=Place(
             record=fault.records[0] if fault.records else step.record,
-            **_place_of(own),
+            **_place_of(same_pair),
             names=tuple(parameters[:_SEVERAL]),
             value=fault.value,
-            source=next((source for fault in own if (source := _source_of(pair.diagnosis, fault))), ""),
+            source=next((source for fault in same_pair if (source := _source_of(pair.diagnosis, fault))), ""),
             cell=step.cells[-1] if step.cells else "",
             ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
             steps=() if pair.slot.step is None else (pair.slot.step,),
@@ -338,8 +343,8 @@ def _line(diagnosis: RunDiagnosis, record: str, side: int) -> str:
 
 def _place_of(group: Sequence[Fault]) -> dict[str, Any]:
     operation = group[0].step.operation
-    records = [record for each in group for record in each.records or [each.step.record]]
-    calls = [(each.step.operation.call, each.step.cells[-1] if each.step.cells else "") for each in group]
+    records = [record for fault in group for record in fault.records or [fault.step.record]]
+    calls = [(fault.step.operation.call, fault.step.cells[-1] if fault.step.cells else "") for fault in group]
     directions = tuple(dict.fromkeys(record.rpartition(".")[2] for record in records))
     return {**place_of_calls(operation.name if len(group) > 1 else operation.call, calls), "directions": directions}
 
@@ -447,9 +452,9 @@ def _reach(causes: Iterable[Sequence[tuple[Pair, Fault]]]) -> Reach:
     reached = {
         (pair.dump, step.record): step.record for group in causes for pair, fault in group for step in fault.reached
     }
-    own = {(pair.dump, record) for group in causes for pair, fault in group for record in fault.records}
+    causing = {(pair.dump, record) for group in causes for pair, fault in group for record in fault.records}
     last = next((fault.reached[-1].record for group in causes for _, fault in group if fault.reached), "")
-    return Reach(len(reached.keys() - own), last)
+    return Reach(len(reached.keys() - causing), last)
 
 
 def _not_covered(pairs: Sequence[Pair], basis: Basis) -> Iterator[Gap]:

@@ -38,16 +38,24 @@ _SAME = ("initial state", "batch")
 def explained(differences: Sequence[ManifestDifference], diagnosis: RunDiagnosis) -> Explained:
     """Which faults of a pair of dumps, or without faults which values of unknown origin, the `differences` explain."""
     if diagnosis.is_one_model:  # its values are found, whatever shapes its parameters and its batch have
-        differences = [one for one in differences if one.section == "step" or not is_of_another_model(one)]
+        differences = [
+            difference
+            for difference in differences
+            if difference.section == "step" or not is_of_another_model(difference)
+        ]
     faults = sorted(diagnosis.faults or diagnosis.unknown, key=lambda fault: _place(fault.step))
-    known = [*differences, *([] if diagnosis.is_one_model else _other_shapes(faults))]
+    candidates = [*differences, *([] if diagnosis.is_one_model else _other_shapes(faults))]
     effects = {id(fault): _effect(fault, diagnosis) for fault in faults}
     # That leaves or the states of generators differ is no reason, but the same difference.
-    found = explanations(known, list(effects.values()))
-    same = [one for one in found if one.what == "state" or (one.section in _SAME and not is_of_another_model(one))]
-    reasons = [one for one in found if one not in same]
+    explaining = explanations(candidates, list(effects.values()))
+    same = [
+        difference
+        for difference in explaining
+        if difference.what == "state" or (difference.section in _SAME and not is_of_another_model(difference))
+    ]
+    reasons = [difference for difference in explaining if difference not in same]
     reasons += same if reasons else []
-    of_setup = [fault for fault in faults if any(explains(one, effects[id(fault)]) for one in reasons)]
+    of_setup = [fault for fault in faults if any(explains(difference, effects[id(fault)]) for difference in reasons)]
     return Explained(reasons, of_setup, bool(of_setup) and of_setup[0] is faults[0])
 
 
@@ -63,7 +71,9 @@ def called_alike(reasons: Explained, diagnosis: RunDiagnosis) -> Iterator[Step]:
         if not arguments or step.account.blamed:
             continue
         effect = _effect_of(step, "arguments", arguments, diagnosis)
-        if (step.operation.name, arguments) in causes or any(explains(one, effect) for one in reasons.differences):
+        if (step.operation.name, arguments) in causes or any(
+            explains(difference, effect) for difference in reasons.differences
+        ):
             yield step
 
 
@@ -81,7 +91,9 @@ def of_unseen_updates(
             return []
         if math.isinf(last) or any(not step.operation.holds_calls and step.account.place > last for step in steps):
             return []
-    return [one for one in differences if one.section == "optimizer" and one.likelihood > _SURE]
+    return [
+        difference for difference in differences if difference.section == "optimizer" and difference.likelihood > _SURE
+    ]
 
 
 def _effect(fault: Fault, diagnosis: RunDiagnosis) -> Effect:
@@ -92,9 +104,11 @@ def _effect_of(step: Step, kind: str, arguments: Differences, diagnosis: RunDiag
     backwards = [step.account for step in diagnosis.steps if step.operation.phase == "backward"]
     account = step.account
     if account.place >= 0:
-        is_update = account.place > max((one.place for one in backwards), default=account.place)
+        is_update = account.place > max((backward.place for backward in backwards), default=account.place)
     else:
-        is_update = account.partner_place > max((one.partner_place for one in backwards), default=account.partner_place)
+        is_update = account.partner_place > max(
+            (backward.partner_place for backward in backwards), default=account.partner_place
+        )
     number = Slot.of(diagnosis.sides[0].path).step if diagnosis.sides is not None else None
     is_drawn = kind == "defined" and fact_of("random", step.operation.name) is not None
     return Effect(kind, is_update, is_drawn, bool(number), arguments)

@@ -113,15 +113,15 @@ class Terms:
 
     def worst(self, name: str) -> tuple[int, ...] | None:
         """Index of the largest element of a part, one that it makes NaN or infinite first; None when it is zero."""
-        place, largest, found = PARTS.index(name), 0.0, None
+        place, largest, flat = PARTS.index(name), 0.0, None
         for start, chain in chunks(*self.chain):
             with np.errstate(all="ignore"):
-                left, right = (widened(array) for array in chain[place : place + 2])
-                magnitude = np.where(is_same(left, right), 0, np.nan_to_num(np.abs(left - right), nan=np.inf))
+                before, after = (widened(array) for array in chain[place : place + 2])
+                magnitude = np.where(is_same(before, after), 0, np.nan_to_num(np.abs(before - after), nan=np.inf))
             at = int(magnitude.argmax())
             if magnitude[at] > largest:
-                largest, found = float(magnitude[at]), start + at
-        return None if found is None else unravelled(found, self.chain[-1].shape)
+                largest, flat = float(magnitude[at]), start + at
+        return None if flat is None else unravelled(flat, self.chain[-1].shape)
 
 
 def split(target: Array, from_target: Array, from_golden: Array, golden_reference: Array, golden: Array) -> Terms:
@@ -191,8 +191,8 @@ class _Sums:
     def _squared_again(self, rows: Array, wide: Sequence[Array]) -> Array:
         """The same of elements that are finite throughout, target and golden without what masks others."""
         finite = np.isfinite(wide)
-        for place, (left, right) in enumerate(pairwise(wide)):
-            changed = ~is_same(left, right) & ~(finite[place] & finite[place + 1])
+        for place, (before, after) in enumerate(pairwise(wide)):
+            changed = ~is_same(before, after) & ~(finite[place] & finite[place + 1])
             self.nonfinite[place] += int(np.count_nonzero(changed))
         chain = _whole(wide)
         rows[-2:] = np.where(np.abs(chain[[0, -1]]) < self._sentinel, chain[[0, -1]], 0)
@@ -226,13 +226,13 @@ class _Sums:
 
 def _squared(rows: Array, chain: Sequence[Array]) -> Array:
     """The sums of squares of all rows, once these hold the differences of `chain`; the last two are as they are."""
-    for row, (left, right) in zip(rows, pairwise(chain)):
-        np.subtract(left, right, out=row)
+    for row, (before, after) in zip(rows, pairwise(chain)):
+        np.subtract(before, after, out=row)
     np.subtract(chain[0], chain[-1], out=rows[len(PARTS)])
     np.add(rows[0], rows[len(PARTS) - 1], out=rows[len(PARTS) + 1])
     numbers = rows.view(np.float64)
-    found: Array = np.einsum("ij,ij->i", numbers, numbers)
-    return found
+    sums: Array = np.einsum("ij,ij->i", numbers, numbers)
+    return sums
 
 
 def _over(size: float, norm: float) -> float:
@@ -257,8 +257,8 @@ def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
         return None
     formats = [float_format(array.dtype) for array in arrays]
     unit = max(unit_roundoff(array.dtype) for array in arrays) * (len(parts) + 1)
-    tiny = max(known.smallest_normal for known in formats)
-    largest = min(known.largest for known in formats)
+    tiny = max(precision.smallest_normal for precision in formats)
+    largest = min(precision.largest for precision in formats)
     worst = 0.0
     for _, (total, *terms) in chunks(whole, *(_oriented(part, whole.shape) for part in parts)):
         worst = max(worst, _excess(total, [term.astype(np.float64) for term in terms], unit, tiny, largest))
@@ -294,8 +294,8 @@ def is_wrong_sum(
 
     None where that cannot be shown of one side, or they add up on neither.
     """
-    found = [_adds_up(side, step, key, sources, is_golden=side is sides[1]) for side in sides]
-    return None if None in found or not any(found) else found[0] != found[1]
+    is_sum_of = [_adds_up(side, step, key, sources, is_golden=side is sides[1]) for side in sides]
+    return None if None in is_sum_of or not any(is_sum_of) else is_sum_of[0] != is_sum_of[1]
 
 
 def _adds_up(
@@ -306,8 +306,8 @@ def _adds_up(
         return None
     if step.account.basis == "sketches":
         return _sketches_add_up(side, [leaf for leaf in leaves if leaf is not None], max(key.limits))
-    known = [array for leaf in leaves if (array := load(leaf, side.tensors)) is not None]
-    return is_sum(known[0], known[1:]) if len(known) == len(leaves) else None
+    arrays = [array for leaf in leaves if (array := load(leaf, side.tensors)) is not None]
+    return is_sum(arrays[0], arrays[1:]) if len(arrays) == len(leaves) else None
 
 
 def _sketches_add_up(side: ComparedDump, leaves: list[Leaf], limit: float) -> bool | None:

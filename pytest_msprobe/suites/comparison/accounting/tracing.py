@@ -56,8 +56,8 @@ class Tracer:
         """Whether a value is off by more than the coarsest dtype on its way explains."""
         if not key.is_beyond or key.excess is None or key.excess == math.inf:
             return key.is_beyond
-        own = max(key.limits)
-        return key.excess * own > max(own, self.limits.get((step.record, key.path), 0.0))
+        limit = max(key.limits)
+        return key.excess * limit > max(limit, self.limits.get((step.record, key.path), 0.0))
 
     def trace(self, step: Step, key: ValueKey) -> bool:
         """Follow an input that differs to what made it; whether that shows it to be right, or names a fault."""
@@ -205,11 +205,11 @@ class Tracer:
     def _blame_wiring(self, step: Step, key: ValueKey, sentence: str, what: str, makers: Sequence[Maker]) -> bool:
         fault = Fault(step, "rewired", "both", key.path, f"{key.path} {sentence}", "", key.distance)
         # All inputs of one call, and all calls that get one wrong value, are one cause.
-        known = next(
+        cause = next(
             (node for node in self._causes.parents(step.record) if node.startswith("rewired ")), f"rewired {what}"
         )
-        self._causes.blame(step, fault, known)
-        self._link_gradients(makers, known)
+        self._causes.blame(step, fault, cause)
+        self._link_gradients(makers, cause)
         return True
 
     def _link_gradients(self, makers: Iterable[Maker], node: str) -> None:

@@ -56,18 +56,18 @@ class Content:
         self._sides = target.records, golden.records
         self._located = located
         self._parameters, self._last = target.parameters, target.last_backward
-        is_other_way = results.are_equal and not located.found.refuted
+        is_other_way = results.are_equal and not located.in_golden.refuted
         has_parted = bool(located.target.parted and located.golden.parted) and not is_other_way
         self.is_parted = has_parted or bool(results.lost)
         # What one run makes besides, or on another way to equal results, has no effect on the values of both.
         other: ContentState = "" if has_parted else "rejoined" if is_other_way else "unused"
         self._states = (
-            _states(target, located.target, located.found, other),
-            _states(golden, located.golden, located.held, other),
+            _states(target, located.target, located.in_golden, other),
+            _states(golden, located.golden, located.in_target, other),
         )
         self.is_one_model = results.are_equal or share_parameters(target, golden)
         self.place = region_of(located) if has_parted else None
-        self._states[0].update(dict.fromkeys(islands(target, golden, located.found), "coarser"))
+        self._states[0].update(dict.fromkeys(islands(target, golden, located.in_golden), "coarser"))
         if results.lost and not has_parted:
             self.place = region_of_results(results.lost, target.gradients)
             self._states[0][self.place.target[0]] = "first"
@@ -80,7 +80,7 @@ class Content:
         """What two dumps hold of each other; None where they have nothing in common."""
         runs = held_run(target), held_run(golden)
         located = locate(*runs)
-        return cls(*runs, located, results_of(*runs, located)) if located.found.partners else None
+        return cls(*runs, located, results_of(*runs, located)) if located.in_golden.partners else None
 
     def state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         """What is known of a record of one side."""
@@ -98,12 +98,12 @@ class Content:
 
     def partner(self, name: str) -> HeldValue | None:
         """The value of the golden run that is the value `name` of the target; None where it holds none."""
-        return self._located.found.partners.get(name)
+        return self._located.in_golden.partners.get(name)
 
     def is_rounding(self, target: Leaf, golden: Leaf) -> bool:
         """Whether two gradients are no larger than the rounding of what they are summed up of."""
         values = held_value(target), held_value(golden)
-        noise = self._located.found.noise, self._located.held.noise
+        noise = self._located.in_golden.noise, self._located.in_target.noise
         return all(value is not None and value.gradient_look in looks for value, looks in zip(values, noise))
 
     def is_update(self, operation: Operation) -> bool:
@@ -115,18 +115,18 @@ class Content:
         mine, theirs = self._sides[0].get(target), self._sides[1].get(golden)
         if mine is None or theirs is None:
             return mine is theirs
-        found = self._located.found
-        judged = [value for value in mine.outputs if value.name in found.partners]
+        matches = self._located.in_golden
+        judged = [value for value in mine.outputs if value.name in matches.partners]
         if judged:
             return any(
-                value.size == other.size and value.distance(other) <= max(found.distances[value.name], LONG_SUMS)
+                value.size == other.size and value.distance(other) <= max(matches.distances[value.name], LONG_SUMS)
                 for value in judged
                 for other in theirs.outputs
             )
         if [value.shape for value in mine.outputs] != [value.shape for value in theirs.outputs]:
             return False
-        given = {found.partners[name].name for name in mine.makers if name in found.partners}
-        return bool(given.intersection(theirs.makers)) or not (mine.makers or theirs.makers)
+        inputs = {matches.partners[name].name for name in mine.makers if name in matches.partners}
+        return bool(inputs.intersection(theirs.makers)) or not (mine.makers or theirs.makers)
 
     def refined(self, matching: Matching, target: Iterable[Operation], golden: Iterable[Operation]) -> Matching:
         """Return `matching` without the pairs of API calls that hold different values."""
@@ -147,7 +147,7 @@ class Content:
         return partner is None or self.agrees(record, partner.record)
 
 
-def _states(run: HeldRun, side: Parting, found: Found, other: ContentState) -> dict[str, ContentState]:
+def _states(run: HeldRun, side: Parting, matches: Found, other: ContentState) -> dict[str, ContentState]:
     """What is known of each record of a run; `other` of those that part, where it has no effect."""
     states: dict[str, ContentState] = {}
     constants = constants_of(side.records)
@@ -156,8 +156,8 @@ def _states(run: HeldRun, side: Parting, found: Found, other: ContentState) -> d
     for name, record in side.records.items():
         if name in parted:
             states[name] = other or ("first" if name in first else "parted")
-        elif any(value.name in found.partners for value in record.outputs):
-            states[name] = "rejoined" if any(map(found.is_lost, record.outputs)) else "found"
+        elif any(value.name in matches.partners for value in record.outputs):
+            states[name] = "rejoined" if any(map(matches.is_lost, record.outputs)) else "found"
         elif run.parameters and record.operation.index > last >= 0:
             states[name] = "beside"  # what an optimizer calls behind the gradients shows in the parameters
         elif record.users or record.operation.phase == "backward":

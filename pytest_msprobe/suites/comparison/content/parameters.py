@@ -75,19 +75,19 @@ def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
     """
     values = [value for record in located.target.records.values() for value in record.outputs]
     unit = max((value.unit for value in values), default=0.0)
-    farthest = max(located.found.distances.values(), default=0.0)
+    farthest = max(located.in_golden.distances.values(), default=0.0)
     tolerance = max(LONG_SUMS, tolerance_of(unit), min(GROWTH * farthest, MOST))
     rate = max(target.rate, golden.rate)
     lost: list[Lost] = []
     updates: list[tuple[float, Lost]] = []
-    known: tuple[set[str], set[str]] = set(), set()
+    paired: tuple[set[str], set[str]] = set(), set()
     for mine, theirs in _pairs(target.parameters, golden.parameters, tolerance):
         names = tuple(it.name for it in mine), tuple(it.name for it in theirs)
         gradient, other = _whole(mine, _gradient), _whole(theirs, _gradient)
         if gradient is not None and other is not None:
-            for side, own in zip(known, names):
-                side.update(own)
-            if gradient.gradient_look in located.found.noise and other.gradient_look in located.held.noise:
+            for side, side_names in zip(paired, names):
+                side.update(side_names)
+            if gradient.gradient_look in located.in_golden.noise and other.gradient_look in located.in_target.noise:
                 continue
             if gradient.distance(other) > tolerance:
                 lost.append(Lost(names[0], names[1], gradient, is_gradient=True))
@@ -101,7 +101,7 @@ def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
             ratio = after.norm / other.norm - 1 if other.norm else math.inf
             updates.append((ratio, Lost(names[0], names[1], after, is_gradient=False)))
     every = [{it.name for it in run.parameters} for run in (target, golden)]
-    is_complete = all(every) and list(known) == every
+    is_complete = all(every) and list(paired) == every
     return Results([*lost, *_sure(updates)], is_complete)
 
 
@@ -209,9 +209,9 @@ def _joins(
                 rest = size - sum(it.before.size for it in chosen), square - sum(it.before.norm**2 for it in chosen)
                 last = by_look.get(_look(*rest), ()) if rest[0] > 0 and rest[1] > 0 else ()
                 together = ((*chosen, it) for it in last if it not in chosen)
-                found = next((it for it in together if joined([p.before for p in it]).is_like(whole.before)), None)
-                if found is not None:
-                    yield whole, found
+                joining = next((it for it in together if joined([p.before for p in it]).is_like(whole.before)), None)
+                if joining is not None:
+                    yield whole, joining
                     break
             else:
                 continue

@@ -54,14 +54,14 @@ class Region(msgspec.Struct, frozen=True):
 
 def region_of_results(lost: Sequence[Lost], gradients: Sequence[HeldValue]) -> Region:
     """Return the optimizer that gets or makes what the golden run does not have; of a gradient, what gives it."""
-    missing = [one for one in lost if one.is_gradient]
+    missing = [loss for loss in lost if loss.is_gradient]
     chosen = missing or lost
     look = chosen[0].value.gradient_look
     makers = (value.record for value in gradients if missing and value.gradient_look == look)
     return Region(
         (next(makers, chosen[0].value.record),),
-        parameters=tuple(dict.fromkeys(name for one in chosen for name in one.parameters)),
-        golden_parameters=tuple(dict.fromkeys(name for one in chosen for name in one.golden)),
+        parameters=tuple(dict.fromkeys(name for loss in chosen for name in loss.parameters)),
+        golden_parameters=tuple(dict.fromkeys(name for loss in chosen for name in loss.golden)),
         is_update=not missing,
     )
 
@@ -119,8 +119,10 @@ def _nearest(located: Located) -> Region:
 
 def _candidates(located: Located, target: Sequence[str], golden: Sequence[str]) -> Iterator[_Candidate]:
     """Regions between the first calls and values of one size that are not found."""
-    ways = [(value, tuple(_way(located.golden, value.record))) for value in _lost(located.golden, golden, located.held)]
-    for value in islice(_lost(located.target, target, located.found), _MOST_VALUES):
+    ways = [
+        (value, tuple(_way(located.golden, value.record))) for value in _lost(located.golden, golden, located.in_target)
+    ]
+    for value in islice(_lost(located.target, target, located.in_golden), _MOST_VALUES):
         mine = tuple(_way(located.target, value.record))
         # What parts later may have another cause.
         for other, theirs in ways if set(target[:1]) <= set(mine) and len(mine) <= _MOST_CALLS else ():
@@ -158,12 +160,12 @@ def _first(located: Located) -> tuple[list[str], list[str]]:
     return forward[0], forward[1]
 
 
-def _lost(side: Parting, first: Sequence[str], found: Found) -> Iterator[HeldValue]:
+def _lost(side: Parting, first: Sequence[str], matches: Found) -> Iterator[HeldValue]:
     """Values of the records that part which are not found, from the first one on."""
     behind = dropwhile(lambda record: record.name not in first, side.parted)
     for record in islice(behind, _MOST_RECORDS):
         if record.operation.phase == "forward" and not record.is_movement:
-            yield from (value for value in record.outputs if found.is_lost(value))
+            yield from (value for value in record.outputs if matches.is_lost(value))
 
 
 def _way(side: Parting, record: str) -> Iterator[str]:
@@ -180,10 +182,10 @@ def _way(side: Parting, record: str) -> Iterator[str]:
 
 def _trimmed(region: Region, located: Located) -> Region:
     """A region without calls whose values say nothing, such as masks of Inf."""
-    sides = (located.target, located.found, region.target), (located.golden, located.held, region.golden)
+    sides = (located.target, located.in_golden, region.target), (located.golden, located.in_target, region.golden)
     lost = [
-        tuple(name for name in names if any(map(found.is_lost, side.records[name].outputs)))
-        for side, found, names in sides
+        tuple(name for name in names if any(map(matches.is_lost, side.records[name].outputs)))
+        for side, matches, names in sides
     ]
     return structs.replace(region, target=lost[0] or region.target, golden=lost[1] or region.golden)
 

@@ -92,12 +92,12 @@ class _Run:
         return (value.size, math.isnan(value.norm)) in self._infinite
 
     def candidates(
-        self, value: HeldValue, record: HeldRecord, found: Found, unit: float, least: float
+        self, value: HeldValue, record: HeldRecord, matches: Found, unit: float, least: float
     ) -> list[tuple[float, HeldValue]]:
         """(distance, value) of what may be an output `value` of `record` of the other run, that of the first rank among
         them; `unit` is on its way, and it may be off by `least`.
         """
-        partners = [found.partners[name] for name in record.makers if name in found.partners]
+        partners = [matches.partners[name] for name in record.makers if name in matches.partners]
         makers = ((self.records[it.record], it.path) for it in partners if it.record in self.records)
         users = {user for maker, path in makers for user in maker.users.get(path, ())}
         others = sorted((self.records[user] for user in users), key=lambda other: other.operation.index)
@@ -163,7 +163,7 @@ def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
     """Return where the outputs of `target`, in the order of execution, are held by `golden`; `sums` is what sums in
     float32 may be off.
     """
-    found, mine, theirs = Found(), _Run(target), _Run(golden)
+    matches, mine, theirs = Found(), _Run(target), _Run(golden)
     levels: dict[str, float] = {}
     for record in target.records.values():
         level = max((levels[name] for name in sources_of(record, target.records) if name in levels), default=0.0)
@@ -172,25 +172,25 @@ def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
             least = max(sums, min(GROWTH * level, MOST))
             if not value.is_finite:
                 if not value.is_known or theirs.has_infinite(value):
-                    found.silent.add(value.name)
+                    matches.silent.add(value.name)
                 continue
             if value.is_plain:
-                rivals = list(_rivals(value, record, found, golden.records))
+                rivals = list(_rivals(value, record, matches, golden.records))
                 limit = max(least, tolerance_of(mine.units[value.name]))
                 is_refuted = bool(rivals) and all(value.distance(rival) > limit for rival in rivals)
-                (found.refuted if is_refuted else found.silent).add(value.name)
+                (matches.refuted if is_refuted else matches.silent).add(value.name)
                 continue
             if _is_noise(value, record, max(least, tolerance_of(mine.units[value.name]))):
-                found.unjudged.add(value.name)
-                found.noise.add(value.look)
+                matches.unjudged.add(value.name)
+                matches.noise.add(value.look)
                 continue
-            candidates = theirs.candidates(value, record, found, mine.units[value.name], least)
+            candidates = theirs.candidates(value, record, matches, mine.units[value.name], least)
             if candidates:
-                distance, partner = min(candidates, key=lambda item: _rank(record, item, found, golden.records))
-                found.partners[value.name], found.distances[value.name] = partner, distance
+                distance, partner = min(candidates, key=lambda item: _rank(record, item, matches, golden.records))
+                matches.partners[value.name], matches.distances[value.name] = partner, distance
                 # What is near by its statistics may be as far as the roundings on its way, as its like was.
                 levels[value.name] = max(distance, min(level, tolerance_of(mine.units[value.name])))
-    return found
+    return matches
 
 
 def tolerance_of(unit: float) -> float:
@@ -199,10 +199,10 @@ def tolerance_of(unit: float) -> float:
 
 
 def _rivals(
-    value: HeldValue, record: HeldRecord, found: Found, golden: Mapping[str, HeldRecord]
+    value: HeldValue, record: HeldRecord, matches: Found, golden: Mapping[str, HeldRecord]
 ) -> Iterator[HeldValue]:
     """What the same call of the other run makes of the same values."""
-    partners = [found.partners[name] for name in record.makers if name in found.partners]
+    partners = [matches.partners[name] for name in record.makers if name in matches.partners]
     if not partners or len(partners) < len(record.makers):
         return
     users = (golden[it.record].users.get(it.path, set()) if it.record in golden else set() for it in partners)
@@ -224,7 +224,7 @@ def _is_noise(value: HeldValue, record: HeldRecord, tolerance: float) -> bool:
 
 
 def _rank(
-    record: HeldRecord, candidate: tuple[float, HeldValue], found: Found, golden: Mapping[str, HeldRecord]
+    record: HeldRecord, candidate: tuple[float, HeldValue], matches: Found, golden: Mapping[str, HeldRecord]
 ) -> tuple[bool, int, bool, float]:
     """Order of candidates for an output of `record`: of its phase, of what its inputs are, of one name, nearest.
 
@@ -234,7 +234,7 @@ def _rank(
     other = golden.get(value.record)
     if other is None:
         return True, 1, True, distance
-    shared = sum(found.partners[name].name in other.makers for name in record.makers if name in found.partners)
+    shared = sum(matches.partners[name].name in other.makers for name in record.makers if name in matches.partners)
     is_other_phase = other.operation.phase != record.operation.phase
     return is_other_phase, -shared, other.operation.bare != record.operation.bare, distance
 
@@ -255,12 +255,12 @@ class Parting:
     first: list[HeldRecord] = field(default_factory=list)
 
 
-def parting(run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldValue]]) -> Parting:
+def parting(run: HeldRun, matches: Found, parameters: Mapping[int, Sequence[HeldValue]]) -> Parting:
     """Return where a run parts from what is found.
 
     Args:
         run: the run.
-        found: its values that the other run holds.
+        matches: its values that the other run holds.
         parameters: of the other run, by number of elements.
     """
     records, last = run.records, run.last_backward
@@ -269,14 +269,16 @@ def parting(run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldVa
     is_clean: dict[str, bool] = {}
     for name, record in reversed(list(records.items())):
         rejoins[name] = all(
-            found.has(value) or all(rejoins[user] for user in record.users[value.path] - logs)
+            matches.has(value) or all(rejoins[user] for user in record.users[value.path] - logs)
             for value in record.outputs
             if value.path in record.users
-        ) and all(found.has(value) for value in _results(record, run, found, parameters, last))
+        ) and all(matches.has(value) for value in _results(record, run, matches, parameters, last))
         if record.operation.phase == "forward" and logs.issuperset(chain.from_iterable(record.users.values())):
-            rejoins[name] = rejoins[name] and _is_right_end(record, records, found, is_clean)
+            rejoins[name] = rejoins[name] and _is_right_end(record, records, matches, is_clean)
         is_clean[name] = rejoins[name] and all(
-            all(is_clean[user] for user in record.users[value.path]) if value.path in record.users else found.has(value)
+            all(is_clean[user] for user in record.users[value.path])
+            if value.path in record.users
+            else matches.has(value)
             for value in record.outputs
         )
     result, sources, others, constants = Parting(records), set[str](), [], constants_of(records)
@@ -286,13 +288,13 @@ def parting(run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldVa
             makers = {maker_record(maker) for maker in record.makers}
             forward = f"{record.operation.call}.forward" if record.operation.phase == "backward" else ""
             is_given = all(rejoins.get(maker, True) or maker in sources for maker in (*makers, forward))
-            is_silent = not any(map(found.is_lost, record.outputs))
+            is_silent = not any(map(matches.is_lost, record.outputs))
             if is_given and (is_silent or name in constants or record.is_movement):
                 sources.add(name)
                 others.append(record)
             elif is_given:
                 result.first.append(record)
-    if not any(found.is_lost(value) for record in result.parted for value in record.outputs):
+    if not any(matches.is_lost(value) for record in result.parted for value in record.outputs):
         return Parting(records)
     result.first = result.first or others
     return result
@@ -321,7 +323,7 @@ def constants_of(records: Mapping[str, HeldRecord]) -> set[str]:
 
 
 def _is_right_end(
-    record: HeldRecord, records: Mapping[str, HeldRecord], found: Found, is_clean: Mapping[str, bool]
+    record: HeldRecord, records: Mapping[str, HeldRecord], matches: Found, is_clean: Mapping[str, bool]
 ) -> bool:
     """Whether what is made of a loss shows that it is right: its gradients.
 
@@ -329,22 +331,22 @@ def _is_right_end(
     behind it tell.
     """
     backward = records.get(f"{record.operation.call}.backward")
-    if any(value.name in found.refuted for value in record.outputs):
+    if any(value.name in matches.refuted for value in record.outputs):
         return False
-    if backward is None or all(value.name in found.partners for value in record.outputs):
+    if backward is None or all(value.name in matches.partners for value in record.outputs):
         return True
-    if all(name in found.partners for name in record.makers):
-        return not any(found.is_lost(value) and value.path not in backward.users for value in backward.outputs)
+    if all(name in matches.partners for name in record.makers):
+        return not any(matches.is_lost(value) and value.path not in backward.users for value in backward.outputs)
     return is_clean[backward.name]
 
 
 def _results(
-    record: HeldRecord, run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldValue]], last: int
+    record: HeldRecord, run: HeldRun, matches: Found, parameters: Mapping[int, Sequence[HeldValue]], last: int
 ) -> list[HeldValue]:
     """Outputs that no record uses and that count all the same: gradients of parameters that the other run has, and what
     is made behind the `last` backward without an optimizer, or without any.
     """
-    unused = [value for value in record.outputs if value.path not in record.users and value.name not in found.silent]
+    unused = [value for value in record.outputs if value.path not in record.users and value.name not in matches.silent]
     if record.operation.phase == "forward":
         is_behind = not run.parameters and record.operation.index > last
         return unused if is_behind and not record.users else []
@@ -354,7 +356,7 @@ def _results(
     return [value for value in unused if value.shape in shapes]
 
 
-def islands(target: HeldRun, golden: HeldRun, found: Found) -> list[str]:
+def islands(target: HeldRun, golden: HeldRun, matches: Found) -> list[str]:
     """Return the first records of each stretch in which a run computes in a coarser dtype than the other one.
 
     Where most products do, that is the precision of the run.
@@ -364,7 +366,9 @@ def islands(target: HeldRun, golden: HeldRun, found: Found) -> list[str]:
     products = 0
     for name, record in target.records.items():
         if record.operation.phase == "forward":
-            partners = [(value, found.partners[value.name]) for value in record.outputs if value.name in found.partners]
+            partners = [
+                (value, matches.partners[value.name]) for value in record.outputs if value.name in matches.partners
+            ]
             is_other = any(value.unit > other.unit > 0 for value, other in partners)
             if is_other or any(value.unit > coarsest for value in record.outputs):
                 coarser[name] = record
@@ -386,13 +390,13 @@ class Located:
     """What two runs hold of each other.
 
     Attributes:
-        found: values of the target that the golden run holds.
-        held: values of the golden run that the target holds.
+        in_golden: values of the target that the golden run holds.
+        in_target: values of the golden run that the target holds.
         target, golden: where each run parts from the other one.
     """
 
-    found: Found
-    held: Found
+    in_golden: Found
+    in_target: Found
     target: Parting
     golden: Parting
 
@@ -408,9 +412,9 @@ def locate(target: HeldRun, golden: HeldRun) -> Located:
 
 
 def _located(target: HeldRun, golden: HeldRun, sums: float) -> Located:
-    found, held = find(target, golden, sums), find(golden, target, sums)
+    in_golden, in_target = find(target, golden, sums), find(golden, target, sums)
     mine, theirs = _parameters_of(target), _parameters_of(golden)
-    return Located(found, held, parting(target, found, theirs), parting(golden, held, mine))
+    return Located(in_golden, in_target, parting(target, in_golden, theirs), parting(golden, in_target, mine))
 
 
 def _parameters_of(run: HeldRun) -> dict[int, list[HeldValue]]:

@@ -25,7 +25,7 @@ class RecordContent(msgspec.Struct, frozen=True, array_like=True):
         record: its name.
         order: place in the order of execution of its dump.
         state: see `ContentState`.
-        found, values: how many of its outputs the other run holds, of those that say something.
+        matched, values: how many of its outputs the other run holds, of those that say something.
         partner: record of the other run that holds the first of them; "" for none.
         region: number of the region that it is in; -1 for none.
     """
@@ -33,7 +33,7 @@ class RecordContent(msgspec.Struct, frozen=True, array_like=True):
     record: str
     order: int
     state: str
-    found: int
+    matched: int
     values: int
     partner: str = ""
     region: int = -1
@@ -52,21 +52,21 @@ def record_contents(
 ) -> tuple[dict[str, RecordContent], dict[str, RecordContent]]:
     """What is found of each record of both runs, by name."""
     numbers = _numbered(target, golden, located, states)
-    parts = zip((target, golden), (located.found, located.held), states, numbers)
+    parts = zip((target, golden), (located.in_golden, located.in_target), states, numbers)
     mine, theirs = (
         {
             name: RecordContent(
                 name,
                 record.operation.index,
                 state := side[name],
-                sum(value.name in found.partners for value in record.outputs),
-                0 if state == "beside" else sum(map(found.is_judged, record.outputs)),
-                next((found.partners[it.name].record for it in record.outputs if it.name in found.partners), ""),
+                sum(value.name in matches.partners for value in record.outputs),
+                0 if state == "beside" else sum(map(matches.is_judged, record.outputs)),
+                next((matches.partners[it.name].record for it in record.outputs if it.name in matches.partners), ""),
                 regions.get(name, -1),
             )
             for name, record in run.records.items()
         }
-        for run, found, side, regions in parts
+        for run, matches, side, regions in parts
     )
     return mine, theirs
 
@@ -111,7 +111,7 @@ class ContentRows:
         if not (target or golden):
             return None
         return SharedContent(
-            found=sum(min(record.found, record.values) for record in target),
+            found=sum(min(record.matched, record.values) for record in target),
             values=sum(record.values for record in target),
             regions=len({record.region for record in (*target, *golden)} - {-1}),
             target_records=sum(record.region >= 0 for record in target),
@@ -134,23 +134,23 @@ def _numbered(
     target: HeldRun, golden: HeldRun, located: Located, states: Sequence[Mapping[str, str]]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """The number of the region of each record that is in one, of both runs."""
-    sides = (target.records, located.found), (golden.records, located.held)
+    sides = (target.records, located.in_golden), (golden.records, located.in_target)
     inside = [
         dict.fromkeys(
             name
             for name, record in records.items()
-            if state[name] == "rejoined" and any(map(found.is_lost, record.outputs))
+            if state[name] == "rejoined" and any(map(matches.is_lost, record.outputs))
         )
-        for (records, found), state in zip(sides, states)
+        for (records, matches), state in zip(sides, states)
     ]
     joined, ends = _Joined(), set[_Key]()
-    for side, (records, found) in enumerate(sides):
+    for side, (records, matches) in enumerate(sides):
         others = sides[1 - side][0]
         for record in records.values():
             before = [(side, name) for name in _front(record, inside[side])]
             if record.name in inside[side]:
                 joined.join([*before, *((side, maker_record(maker)) for maker in record.makers)], inside)
-            partners = (found.partners[it.name].record for it in record.outputs if it.name in found.partners)
+            partners = (matches.partners[it.name].record for it in record.outputs if it.name in matches.partners)
             for partner in dict.fromkeys(partners):
                 theirs = _front(others[partner], inside[1 - side]) if partner in others else []
                 behind = [*before, *((1 - side, name) for name in theirs)]
@@ -158,12 +158,12 @@ def _numbered(
                 ends.update(behind)
     roots = {joined.root(end) for end in ends}
     numbers: dict[_Key, int] = {}
-    found_in: tuple[dict[str, int], dict[str, int]] = {}, {}
+    numbers_of: tuple[dict[str, int], dict[str, int]] = {}, {}
     for side, names in enumerate(inside):
         for name in names:
             if (root := joined.root((side, name))) in roots:
-                found_in[side][name] = numbers.setdefault(root, len(numbers))
-    return found_in
+                numbers_of[side][name] = numbers.setdefault(root, len(numbers))
+    return numbers_of
 
 
 def _front(record: HeldRecord, inside: Collection[str]) -> list[str]:

@@ -242,8 +242,8 @@ def _parameters(values: Sequence[tuple[Leaf, HeldValue]]) -> Iterator[HeldParame
 def split_name(name: str) -> tuple[str, str]:
     """(record, path) of `Torch.chunk.0.forward.output.1`."""
     for mark in (".output.", ".input.", ".other_gradients."):
-        record, found, rest = name.rpartition(mark)
-        if found:
+        record, separator, rest = name.rpartition(mark)
+        if separator:
             return record, f"{mark[1:]}{rest}"
     return name, ""
 
