@@ -50,8 +50,10 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
     ValueKey,
     account_of,
+    any_beyond,
     dtype_change,
     kind_of_outputs,
+    largest_distance,
     of_equal_inputs,
     of_given_back,
     of_other_shapes,
@@ -284,8 +286,8 @@ class Accountant:
         elif operation.call == self._forward[0]:
             inputs += self._forward[1]
         made = max((_distance(key) for key in keys if key.is_output and key.path not in other), default=0.0)
-        before = max((key.distance or 0.0 for key in inputs), default=0.0)
-        return any(key.is_beyond for key in inputs) or (before > 0 and made <= _GROWTH * before)
+        before = largest_distance(inputs)
+        return any_beyond(inputs) or (before > 0 and made <= _GROWTH * before)
 
     def _other_arguments(self, compared: OperationComparison, partner: Operation) -> Differences:
         """How two calls that return the same differ in what is no value of a tensor."""
@@ -308,7 +310,7 @@ class Accountant:
         direction: Direction = next(direction for direction in DIRECTIONS if direction == compared.operation.phase)
         pairs = [value for value in compared.values if value.is_output and value.target and value.golden]
         inputs = [key for key in base.keys if not key.is_output]
-        farthest = max((key.distance or 0.0 for key in inputs), default=0.0)
+        farthest = largest_distance(inputs)
         split = self._outputs(pair, direction, pairs, changed - given_back.keys())
         outputs = tuple(with_growth(output, farthest) for output in split)
         if any(output.growth is not None and output.growth > _STEEP for output in outputs):

@@ -24,7 +24,7 @@ def shared_makers(mine: Source, theirs: Source) -> list[Maker]:
     if mine.is_joined or theirs.is_joined:
         names = [maker.identity for maker in mine.makers]
         return list(mine.makers) if names == [maker.identity for maker in theirs.makers] else []
-    others = {maker.identity for maker in theirs.makers}
+    others = theirs.identities
     return [maker for maker in mine.makers if maker.identity in others][:1]
 
 

@@ -18,7 +18,10 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
     ValueKey,
     account_of,
+    any_beyond,
+    any_differs,
     dtype_change,
+    largest_distance,
     value_key,
 )
 from pytest_msprobe.suites.comparison.accounting.arguments import (
@@ -89,9 +92,9 @@ def _kind(keys: Sequence[ValueKey]) -> Kind:
     if not any(key.is_beyond for key in keys if key.is_output):
         return "within"
     inputs = [key for key in keys if not key.is_output and key.target and key.golden]
-    farthest = max((key.distance or 0.0 for key in inputs), default=0.0)
+    farthest = largest_distance(inputs)
     nearest = max(math.inf if key.distance is None else key.distance for key in keys if key.is_output and key.is_beyond)
-    is_first = not any(key.is_beyond for key in inputs) and nearest > GROWTH * farthest
+    is_first = not any_beyond(inputs) and nearest > GROWTH * farthest
     return "first" if is_first else "carried"
 
 
@@ -117,7 +120,7 @@ def _first(compared: OperationComparison, value: ValueComparison, keys: Sequence
     kinds = {key.target[:1] for key in inputs}
     if not inputs:
         state = "it has no tensor among its inputs"
-    elif any(key.differs for key in inputs):
+    elif any_differs(inputs):
         state = "its inputs agree within their tolerances"
     else:
         state = next((words for kind, words in _EQUAL_BY.items() if kind in kinds), "its inputs are equal")

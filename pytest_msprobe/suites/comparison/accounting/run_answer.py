@@ -33,7 +33,7 @@ from pytest_msprobe.answers.from_rows import place_of_calls
 from pytest_msprobe.answers.words import readable
 from pytest_msprobe.manifests.explanation import is_of_another_model
 from pytest_msprobe.manifests.value import ManifestDifference
-from pytest_msprobe.suites.comparison.accounting.account import Basis, Step
+from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, any_beyond, any_differs
 from pytest_msprobe.suites.comparison.accounting.causes import OPERATIONS, Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, basis_of, open_key
 from pytest_msprobe.suites.comparison.accounting.next_collection import next_collections
@@ -144,7 +144,7 @@ def open_keys(diagnosis: RunDiagnosis, accept: Collection[str]) -> Iterator[str]
 def _measure(rows: RunRows, pairs: Sequence[Pair], basis: Basis) -> Measure:
     """What a comparison without a finding shows."""
     steps = [step for pair in pairs for step in pair.diagnosis.steps]
-    differing = sum(any(key.differs for key in step.account.keys) for step in steps)
+    differing = sum(any_differs(step.account.keys) for step in steps)
     outcomes = {pair.diagnosis.outcome for pair in pairs}
     again = sum(step.account.content == "rejoined" for step in steps)
     if any(step.account.content for step in steps):
@@ -176,9 +176,7 @@ def _without_expected(rows: RunRows, pair: Pair) -> Pair:
 def _without_bits(diagnosis: RunDiagnosis) -> RunDiagnosis:
     """`diagnosis` without the faults of values that are within their limits, and differ in their bits alone."""
     faults = tuple(
-        fault
-        for fault in diagnosis.faults
-        if fault.kind not in _OF_VALUES or any(key.is_beyond for key in fault.step.account.keys)
+        fault for fault in diagnosis.faults if fault.kind not in _OF_VALUES or any_beyond(fault.step.account.keys)
     )
     return diagnosis if len(faults) == len(diagnosis.faults) else replace(diagnosis, faults=faults)
 
