@@ -19,7 +19,7 @@ from msprobe_collector.dump_format import Dump, DumpError, TensorValue, find_dty
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.sides import ComparedDump, pair_dumps
-from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, statistics_of
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, is_whole, statistics_of
 
 #: One decimal digit, for what one sample cannot tell. Measured (`tools.benchmarks.noise`): right values of a training
 #: step whose sums ran in another order stay below a fifth of the tolerance in float32, below one in float16.
@@ -189,11 +189,11 @@ class RecordNoise:
 
 def apply_tolerance(verdict: ValueComparison, tolerance: Tolerance) -> ValueComparison:
     """The verdict with its tolerance; no verdict on a value that rounding alone can change entirely."""
-    kind = verdict.golden.tensor.dtype if verdict.golden is not None and verdict.golden.tensor is not None else None
-    is_whole = kind is not None and kind.kind in ("int", "bool")
-    says_nothing = tolerance.limit >= _ANYTHING or (is_whole and tolerance.basis == "noise")
+    is_integer = is_whole(verdict.golden)
+    says_nothing = tolerance.limit >= _ANYTHING or (is_integer and tolerance.basis == "noise")
     is_open = verdict.status in ("pass", "warning") and verdict.distance != 0
-    if says_nothing and (is_open or (is_whole and verdict.status == "error" and verdict.distance != math.inf)):
+    is_open |= is_integer and verdict.status == "error" and verdict.distance != math.inf
+    if says_nothing and is_open:
         reason = f"Rounding alone changes this value: the noise run is {tolerance.noise:.3g} away."
         return replace(verdict, status="skip", reasons=(reason,), tolerance=tolerance)
     reasons = (*verdict.reasons, str(tolerance)) if verdict.status == "error" else verdict.reasons

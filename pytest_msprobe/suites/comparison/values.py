@@ -255,6 +255,12 @@ class ValueComparison:
         return " ".join(self.reasons)
 
 
+def is_whole(leaf: Leaf | None) -> bool:
+    """Return whether a value is a tensor of integers or truth values."""
+    dtype = leaf.tensor.dtype if leaf is not None and leaf.tensor is not None else None
+    return dtype is not None and dtype.kind in ("int", "bool")
+
+
 def _is_finite_on_one_side(pair: tuple[object, object]) -> bool:
     finite = [math.isfinite(value) for value in pair if isinstance(value, (int, float))]
     return len(set(finite)) > 1

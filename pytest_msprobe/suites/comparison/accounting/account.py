@@ -22,7 +22,7 @@ from pytest_msprobe.suites.comparison.accounting.arguments import Differences, N
 from pytest_msprobe.suites.comparison.content.content import ContentState
 from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.operations import OperationComparison
-from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, is_whole
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
@@ -226,6 +226,11 @@ class Step:
         return self.operation.record
 
     @property
+    def cell(self) -> str:
+        """The innermost Cell that it ran in; "" without one."""
+        return self.cells[-1] if self.cells else ""
+
+    @property
     def has_other_type(self) -> bool:
         """Whether the partner's API is of another type: `Torch` for `Mint`."""
         partner = self.account.partner
@@ -342,20 +347,14 @@ def is_beyond(value: ValueComparison, limits: DistanceLimits) -> bool:
     integers.
     """
     target, golden = value.target, value.golden
-    if target is None or golden is None:
-        return False
-    if value.status not in ("pass", "warning", "error"):
+    if target is None or golden is None or value.status not in ("pass", "warning", "error"):
         return False
     if target.data_name and golden.data_name:
         return value.status == "error"
     if value.estimate is not None:
         return value.is_beyond
     if value.distance is None:
-        return (
-            golden.tensor is not None
-            and golden.tensor.dtype is not None
-            and golden.tensor.dtype.kind in ("int", "bool")
-        )
+        return is_whole(golden)
     limit = value.limit if value.limit is not None else limits.limit(target.dtype, golden.dtype)
     return not value.distance <= limit
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +19,6 @@ from msprobe_collector.dump_format import (
     Direction,
     Dtype,
     DumpError,
-    TensorValue,
     array_dtype,
     parse_api_name,
     split_record_name,
@@ -74,7 +73,8 @@ from pytest_msprobe.suites.comparison.accounting.terms import Terms, content_of,
 from pytest_msprobe.suites.comparison.figures import Figures, measure_pair
 from pytest_msprobe.suites.comparison.matching import tensor_order
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
-from pytest_msprobe.suites.comparison.values import ValueComparison
+from pytest_msprobe.suites.comparison.sides import ComparedDump
+from pytest_msprobe.suites.comparison.values import ValueComparison, is_whole
 
 Tensors: TypeAlias = Mapping[LeafPath, Array]
 
@@ -86,24 +86,17 @@ def argument_differences(target: Call, golden: Call, *, with_dtypes: bool = True
     own float dtype, such as the -3.4e38 that masks are made of, is the same in any dtype; without `with_dtypes` so are
     the float dtypes that it asks for.
     """
-    is_one_api = (target.framework, target.api.type, target.api.api) == (
-        golden.framework,
-        golden.api.type,
-        golden.api.api,
-    )
+    apis = [f"{call.api.type}.{call.api.api} ({call.framework})" for call in (target, golden)]
+    is_one_api = apis[0] == apis[1]
     if is_one_api and _plain(target) == _plain(golden):
         return ()
-    target_texts, golden_texts = (
-        _plain(call, _limits_of_dtypes(call), with_dtypes=with_dtypes) for call in (target, golden)
-    )
-    if not is_one_api:
-        apis = (f"{call.api.type}.{call.api.api} ({call.framework})" for call in (target, golden))
-        mine, theirs = _only_in(target_texts, golden_texts), _only_in(golden_texts, target_texts)
-        others = (ArgumentDifference("arguments", mine, theirs),) if mine or theirs else ()
-        return (ArgumentDifference(OTHER_API, *apis), *others)
-    names = dict.fromkeys((*target_texts, *golden_texts))
-    pairs = ((name, target_texts.get(name, ""), golden_texts.get(name, "")) for name in names)
-    return tuple(ArgumentDifference(*pair) for pair in pairs if pair[1] != pair[2])
+    mine = _plain(target, _limits_of_dtypes(target), with_dtypes=with_dtypes)
+    theirs = _plain(golden, _limits_of_dtypes(golden), with_dtypes=with_dtypes)
+    if is_one_api:
+        names = (name for name in dict.fromkeys((*mine, *theirs)) if mine.get(name) != theirs.get(name))
+        return tuple(ArgumentDifference(name, mine.get(name, ""), theirs.get(name, "")) for name in names)
+    other_api, others = ArgumentDifference(OTHER_API, *apis), (_only_in(mine, theirs), _only_in(theirs, mine))
+    return (other_api, ArgumentDifference("arguments", *others)) if any(others) else (other_api,)
 
 
 def _only_in(arguments: Mapping[str, str], other: Mapping[str, str]) -> str:
@@ -133,10 +126,11 @@ def _plain(call: Call, limits: Mapping[float, str] | None = None, *, with_dtypes
 
 def _limits_of_dtypes(call: Call) -> dict[float, str]:
     """What the limits of the float dtypes of its tensors and arguments are, by their values."""
-    values = [value for _, value in leaves(call)]
-    asked = [array_dtype(value) for value in values if isinstance(value, Dtype)]
     names: dict[float, str] = {}
-    for dtype in (*(value.dtype for value in values if hasattr(value, "__array_interface__")), *asked):
+    for _, value in leaves(call):
+        dtype = value.dtype if hasattr(value, "__array_interface__") else None
+        if isinstance(value, Dtype):
+            dtype = array_dtype(value)
         if dtype is not None and kind_of(dtype) == "float":
             limits = float_format(dtype)
             names |= {-limits.largest: "lowest of its dtype", limits.largest: "largest of its dtype"}
@@ -150,26 +144,29 @@ def placed(calls: tuple[Call, Call], target: Tensors, golden: Tensors) -> dict[L
     A tensor that the target alone gets, or gets in another shape where both sides name it, stays. Integers get the
     target's dtype: an API may take one width only.
     """
-    if len(target) != len(golden) and target.keys() & golden.keys():
-        shared = {path: _of_width(golden[path], array) for path, array in target.items() if path in golden}
-        return {**target, **shared} if all(target[path].shape == shared[path].shape for path in shared) else None
-    orders = [tensor_order(f"{call.api.type}.{call.api.table_name}", call.framework) for call in calls]
-    if any(orders) and len(target) == len(golden):
-        at = [_in_order(list(tensors), order) for tensors, order in zip((target, golden), orders)]
-        names = dict(zip(*at))
+    if len(target) != len(golden):
+        names = {path: path for path in target if path in golden}
+        if not names:
+            return None
+    elif target.keys() == golden.keys() and not any(map(_order_of, calls)):
+        names = dict(zip(target, target))
     else:
-        names = dict(zip(target, target if target.keys() == golden.keys() else golden))
-    arrays = {path: _of_width(golden[names[path]], target[path]) for path in target if path in names}
-    fits = len(target) == len(golden) and all(target[path].shape == arrays[path].shape for path in target)
-    return arrays if fits else None
+        names = dict(zip(_in_order(target, calls[0]), _in_order(golden, calls[1])))
+    arrays = {path: _of_width(golden[name], target[path]) for path, name in names.items()}
+    if any(target[path].shape != array.shape for path, array in arrays.items()):
+        return None
+    return {**target, **arrays}
 
 
-def _in_order(places: Sequence[LeafPath], order: Sequence[int]) -> list[LeafPath]:
-    """`places` as PyTorch orders the tensors that stand there."""
-    return [
-        place
-        for _, place in sorted(enumerate(places), key=lambda item: (*order, *range(len(order), len(places)))[item[0]])
-    ]
+def _order_of(call: Call) -> tuple[int, ...]:
+    return tensor_order(f"{call.api.type}.{call.api.table_name}", call.framework)
+
+
+def _in_order(tensors: Tensors, call: Call) -> list[LeafPath]:
+    """The places of the tensors of a call as PyTorch orders what stands there."""
+    order = _order_of(call)
+    places = zip((*order, *range(len(order), len(tensors))), tensors)
+    return [path for _, path in sorted(places, key=itemgetter(0))]
 
 
 def _of_width(array: Array, other: Array) -> Array:
@@ -188,14 +185,15 @@ _STEEP = 100.0
 
 def _given_back(compared: OperationComparison, keys: Sequence[ValueKey]) -> dict[str, OutputAccount]:
     """Outputs that are an input, on both sides and in one shape, by their places: nothing was computed there."""
-    inputs, found_back = set(), {}
-    for key in keys:
-        if not key.is_output:
-            inputs.add((key.target, key.golden))
+    inputs, accounts = _contents_of_inputs(keys), {}
     for value, key in zip(filter(attrgetter("is_tensor"), compared.values), keys):
         if key.is_output and (key.target, key.golden) in inputs and key.differs and _has_one_shape(value):
-            found_back[key.path] = of_given_back(key)
-    return found_back
+            accounts[key.path] = of_given_back(key)
+    return accounts
+
+
+def _contents_of_inputs(keys: Sequence[ValueKey]) -> set[tuple[str, str]]:
+    return {(key.target, key.golden) for key in keys if not key.is_output}
 
 
 def _has_one_shape(value: ValueComparison) -> bool:
@@ -251,22 +249,25 @@ class Accountant:
         return structs.replace(account, gives=gives, takes=takes) if gives or takes else account
 
     def _account(self, compared: OperationComparison) -> Account:
+        operation = compared.operation
         keys = [self._key(value) for value in compared.values if value.is_tensor]
         if compared.partner is None:
             return account_of(compared, "unmatched", keys)
-        if compared.operation.holds_calls and self._is_contained(compared.operation, keys):
-            definition = () if compared.operation.is_cell else other_arguments(compared)
+        if operation.holds_calls and self._is_contained(operation, keys):
+            definition = () if operation.is_cell else other_arguments(compared)
             return account_of(compared, "contained", keys, definition=definition)
         meaningless = {value.path for value in compared.values if value.status == "skip" and value.tolerance is None}
-        is_given = self._is_given(compared, [key for key in keys if key.path not in meaningless])
-        changed = {key.path for key in keys if key.is_output and key.differs} - meaningless
+        counting = [key for key in keys if key.path not in meaningless]
+        is_given = self._is_given(compared, counting) or True in compared.recomputed
+        if operation.phase == "forward":
+            self._forward = operation.call, counting
+        changed = {key.path for key in counting if key.is_output and key.differs}
         dtype, is_cast = dtype_change(compared.values)
         if not changed and not dtype:
             definition = self._other_arguments(compared, compared.partner)
             return account_of(compared, "equal", keys, definition=definition)
-        fields = {"dtype": dtype, "is_cast": is_cast, "is_given": is_given or True in compared.recomputed}
-        base = account_of(compared, "unaccounted", keys, **fields)
-        if compared.operation.is_cell:
+        base = account_of(compared, "unaccounted", keys, dtype=dtype, is_cast=is_cast, is_given=is_given)
+        if operation.is_cell:
             return structs.replace(base, reason="the dump holds none of the calls of this layer")
         try:
             return self._split(compared, compared.partner, base, changed)
@@ -278,13 +279,11 @@ class Accountant:
     def _is_given(self, compared: OperationComparison, keys: Sequence[ValueKey]) -> bool:
         """Whether what a record was given is beyond its limit, or differs enough to make its outputs differ as much."""
         inputs, operation = [key for key in keys if not key.is_output], compared.operation
+        if operation.phase != "forward" and operation.call == self._forward[0]:
+            inputs += self._forward[1]
         # PyTorch gives a gradient the shape of its value: one of two shapes is no gradient of an argument.
         is_sure = operation.phase == "backward" and self._target.framework == self._golden.framework == "pytorch"
         other = {value.path for value in compared.values if is_sure and not _has_one_shape(value)}
-        if operation.phase == "forward":
-            self._forward = operation.call, keys
-        elif operation.call == self._forward[0]:
-            inputs += self._forward[1]
         made = max((_distance(key) for key in keys if key.is_output and key.path not in other), default=0.0)
         before = largest_distance(inputs)
         return any_beyond(inputs) or (before > 0 and made <= _GROWTH * before)
@@ -342,7 +341,7 @@ class Accountant:
         """Whether a layer or optimizer needs no account: its calls are in the dump, or it returns its inputs."""
         if operation.phase == GRADIENTS or not operation.is_cell:
             return self._target.has_calls
-        inputs = {(key.target, key.golden) for key in keys if not key.is_output}
+        inputs = _contents_of_inputs(keys)
         is_identity = all((key.target, key.golden) in inputs for key in keys if key.is_output)
         return operation.call in self._target.layers_of_calls or (self._target.has_calls and is_identity)
 
@@ -351,12 +350,10 @@ class Accountant:
         if contents is None:  # not compared: unmatched, unreadable, or of no meaning
             target, golden = self._arrays(value)
             contents = content_of(value.target, target), content_of(value.golden, golden)
-        tensor = value.target.value if value.target is not None and contents[0].startswith("v") else None
-        dtype = tensor.dtype if isinstance(tensor, TensorValue) else None
-        is_integer = dtype is not None and dtype.kind in ("int", "bool")
-        if contents[0] == contents[1]:
-            return value_key(value, contents, 0.0, self._comparison.limits, is_integer=is_integer)
-        figures = value.figures or self._figures(value)
+        is_integer = contents[0].startswith("v") and is_whole(value.target)
+        figures = None
+        if contents[0] != contents[1]:
+            figures = value.figures or self._figures(value)
         distance = figures.distance if figures is not None else None
         return value_key(value, contents, distance, self._comparison.limits, figures, is_integer=is_integer)
 
@@ -389,22 +386,18 @@ class Accountant:
     def _made(self, operation: Operation, partner: Operation) -> _Pair:
         if split_record_name(operation.record) is None or split_record_name(partner.record) is None:
             raise NotJudged("skip", "it is not an API call")
-        target, golden = (
-            (DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall)(
-                side,
-                name,
-                self._engines,
-                with_backward=f"{name}.backward" in side,
-                max_memory_bytes=self._max_memory_bytes // 2,
-            )
-            for side, name in ((self._target, operation.call), (self._golden, partner.call))
-        )
+        target, golden = self._call(self._target, operation.call), self._call(self._golden, partner.call)
         calls = target.case.call, golden.case.call
         differing = argument_differences(*calls)
         in_more = differing and argument_differences(*calls, with_dtypes=False)
         if isinstance(target, DropoutCall) and isinstance(golden, DropoutCall) and not differing:
             differing = in_more = () if target.drops_as(golden) else OTHER_ELEMENTS
         return _Pair(operation.call, target, golden, differing, is_defined_otherwise=bool(in_more))
+
+    def _call(self, side: ComparedDump, name: str) -> RecordedCall:
+        kind = DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall
+        memory = self._max_memory_bytes // 2
+        return kind(side, name, self._engines, with_backward=f"{name}.backward" in side, max_memory_bytes=memory)
 
     def _outputs(
         self, pair: _Pair, direction: Direction, values: Sequence[ValueComparison], changed: set[str]
@@ -461,17 +454,11 @@ class Accountant:
         if is_blamed and defined.size > max(_roundoff(mine.recorded), _roundoff(theirs.recorded)):
             words = "defined differently" if pair.definition[0].name == OTHER_API else "called otherwise"
             blamed[DEFINED] = f"{words}: {listed_differences(pair.definition)}"
-        first = next(iter(blamed), None)
+        sizes = {name: part.size for name, part in terms.parts.items()}
+        shares = {name: part.share for name, part in terms.parts.items()}
+        worst = terms.worst(next(iter(blamed))) if blamed else None
         return OutputAccount(
-            mine.path,
-            terms.size,
-            {name: part.size for name, part in terms.parts.items()},
-            {name: part.share for name, part in terms.parts.items()},
-            None,
-            blamed,
-            terms.worst(first) if first is not None else None,
-            ratio,
-            pattern,
+            mine.path, terms.size, sizes, shares, blamed=blamed, worst=worst, ratio=ratio, pattern=pattern
         )
 
 

@@ -63,7 +63,14 @@ class Fault:
     @property
     def pattern(self) -> str:
         """What the elements have in common that arise here wrongly; "" where nothing is known."""
+        if self.kind != "born":
+            return ""
         return next((output.pattern for output in self.step.account.outputs if output.path == self.value), "")
+
+    @property
+    def all_records(self) -> list[str]:
+        """`records`, or the step's alone where there are none."""
+        return self.records or [self.step.record]
 
     @classmethod
     def of_value(cls, step: Step, key: ValueKey, kind: FaultKind, sentence: str, name: str = "") -> Fault:

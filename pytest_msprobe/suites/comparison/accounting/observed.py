@@ -31,7 +31,7 @@ from pytest_msprobe.suites.comparison.accounting.arguments import (
     other_arguments,
 )
 from pytest_msprobe.suites.comparison.operations import GROWTH, OperationComparison
-from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, is_whole
 
 #: The part of a difference that is the first one, beside those of `terms.PARTS`.
 FIRST = "first"
@@ -87,14 +87,15 @@ def observed(compared: OperationComparison, limits: DistanceLimits, *, is_alone:
 
 
 def _kind(keys: Sequence[ValueKey]) -> Kind:
-    if not any(key.differs for key in keys if key.is_output):
+    outputs = [key for key in keys if key.is_output]
+    if not any_differs(outputs):
         return "equal"
-    if not any(key.is_beyond for key in keys if key.is_output):
+    if not any_beyond(outputs):
         return "within"
     inputs = [key for key in keys if not key.is_output and key.target and key.golden]
-    farthest = largest_distance(inputs)
-    nearest = max(math.inf if key.distance is None else key.distance for key in keys if key.is_output and key.is_beyond)
-    is_first = not any_beyond(inputs) and nearest > GROWTH * farthest
+    distances = [key.distance for key in outputs if key.is_beyond]
+    nearest = math.inf if None in distances else max(distance or 0.0 for distance in distances)
+    is_first = not any_beyond(inputs) and nearest > GROWTH * largest_distance(inputs)
     return "first" if is_first else "carried"
 
 
@@ -102,51 +103,47 @@ def _outputs(
     compared: OperationComparison, tensors: Sequence[ValueComparison], keys: Sequence[ValueKey], kind: Kind
 ) -> tuple[OutputAccount, ...]:
     """The output that is farthest off, with the growth of the distance."""
-    after, growth = compared.growth
     pairs = [(value, key) for value, key in zip(tensors, keys) if key.is_output and key.differs]
     if not pairs:
         return ()
     value, key = max(pairs, key=lambda pair: (pair[1].is_beyond, pair[1].distance or 0.0))
+    inputs = [key for key in keys if not key.is_output]
     # Of equal inputs other arguments make any difference.
-    is_called_otherwise = kind == "within" and not any(key.differs for key in keys if not key.is_output)
-    is_called_otherwise &= bool(other_arguments(compared))
-    blamed = _first(compared, value, keys) if kind == "first" or is_called_otherwise else {}
+    is_equal = kind == "within" and not any_differs(inputs)
+    is_first = kind == "first" or (is_equal and bool(other_arguments(compared)))
+    after, growth = compared.growth
+    blamed = _first(compared, value, inputs) if is_first else {}
     return (OutputAccount(key.path, after, {}, {}, growth or None, blamed),)
 
 
 def _first(compared: OperationComparison, value: ValueComparison, keys: Sequence[ValueKey]) -> dict[str, str]:
-    """Why this is the first that differs, as far as that is known."""
-    inputs = [key for key in keys if not key.is_output and key.target and key.golden]
+    """Why this is the first that differs, as far as that is known; `keys` are those of its inputs."""
+    inputs = [key for key in keys if key.target and key.golden]
     kinds = {key.target[:1] for key in inputs}
+    state = next((words for kind, words in _EQUAL_BY.items() if kind in kinds), "its inputs are equal")
     if not inputs:
         state = "it has no tensor among its inputs"
     elif any_differs(inputs):
         state = "its inputs agree within their tolerances"
-    else:
-        state = next((words for kind, words in _EQUAL_BY.items() if kind in kinds), "its inputs are equal")
-    others = other_arguments(compared)
     message = value.reasons[0].rstrip(".") if value.reasons else f"by {value.distance or 0.0:.3g}"
     if value.tolerance is not None:
         message += f" (tolerance {value.tolerance.limit:.3g}, noise run {value.tolerance.noise:.3g})"
-    if others:
+    if others := other_arguments(compared):
         called = f"called otherwise: {listed_differences(others)}"
         return {ARGUMENTS: f"{called}; {state}, and {value.path} differs: {message}"}
     return {FIRST: f"{state}, and {value.path} differs: {message}"}
 
 
 def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
-    leaf = value.target or value.golden
-    dtype = leaf.tensor.dtype if leaf is not None and leaf.tensor is not None else None
-    is_integer = dtype is not None and dtype.kind in ("int", "bool")
     if value.figures is not None:
         contents = _of_elements(value)
-    elif value.contents is not None and "k" in {key[:1] for key in value.contents}:
+    elif value.contents is not None and any(key.startswith("k") for key in value.contents):
         contents = value.contents
     else:
         contents = _contents(value.target, value.golden)
     # Values of two dtypes are no further apart than their elements are.
     distance = value.distance if value.estimate is None else value.estimate.distance
-    return value_key(value, contents, distance, limits, is_integer=is_integer)
+    return value_key(value, contents, distance, limits, is_integer=is_whole(value.target or value.golden))
 
 
 def _of_elements(value: ValueComparison) -> tuple[str, str]:
@@ -158,8 +155,11 @@ def _of_elements(value: ValueComparison) -> tuple[str, str]:
 def _contents(target: Leaf | None, golden: Leaf | None) -> tuple[str, str]:
     """Keys of the content of both sides, of the best kind that both have."""
     sides = [leaf for leaf in (target, golden) if leaf is not None and leaf.tensor is not None]
-    has = {"f": [leaf.fingerprint for leaf in sides], "m": [leaf.md5 for leaf in sides], "s": []}
-    kind = next(kind for kind, digests in has.items() if all(digests))
+    kind = "s"
+    if all(leaf.fingerprint for leaf in sides):
+        kind = "f"
+    elif all(leaf.md5 for leaf in sides):
+        kind = "m"
     return _content(target, kind), _content(golden, kind)
 
 
