@@ -84,9 +84,9 @@ class Sketches:
             return next(why for why in sketches if isinstance(why, str))
         return _estimate((sketches[0], sketches[1]), leaves, slack)
 
-    def key(self, side: int, leaf: Leaf) -> str:
+    def key(self, side: int, leaf: Leaf | None) -> str:
         """The key of the content of a value that the other side lacks; "" where it has a tensor, or no sketch."""
-        if leaf.data_name or leaf.tensor is None or leaf.tensor.sketch is None:
+        if leaf is None or leaf.data_name or leaf.tensor is None or leaf.tensor.sketch is None:
             return ""
         try:
             sketch = self._sketch(side, leaf)

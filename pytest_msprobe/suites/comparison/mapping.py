@@ -17,17 +17,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
 from pytest_msprobe.suites.comparison.matching import (
+    ACROSS_FRAMEWORKS,
+    SAME_NAMES,
     Naming,
     bare_name,
     canonical_operation,
     canonical_parameter,
     tensor_order,
 )
+from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 #: Parts of an operation whose values an API mapping pairs by position: our path, and the words for it in files, of
@@ -119,6 +123,93 @@ def cell_naming(rules: Mapping[str, str], apis: Mapping[str, ApiRule]) -> Naming
         return f"Cell.{name.rpartition('.')[0]}{ending}"
 
     return Naming(target, bare_name, is_translated=True)
+
+
+@dataclass(frozen=True)
+class Mappings:
+    """Which names of the target are which of the golden dump, as mapping files and rules say.
+
+    Attributes:
+        settings: which of them are given.
+        apis: rules by name of the target API.
+        cells: golden path and class of a Cell by the target's.
+        values: golden name of a value by the target's.
+    """
+
+    settings: ComparisonSettings
+    apis: Mapping[str, ApiRule]
+    cells: Mapping[str, str]
+    values: Mapping[str, str]
+
+    @classmethod
+    def read(cls, settings: ComparisonSettings) -> Mappings:
+        """Read the files that `settings` name. Raises MappingError."""
+        apis, cells, values = settings.api_mapping, settings.cell_mapping, settings.data_mapping
+        return cls(
+            settings,
+            read_api_mapping(apis) if isinstance(apis, Path) else {},
+            read_cell_mapping(cells) if isinstance(cells, Path) else {},
+            read_data_mapping(values) if values else {},
+        )
+
+    @property
+    def are_given(self) -> bool:
+        """Whether a mapping of names was given."""
+        settings = self.settings
+        return any((settings.cell_mapping, settings.api_mapping, settings.data_mapping, settings.layer_mapping))
+
+    def naming(self, target: ComparedDump, golden: ComparedDump) -> Naming:
+        """Return how operations are named. Raises DumpError, and MappingError for a layer mapping."""
+        settings = self.settings
+        if settings.layer_mapping is not None:
+            for side in (target, golden):
+                if not side.parents:
+                    reason = "the layer mapping needs a construct.json with parents; dump at level L0 or mix"
+                    raise DumpError(reason, file=str(side.path.parent))
+            return layer_naming(target, golden, read_layer_mapping(settings.layer_mapping))
+        if settings.cell_mapping:
+            return cell_naming(self.cells, self.apis)
+        if settings.api_mapping:
+            return api_naming(self.apis)
+        is_one_framework = (target.framework == "pytorch") == (golden.framework == "pytorch")
+        return SAME_NAMES if is_one_framework else ACROSS_FRAMEWORKS
+
+    def fixed(self, target: ComparedDump, golden: ComparedDump) -> dict[str, str]:
+        """Return the golden records by those of the target that are one, since a value of each is."""
+        records: dict[str, str] = {}
+        for target_name, golden_name in self.values.items():
+            target_record, golden_record = _record_of(target_name, target), _record_of(golden_name, golden)
+            if target_record is not None and golden_record is not None:
+                records.setdefault(target_record, golden_record)
+        return records
+
+    def unused(self, target: ComparedDump, golden: ComparedDump) -> Iterator[str]:
+        """Return a line on each file with entries that fit nothing in the dumps.
+
+        A table of APIs may be of many models: it is one only where no entry fits.
+        """
+        settings = self.settings
+        values = [name for name in self.values if _record_of(name, target) is None]
+        values += [name for name in self.values.values() if _record_of(name, golden) is None]
+        yield from _unused(settings.data_mapping, values, 2 * len(self.values))
+        cells = "\n".join(operation.name for operation in target.operations if operation.is_cell)
+        lone = [name for name in self.cells if name not in cells]
+        yield from _unused(settings.cell_mapping, lone, len(self.cells))
+        if self.apis.keys().isdisjoint(operation.name for operation in target.operations):
+            yield from _unused(settings.api_mapping, list(self.apis), len(self.apis))
+
+
+def _unused(file: object, entries: Sequence[str], total: int) -> Iterator[str]:
+    if entries:
+        yield f"{file}: {len(entries)} of {total} names fit nothing in the dumps, such as {abbreviated(entries[0])}"
+
+
+def _record_of(value_name: str, side: ComparedDump) -> str | None:
+    """The record that a full value name belongs to, or None when the dump has none."""
+    name = value_name
+    while name and name not in side:
+        name = name.rpartition(".")[0]
+    return name or None
 
 
 def api_naming(rules: Mapping[str, ApiRule]) -> Naming:

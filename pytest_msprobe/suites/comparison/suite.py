@@ -534,7 +534,8 @@ class ComparisonSuite(Suite):
         for target, golden in self.pairs.golden.items():
             if golden is not None:
                 with suppress(DumpError, SuiteError):
-                    yield from self.comparison(target).unused_mappings()
+                    comparison = self.comparison(target)
+                    yield from comparison.mappings.unused(comparison.target, comparison.golden)
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """Tables, advice and findings."""

@@ -25,7 +25,7 @@ def why_unmatched(comparison: DumpComparison) -> str:
             f"no operation matched: the names of {target.framework} and {golden.framework} need another mapping "
             f"({names}); see {_MAPPINGS}"
         )
-    if comparison.is_mapped:
+    if comparison.mappings.are_given:
         return f"no operation matched with the mapping that was given ({names}); leave it out, or see {_MAPPINGS}"
     return f"no operation matched: the dumps are of different models or steps ({names}); see --msprobe-fuzzy"
 

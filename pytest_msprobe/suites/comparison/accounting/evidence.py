@@ -22,10 +22,8 @@ ARGUMENT_EXACT = 1e-13
 def shared_makers(mine: Source, theirs: Source) -> list[Maker]:
     """What made a value on both sides; all of it where the value is put together."""
     if mine.is_joined or theirs.is_joined:
-        names = [maker.identity for maker in mine.makers]
-        return list(mine.makers) if names == [maker.identity for maker in theirs.makers] else []
-    others = theirs.identities
-    return [maker for maker in mine.makers if maker.identity in others][:1]
+        return list(mine.makers) if mine.identities == theirs.identities else []
+    return [maker for maker in mine.makers if maker.identity in theirs.identities][:1]
 
 
 def other_ends(mine: Source, theirs: Source) -> str:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey
+from pytest_msprobe.suites.comparison.content.values import split_name
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.accounting.elements import ElementSearch
@@ -71,9 +72,9 @@ class Source:
         return self.makers[-1].name if self.makers else self.text
 
     @property
-    def identities(self) -> frozenset[tuple[bool, str]]:
+    def identities(self) -> tuple[tuple[bool, str], ...]:
         """What tells its makers from all others."""
-        return frozenset(maker.identity for maker in self.makers)
+        return tuple(maker.identity for maker in self.makers)
 
     @property
     def text(self) -> str:
@@ -179,11 +180,8 @@ class SideFlow:
         return self._by_elements(step, key) if content and not key.is_weak else Source()
 
     def _written(self, made_by: str, place: int) -> Maker | None:
-        for field_name in (".output.", ".input.", ".other_gradients."):
-            record, mark, path = made_by.rpartition(field_name)
-            if mark and (maker := self.maker(record, f"{field_name[1:]}{path}")) is not None:
-                return maker if self.place(maker.step) < place else None
-        return None
+        maker = self.maker(*split_name(made_by))
+        return maker if maker is not None and self.place(maker.step) < place else None
 
     def _by_elements(self, step: Step, key: ValueKey) -> Source:
         if self.search is None:
@@ -348,12 +346,12 @@ def gradient_of(forward: Step, key: ValueKey, backward: Step) -> ValueKey | None
     for path in (f"other_gradients.input.{inner}", f"other_gradients.kwargs.{inner}"):
         if path in gradients:
             return gradients[path]
-    positional = [value.path for value in forward.inputs if value.path.count(".") == 1 and value.path[6:].isdecimal()]
     everything = [value.path for value in forward.inputs]
+    positional = [path for path in everything if path.count(".") == 1 and path[6:].isdecimal()]
     for order in (positional, everything):
         if key.path in order:
-            at_place = gradients.get(f"output.{order.index(key.path)}")
-            if at_place is not None and at_place.shape == key.shape:
-                return at_place
+            gradient = gradients.get(f"output.{order.index(key.path)}")
+            if gradient is not None and gradient.shape == key.shape:
+                return gradient
     alike = [gradient for gradient in gradients.values() if gradient.shape == key.shape]
     return alike[0] if len(alike) == 1 else None

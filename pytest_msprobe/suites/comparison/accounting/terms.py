@@ -178,7 +178,8 @@ class _Sums:
         with np.errstate(all="ignore"):
             rows = self._rows[:, : chain[0].size]
             rows[-2:] = chain[0], chain[-1]
-            wide = (rows[-2], *(array.astype(rows.dtype, copy=False) for array in chain[1:-1]), rows[-1])
+            middle = (array.astype(rows.dtype, copy=False) for array in chain[1:-1])
+            wide = (rows[-2], *middle, rows[-1])
             squares = _squared(rows, wide)
             *others, target, golden = squares.tolist()
             if not (sum(others) < math.inf and max(target, golden) < self._sentinel * self._sentinel):
@@ -202,14 +203,15 @@ class _Sums:
         """What the sums of all chunks of `chain` amount to."""
         whole_size, born_size, target, golden = map(math.sqrt, self.squares[len(PARTS) :].tolist())
         whole = _over(whole_size, golden)
-        size = math.inf if any(self.nonfinite) else whole
         parts = {name: self._part(place, whole, golden) for place, name in enumerate(PARTS)}
-        ends = parts[BORN_TARGET], parts[BORN_GOLDEN]
+        size = math.inf if any(self.nonfinite) else whole
         # How far each run is off, by its own size.
-        scale = _over(golden, target)
-        sizes = ends[0].size * scale if ends[0].size else 0.0, ends[1].size
-        least, most = sorted(0.0 if end.nonfinite else size for end, size in zip(ends, sizes))
-        return Terms(size, parts, _over(born_size, golden), least >= _FAR and most < _ALIKE * least, chain)
+        mine, theirs = parts[BORN_TARGET], parts[BORN_GOLDEN]
+        far = [_finite_size(mine), _finite_size(theirs)]
+        if far[0]:
+            far[0] *= _over(golden, target)
+        is_of_another_value = min(far) >= _FAR and max(far) < _ALIKE * min(far)
+        return Terms(size, parts, _over(born_size, golden), is_of_another_value, chain)
 
     def _part(self, place: int, whole: float, norm: float) -> Part:
         nonfinite, all_nonfinite = self.nonfinite[place], sum(self.nonfinite)
@@ -241,6 +243,10 @@ def _over(size: float, norm: float) -> float:
     return size / norm if norm > 0 else math.inf
 
 
+def _finite_size(part: Part) -> float:
+    return 0.0 if part.nonfinite else part.size
+
+
 #: A sum that is farther off than this many times what rounding explains is another one; in between neither is shown.
 _ANOTHER = 8.0
 
@@ -253,7 +259,7 @@ def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
     off by up to 8 times what rounding explains.
     """
     arrays = (whole, *parts)
-    if any(part.size != whole.size or kind_of(array.dtype) != "float" for part in parts for array in (part, whole)):
+    if len({array.size for array in arrays}) > 1 or {kind_of(array.dtype) for array in arrays} != {"float"}:
         return None
     formats = [float_format(array.dtype) for array in arrays]
     unit = max(unit_roundoff(array.dtype) for array in arrays) * (len(parts) + 1)
@@ -279,7 +285,8 @@ def _excess(whole: Array, terms: Sequence[Array], unit: float, tiny: float, larg
 
 def _oriented(part: Array, shape: tuple[int, ...]) -> Array:
     """The part, transposed where it is a matrix whose lengths are those of `shape` the other way round."""
-    mine, other = ([length for length in lengths if length > 1] for lengths in (part.shape, shape))
+    mine = [length for length in part.shape if length > 1]
+    other = [length for length in shape if length > 1]
     return part.reshape(mine).T if len(mine) == 2 and mine != other and mine[::-1] == other else part
 
 
@@ -313,18 +320,19 @@ def _adds_up(
 def _sketches_add_up(side: ComparedDump, leaves: list[Leaf], limit: float) -> bool | None:
     """Whether the first value is the sum of the others by their sketches; None in between, and where they lack."""
     try:
-        whole, *parts = (sketch for leaf in leaves if (sketch := side.sketch(leaf)) is not None)
+        whole, *parts = filter(None, map(side.sketch, leaves))
         apart = distance(merged(parts, None), whole)
     except (DumpError, ValueError):
         return None
     if len(parts) + 1 < len(leaves):
         return None
     share = apart.value / max(sum(part.norm for part in parts), whole.norm, apart.resolution)
-    return True if share <= limit else False if share > _NO_SUM * limit else None
+    if share <= limit:
+        return True
+    return False if share > _NO_SUM * limit else None
 
 
 def _leaf(side: ComparedDump, step: Step, key: ValueKey, *, is_golden: bool) -> Leaf | None:
     record = step.account.partner if is_golden else step.record
-    if record not in side:
-        return None
-    return next((leaf for leaf in side.leaves(record) if leaf.path == key.path), None)
+    leaves = side.leaves(record) if record in side else []
+    return next((leaf for leaf in leaves if leaf.path == key.path), None)

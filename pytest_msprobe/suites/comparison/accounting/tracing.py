@@ -295,7 +295,7 @@ class Tracer:
             return self._passed(value)
         # Two values that are exchanged are one cause.
         name = " ".join(sorted((mine.first_name, theirs.first_name)))
-        others = mine.identities ^ theirs.identities
+        others = {*mine.identities} ^ {*theirs.identities}
         moved = [maker for maker in (*mine.makers, *theirs.makers) if maker.identity in others]
         return self._wired(value, other_ends(mine, theirs), name, moved)
 

@@ -188,21 +188,25 @@ class ViewSearch:
         return None
 
     def _points(self, axis: int | None) -> Places:
-        shape = [
-            max(length - (_RUN - 1 if dimension == axis else 0), 1)
-            for dimension, length in enumerate(self._value.shape)
-        ]
+        shape = [max(self._starts(dimension, axis), 1) for dimension in range(self._value.ndim)]
         flat = self._random.integers(0, math.prod(shape), _PROBES)
         return np.stack(np.unravel_index(flat, shape), axis=-1).astype(np.int64)
+
+    def _starts(self, dimension: int, axis: int | None) -> int:
+        """How many elements along a dimension begin a run along `axis`."""
+        length: int = self._value.shape[dimension]
+        return length - _RUN + 1 if dimension == axis else length
 
     def _at(self, points: Places, axis: int | None) -> Hashes:
         """Hashes of the numbers at some indices, or of the runs along `axis` that begin there."""
         hashes = np.zeros(len(points), np.uint64)
-        for step, weight in enumerate(_WEIGHTS[: 1 if axis is None else _RUN]):
+        for step, weight in enumerate(_WEIGHTS):
             at = points.copy()
             if axis is not None:
                 at[:, axis] += step
             hashes += self._hash.of(self._value[tuple(at.T)]) * weight
+            if axis is None:
+                break
         return hashes
 
     def _tables(self, whole: Array, bases: Places, axis: int | None, stride: int) -> list[list[Places]]:
@@ -221,15 +225,16 @@ class ViewSearch:
             places = lookup.places(hashes[dimension]).reshape(points.shape[:2])
             length, at = self._value.shape[dimension], int(bases[0, dimension])
             table = _table(indices, places, starts, length, stride if dimension == axis else 0)
-            steps = [1, *_strides(whole)[::-1]] if table is None else []
-            guesses = [step * np.arange(length) for step in steps]
-            tables.append([guess - guess[at] for guess in ([table] if table is not None else guesses)])
+            guesses = [table]
+            if table is None:
+                guesses = [step * np.arange(length) for step in (1, *_strides(whole)[::-1])]
+            tables.append([guess - guess[at] for guess in guesses])
         tables[0] = [table + starts[0] for table in tables[0]]
         return tables
 
     def _lines(self, bases: Places, dimension: int, axis: int | None) -> tuple[Places, Places]:
         """(indices along a dimension, the points (base, index, dimension) there)."""
-        length = self._value.shape[dimension] - (_RUN - 1 if dimension == axis else 0)
+        length = self._starts(dimension, axis)
         indices = np.arange(length)
         if length > _LONGEST_LINE:
             half = _LONGEST_LINE // 2
