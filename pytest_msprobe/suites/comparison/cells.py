@@ -191,7 +191,7 @@ def cell_facts(compared: OperationComparison, account: Account | None = None) ->
     for value in compared.values:
         if value.path.partition(".")[0] == _PARAMETERS:
             continue
-        if not value.is_output and (value.status == "unreadable" or (value.status == "unmatched" and value.is_tensor)):
+        if not value.is_output and (value.status == "unreadable" or value.is_lone):
             is_known = False
         differs = beyond.get(value.path, value.status == "error")
         inherits |= differs and not value.is_output

@@ -81,15 +81,25 @@ class OperationComparison:
         """`error` when a value differs or cannot be read, `skip` when not everything could be compared."""
         if self.is_skipped:
             return "skip"
-        if self.fault or any(value.status in ("error", "unreadable") for value in self.values):
+        if self.fault or self.wrong:
             return "error"
         if self.is_equal_again:
             return "pass"
         # A tensor on either side may have nothing to be compared with.
-        if self.held_by != "both" or any(value.status == "unmatched" and value.is_tensor for value in self.values):
+        if self.held_by != "both" or any(value.is_lone for value in self.values):
             return "skip"
         compared = any(value.status in ("pass", "warning") for value in self.values)
         return "pass" if compared or not self.values else "skip"
+
+    @cached_property
+    def wrong(self) -> list[ValueComparison]:
+        """The values that differ or cannot be read."""
+        return [value for value in self.values if value.is_wrong]
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether it, or a value of it, could not be read or judged."""
+        return bool(self.fault) or any(value.status == "unreadable" for value in self.wrong)
 
     @property
     def is_equal_again(self) -> bool:
@@ -106,7 +116,7 @@ class OperationComparison:
     @property
     def first_error(self) -> ValueComparison | None:
         """The first value that differs."""
-        return next((value for value in self.values if value.status == "error"), None)
+        return next((value for value in self.wrong if value.status == "error"), None)
 
     @cached_property
     def growth(self) -> tuple[float, float]:
@@ -137,7 +147,9 @@ class OperationComparison:
         """Whether the inputs agree and the outputs do not: this operation introduces the difference."""
         inputs = [value for value in self.values if not value.is_output]
         distances = [value.distance for value in self.values if value.is_output and value.status == "error"]
-        if self.held_by != "both" or not distances or any(map(_is_unknown, inputs)):
+        # What is wrong, or has nothing to be compared with, cannot count as agreeing.
+        is_unknown = any(value.is_wrong or value.is_lone for value in inputs)
+        if self.held_by != "both" or not distances or is_unknown:
             return False
         worst = math.inf if None in distances else max(distance or 0.0 for distance in distances)
         return worst > GROWTH * max((value.distance or 0.0 for value in inputs), default=0.0)
@@ -156,12 +168,10 @@ class OperationComparison:
         if self.held_by == "golden":
             return "unmatched: only the golden dump has this operation"
         if self.status == "error":
-            wrong = next(value for value in self.values if value.status in ("error", "unreadable"))
-            return f"{wrong.path}: {wrong.message}"
+            return f"{self.wrong[0].path}: {self.wrong[0].message}"
         if self.status == "skip":
             return _skip_message(self.values)
-        notes = [f"{value.path}: {value.message}" for value in self.values if value.status == "warning"]
-        return "; ".join(notes)
+        return "; ".join(f"{value.path}: {value.message}" for value in self.values if value.status == "warning")
 
 
 #: What is known of a record by the values that it makes, and that they are right.
@@ -170,11 +180,6 @@ EQUAL_AGAIN: Mapping[ContentState, str] = {
     "coarser": "the other run makes these values in a finer dtype",
     "rejoined": "computed in other steps than in the other run, and all that is made of it is equal again",
 }
-
-
-def _is_unknown(value: ValueComparison) -> bool:
-    """Whether an input cannot count as agreeing."""
-    return value.status in ("error", "unreadable") or (value.status == "unmatched" and value.is_tensor)
 
 
 def _is_call(operation: Operation) -> bool:
@@ -189,7 +194,7 @@ def _is_place(operation: Operation, leaf: Leaf | None) -> bool:
 
 
 def _skip_message(values: Sequence[ValueComparison]) -> str:
-    lone = [value for value in values if value.status == "unmatched" and value.is_tensor]
+    lone = [value for value in values if value.is_lone]
     if not lone:
         return next((f"{value.path}: {value.message}" for value in values if value.message), "nothing was compared")
     more = f" and {len(lone) - 1} more" if len(lone) > 1 else ""

@@ -274,9 +274,7 @@ def value_key(
     is_integer: bool,
 ) -> ValueKey:
     """Return the key of a tensor whose sides have these `contents`; equal ones have no distance."""
-    target, golden = value.target, value.golden
-    leaf = target or golden
-    assert leaf is not None
+    target, golden, leaf = value.target, value.golden, value.leaf
     fields: dict[str, Any] = {"distance": 0.0, "excess": 0.0, "max_abs": 0.0}
     if contents[0] != contents[1]:
         fields = {"distance": distance, **_difference(value, limits, figures)}

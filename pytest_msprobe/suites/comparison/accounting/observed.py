@@ -143,7 +143,7 @@ def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
         contents = _contents(value.target, value.golden)
     # Values of two dtypes are no further apart than their elements are.
     distance = value.distance if value.estimate is None else value.estimate.distance
-    return value_key(value, contents, distance, limits, is_integer=is_whole(value.target or value.golden))
+    return value_key(value, contents, distance, limits, is_integer=is_whole(value.leaf))
 
 
 def _of_elements(value: ValueComparison) -> tuple[str, str]:
