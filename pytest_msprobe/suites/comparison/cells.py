@@ -46,7 +46,7 @@ class CellFacts(Wire, msgspec.Struct, frozen=True):
     @property
     def level(self) -> str:
         """The same in words, "" where nothing differs; see `CellDifference.level`."""
-        return _level(_BORN if self.arises else "inherited" if self.inherits else "", passes_on=self.passes_on)
+        return _level(is_born=self.arises, inherits=self.inherits, passes_on=self.passes_on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,8 @@ class CellDifference:
     @property
     def level(self) -> str:
         """`arises inside` or `inherited`, and `passed on` where the outputs differ; "" where nothing differs."""
-        by_rounding = f"{_BORN} by rounding" if self.is_rounding else ""
-        origin = _BORN if self.born else "inherited" if self.inherits else by_rounding
-        return _level(origin, passes_on=self.passes_on)
+        otherwise = f"{_BORN} by rounding" if self.is_rounding else ""
+        return _level(otherwise, is_born=bool(self.born), inherits=self.inherits, passes_on=self.passes_on)
 
 
 class Origin(NamedTuple):
@@ -131,50 +130,44 @@ class CellDifferences:
         """Differences by record of the Cell, in the order of execution; Cells where nothing differs are left out."""
         self._cells.sort(key=lambda cell: cell.order)
         forwards = {(cell.phase, cell.cells): cell for cell in self._cells if cell.phase == "forward"}
-        layers = [
-            Origin(cell.record, cell.phase, cell.cells)
-            for cell in self._cells
-            if cell.facts.arises and not cell.facts.is_accounted and not _is_of_forward(cell, forwards)
-        ]
-        calls = [
-            origin
-            for origin in self._origins
-            if origin.phase == "forward" or Operation.of(origin.record, 0).call not in self._differing
-        ]
+        origins = list(faults)
+        origins += filter(self._is_origin, self._origins)
+        layers = (cell for cell in self._cells if cell.facts.arises and not cell.facts.is_accounted)
+        origins += (
+            Origin(cell.record, cell.phase, cell.cells) for cell in layers if not _is_of_forward(cell, forwards)
+        )
         inside: dict[tuple[str, tuple[str, ...]], list[Origin]] = {}
-        for origin in (*faults, *calls, *layers):
+        for origin in origins:
             for depth in range(1, len(origin.cells) + 1):
                 inside.setdefault((origin.phase, origin.cells[:depth]), []).append(origin)
         differences = {}
         for cell in self._cells:
-            born = [
-                origin.record
-                for origin in inside.get((cell.phase, cell.cells), ())
-                if origin.content is None or origin.content not in cell.inputs
-            ]
+            around = inside.get((cell.phase, cell.cells), ())
+            born = [origin.record for origin in around if origin.content not in cell.inputs]
             # Where a call inside is known, the Cells around it say no more.
             inner = [record for record in dict.fromkeys(born) if not Operation.of(record, 0).is_cell]
-            is_rounding = cell.facts.arises and cell.facts.is_accounted and not born
             # What a backward takes from its forward is inherited as well.
             inherits = cell.facts.inherits or (cell.facts.arises and _is_of_forward(cell, forwards))
-            is_rounding = is_rounding and not inherits
+            is_rounding = cell.facts.arises and cell.facts.is_accounted and not (born or inherits)
             difference = CellDifference(inherits, cell.facts.passes_on, tuple(inner or born[-1:]), is_rounding)
             if difference.level:
                 differences[cell.record] = difference
         return differences
 
+    def _is_origin(self, origin: Origin) -> bool:
+        """Whether the forward of a call does not differ already."""
+        return origin.phase == "forward" or Operation.of(origin.record, 0).call not in self._differing
+
     def changed(self, faults: Iterable[Origin] = (), *, only_born: bool = False) -> dict[tuple[str, str], str]:
         """(call, part) of the rows that say less than all rows together, with the words that they should have;
         where `only_born`, not those that then would say that nothing arose inside.
         """
-        differences = self.of(faults)
-        return {
-            key: difference.level
-            for record, (key, level) in self._levels.items()
-            if (difference := differences.get(record)) is not None
-            and difference.level != level
-            and (difference.born or not only_born)
-        }
+        levels = {}
+        for record, difference in self.of(faults).items():
+            key, level = self._levels[record]
+            if difference.level != level and (difference.born or not only_born):
+                levels[key] = difference.level
+        return levels
 
 
 def cell_facts(compared: OperationComparison, account: Account | None = None) -> CellFacts | None:
@@ -182,10 +175,12 @@ def cell_facts(compared: OperationComparison, account: Account | None = None) ->
     than their verdicts which of them differ.
     """
     operation = compared.operation
-    is_split = account is not None and account.basis == "tensors"
-    beyond = {key.path: key.is_beyond for key in account.keys} if account is not None and is_split else {}
     if not operation.is_cell or operation.phase == GRADIENTS or compared.partner is None:
         return None
+    beyond, is_accounted = {}, False
+    if account is not None and account.basis == "tensors":
+        beyond = {key.path: key.is_beyond for key in account.keys}
+        is_accounted = account.kind == "contained"
     inherits = passes_on = False
     is_known = True
     for value in compared.values:
@@ -196,10 +191,12 @@ def cell_facts(compared: OperationComparison, account: Account | None = None) ->
         differs = beyond.get(value.path, value.status == "error")
         inherits |= differs and not value.is_output
         passes_on |= differs and value.is_output
-    return CellFacts(inherits, passes_on, is_known, is_split and account is not None and account.kind == "contained")
+    return CellFacts(inherits, passes_on, is_known, is_accounted)
 
 
-def _level(origin: str, *, passes_on: bool) -> str:
+def _level(otherwise: str = "", *, is_born: bool, inherits: bool, passes_on: bool) -> str:
+    origin = "inherited" if inherits else otherwise
+    origin = _BORN if is_born else origin
     return ", ".join(filter(None, [origin, "passed on" if passes_on else ""]))
 
 

@@ -304,7 +304,9 @@ class ValuePairing:
         rule = self._rules.get(operation.name)
         places = self._tensor_places(operation, partner, target, golden) if rule is None else ({}, {})
         waiting = {places[1].get(leaf.path) or self._key(operation, leaf): leaf for leaf in golden}
-        by_name = {leaf.name: key for key, leaf in waiting.items()} if self._names else {}
+        by_name = {}
+        if self._names:
+            by_name = {leaf.name: key for key, leaf in waiting.items()}
         for leaf in target:
             named = by_name.get(self._names.get(leaf.name, ""))
             key = named or places[0].get(leaf.path) or self._golden_key(operation, leaf, rule)
@@ -319,22 +321,12 @@ class ValuePairing:
         part = _ARGUMENTS.get(operation.phase, "")
         if self._frameworks is None or operation.is_cell or not part:
             return {}, {}
-        orders = [tensor_order(of.name, name) for of, name in zip((operation, partner), self._frameworks)]
-        paths = [
-            [
-                leaf.path
-                for leaf in leaves
-                if leaf.path.startswith(part) and (leaf.is_tensor or (leaf.is_output and leaf.is_none))
-            ]
-            for leaves in (target, golden)
-        ]
-        if len(paths[0]) != len(paths[1]) or (paths[0] == paths[1] and not any(orders)):
+        mine, theirs = _tensor_paths(target, part), _tensor_paths(golden, part)
+        order = tensor_order(operation.name, self._frameworks[0])
+        other_order = tensor_order(partner.name, self._frameworks[1])
+        if len(mine) != len(theirs) or (mine == theirs and not (order or other_order)):
             return {}, {}
-        target_names, golden_names = (
-            {path: f"tensor {order[at] if at < len(order) else at}" for at, path in enumerate(places)}
-            for order, places in zip(orders, paths)
-        )
-        return target_names, golden_names
+        return _numbered(mine, order), _numbered(theirs, other_order)
 
     def _key(self, operation: Operation, leaf: Leaf) -> str:
         if self._frameworks is None:
@@ -354,6 +346,21 @@ class ValuePairing:
         if not index.isdecimal() or int(index) not in positions:
             return None
         return f"{part}.{positions[int(index)]}{dot}{deeper}"
+
+
+def _tensor_paths(leaves: Sequence[Leaf], part: str) -> list[str]:
+    """Places of the tensors in a part of a record, and of gradients that are None."""
+    return [
+        leaf.path
+        for leaf in leaves
+        if leaf.path.startswith(part) and (leaf.is_tensor or (leaf.is_output and leaf.is_none))
+    ]
+
+
+def _numbered(paths: Sequence[str], order: Sequence[int]) -> dict[str, str]:
+    """Names of tensors by their paths, with numbers in the `order` of PyTorch as far as that goes."""
+    numbers = (*order, *range(len(order), len(paths)))
+    return {path: f"tensor {number}" for path, number in zip(paths, numbers)}
 
 
 Rules = Mapping[str, Mapping[str, str]]

@@ -32,11 +32,15 @@ def align(target: Sequence[Hashable], golden: Sequence[Hashable]) -> list[tuple[
 
     Where more than 2,000 elements differ, a common subsequence that need not be the longest.
     """
-    in_target, in_golden = set(target), set(golden)
-    target_places = [index for index, token in enumerate(target) if token in in_golden]
-    golden_places = [index for index, token in enumerate(golden) if token in in_target]
-    pairs = _align([target[index] for index in target_places], [golden[index] for index in golden_places])
-    return [(target_places[i], golden_places[j]) for i, j in pairs]
+    mine, theirs = _shared(target, golden), _shared(golden, target)
+    pairs = _align([token for _, token in mine], [token for _, token in theirs])
+    return [(mine[i][0], theirs[j][0]) for i, j in pairs]
+
+
+def _shared(tokens: Sequence[Hashable], others: Sequence[Hashable]) -> list[tuple[int, Hashable]]:
+    """(index, token) of those that stand on the other side, too."""
+    known_tokens = set(others)
+    return [pair for pair in enumerate(tokens) if pair[1] in known_tokens]
 
 
 def _align(target: Sequence[Hashable], golden: Sequence[Hashable]) -> list[tuple[int, int]]:
@@ -84,7 +88,8 @@ def _matches(history: list[array[int]], x: int, y: int) -> list[tuple[int, int]]
         diagonal = x - y
         below, above = reach[diagonal + cost + 2], reach[diagonal + cost]
         came_down = diagonal == -cost or (diagonal != cost and above < below)
-        before = 0 if cost == 0 else (below if came_down else above + 1)
+        start = below if came_down else above + 1
+        before = start if cost else 0
         while x > max(before, 0) and y > 0 and x > before:
             x -= 1
             y -= 1
@@ -304,17 +309,23 @@ def _match_by_alignment(
     if all(operation.record in pairs.partners for operation in sequences.target):
         return
     partner_of = {golden.record: record for record, golden in pairs.partners.items()}
-    target_tokens = [
-        (0, operation.record) if operation.record in pairs.partners else (1, target_token(operation))
-        for operation in sequences.target
-    ]
-    golden_tokens = [
-        (0, partner_of[operation.record]) if operation.record in partner_of else (1, golden_token(operation))
-        for operation in sequences.golden
-    ]
-    for i, j in align(target_tokens, golden_tokens):
-        if target_tokens[i][0]:
+    own_names = dict(zip(pairs.partners, pairs.partners))
+    mine = _tokens(sequences.target, target_token, own_names)
+    theirs = _tokens(sequences.golden, golden_token, partner_of)
+    for i, j in align(mine, theirs):
+        if mine[i][0]:
             pairs.add(sequences.target[i], sequences.golden[j])
+
+
+def _tokens(
+    operations: Sequence[Operation], token: Callable[[Operation], Hashable], paired: Mapping[str, str]
+) -> list[tuple[bool, Hashable]]:
+    """(whether it is without a partner, what it is matched by) of each operation."""
+    tokens: list[tuple[bool, Hashable]] = []
+    for operation in operations:
+        name = paired.get(operation.record)
+        tokens.append((False, name) if name is not None else (True, token(operation)))
+    return tokens
 
 
 def _follow_forwards(pairs: _Pairs, target: ComparedDump, golden: ComparedDump) -> None:

@@ -110,15 +110,17 @@ class NoiseRun:
     def of_record(self, record: str, golden: Sequence[Leaf]) -> RecordNoise:
         """Distances of the noise run from the golden run in each value of a golden record."""
         try:
-            noise = {leaf.path: leaf for leaf in self._noise.leaves(record)} if record in self._noise else {}
+            leaves = self._noise.leaves(record) if record in self._noise else []
         except DumpError:
-            noise = {}
+            leaves = []
+        noise = {leaf.path: leaf for leaf in leaves}
         levels, bounds = {}, set()
         for leaf in golden:
             other = noise.get(leaf.path)
             if leaf.tensor is not None and other is not None and other.tensor is not None:
                 levels[leaf.path], is_bound = self._level(leaf, other)
-                bounds |= {leaf.path} if is_bound else set()
+                if is_bound:
+                    bounds.add(leaf.path)
         return RecordNoise(levels, frozenset(bounds), self)
 
     def tolerance(self, dtypes: Sequence[str], noise: float | None, rms: float) -> Tolerance:
@@ -179,10 +181,11 @@ class RecordNoise:
         """
         distance = self.by_path.get(golden.path)
         if distance is not None and (distance or golden.is_output):
-            is_scalar = golden.tensor is not None and golden.tensor.size == 1
             most = max((level for level in self.by_path.values() if level is not None), default=0.0)
-            is_bound = golden.path in self.bounds
-            distance = max(distance, most if is_scalar else min(most, _CHANCE * distance) if is_bound else 0.0)
+            if golden.tensor is not None and golden.tensor.size == 1:
+                distance = max(distance, most)
+            elif golden.path in self.bounds:
+                distance = max(distance, min(most, _CHANCE * distance))
         rms = _rms(golden.tensor) if golden.tensor is not None else 0.0
         return self._run.tolerance((target.dtype, golden.dtype), distance, rms)
 

@@ -112,9 +112,9 @@ def first_difference(target: Path, golden: Path) -> str | None:
 
 def _manifests(pairs: list[tuple[Path, Path]]) -> list[tuple[Found, Found]]:
     """The manifests of all pairs that have both."""
-    files = [[path.with_name(MANIFEST_FILE) for path in pair] for pair in pairs]
-    return [
-        (Found.at(mine), Found.at(theirs))
-        for mine, theirs in files
-        if os.path.lexists(mine) and os.path.lexists(theirs)
-    ]
+    manifests = []
+    for target, golden in pairs:
+        mine, theirs = target.with_name(MANIFEST_FILE), golden.with_name(MANIFEST_FILE)
+        if os.path.lexists(mine) and os.path.lexists(theirs):
+            manifests.append((Found.at(mine), Found.at(theirs)))
+    return manifests

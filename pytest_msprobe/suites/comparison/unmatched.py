@@ -7,6 +7,7 @@ from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 _MOST_KINDS = 3
+_KIND = {True: "Cells", False: "API calls"}
 _MAPPINGS = "--msprobe-layer-mapping, --msprobe-cell-mapping, --msprobe-api-mapping and --msprobe-fuzzy"
 
 
@@ -31,7 +32,7 @@ def why_unmatched(comparison: DumpComparison) -> str:
 
 
 def _kinds(side: ComparedDump) -> set[str]:
-    return {"Cells" if operation.is_cell else "API calls" for operation in side.operations}
+    return {_KIND[operation.is_cell] for operation in side.operations}
 
 
 def _listed(kinds: set[str]) -> str:
