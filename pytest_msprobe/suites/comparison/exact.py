@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -447,8 +448,8 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
     shown = [errors for errors in judged if _has_digits(errors)]
     if not shown:
         return Exact(kind="nothing")
-    farthest = [max(shown, key=lambda errors, side=side: errors.errors[side]) for side in (0, 1)]  # type: ignore[misc]
-    most = farthest[0].errors[0], farthest[1].errors[1]
+    target, golden = (max(shown, key=lambda errors, side=side: errors.errors[side]) for side in (0, 1))  # type: ignore[misc]
+    most = target.errors[0], golden.errors[1]
     for side in (0, 1):
         limit = _FARTHER * max(1.0, most[1 - side])
         first = next((errors for errors in shown if errors.errors[side] > limit and _is_farther(errors, side)), None)
@@ -457,7 +458,7 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
     if together:
         return _exact("alike", "", together[0], judged)
     dtypes = _coarser(judged, 0), _coarser(judged, 1)
-    both = replace(farthest[0] if most[0] >= most[1] else farthest[1], errors=most, dtypes=dtypes)
+    both = replace(target if most[0] >= most[1] else golden, errors=most, dtypes=dtypes)
     return _exact("near" if max(most) < _FAR else "alike", "", both, judged)
 
 
@@ -486,9 +487,9 @@ def _shown(number: float) -> float | None:
 
 def _lasts(place: RecordErrors, judged: Sequence[RecordErrors]) -> bool:
     """Whether most of what comes behind a place is off as it is: what cancels is off by itself alone."""
-    sides = [side for side, name in enumerate(_SIDES) if place.other_input in ("", "both", name)]
-    later = [min(errors.errors[side] for side in sides) for errors in judged if errors.order >= place.order]
-    return median(later or [math.inf]) > _GROWTH
+    later = [errors.errors for errors in judged if errors.order >= place.order]
+    side = {"target": itemgetter(0), "golden": itemgetter(1)}.get(place.other_input, min)
+    return median([*map(side, later)] or [math.inf]) > _GROWTH
 
 
 def _is_farther(errors: RecordErrors, side: int) -> bool:

@@ -33,14 +33,15 @@ def align(target: Sequence[Hashable], golden: Sequence[Hashable]) -> list[tuple[
     Where more than 2,000 elements differ, a common subsequence that need not be the longest.
     """
     mine, theirs = _shared(target, golden), _shared(golden, target)
-    pairs = _align([token for _, token in mine], [token for _, token in theirs])
+    tokens = [token for _, token in mine]
+    pairs = _align(tokens, [token for _, token in theirs])
     return [(mine[i][0], theirs[j][0]) for i, j in pairs]
 
 
 def _shared(tokens: Sequence[Hashable], others: Sequence[Hashable]) -> list[tuple[int, Hashable]]:
     """(index, token) of those that stand on the other side, too."""
-    known_tokens = set(others)
-    return [pair for pair in enumerate(tokens) if pair[1] in known_tokens]
+    among = set(others)
+    return [pair for pair in enumerate(tokens) if pair[1] in among]
 
 
 def _align(target: Sequence[Hashable], golden: Sequence[Hashable]) -> list[tuple[int, int]]:

@@ -172,7 +172,9 @@ def _compare_pair(
             files += output.write_advice(output.divergence.answer())
     finally:
         output.close()
-    _show(f"{'advice' if path.suffix == '.txt' else 'table'}: {path}" for path in files)
+    for path in files:
+        kind = "advice" if path.suffix == ".txt" else "table"
+        _show([f"{kind}: {path}"])
     if output.divergence.is_unmatched:
         raise DumpError(output.divergence.why_unmatched, file=str(target))
     return ComparisonResult(target, golden, output.divergence, tuple(files))

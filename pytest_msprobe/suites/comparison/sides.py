@@ -140,8 +140,8 @@ class ComparedDump(Dump):
             return None
         frames = self.stacks.frames(f"{operation.call}.forward") or self.stacks.frames(operation.record)
         # Of PyTorch's own functions the names say nothing: each layer has a forward.
-        script_frames = set(own_frames(frames))
-        places = [(frame.file, frame.line, frame.function if frame in script_frames else "") for frame in frames]
+        names = {frame: frame.function for frame in own_frames(frames)}
+        places = [(frame.file, frame.line, names.get(frame, "")) for frame in frames]
         cells = filter(is_cell_record, (*self.ancestors(operation.record), operation.record))
         layers = {Operation.of(cell, 0).name.partition(".")[2].rpartition(".")[0] for cell in cells}
         api = operation.name.rpartition(".")[2]

@@ -60,7 +60,9 @@ class Content:
         has_parted = bool(located.target.parted and located.golden.parted) and not is_other_way
         self.is_parted = has_parted or bool(results.lost)
         # What one run makes besides, or on another way to equal results, has no effect on the values of both.
-        other: ContentState = "" if has_parted else "rejoined" if is_other_way else "unused"
+        other: ContentState = "rejoined" if is_other_way else "unused"
+        if has_parted:
+            other = ""
         self._states = (
             _states(target, located.target, located.in_golden, other),
             _states(golden, located.golden, located.in_target, other),
@@ -117,25 +119,25 @@ class Content:
             return mine is theirs
         matches = self._located.in_golden
         judged = [value for value in mine.outputs if value.name in matches.partners]
-        if judged:
-            return any(
-                value.size == other.size and value.distance(other) <= max(matches.distances[value.name], LONG_SUMS)
-                for value in judged
-                for other in theirs.outputs
-            )
-        if [value.shape for value in mine.outputs] != [value.shape for value in theirs.outputs]:
+        for value in judged:
+            limit = max(matches.distances[value.name], LONG_SUMS)
+            if any(value.size == other.size and value.distance(other) <= limit for other in theirs.outputs):
+                return True
+        if judged or mine.output_shapes != theirs.output_shapes:
             return False
-        inputs = {matches.partners[name].name for name in mine.makers if name in matches.partners}
-        return bool(inputs.intersection(theirs.makers)) or not (mine.makers or theirs.makers)
+        sources = {source.name for source in matches.sources_of(mine)}
+        return bool(sources.intersection(theirs.makers)) or not (mine.makers or theirs.makers)
 
     def refined(self, matching: Matching, target: Iterable[Operation], golden: Iterable[Operation]) -> Matching:
         """Return `matching` without the pairs of API calls that hold different values."""
-        calls = {call: self._is_one_call(matching, call) for call in {operation.call for operation in target}}
-        partners = {
-            operation.record: matching.partners[operation.record]
-            for operation in target
-            if operation.record in matching.partners and (operation.holds_calls or calls[operation.call])
-        }
+        agreeing: dict[str, bool] = {}
+        partners: dict[str, Operation] = {}
+        for operation in target:
+            partner, call = matching.partners.get(operation.record), operation.call
+            if call not in agreeing:
+                agreeing[call] = self._is_one_call(matching, call)
+            if partner is not None and (operation.holds_calls or agreeing[call]):
+                partners[operation.record] = partner
         taken = {partner.record for partner in partners.values()}
         lone = tuple(operation for operation in golden if operation.record not in taken)
         return replace(matching, partners=partners, golden_only=lone)
@@ -152,11 +154,12 @@ def _states(run: HeldRun, side: Parting, matches: Found, other: ContentState) ->
     states: dict[str, ContentState] = {}
     constants = constants_of(side.records)
     last = run.last_backward
-    parted, first = ({record.name for record in records} for records in (side.parted, side.first))
+    first = {record.name for record in side.first}
+    parted = {record.name for record in side.parted}
     for name, record in side.records.items():
         if name in parted:
             states[name] = other or ("first" if name in first else "parted")
-        elif any(value.name in matches.partners for value in record.outputs):
+        elif matches.partners_of(record):
             states[name] = "rejoined" if any(map(matches.is_lost, record.outputs)) else "found"
         elif run.parameters and record.operation.index > last >= 0:
             states[name] = "beside"  # what an optimizer calls behind the gradients shows in the parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import dropwhile, islice
+from itertools import chain, dropwhile, islice
 from typing import NamedTuple
 
 import msgspec
@@ -58,28 +58,27 @@ def region_of_results(lost: Sequence[Lost], gradients: Sequence[HeldValue]) -> R
     chosen = missing or lost
     look = chosen[0].value.gradient_look
     makers = (value.record for value in gradients if missing and value.gradient_look == look)
-    return Region(
-        (next(makers, chosen[0].value.record),),
-        parameters=tuple(dict.fromkeys(name for loss in chosen for name in loss.parameters)),
-        golden_parameters=tuple(dict.fromkeys(name for loss in chosen for name in loss.golden)),
-        is_update=not missing,
-    )
+    names = dict.fromkeys(chain.from_iterable(loss.parameters for loss in chosen))
+    golden = dict.fromkeys(chain.from_iterable(loss.golden for loss in chosen))
+    record = next(makers, chosen[0].value.record)
+    return Region((record,), parameters=(*names,), golden_parameters=(*golden,), is_update=not missing)
 
 
 def region_of(located: Located) -> Region:
     """Return the calls in which two runs part; where none of their values correspond, the first ones alone."""
     region = _trimmed(_nearest(located), located)
-    calls = [
-        [(side.records[name].operation.bare, name) for name in names]
-        for side, names in ((located.target, region.target), (located.golden, region.golden))
-    ]
-    counts = [Counter(bare for bare, _ in side) for side in calls]
-    for is_golden, side in enumerate(calls):
-        more, less = counts[is_golden] - counts[1 - is_golden], counts[1 - is_golden] - counts[is_golden]
-        if more.total() == 1 and not less and len(side) > 1:
-            extra = next(name for bare, name in side if bare in more)
-            return structs.replace(region, extra=extra, is_golden_extra=bool(is_golden))
+    apis = _apis(located.target, region.target), _apis(located.golden, region.golden)
+    counts = Counter(apis[0].values()), Counter(apis[1].values())
+    for is_golden in (False, True):
+        more, less = counts[is_golden] - counts[not is_golden], counts[not is_golden] - counts[is_golden]
+        if more.total() == 1 and not less and len(apis[is_golden]) > 1:
+            extra = next(name for name, api in apis[is_golden].items() if api in more)
+            return structs.replace(region, extra=extra, is_golden_extra=is_golden)
     return region
+
+
+def _apis(side: Parting, names: Sequence[str]) -> dict[str, str]:
+    return {name: side.records[name].operation.bare for name in names}
 
 
 class _Candidate(NamedTuple):
@@ -150,13 +149,16 @@ def _first(located: Located) -> tuple[list[str], list[str]]:
     Of a forward that makes one number, as a compiled loss does, only the gradients tell that it parts.
     """
     sides = (located.target, located.golden)
-    forward = [[record.name for record in side.first if record.operation.phase == "forward"] for side in sides]
-    backward = [[record.name for record in side.first if record.operation.phase == "backward"] for side in sides]
+    forward, backward = [], []
+    for side in sides:
+        forward.append([record.name for record in side.first if record.operation.phase == "forward"])
+        backward.append([record.name for record in side.first if record.operation.phase == "backward"])
     if not any(forward):
         return backward[0], backward[1]
     for side, mine, gradients in zip(sides, forward, backward):
         calls = (name.removesuffix("backward") + "forward" for name in gradients[:1] if is_compiled_record(name))
-        mine += [call for call in calls if not mine and call in side.records]
+        if not mine:
+            mine.extend(name for name in calls if name in side.records)
     return forward[0], forward[1]
 
 
@@ -182,12 +184,13 @@ def _way(side: Parting, record: str) -> Iterator[str]:
 
 def _trimmed(region: Region, located: Located) -> Region:
     """A region without calls whose values say nothing, such as masks of Inf."""
-    sides = (located.target, located.in_golden, region.target), (located.golden, located.in_target, region.golden)
-    lost = [
-        tuple(name for name in names if any(map(matches.is_lost, side.records[name].outputs)))
-        for side, matches, names in sides
-    ]
-    return structs.replace(region, target=lost[0] or region.target, golden=lost[1] or region.golden)
+    target = _losing(located.target, located.in_golden, region.target)
+    golden = _losing(located.golden, located.in_target, region.golden)
+    return structs.replace(region, target=target or region.target, golden=golden or region.golden)
+
+
+def _losing(side: Parting, matches: Found, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if any(map(matches.is_lost, side.records[name].outputs)))
 
 
 def _factor(value: HeldValue, other: HeldValue) -> float:

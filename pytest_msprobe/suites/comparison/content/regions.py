@@ -46,6 +46,14 @@ class Found:
     noise: set[tuple[object, ...]] = field(default_factory=set)
     refuted: set[str] = field(default_factory=set)
 
+    def partners_of(self, record: HeldRecord) -> list[HeldValue]:
+        """The values of the other run that the outputs of a record are."""
+        return [self.partners[value.name] for value in record.outputs if value.name in self.partners]
+
+    def sources_of(self, record: HeldRecord) -> list[HeldValue]:
+        """The values of the other run that the inputs of a record are."""
+        return [self.partners[name] for name in record.makers if name in self.partners]
+
     def has(self, value: HeldValue) -> bool:
         """Whether a value is found, or is rounding."""
         return value.name in self.partners or value.name in self.unjudged
@@ -97,21 +105,23 @@ class _Run:
         """(distance, value) of what may be an output `value` of `record` of the other run, that of the first rank among
         them; `unit` is on its way, and it may be off by `least`.
         """
-        partners = [matches.partners[name] for name in record.makers if name in matches.partners]
-        makers = ((self.records[it.record], it.path) for it in partners if it.record in self.records)
-        users = {user for maker, path in makers for user in maker.users.get(path, ())}
+        users = set[str]().union(*(_users(source, self.records) for source in matches.sources_of(record)))
         others = sorted((self.records[user] for user in users), key=lambda other: other.operation.index)
-        alike = (it for other in others if other.operation.phase == record.operation.phase for it in other.outputs)
+        alike = [other.outputs for other in others if other.operation.phase == record.operation.phase]
         widest = max(tolerance_of(max(unit, self._coarsest)), least)
-        return self._near(value, unit, least, [alike]) or self._nearest(value, unit, least, widest)
+        return self._near(value, unit, least, alike) or self._nearest(value, unit, least, widest)
 
     def _near(
         self, value: HeldValue, unit: float, least: float, others: Iterable[Iterable[HeldValue]]
     ) -> list[tuple[float, HeldValue]]:
         """(distance, value) of those `others` that may be `value`."""
-        of_size = (other for some in others for other in some if other.size == value.size and other.is_finite)
-        apart = ((value.distance(other), other) for other in of_size)
-        return [it for it in apart if it[0] <= max(tolerance_of(max(unit, self.units[it[1].name])), least)]
+        near = []
+        for other in chain.from_iterable(others):
+            if other.size == value.size and other.is_finite:
+                distance = value.distance(other)
+                if distance <= max(tolerance_of(max(unit, self.units[other.name])), least):
+                    near.append((distance, other))
+        return near
 
     def _nearest(self, value: HeldValue, unit: float, least: float, widest: float) -> list[tuple[float, HeldValue]]:
         """The same of all values up to the distance `widest`; where there are many, of the nearest of them."""
@@ -155,8 +165,16 @@ def _cell(value: HeldValue, width: float) -> tuple[int, ...]:
 
 def sources_of(record: HeldRecord, records: Mapping[str, HeldRecord]) -> list[str]:
     """Names of the values that a record computes from: of a backward those that its forward made, too."""
-    forward = records.get(f"{record.operation.call}.forward") if record.operation.phase == "backward" else None
-    return record.makers if forward is None else [*record.makers, *(value.name for value in forward.outputs)]
+    forward = records.get(f"{record.operation.call}.forward")
+    if forward is None or record.operation.phase != "backward":
+        return record.makers
+    return [*record.makers, *(value.name for value in forward.outputs)]
+
+
+def _users(value: HeldValue, records: Mapping[str, HeldRecord]) -> set[str]:
+    """Names of the records of a run that use one of its values."""
+    maker = records.get(value.record)
+    return maker.users.get(value.path, set()) if maker is not None else set()
 
 
 def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
@@ -166,7 +184,7 @@ def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
     matches, mine, theirs = Found(), _Run(target), _Run(golden)
     levels: dict[str, float] = {}
     for record in target.records.values():
-        level = max((levels[name] for name in sources_of(record, target.records) if name in levels), default=0.0)
+        level = max((levels.get(name, 0.0) for name in sources_of(record, target.records)), default=0.0)
         for value in record.outputs:
             levels[value.name] = level
             least = max(sums, min(GROWTH * level, MOST))
@@ -202,11 +220,10 @@ def _rivals(
     value: HeldValue, record: HeldRecord, matches: Found, golden: Mapping[str, HeldRecord]
 ) -> Iterator[HeldValue]:
     """What the same call of the other run makes of the same values."""
-    partners = [matches.partners[name] for name in record.makers if name in matches.partners]
+    partners = matches.sources_of(record)
     if not partners or len(partners) < len(record.makers):
         return
-    users = (golden[it.record].users.get(it.path, set()) if it.record in golden else set() for it in partners)
-    for name in set[str].intersection(*users):
+    for name in set[str].intersection(*(_users(partner, golden) for partner in partners)):
         if golden[name].operation.bare == record.operation.bare:
             yield from (other for other in golden[name].outputs if other.is_plain and other.size == value.size)
 
@@ -234,7 +251,7 @@ def _rank(
     other = golden.get(value.record)
     if other is None:
         return True, 1, True, distance
-    shared = sum(matches.partners[name].name in other.makers for name in record.makers if name in matches.partners)
+    shared = sum(source.name in other.makers for source in matches.sources_of(record))
     is_other_phase = other.operation.phase != record.operation.phase
     return is_other_phase, -shared, other.operation.bare != record.operation.bare, distance
 
@@ -263,41 +280,48 @@ def parting(run: HeldRun, matches: Found, parameters: Mapping[int, Sequence[Held
         matches: its values that the other run holds.
         parameters: of the other run, by number of elements.
     """
-    records, last = run.records, run.last_backward
-    logs = _logs_of(run)
-    rejoins: dict[str, bool] = {}
-    is_clean: dict[str, bool] = {}
-    for name, record in reversed(list(records.items())):
-        rejoins[name] = all(
-            matches.has(value) or all(rejoins[user] for user in record.users[value.path] - logs)
-            for value in record.outputs
-            if value.path in record.users
-        ) and all(matches.has(value) for value in _results(record, run, matches, parameters, last))
-        if record.operation.phase == "forward" and logs.issuperset(chain.from_iterable(record.users.values())):
-            rejoins[name] = rejoins[name] and _is_right_end(record, records, matches, is_clean)
-        is_clean[name] = rejoins[name] and all(
-            all(is_clean[user] for user in record.users[value.path])
-            if value.path in record.users
-            else matches.has(value)
-            for value in record.outputs
-        )
+    records, rejoins = run.records, _rejoining(run, matches, parameters)
     result, sources, others, constants = Parting(records), set[str](), [], constants_of(records)
     for name, record in records.items():
-        if not rejoins[name]:
-            result.parted.append(record)
-            makers = {maker_record(maker) for maker in record.makers}
-            forward = f"{record.operation.call}.forward" if record.operation.phase == "backward" else ""
-            is_given = all(rejoins.get(maker, True) or maker in sources for maker in (*makers, forward))
-            is_silent = not any(map(matches.is_lost, record.outputs))
-            if is_given and (is_silent or name in constants or record.is_movement):
-                sources.add(name)
-                others.append(record)
-            elif is_given:
-                result.first.append(record)
-    if not any(matches.is_lost(value) for record in result.parted for value in record.outputs):
+        if rejoins[name]:
+            continue
+        result.parted.append(record)
+        before = {maker_record(maker) for maker in record.makers}
+        if record.operation.phase == "backward":
+            before.add(f"{record.operation.call}.forward")
+        is_given = all(rejoins.get(maker, True) or maker in sources for maker in before)
+        is_silent = not any(map(matches.is_lost, record.outputs))
+        if is_given and (is_silent or name in constants or record.is_movement):
+            sources.add(name)
+            others.append(record)
+        elif is_given:
+            result.first.append(record)
+    if not any(map(matches.is_lost, chain.from_iterable(record.outputs for record in result.parted))):
         return Parting(records)
     result.first = result.first or others
     return result
+
+
+def _rejoining(run: HeldRun, matches: Found, parameters: Mapping[int, Sequence[HeldValue]]) -> dict[str, bool]:
+    """Whether all that is made of a record is found again, by its name; see `parting`."""
+    logs, last = _logs_of(run), run.last_backward
+    rejoins: dict[str, bool] = {}
+    is_clean: dict[str, bool] = {}
+    for name, record in reversed(list(run.records.items())):
+        used = [value for value in record.outputs if value.path in record.users]
+        ends = [value for value in record.outputs if value.path not in record.users]
+        rejoins[name] = all(map(matches.has, _results(record, run, matches, parameters, last))) and all(
+            matches.has(value) or _all(rejoins, record.users[value.path] - logs) for value in used
+        )
+        if record.operation.phase == "forward" and logs.issuperset(chain.from_iterable(record.users.values())):
+            rejoins[name] = rejoins[name] and _is_right_end(record, run.records, matches, is_clean)
+        are_clean = all(_all(is_clean, record.users[value.path]) for value in used)
+        is_clean[name] = rejoins[name] and are_clean and all(map(matches.has, ends))
+    return rejoins
+
+
+def _all(marks: Mapping[str, bool], names: Iterable[str]) -> bool:
+    return all(marks[name] for name in names)
 
 
 def _logs_of(run: HeldRun) -> set[str]:
@@ -366,18 +390,18 @@ def islands(target: HeldRun, golden: HeldRun, matches: Found) -> list[str]:
     products = 0
     for name, record in target.records.items():
         if record.operation.phase == "forward":
-            partners = [
-                (value, matches.partners[value.name]) for value in record.outputs if value.name in matches.partners
-            ]
-            is_other = any(value.unit > other.unit > 0 for value, other in partners)
-            if is_other or any(value.unit > coarsest for value in record.outputs):
+            if any(_is_coarser(value, matches, coarsest) for value in record.outputs):
                 coarser[name] = record
             products += record.is_product
     if 2 * sum(record.is_product for record in coarser.values()) >= max(products, 1):
         return []
-    return [
-        name for name, record in coarser.items() if not any(maker_record(maker) in coarser for maker in record.makers)
-    ]
+    return [name for name, record in coarser.items() if coarser.keys().isdisjoint(map(maker_record, record.makers))]
+
+
+def _is_coarser(value: HeldValue, matches: Found, coarsest: float) -> bool:
+    """Whether a value has a coarser dtype than its partner, or than any value of the other run."""
+    partner = matches.partners.get(value.name)
+    return value.unit > coarsest or (partner is not None and value.unit > partner.unit > 0)
 
 
 def maker_record(name: str) -> str:

@@ -56,11 +56,12 @@ class HeldValue:
     @property
     def gradient_look(self) -> tuple[object, ...]:
         """What a gradient of a parameter that an optimizer gets has in common with that of the backward."""
-        parts = (self.most, self.least, self.mean * math.sqrt(self.size))
         if not self.is_finite:
             return True, self.size, self.record, self.path
-        shares = (round(part / self.norm, _LOOK_DIGITS) for part in parts) if self.norm else parts
-        return True, self.size, f"{self.norm:.{_LOOK_DIGITS}e}", *shares
+        parts = (self.most, self.least, self.mean * math.sqrt(self.size))
+        if self.norm:
+            parts = tuple(round(part / self.norm, _LOOK_DIGITS) for part in parts)
+        return True, self.size, f"{self.norm:.{_LOOK_DIGITS}e}", *parts
 
     @property
     def is_finite(self) -> bool:
@@ -118,6 +119,11 @@ class HeldRecord:
     def name(self) -> str:
         """`Torch.exp.0.forward`."""
         return self.operation.record
+
+    @property
+    def output_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of its outputs."""
+        return [value.shape for value in self.outputs]
 
     @property
     def is_movement(self) -> bool:
