@@ -66,13 +66,8 @@ class ApiRule:
     positions: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
-def read_cell_mapping(path: Path) -> dict[str, str]:
-    """`{target path and class: golden path and class}` of a cell mapping. Raises MappingError."""
-    return _texts(_read(path), path)
-
-
-def read_data_mapping(path: Path) -> dict[str, str]:
-    """`{target value: golden value}` of a data mapping. Raises MappingError."""
+def read_names(path: Path) -> dict[str, str]:
+    """`{target: golden}` of a mapping of Cells, by path and class, or of values. Raises MappingError."""
     return _texts(_read(path), path)
 
 
@@ -145,12 +140,9 @@ class Mappings:
     def read(cls, settings: ComparisonSettings) -> Mappings:
         """Read the files that `settings` name. Raises MappingError."""
         apis, cells, values = settings.api_mapping, settings.cell_mapping, settings.data_mapping
-        return cls(
-            settings,
-            read_api_mapping(apis) if isinstance(apis, Path) else {},
-            read_cell_mapping(cells) if isinstance(cells, Path) else {},
-            read_data_mapping(values) if values else {},
-        )
+        rules = read_api_mapping(apis) if isinstance(apis, Path) else {}
+        cell_names = read_names(cells) if isinstance(cells, Path) else {}
+        return cls(settings, rules, cell_names, read_names(values) if values else {})
 
     @property
     def are_given(self) -> bool:

@@ -32,6 +32,7 @@ from pytest_msprobe.suites.comparison.values import (
     DistanceLimits,
     TensorComparison,
     ValueComparison,
+    farthest_of,
     judge_place,
     judge_plain,
 )
@@ -151,8 +152,7 @@ class OperationComparison:
         is_unknown = any(value.is_wrong or value.is_lone for value in inputs)
         if self.held_by != "both" or not distances or is_unknown:
             return False
-        worst = math.inf if None in distances else max(distance or 0.0 for distance in distances)
-        return worst > GROWTH * max((value.distance or 0.0 for value in inputs), default=0.0)
+        return farthest_of(distances) > GROWTH * max((value.distance or 0.0 for value in inputs), default=0.0)
 
     @property
     def message(self) -> str:

@@ -277,8 +277,12 @@ def _excuse(account: Account) -> str:
 def _shares(output: OutputAccount | None) -> dict[str, float | None]:
     if output is None:
         return dict.fromkeys(SHARES)
-    parts = output.shares[BORN_TARGET] + output.shares[BORN_GOLDEN], output.shares[INHERITED], output.shares[DEFINED]
-    return {name: round(share, 4) if math.isfinite(share) else None for name, share in zip(SHARES, parts)}
+    born = output.shares[BORN_TARGET] + output.shares[BORN_GOLDEN]
+    return dict(zip(SHARES, map(_finite, (born, output.shares[INHERITED], output.shares[DEFINED]))))
+
+
+def _finite(share: float) -> float | None:
+    return round(share, 4) if math.isfinite(share) else None
 
 
 def output_text(output: OutputAccount) -> str:

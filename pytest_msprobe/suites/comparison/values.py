@@ -19,7 +19,7 @@ follows from it:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -104,6 +104,11 @@ def excess_of(off: float, limit: float) -> float:
     if limit:
         return off / limit
     return math.inf if off else 0.0
+
+
+def farthest_of(distances: Collection[float | None]) -> float:
+    """Return the largest of some distances; infinity where one of them is not known."""
+    return math.inf if None in distances else max(filter(None, distances), default=0.0)
 
 
 def statistics_reasons(
@@ -435,7 +440,7 @@ class TensorComparison:
         soft: list[str] = []
         is_one_dtype = target.dtype == golden.dtype or canonical_dtype(target.dtype) == canonical_dtype(golden.dtype)
         if not is_one_dtype:
-            kinds = [tensor.dtype.kind if tensor.dtype is not None else "" for tensor in tensors]
+            kinds = [getattr(tensor.dtype, "kind", "") for tensor in tensors]
             is_accepted = "dtype" in self.accept or (kinds[0] == "int" and "integers" in self.accept)
             is_rounding = kinds[0] == kinds[1] and is_accepted
             (soft if is_rounding else hard).append(f"Dtypes differ: target {target.dtype}, golden {golden.dtype}.")

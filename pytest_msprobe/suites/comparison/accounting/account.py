@@ -315,7 +315,7 @@ def _trains(leaf: Leaf | None) -> str:
 def _limits(value: ValueComparison, limits: DistanceLimits) -> tuple[float, float]:
     if value.tolerance is not None:
         return value.tolerance.limit, value.tolerance.limit
-    target, golden = (leaf.dtype if leaf is not None else "" for leaf in (value.target, value.golden))
+    target, golden = getattr(value.target, "dtype", ""), getattr(value.golden, "dtype", "")
     limit = limits.limit(target)
     return limit, limit if golden == target else limits.limit(golden)
 

@@ -102,10 +102,11 @@ def find_faults(
         if fault is not None:
             causes.blame(fault.step, fault)
     reached = causes.settle()
+    unexplained = tuple(step for step in state.unexplained if step.record not in reached)
     return FlowFaults(
         faults=tuple(causes.ranked()),
         unknown=tuple(fault for fault in state.unknown if fault.step.record not in reached),
-        unexplained=tuple(step for step in state.unexplained if step.record not in reached),
+        unexplained=unexplained,
         passed_on=frozenset(state.passed_on),
         origins=(*_origins_of_faults(flow, causes), *_origins_without_faults(flow)),
     )

@@ -178,7 +178,8 @@ def _add(sides: tuple[Dump, Dump], step: Step, names: tuple[dict[str, None], dic
 
 def _configuration(dumps: Sequence[Dump], names: Iterable[str]) -> Configuration:
     slots = [Slot.of(dump.path) for dump in dumps]
-    steps, ranks = _numbers(slot.step for slot in slots), _numbers(slot.rank for slot in slots)
+    steps = _numbers(slot.step for slot in slots)
+    ranks = _numbers(slot.rank for slot in slots)
     return Configuration("tensor", _LEVELS.get(dumps[0].level, "mix"), {"list": list(names)}, steps, ranks)
 
 

@@ -7,7 +7,6 @@ the first that differs, for whatever reason.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 
 from msprobe_collector.dump_format.leaves import Leaf
@@ -31,7 +30,7 @@ from pytest_msprobe.suites.comparison.accounting.arguments import (
     other_arguments,
 )
 from pytest_msprobe.suites.comparison.operations import GROWTH, OperationComparison
-from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, is_whole
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, farthest_of, is_whole
 
 #: The part of a difference that is the first one, beside those of `terms.PARTS`.
 FIRST = "first"
@@ -93,8 +92,7 @@ def _kind(keys: Sequence[ValueKey]) -> Kind:
     if not any_beyond(outputs):
         return "within"
     inputs = [key for key in keys if not key.is_output and key.target and key.golden]
-    distances = [key.distance for key in outputs if key.is_beyond]
-    nearest = math.inf if None in distances else max(distance or 0.0 for distance in distances)
+    nearest = farthest_of([key.distance for key in outputs if key.is_beyond])
     is_first = not any_beyond(inputs) and nearest > GROWTH * largest_distance(inputs)
     return "first" if is_first else "carried"
 

@@ -128,8 +128,7 @@ def _causing(
 ) -> list[Finding]:
     """The findings on what is at fault, and on other set-ups in place of what these explain."""
     of_setup = {id(fault) for _, reasons in by_setup for fault in reasons.faults}
-    groups = (group for group in causes if any(id(fault) not in of_setup for _, fault in group))
-    findings = [_finding(rows, group) for group in groups]
+    findings = [_finding(rows, group) for group in causes if not _ids(group) <= of_setup]
     for pair, reasons in by_setup:
         if reasons.differences:
             findings.insert(0 if reasons.is_first else len(findings), _of_setup(rows, pair, reasons))
@@ -142,6 +141,10 @@ def _causing(
         if finding.kind not in _COMPUTED:
             findings[place] = structs.replace(finding, confidence="possible")
     return findings
+
+
+def _ids(group: Sequence[tuple[Pair, Fault]]) -> set[int]:
+    return {id(fault) for _, fault in group}
 
 
 def _has_open(pairs: Iterable[Pair]) -> bool:
@@ -282,10 +285,6 @@ def _of_unseen(differences: Sequence[ManifestDifference]) -> Iterator[Finding]:
 def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
     pair, fault = group[0]
     same_pair = [fault for other, fault in group if other is pair]
-    ids = [_node_id(rows, pair.dump, item) for item in _items_of(fault)]
-    records = set(chain.from_iterable(fault.all_records for fault in same_pair))
-    ranks = {other.slot.rank for other, _ in group}
-    sources = (_source_of(pair.diagnosis, fault) for fault in same_pair)
     parameters = _parameters_of(fault, same_pair)
     figures = _figures_of_group(group)
     if parameters:
@@ -293,24 +292,20 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
     detail = readable(fault.sentence).rstrip(".")
     if len(parameters) >= _SEVERAL and fault.kind == "parameter":
         detail = "they differ before any operation: another initial state, checkpoint or number of optimizer steps"
+    count = len(group)
+    if len(same_pair) == count:
+        count = len(set(chain.from_iterable(fault.all_records for fault in same_pair)))
+    ids = [_node_id(rows, pair.dump, item) for item in _items_of(fault)]
+    place = Place(**_place_of(group, same_pair), names=parameters[:_SEVERAL])
     return Finding(
         id=next((node_id for node_id in ids if not rows.is_expected(node_id)), ids[0]),
         kind=fault.kind,
         confidence=_confidence(fault, pair),
-        place=Place(
-            record=fault.all_records[0],
-            **_place_of(same_pair),
-            names=parameters[:_SEVERAL],
-            value=fault.value,
-            source=next(filter(None, sources), ""),
-            cell=fault.step.cell,
-            ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
-            steps=() if pair.slot.step is None else (pair.slot.step,),
-        ),
+        place=place,
         figures=figures,
         arguments=fault.arguments,
         pattern=fault.pattern,
-        count=len(records) if len(same_pair) == len(group) else len(group),
+        count=count,
         detail=detail,
     )
 
@@ -375,13 +370,24 @@ def _line(diagnosis: RunDiagnosis, record: str, side: int) -> str:
     return diagnosis.sides[side].stacks.user_line(record.rpartition(".")[0])
 
 
-def _place_of(group: Sequence[Fault]) -> dict[str, Any]:
-    operation = group[0].step.operation
-    records = chain.from_iterable(fault.all_records for fault in group)
-    directions = tuple(dict.fromkeys(record.rpartition(".")[2] for record in records))
-    calls = [(fault.step.operation.call, fault.step.cell) for fault in group]
-    name = operation.name if len(group) > 1 else operation.call
-    return {**place_of_calls(name, calls), "directions": directions}
+def _place_of(group: Sequence[tuple[Pair, Fault]], same_pair: Sequence[Fault]) -> dict[str, Any]:
+    pair, fault = group[0]
+    operation, step = fault.step.operation, pair.slot.step
+    ranks = {other.slot.rank for other, _ in group}
+    sources = (_source_of(pair.diagnosis, other) for other in same_pair)
+    records = chain.from_iterable(other.all_records for other in same_pair)
+    directions = dict.fromkeys(record.rpartition(".")[2] for record in records)
+    calls = [(other.step.operation.call, other.step.cell) for other in same_pair]
+    return {
+        "record": fault.all_records[0],
+        **place_of_calls(operation.name if len(same_pair) > 1 else operation.call, calls),
+        "directions": tuple(directions),
+        "value": fault.value,
+        "source": next(filter(None, sources), ""),
+        "cell": fault.step.cell,
+        "ranks": tuple(sorted(rank for rank in ranks if rank is not None)),
+        "steps": (step,) if step is not None else (),
+    }
 
 
 def _confidence(fault: Fault, pair: Pair) -> Confidence:
@@ -452,10 +458,14 @@ def _open_records(rows: RunRows, pairs: Iterable[Pair]) -> Iterator[Finding]:
 
 
 def _open_record(rows: RunRows, pair: Pair, step: Step) -> Finding:
-    operation, key = step.operation, step.first_beyond
-    distance = key.distance if key is not None else None
-    # No benchmark computes a compiled graph, which is known: the inputs are equal, and this output is not.
+    operation, key, detail = step.operation, step.first_beyond, readable(step.account.reason)
+    figures: dict[str, float | int | str] = {}
+    if key is not None and key.distance is not None and math.isfinite(key.distance):
+        figures["size"] = key.distance
     is_compiled = is_compiled_record(step.record)
+    if is_compiled:
+        # No benchmark computes it, which is known: the inputs are equal, and this output is not.
+        detail = ""
     return Finding(
         id=_node_id(rows, pair.dump, f"{operation.call}.{operation.phase}"),
         kind="first" if is_compiled else "unexplained",
@@ -464,12 +474,12 @@ def _open_record(rows: RunRows, pair: Pair, step: Step) -> Finding:
             record=step.record,
             operation=operation.call,
             directions=(operation.phase,),
-            value=key.path if key is not None else "",
+            value=getattr(key, "path", ""),
             source=step.source,
             cell=step.cell,
         ),
-        figures={"size": distance} if distance is not None and math.isfinite(distance) else {},
-        detail="" if is_compiled else readable(step.account.reason),
+        figures=figures,
+        detail=detail,
     )
 
 

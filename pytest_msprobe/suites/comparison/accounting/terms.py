@@ -164,7 +164,8 @@ class _Sums:
     """
 
     def __init__(self, chain: Sequence[Array]) -> None:
-        wide = np.complex128 if any(array.dtype.kind == "c" for array in chain) else np.float64
+        is_complex = any(array.dtype.kind == "c" for array in chain)
+        wide = np.complex128 if is_complex else np.float64
         # The four parts, the whole, both born parts together, target and golden.
         self._rows = np.empty((len(PARTS) + 4, min(chain[0].size, CHUNK_ELEMENTS)), wide)
         # The smallest number of a dtype masks elements; beside it all others have no size.
@@ -259,7 +260,7 @@ def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
     off by up to 8 times what rounding explains.
     """
     arrays = (whole, *parts)
-    if len({array.size for array in arrays}) > 1 or {kind_of(array.dtype) for array in arrays} != {"float"}:
+    if any(array.size != whole.size or kind_of(array.dtype) != "float" for array in arrays):
         return None
     formats = [float_format(array.dtype) for array in arrays]
     unit = max(unit_roundoff(array.dtype) for array in arrays) * (len(parts) + 1)
