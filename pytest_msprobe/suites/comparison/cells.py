@@ -89,9 +89,7 @@ class Origin(NamedTuple):
 
 class _Cell(NamedTuple):
     order: int
-    record: str
-    phase: str
-    cells: tuple[str, ...]
+    origin: Origin
     facts: CellFacts
     inputs: frozenset[tuple[str, str]]
 
@@ -116,7 +114,8 @@ class CellDifferences:
         if CELL in attachment:
             facts = CellFacts.from_wire(attachment[CELL])
             inputs = _differing_inputs(attachment.get("account"))
-            self._cells.append(_Cell(operation.index, operation.record, operation.phase, cells, facts, inputs))
+            origin = Origin(operation.record, operation.phase, cells)
+            self._cells.append(_Cell(operation.index, origin, facts, inputs))
             self._levels[operation.record] = (row.call, row.part), str(dict(row.properties).get(LEVEL, ""))
         elif (
             attachment.get("account", {}).get("basis") != "tensors"
@@ -129,29 +128,25 @@ class CellDifferences:
     def of(self, faults: Iterable[Origin] = ()) -> dict[str, CellDifference]:
         """Differences by record of the Cell, in the order of execution; Cells where nothing differs are left out."""
         self._cells.sort(key=lambda cell: cell.order)
-        forwards = {(cell.phase, cell.cells): cell for cell in self._cells if cell.phase == "forward"}
-        origins = list(faults)
-        origins += filter(self._is_origin, self._origins)
+        forwards = {cell.origin.cells: cell.facts for cell in self._cells if cell.origin.phase == "forward"}
         layers = (cell for cell in self._cells if cell.facts.arises and not cell.facts.is_accounted)
-        origins += (
-            Origin(cell.record, cell.phase, cell.cells) for cell in layers if not _is_of_forward(cell, forwards)
-        )
+        born_in = [cell.origin for cell in layers if not _is_of_forward(cell, forwards)]
         inside: dict[tuple[str, tuple[str, ...]], list[Origin]] = {}
-        for origin in origins:
+        for origin in (*faults, *filter(self._is_origin, self._origins), *born_in):
             for depth in range(1, len(origin.cells) + 1):
                 inside.setdefault((origin.phase, origin.cells[:depth]), []).append(origin)
         differences = {}
         for cell in self._cells:
-            around = inside.get((cell.phase, cell.cells), ())
-            born = [origin.record for origin in around if origin.content not in cell.inputs]
+            record, phase, cells, _ = cell.origin
+            born = [origin.record for origin in inside.get((phase, cells), ()) if origin.content not in cell.inputs]
             # Where a call inside is known, the Cells around it say no more.
-            inner = [record for record in dict.fromkeys(born) if not Operation.of(record, 0).is_cell]
+            inner = [other for other in dict.fromkeys(born) if not Operation.of(other, 0).is_cell]
             # What a backward takes from its forward is inherited as well.
             inherits = cell.facts.inherits or (cell.facts.arises and _is_of_forward(cell, forwards))
             is_rounding = cell.facts.arises and cell.facts.is_accounted and not (born or inherits)
             difference = CellDifference(inherits, cell.facts.passes_on, tuple(inner or born[-1:]), is_rounding)
             if difference.level:
-                differences[cell.record] = difference
+                differences[record] = difference
         return differences
 
     def _is_origin(self, origin: Origin) -> bool:
@@ -200,10 +195,10 @@ def _level(otherwise: str = "", *, is_born: bool, inherits: bool, passes_on: boo
     return ", ".join(filter(None, [origin, "passed on" if passes_on else ""]))
 
 
-def _is_of_forward(cell: _Cell, forwards: Mapping[tuple[str, tuple[str, ...]], _Cell]) -> bool:
+def _is_of_forward(cell: _Cell, forwards: Mapping[tuple[str, ...], CellFacts]) -> bool:
     """Whether a backward may have its difference from what its forward kept."""
-    forward = forwards.get(("forward", cell.cells)) if cell.phase == "backward" else None
-    return forward is not None and (forward.facts.inherits or forward.facts.passes_on)
+    forward = forwards.get(cell.origin.cells) if cell.origin.phase == "backward" else None
+    return forward is not None and (forward.inherits or forward.passes_on)
 
 
 def _differing_inputs(account: Mapping[str, Any] | None) -> frozenset[tuple[str, str]]:

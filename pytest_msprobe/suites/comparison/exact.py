@@ -292,7 +292,7 @@ def _off(path: str, size: int, figures: _Figures | None, units: Pair, *, is_boun
     if figures is None or _NO_VALUE < min(figures[0]) < math.inf:
         return None
     errors, bulk = ((pair[0] / units[0], pair[1] / units[1]) for pair in figures[:2])
-    return _Off(path, errors, bulk, figures[2], max(size, 1), is_bound)
+    return _Off(path, errors, bulk, apart=figures[2], size=max(size, 1), is_bound=is_bound)
 
 
 def _of_arrays(arrays: Sequence[npt.NDArray[Any]], units: Pair) -> _Figures | None:

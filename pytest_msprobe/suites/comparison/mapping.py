@@ -151,7 +151,12 @@ class Mappings:
         return any((settings.cell_mapping, settings.api_mapping, settings.data_mapping, settings.layer_mapping))
 
     def naming(self, target: ComparedDump, golden: ComparedDump) -> Naming:
-        """Return how operations are named. Raises DumpError, and MappingError for a layer mapping."""
+        """Return how operations are named.
+
+        Raises:
+            DumpError: the layer mapping needs parents, and a dump has none.
+            MappingError: the layer mapping cannot be read.
+        """
         settings = self.settings
         if settings.layer_mapping is not None:
             for side in (target, golden):

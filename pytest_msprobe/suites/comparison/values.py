@@ -365,17 +365,12 @@ class _Pair:
 
     def verdict(self, reasons: tuple[str, ...], distance: float, *soft: str) -> ValueComparison:
         """An error where there are `reasons`, else what was said before; the warnings `soft` besides."""
-        warnings = (*self.soft, *soft)
-        errors = self.hard + reasons
+        warnings, errors = (*self.soft, *soft), self.hard + reasons
+        status: ValueStatus = "warning" if warnings else "pass"
+        if errors:
+            status = "error"
         distance = math.inf if self.hard else distance
-        status = _status(errors, warnings)
         return ValueComparison(self.target, self.golden, status, errors + warnings, distance, limit=self.limit)
-
-
-def _status(errors: tuple[str, ...], warnings: tuple[str, ...]) -> ValueStatus:
-    if errors:
-        return "error"
-    return "warning" if warnings else "pass"
 
 
 @dataclass(frozen=True)
@@ -489,25 +484,16 @@ class TensorComparison:
         if metrics.structural:
             hard = pair.hard or (metrics.structural,)
             return ValueComparison(target, golden, "error", hard, math.inf, limit=pair.limit, contents=contents)
-        reasons = pair.hard + unforgivable_reasons(metrics)
-        is_measured = not (metrics.nonfinite_mismatches or pair.hard)
-        distance = figures.distance if is_measured else math.inf
-        if not metrics.is_exact and is_measured and metrics.size:
-            element_limit = self.limits.element_limit(pair.limit, figures.peak)
-            reasons += (*_too_far(distance, pair.limit, metrics.max_abs or 0.0, element_limit),)
-        verdict = ValueComparison(
-            target,
-            golden,
-            _status(reasons, pair.soft),
-            pair.soft,
-            distance,
-            figures,
-            limit=pair.limit,
-            contents=contents,
-        )
-        if not reasons:
+        reasons, distance = unforgivable_reasons(metrics), math.inf
+        if not (metrics.nonfinite_mismatches or pair.hard):
+            distance = figures.distance
+            if not metrics.is_exact and metrics.size:
+                element_limit = self.limits.element_limit(pair.limit, figures.peak)
+                reasons = (*reasons, *_too_far(distance, pair.limit, metrics.max_abs or 0.0, element_limit))
+        verdict = replace(pair.verdict(reasons, distance), figures=figures, contents=contents)
+        if verdict.status != "error":
             return verdict
-        judgement = Judgement("error", reasons)
+        judgement = Judgement("error", pair.hard + reasons)
         words = explain(metrics, judgement, label=printable(target.name), dtype=target.dtype, shape=target.shape)
         return replace(verdict, reasons=(summarise(metrics, judgement), *pair.soft), explanation=words)
 

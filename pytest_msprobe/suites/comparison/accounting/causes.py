@@ -75,7 +75,7 @@ class Fault:
     @classmethod
     def of_value(cls, step: Step, key: ValueKey, kind: FaultKind, sentence: str, name: str = "") -> Fault:
         """A fault of a value that differs, on both sides."""
-        return cls(step, kind, "both", key.path, sentence, name, key.distance)
+        return cls(step, kind, "both", key.path, sentence, name=name, size=key.distance)
 
     @property
     def arguments(self) -> Differences:

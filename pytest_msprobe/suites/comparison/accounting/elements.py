@@ -118,7 +118,8 @@ class Fingerprint:
             if low.size:
                 lowest = _lowest_of(lowest, low)
                 bound = lowest[-1] if lowest.size == _LOWEST else bound
-        return cls(total % _MODULUS, negative % _MODULUS, flat.size, nonzero, lowest, is_counting)
+        total, negative = total % _MODULUS, negative % _MODULUS
+        return cls(total, negative, flat.size, nonzero, lowest=lowest, is_counting=is_counting)
 
     def key(self, *, is_signed: bool) -> int:
         """A number that is equal for equal elements, or magnitudes of elements, and adds up like them."""

@@ -111,7 +111,7 @@ def _outputs(
     is_first = kind == "first" or (is_equal and bool(other_arguments(compared)))
     after, growth = compared.growth
     blamed = _first(compared, value, inputs) if is_first else {}
-    return (OutputAccount(key.path, after, {}, {}, growth or None, blamed),)
+    return (OutputAccount(key.path, after, {}, {}, growth=growth or None, blamed=blamed),)
 
 
 def _first(compared: OperationComparison, value: ValueComparison, keys: Sequence[ValueKey]) -> dict[str, str]:

@@ -264,5 +264,15 @@ def held_value(leaf: Leaf, operation: Operation | None = None) -> HeldValue | No
     most, least, mean, norm = numbers if is_known else [math.nan] * 4
     elements = array_dtype(dtype)
     unit = unit_roundoff(elements) if elements is not None and dtype.kind in ("float", "complex") else 0.0
-    record, size = "" if operation is None else operation.record, math.prod(leaf.shape)
-    return HeldValue(record, leaf.path, size, leaf.shape, norm, most, least, mean, unit, is_known)
+    return HeldValue(
+        getattr(operation, "record", ""),
+        leaf.path,
+        math.prod(leaf.shape),
+        leaf.shape,
+        norm=norm,
+        most=most,
+        least=least,
+        mean=mean,
+        unit=unit,
+        is_known=is_known,
+    )
