@@ -402,11 +402,7 @@ def _coarsest(dump: ComparedDump, records: Mapping[str, HeldRecord]) -> dict[str
         sources = sources_of(held, records) if held is not None else []
         met = [_format(leaf.dtype) for leaf in leaves if leaf.tensor is not None]
         met += [formats.get(split_name(name)[0], _NO_FLOAT) for name in sources]
-        coarsest = max(
-            _NO_FLOAT,
-            *met,
-            *_of_operands(operation, rounded),
-        )
+        coarsest = max(_NO_FLOAT, *met, *_of_operands(operation, rounded))
         most = max(most, coarsest)
         has_backward = has_backward or operation.phase == "backward"
         formats[operation.record] = most if has_backward or held is None else coarsest

@@ -301,9 +301,7 @@ class ValuePairing:
         rule = self._rules.get(operation.name)
         places = self._tensor_places(operation, partner, target, golden) if rule is None else ({}, {})
         waiting = {places[1].get(leaf.path) or self._key(operation, leaf): leaf for leaf in golden}
-        by_name = {}
-        if self._names:
-            by_name = {leaf.name: key for key, leaf in waiting.items()}
+        by_name = {leaf.name: key for key, leaf in waiting.items()}
         for leaf in target:
             named = by_name.get(self._names.get(leaf.name, ""))
             key = named or places[0].get(leaf.path) or self._golden_key(operation, leaf, rule)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msprobe_collector.dump_format import Dump, DumpError
@@ -24,19 +24,14 @@ _MOST_BYTES = 1 << 28
 _NAMES = re.compile(rb',?\s*"(?:data_name|group_id)"\s*:\s*"[^"]*"')
 
 
-def told_before(golden_of: Mapping[Path, Path | None]) -> list[str]:
+def told_before(pairs: Sequence[tuple[Path, Path]]) -> list[str]:
     """Sentences on the pairs of dumps of a run, the most important first; empty where nothing is to be said."""
-    pairs = [(target, golden) for target, golden in golden_of.items() if golden is not None]
-    return [
-        *dict.fromkeys(difference.sentence for pair in pairs for difference in _other_steps(*pair)),
-        *_earlier_steps(pairs),
-        *sentences_of(_manifests(pairs)),
-    ]
+    others = dict.fromkeys(difference.sentence for pair in pairs for difference in _other_steps(*pair))
+    return [*others, *_earlier_steps(pairs), *sentences_of(_manifests(pairs))]
 
 
-def differences_before(golden_of: Mapping[Path, Path | None]) -> list[ManifestDifference]:
+def differences_before(pairs: Sequence[tuple[Path, Path]]) -> list[ManifestDifference]:
     """What differs in the manifests of the pairs of a run, the most likely explanation of other numbers first."""
-    pairs = [(target, golden) for target, golden in golden_of.items() if golden is not None]
     differences = dict.fromkeys(difference for pair in pairs for difference in _other_steps(*pair))
     differences |= dict.fromkeys(difference for _, difference in differences_of(_manifests(pairs))[0])
     return sorted(differences, key=lambda difference: -difference.likelihood)
@@ -50,7 +45,7 @@ def _other_steps(target: Path, golden: Path) -> Iterator[ManifestDifference]:
         yield of_other_step(str(mine.step), str(theirs.step))
 
 
-def _earlier_steps(pairs: list[tuple[Path, Path]]) -> Iterator[str]:
+def _earlier_steps(pairs: Sequence[tuple[Path, Path]]) -> Iterator[str]:
     """The first step before those of the run that both sides hold, where it differs already."""
     steps = {Slot.of(target.absolute()).step for target, _ in pairs}
     earlier: dict[int, tuple[Path, Path]] = {}
@@ -110,7 +105,7 @@ def first_difference(target: Path, golden: Path) -> str | None:
     return None
 
 
-def _manifests(pairs: list[tuple[Path, Path]]) -> list[tuple[Found, Found]]:
+def _manifests(pairs: Sequence[tuple[Path, Path]]) -> list[tuple[Found, Found]]:
     """The manifests of all pairs that have both."""
     manifests = []
     for target, golden in pairs:

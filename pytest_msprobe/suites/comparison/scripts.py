@@ -135,9 +135,7 @@ def compare_distributed(
     pairs = pair_dumps(targets, Path(bench_dump_dir))
     chosen = _settings(settings, fuzzy_match)
     results, problems = [], pairs.lone()
-    for target, golden in pairs.golden.items():
-        if golden is None:
-            continue
+    for target, golden in pairs.matched:
         try:
             folder, prints = Path(output_path), is_print_compare_log
             results.append(_compare_pair(target, golden, folder, chosen, auto_analyze, targets=targets, prints=prints))

@@ -175,6 +175,11 @@ class DumpPairs:
     golden_only: tuple[Path, ...]
     problems: dict[Path, str]
 
+    @property
+    def matched(self) -> list[tuple[Path, Path]]:
+        """Target and golden dump of each pair."""
+        return [(target, golden) for target, golden in self.golden.items() if golden is not None]
+
     def lone(self) -> list[str]:
         """A line for each dump, of either side, that is not compared."""
         golden = [f"{path}: no target dump for this golden dump" for path in self.golden_only]

@@ -380,12 +380,12 @@ class ComparisonSuite(Suite):
     @cached_property
     def setup(self) -> list[str]:
         """What is said of the two runs before their numbers: other steps, an earlier difference, other settings."""
-        return told_before(self.pairs.golden)
+        return told_before(self.pairs.matched)
 
     @cached_property
     def setup_differences(self) -> list[ManifestDifference]:
         """What differs between the manifests, as data."""
-        return differences_before(self.pairs.golden)
+        return differences_before(self.pairs.matched)
 
     def comparison(self, target: Path) -> DumpComparison:
         """The comparison of the dump at `target`, read once.
@@ -532,13 +532,11 @@ class ComparisonSuite(Suite):
 
     def header(self) -> list[str]:
         """What is compared with what."""
-        root, lines = self._context.config.rootpath, []
-        for target, golden in self.pairs.golden.items():
-            if golden is not None:
-                lines.append(f"msprobe: {file_id(target, root)}: compared with {golden}")
-        if self.settings.noise:
-            lines.append(f"msprobe: tolerances from the noise run {self.settings.noise}")
-        return [*lines, *(f"msprobe: not compared: {problem}" for problem in self.pairs.lone())]
+        root, noise = self._context.config.rootpath, self.settings.noise
+        lines = [f"{file_id(target, root)}: compared with {golden}" for target, golden in self.pairs.matched]
+        lines += [f"tolerances from the noise run {noise}"] if noise else []
+        lines += [f"not compared: {problem}" for problem in self.pairs.lone()]
+        return [f"msprobe: {line}" for line in lines]
 
     def dumps(self) -> Iterator[Dump]:
         """Targets, golden dumps and noise runs that can be read."""
@@ -547,10 +545,9 @@ class ComparisonSuite(Suite):
 
     def _readable(self) -> Iterator[DumpComparison]:
         """The comparisons of all pairs that can be read."""
-        for target, golden in self.pairs.golden.items():
-            if golden is not None:
-                with suppress(DumpError, SuiteError):
-                    yield self.comparison(target)
+        for target, _ in self.pairs.matched:
+            with suppress(DumpError, SuiteError):
+                yield self.comparison(target)
 
     def warnings(self) -> Iterator[str]:
         """Entries of mapping files that fit nothing: most likely misspelt."""
