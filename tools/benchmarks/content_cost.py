@@ -81,7 +81,7 @@ def measure(target: Path, golden: Path) -> dict[str, float]:
     read = time.perf_counter()
     located = locate(*runs)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    found = len(located.found.partners)
+    found = len(located.in_golden.partners)
     return {"found": found, "reading": read - start, "finding": time.perf_counter() - read, "MiB": memory}
 
 

@@ -46,7 +46,7 @@ class CellFacts(Wire, msgspec.Struct, frozen=True):
     @property
     def level(self) -> str:
         """The same in words, "" where nothing differs; see `CellDifference.level`."""
-        return _level(_BORN if self.arises else "inherited" if self.inherits else "", passes_on=self.passes_on)
+        return _level(is_born=self.arises, inherits=self.inherits, passes_on=self.passes_on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,8 @@ class CellDifference:
     @property
     def level(self) -> str:
         """`arises inside` or `inherited`, and `passed on` where the outputs differ; "" where nothing differs."""
-        by_rounding = f"{_BORN} by rounding" if self.is_rounding else ""
-        origin = _BORN if self.born else "inherited" if self.inherits else by_rounding
-        return _level(origin, passes_on=self.passes_on)
+        otherwise = f"{_BORN} by rounding" if self.is_rounding else ""
+        return _level(otherwise, is_born=bool(self.born), inherits=self.inherits, passes_on=self.passes_on)
 
 
 class Origin(NamedTuple):
@@ -90,9 +89,7 @@ class Origin(NamedTuple):
 
 class _Cell(NamedTuple):
     order: int
-    record: str
-    phase: str
-    cells: tuple[str, ...]
+    origin: Origin
     facts: CellFacts
     inputs: frozenset[tuple[str, str]]
 
@@ -117,7 +114,8 @@ class CellDifferences:
         if CELL in attachment:
             facts = CellFacts.from_wire(attachment[CELL])
             inputs = _differing_inputs(attachment.get("account"))
-            self._cells.append(_Cell(operation.index, operation.record, operation.phase, cells, facts, inputs))
+            origin = Origin(operation.record, operation.phase, cells)
+            self._cells.append(_Cell(operation.index, origin, facts, inputs))
             self._levels[operation.record] = (row.call, row.part), str(dict(row.properties).get(LEVEL, ""))
         elif (
             attachment.get("account", {}).get("basis") != "tensors"
@@ -130,83 +128,77 @@ class CellDifferences:
     def of(self, faults: Iterable[Origin] = ()) -> dict[str, CellDifference]:
         """Differences by record of the Cell, in the order of execution; Cells where nothing differs are left out."""
         self._cells.sort(key=lambda cell: cell.order)
-        forwards = {(cell.phase, cell.cells): cell for cell in self._cells if cell.phase == "forward"}
-        own = [
-            Origin(cell.record, cell.phase, cell.cells)
-            for cell in self._cells
-            if cell.facts.arises and not cell.facts.is_accounted and not _is_of_forward(cell, forwards)
-        ]
-        known = [
-            origin
-            for origin in self._origins
-            if origin.phase == "forward" or Operation.of(origin.record, 0).call not in self._differing
-        ]
+        forwards = {cell.origin.cells: cell.facts for cell in self._cells if cell.origin.phase == "forward"}
+        layers = (cell for cell in self._cells if cell.facts.arises and not cell.facts.is_accounted)
+        born_in = [cell.origin for cell in layers if not _is_of_forward(cell, forwards)]
         inside: dict[tuple[str, tuple[str, ...]], list[Origin]] = {}
-        for origin in (*faults, *known, *own):
+        for origin in (*faults, *filter(self._is_origin, self._origins), *born_in):
             for depth in range(1, len(origin.cells) + 1):
                 inside.setdefault((origin.phase, origin.cells[:depth]), []).append(origin)
-        found = {}
+        differences = {}
         for cell in self._cells:
-            born = [
-                origin.record
-                for origin in inside.get((cell.phase, cell.cells), ())
-                if origin.content is None or origin.content not in cell.inputs
-            ]
+            record, phase, cells, _ = cell.origin
+            born = [origin.record for origin in inside.get((phase, cells), ()) if origin.content not in cell.inputs]
             # Where a call inside is known, the Cells around it say no more.
-            inner = [record for record in dict.fromkeys(born) if not Operation.of(record, 0).is_cell]
-            is_rounding = cell.facts.arises and cell.facts.is_accounted and not born
+            inner = [other for other in dict.fromkeys(born) if not Operation.of(other, 0).is_cell]
             # What a backward takes from its forward is inherited as well.
             inherits = cell.facts.inherits or (cell.facts.arises and _is_of_forward(cell, forwards))
-            is_rounding = is_rounding and not inherits
+            is_rounding = cell.facts.arises and cell.facts.is_accounted and not (born or inherits)
             difference = CellDifference(inherits, cell.facts.passes_on, tuple(inner or born[-1:]), is_rounding)
             if difference.level:
-                found[cell.record] = difference
-        return found
+                differences[record] = difference
+        return differences
+
+    def _is_origin(self, origin: Origin) -> bool:
+        """Whether the forward of a call does not differ already."""
+        return origin.phase == "forward" or Operation.of(origin.record, 0).call not in self._differing
 
     def changed(self, faults: Iterable[Origin] = (), *, only_born: bool = False) -> dict[tuple[str, str], str]:
         """(call, part) of the rows that say less than all rows together, with the words that they should have;
         where `only_born`, not those that then would say that nothing arose inside.
         """
-        differences = self.of(faults)
-        return {
-            key: difference.level
-            for record, (key, level) in self._levels.items()
-            if (difference := differences.get(record)) is not None
-            and difference.level != level
-            and (difference.born or not only_born)
-        }
+        levels = {}
+        for record, difference in self.of(faults).items():
+            key, level = self._levels[record]
+            if difference.level != level and (difference.born or not only_born):
+                levels[key] = difference.level
+        return levels
 
 
-def cell_facts(found: OperationComparison, account: Account | None = None) -> CellFacts | None:
+def cell_facts(compared: OperationComparison, account: Account | None = None) -> CellFacts | None:
     """What the values of a Cell say, None for anything else; where the `account` is made from tensors, it says better
     than their verdicts which of them differ.
     """
-    operation = found.operation
-    is_split = account is not None and account.basis == "tensors"
-    beyond = {key.path: key.is_beyond for key in account.keys} if account is not None and is_split else {}
-    if not operation.is_cell or operation.phase == GRADIENTS or found.partner is None:
+    operation = compared.operation
+    if not operation.is_cell or operation.phase == GRADIENTS or compared.partner is None:
         return None
+    beyond, is_accounted = {}, False
+    if account is not None and account.basis == "tensors":
+        beyond = {key.path: key.is_beyond for key in account.keys}
+        is_accounted = account.kind == "contained"
     inherits = passes_on = False
     is_known = True
-    for value in found.values:
+    for value in compared.values:
         if value.path.partition(".")[0] == _PARAMETERS:
             continue
-        if not value.is_output and (value.status == "unreadable" or (value.status == "unmatched" and value.is_tensor)):
+        if not value.is_output and (value.status == "unreadable" or value.is_lone):
             is_known = False
         differs = beyond.get(value.path, value.status == "error")
         inherits |= differs and not value.is_output
         passes_on |= differs and value.is_output
-    return CellFacts(inherits, passes_on, is_known, is_split and account is not None and account.kind == "contained")
+    return CellFacts(inherits, passes_on, is_known, is_accounted)
 
 
-def _level(origin: str, *, passes_on: bool) -> str:
+def _level(otherwise: str = "", *, is_born: bool, inherits: bool, passes_on: bool) -> str:
+    origin = "inherited" if inherits else otherwise
+    origin = _BORN if is_born else origin
     return ", ".join(filter(None, [origin, "passed on" if passes_on else ""]))
 
 
-def _is_of_forward(cell: _Cell, forwards: Mapping[tuple[str, tuple[str, ...]], _Cell]) -> bool:
+def _is_of_forward(cell: _Cell, forwards: Mapping[tuple[str, ...], CellFacts]) -> bool:
     """Whether a backward may have its difference from what its forward kept."""
-    forward = forwards.get(("forward", cell.cells)) if cell.phase == "backward" else None
-    return forward is not None and (forward.facts.inherits or forward.facts.passes_on)
+    forward = forwards.get(cell.origin.cells) if cell.origin.phase == "backward" else None
+    return forward is not None and (forward.inherits or forward.passes_on)
 
 
 def _differing_inputs(account: Mapping[str, Any] | None) -> frozenset[tuple[str, str]]:

@@ -79,20 +79,20 @@ class Sketches:
         leaves = target, golden
         if all(leaf.tensor is None or leaf.tensor.sketch is None for leaf in leaves):
             return ""
-        found = [self._sketch(side, leaf) for side, leaf in enumerate(leaves)]
-        if isinstance(found[0], str) or isinstance(found[1], str):
-            return next(why for why in found if isinstance(why, str))
-        return _estimate((found[0], found[1]), leaves, slack)
+        sketches = [self._sketch(side, leaf) for side, leaf in enumerate(leaves)]
+        if isinstance(sketches[0], str) or isinstance(sketches[1], str):
+            return next(why for why in sketches if isinstance(why, str))
+        return _estimate((sketches[0], sketches[1]), leaves, slack)
 
-    def key(self, side: int, leaf: Leaf) -> str:
+    def key(self, side: int, leaf: Leaf | None) -> str:
         """The key of the content of a value that the other side lacks; "" where it has a tensor, or no sketch."""
-        if leaf.data_name or leaf.tensor is None or leaf.tensor.sketch is None:
+        if leaf is None or leaf.data_name or leaf.tensor is None or leaf.tensor.sketch is None:
             return ""
         try:
-            found = self._sketch(side, leaf)
+            sketch = self._sketch(side, leaf)
         except DumpError:
             return ""
-        return "" if isinstance(found, str) else _key(found, leaf)
+        return "" if isinstance(sketch, str) else _key(sketch, leaf)
 
     def _sketch(self, side: int, leaf: Leaf) -> Sketch | str:
         """The sketch of a value of one side, or why there is none to be used."""
@@ -108,9 +108,9 @@ class Sketches:
             return f"Compared by statistics: the sketches of the {name} cannot be used."
         if tensor.sketch.row >= len(dump.sketches.numbers):
             return f"Compared by statistics: the {name} lacks row {tensor.sketch.row} of its sketches."
-        found = dump.sketch(leaf)
-        assert found is not None
-        return found
+        sketch = dump.sketch(leaf)
+        assert sketch is not None
+        return sketch
 
 
 def _estimate(sketches: tuple[Sketch, Sketch], leaves: tuple[Leaf, Leaf], slack: float) -> Estimate:
@@ -121,18 +121,18 @@ def _estimate(sketches: tuple[Sketch, Sketch], leaves: tuple[Leaf, Leaf], slack:
     contents = _key(target, leaves[0]), _key(golden, leaves[1])
     if contents[0] == contents[1]:
         return Estimate(0.0, 0.0, 0.0, contents)
-    found = distance(target, golden)
+    apart = distance(target, golden)
     if target.not_finite != golden.not_finite:
         reason = f"NaN, +Inf and -Inf are {_counts(target)} in the target and {_counts(golden)} in the golden dump."
-        return Estimate(math.inf, found.relative, 0.0, contents, reason)
+        return Estimate(math.inf, apart.relative, 0.0, contents, reason)
     norms = [_norm(leaf.tensor, sketch) for leaf, sketch in zip(leaves, sketches)]
     least = max(0.0, _proved(leaves) - max(slack, _ROUNDED) * max(norms))
-    if least > _CONTRADICTION * found.value + found.resolution:
-        raise _contradiction(leaves[0], found.value, least)
+    if least > _CONTRADICTION * apart.value + apart.resolution:
+        raise _contradiction(leaves[0], apart.value, least)
     scale = norms[1]
     if scale == 0.0:
-        return Estimate(math.inf if found.value else 0.0, found.relative, 0.0, contents)
-    return Estimate(found.value / scale, found.relative, found.resolution / scale, contents)
+        return Estimate(math.inf if apart.value else 0.0, apart.relative, 0.0, contents)
+    return Estimate(apart.value / scale, apart.relative, apart.resolution / scale, contents)
 
 
 def _contradiction(leaf: Leaf, estimate: float, least: float) -> DumpError:
@@ -143,7 +143,7 @@ def _contradiction(leaf: Leaf, estimate: float, least: float) -> DumpError:
 def _proved(leaves: tuple[Leaf, Leaf]) -> float:
     """What Norm, Max and Min of finite values prove of the distance."""
     pairs = zip(*((tensor.norm, tensor.maximum, tensor.minimum) for leaf in leaves if (tensor := leaf.tensor)))
-    apart = [abs(float(left) - float(right)) for left, right in pairs if left is not None and right is not None]
+    apart = [abs(float(mine) - float(theirs)) for mine, theirs in pairs if mine is not None and theirs is not None]
     return max((difference for difference in apart if math.isfinite(difference)), default=0.0)
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -131,7 +132,8 @@ class _Off:
     def leaves(self, inputs: Pair, units: Pair, length: float) -> Farther:
         """Which run leaves the exact one, `inputs` being off so far, with sums of `length` terms."""
         growth = (_OF_STATISTICS if self.is_bound else _GROWTH) * (1 + _OF_ONE / self.size)
-        least = [max(1.0, math.sqrt(length), _LONG_SUMS / unit if self.is_bound else 0.0) for unit in units]
+        sums = _LONG_SUMS if self.is_bound else 0.0
+        least = [max(1.0, math.sqrt(length), sums / unit) for unit in units]
         relative = [error * unit for error, unit in zip(self.errors, units)]
         for side, other in ((0, 1), (1, 0)):
             is_far = self.bulk[side] > growth * max(least[side], *inputs, self.errors[other])
@@ -174,7 +176,7 @@ class ExactRun:
             return self._by_content(operation)
         result = self._record(operation, partner.record)
         inputs, outputs = self._values(operation, result.units)
-        before = _most(_UNKNOWN if off is None else off.errors for _, off in inputs)
+        before = _most(getattr(off, "errors", _UNKNOWN) for _, off in inputs)
         if not _is_forward(operation):
             before = _most((before, self._of_forward(operation)))
         else:
@@ -254,29 +256,35 @@ class ExactRun:
         """How far a value is off; None where that cannot be said."""
         size, tensors = math.prod(leaves[0].shape), [leaf.tensor for leaf in leaves]
         kinds = {tensor.dtype.kind for tensor in tensors if tensor is not None and tensor.dtype is not None}
-        shapes = {tuple(length for length in leaf.shape if length != 1) for leaf in leaves}
-        if None in tensors or len(kinds) != 1 or len(shapes) > 1:
+        if None in tensors or len(kinds) != 1 or len({_long_axes(leaf.shape) for leaf in leaves}) > 1:
             return None
         is_bound = not all(leaf.data_name for leaf in leaves)
         if not is_bound:
-            dumps = self._pair.target, self._pair.golden, self._exact.golden
-            try:
-                arrays = [
-                    dump.tensors.load(leaf.tensor, leaf.place) for dump, leaf in zip(dumps, leaves) if leaf.tensor
-                ]
-            except DumpError:
-                return None
-            figures = _of_arrays(arrays, units)
+            figures = self._of_tensors(leaves, units)
         else:
             figures = _of_statistics([held_value(leaf, operation) for leaf in leaves])
-            are_equal = len({leaf.statistics for leaf in leaves}) == 1
-            if figures is None and (are_equal or not kinds & {"float", "complex"}):
-                figures = _of_equality([leaf.statistics for leaf in leaves])
+            statistics = [leaf.statistics for leaf in leaves]
+            if figures is None and (len({*statistics}) == 1 or not kinds & {"float", "complex"}):
+                figures = _of_equality(statistics)
         return _off(leaves[0].path, size, figures, units, is_bound=is_bound)
+
+    def _of_tensors(self, leaves: Sequence[Leaf], units: Pair) -> _Figures | None:
+        """Figures of the tensors of a value; None where one cannot be read."""
+        dumps = self._pair.target, self._pair.golden, self._exact.golden
+        try:
+            pairs = zip(dumps, leaves)
+            arrays = [dump.tensors.load(leaf.tensor, leaf.place) for dump, leaf in pairs if leaf.tensor]
+        except DumpError:
+            return None
+        return _of_arrays(arrays, units)
 
 
 def _is_forward(operation: Operation) -> bool:
     return operation.phase == "forward"
+
+
+def _long_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(length for length in shape if length != 1)
 
 
 def _off(path: str, size: int, figures: _Figures | None, units: Pair, *, is_bound: bool = True) -> _Off | None:
@@ -284,7 +292,7 @@ def _off(path: str, size: int, figures: _Figures | None, units: Pair, *, is_boun
     if figures is None or _NO_VALUE < min(figures[0]) < math.inf:
         return None
     errors, bulk = ((pair[0] / units[0], pair[1] / units[1]) for pair in figures[:2])
-    return _Off(path, errors, bulk, figures[2], max(size, 1), is_bound)
+    return _Off(path, errors, bulk, apart=figures[2], size=max(size, 1), is_bound=is_bound)
 
 
 def _of_arrays(arrays: Sequence[npt.NDArray[Any]], units: Pair) -> _Figures | None:
@@ -346,8 +354,12 @@ def _of_statistics(values: Sequence[HeldValue | None]) -> _Figures | None:
 def _of_equality(values: Sequence[object]) -> _Figures:
     """Figures of what is equal or not."""
     target, golden, exact = values
-    errors = (0.0 if target == exact else math.inf), (0.0 if golden == exact else math.inf)
-    return errors, errors, (0.0 if target == golden else math.inf)
+    errors = _apart(target, exact), _apart(golden, exact)
+    return errors, errors, _apart(target, golden)
+
+
+def _apart(value: object, other: object) -> float:
+    return 0.0 if value == other else math.inf
 
 
 def _most(pairs: Iterable[Pair]) -> Pair:
@@ -388,12 +400,9 @@ def _coarsest(dump: ComparedDump, records: Mapping[str, HeldRecord]) -> dict[str
             continue
         held = records.get(operation.record)
         sources = sources_of(held, records) if held is not None else []
-        coarsest = max(
-            _NO_FLOAT,
-            *(_format(leaf.dtype) for leaf in leaves if leaf.tensor is not None),
-            *(formats.get(split_name(name)[0], _NO_FLOAT) for name in sources),
-            *_of_operands(operation, rounded),
-        )
+        met = [_format(leaf.dtype) for leaf in leaves if leaf.tensor is not None]
+        met += [formats.get(split_name(name)[0], _NO_FLOAT) for name in sources]
+        coarsest = max(_NO_FLOAT, *met, *_of_operands(operation, rounded))
         most = max(most, coarsest)
         has_backward = has_backward or operation.phase == "backward"
         formats[operation.record] = most if has_backward or held is None else coarsest
@@ -435,8 +444,8 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
     shown = [errors for errors in judged if _has_digits(errors)]
     if not shown:
         return Exact(kind="nothing")
-    farthest = [max(shown, key=lambda errors, side=side: errors.errors[side]) for side in (0, 1)]  # type: ignore[misc]
-    most = farthest[0].errors[0], farthest[1].errors[1]
+    target, golden = (max(shown, key=lambda errors, side=side: errors.errors[side]) for side in (0, 1))  # type: ignore[misc]
+    most = target.errors[0], golden.errors[1]
     for side in (0, 1):
         limit = _FARTHER * max(1.0, most[1 - side])
         first = next((errors for errors in shown if errors.errors[side] > limit and _is_farther(errors, side)), None)
@@ -445,20 +454,22 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
     if together:
         return _exact("alike", "", together[0], judged)
     dtypes = _coarser(judged, 0), _coarser(judged, 1)
-    both = replace(farthest[0] if most[0] >= most[1] else farthest[1], errors=most, dtypes=dtypes)
+    both = replace(target if most[0] >= most[1] else golden, errors=most, dtypes=dtypes)
     return _exact("near" if max(most) < _FAR else "alike", "", both, judged)
 
 
 def _exact(kind: ExactKind, farther: Farther, errors: RecordErrors, judged: Sequence[RecordErrors]) -> Exact:
+    target, golden = map(_shown, errors.errors)
+    target_input, golden_input = map(_shown, errors.inputs)
     return Exact(
         kind=kind,
         farther=farther,
         record=errors.record,
         value=errors.path,
-        target=_shown(errors.errors[0]),
-        golden=_shown(errors.errors[1]),
-        target_input=_shown(errors.inputs[0]),
-        golden_input=_shown(errors.inputs[1]),
+        target=target,
+        golden=golden,
+        target_input=target_input,
+        golden_input=golden_input,
         target_dtype=errors.dtypes[0],
         golden_dtype=errors.dtypes[1],
         judged=sum(record.values for record in judged),
@@ -472,9 +483,9 @@ def _shown(number: float) -> float | None:
 
 def _lasts(place: RecordErrors, judged: Sequence[RecordErrors]) -> bool:
     """Whether most of what comes behind a place is off as it is: what cancels is off by itself alone."""
-    sides = [side for side, name in enumerate(_SIDES) if place.other_input in ("", "both", name)]
-    later = [min(errors.errors[side] for side in sides) for errors in judged if errors.order >= place.order]
-    return median(later or [math.inf]) > _GROWTH
+    later = [errors.errors for errors in judged if errors.order >= place.order]
+    side = {"target": itemgetter(0), "golden": itemgetter(1)}.get(place.other_input, min)
+    return median([*map(side, later)] or [math.inf]) > _GROWTH
 
 
 def _is_farther(errors: RecordErrors, side: int) -> bool:

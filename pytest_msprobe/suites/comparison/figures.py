@@ -99,13 +99,11 @@ def _measured(target: npt.NDArray[Any], golden: npt.NDArray[Any], kind: Kind) ->
     if running.nonfinite_mismatches:
         metrics = replace(metrics, max_abs=math.inf, max_rel=math.inf)
     euclid, norm = math.sqrt(running.squares), math.sqrt(running.sums.reference)
-    return Figures(
-        metrics,
-        euclid=euclid,
-        distance=0.0 if euclid == 0 else euclid / norm if norm > 0 else math.inf,
-        peak=running.peak,
-        shares=(running.below[0] / target.size, running.below[1] / target.size),
-    )
+    distance = math.inf if euclid else 0.0
+    if norm > 0:
+        distance = euclid / norm
+    shares = running.below[0] / target.size, running.below[1] / target.size
+    return Figures(metrics, euclid, distance, running.peak, shares)
 
 
 @dataclass

@@ -17,17 +17,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
 from pytest_msprobe.suites.comparison.matching import (
+    ACROSS_FRAMEWORKS,
+    SAME_NAMES,
     Naming,
     bare_name,
     canonical_operation,
     canonical_parameter,
     tensor_order,
 )
+from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 #: Parts of an operation whose values an API mapping pairs by position: our path, and the words for it in files, of
@@ -62,13 +66,8 @@ class ApiRule:
     positions: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
-def read_cell_mapping(path: Path) -> dict[str, str]:
-    """`{target path and class: golden path and class}` of a cell mapping. Raises MappingError."""
-    return _texts(_read(path), path)
-
-
-def read_data_mapping(path: Path) -> dict[str, str]:
-    """`{target value: golden value}` of a data mapping. Raises MappingError."""
+def read_names(path: Path) -> dict[str, str]:
+    """`{target: golden}` of a mapping of Cells, by path and class, or of values. Raises MappingError."""
     return _texts(_read(path), path)
 
 
@@ -113,12 +112,101 @@ def cell_naming(rules: Mapping[str, str], apis: Mapping[str, ApiRule]) -> Naming
         if name in rules:
             name = rules[name]
         else:
-            for left, right in rules.items():
-                name = name.replace(left, right, 1)
+            for pattern, replacement in rules.items():
+                name = name.replace(pattern, replacement, 1)
         ending = f":{GRADIENTS}" if operation.phase == GRADIENTS else ""
         return f"Cell.{name.rpartition('.')[0]}{ending}"
 
     return Naming(target, bare_name, is_translated=True)
+
+
+@dataclass(frozen=True)
+class Mappings:
+    """Which names of the target are which of the golden dump, as mapping files and rules say.
+
+    Attributes:
+        settings: which of them are given.
+        apis: rules by name of the target API.
+        cells: golden path and class of a Cell by the target's.
+        values: golden name of a value by the target's.
+    """
+
+    settings: ComparisonSettings
+    apis: Mapping[str, ApiRule]
+    cells: Mapping[str, str]
+    values: Mapping[str, str]
+
+    @classmethod
+    def read(cls, settings: ComparisonSettings) -> Mappings:
+        """Read the files that `settings` name. Raises MappingError."""
+        apis, cells, values = settings.api_mapping, settings.cell_mapping, settings.data_mapping
+        rules = read_api_mapping(apis) if isinstance(apis, Path) else {}
+        cell_names = read_names(cells) if isinstance(cells, Path) else {}
+        return cls(settings, rules, cell_names, read_names(values) if values else {})
+
+    @property
+    def are_given(self) -> bool:
+        """Whether a mapping of names was given."""
+        settings = self.settings
+        return any((settings.cell_mapping, settings.api_mapping, settings.data_mapping, settings.layer_mapping))
+
+    def naming(self, target: ComparedDump, golden: ComparedDump) -> Naming:
+        """Return how operations are named.
+
+        Raises:
+            DumpError: the layer mapping needs parents, and a dump has none.
+            MappingError: the layer mapping cannot be read.
+        """
+        settings = self.settings
+        if settings.layer_mapping is not None:
+            for side in (target, golden):
+                if not side.parents:
+                    reason = "the layer mapping needs a construct.json with parents; dump at level L0 or mix"
+                    raise DumpError(reason, file=str(side.path.parent))
+            return layer_naming(target, golden, read_layer_mapping(settings.layer_mapping))
+        if settings.cell_mapping:
+            return cell_naming(self.cells, self.apis)
+        if settings.api_mapping:
+            return api_naming(self.apis)
+        is_one_framework = (target.framework == "pytorch") == (golden.framework == "pytorch")
+        return SAME_NAMES if is_one_framework else ACROSS_FRAMEWORKS
+
+    def fixed(self, target: ComparedDump, golden: ComparedDump) -> dict[str, str]:
+        """Return the golden records by those of the target that are one, since a value of each is."""
+        records: dict[str, str] = {}
+        for target_name, golden_name in self.values.items():
+            target_record, golden_record = _record_of(target_name, target), _record_of(golden_name, golden)
+            if target_record is not None and golden_record is not None:
+                records.setdefault(target_record, golden_record)
+        return records
+
+    def unused(self, target: ComparedDump, golden: ComparedDump) -> Iterator[str]:
+        """Return a line on each file with entries that fit nothing in the dumps.
+
+        A table of APIs may be of many models: it is one only where no entry fits.
+        """
+        settings = self.settings
+        values = [name for name in self.values if _record_of(name, target) is None]
+        values += [name for name in self.values.values() if _record_of(name, golden) is None]
+        yield from _unused(settings.data_mapping, values, 2 * len(self.values))
+        cells = "\n".join(operation.name for operation in target.operations if operation.is_cell)
+        lone = [name for name in self.cells if name not in cells]
+        yield from _unused(settings.cell_mapping, lone, len(self.cells))
+        if self.apis.keys().isdisjoint(operation.name for operation in target.operations):
+            yield from _unused(settings.api_mapping, list(self.apis), len(self.apis))
+
+
+def _unused(file: object, entries: Sequence[str], total: int) -> Iterator[str]:
+    if entries:
+        yield f"{file}: {len(entries)} of {total} names fit nothing in the dumps, such as {abbreviated(entries[0])}"
+
+
+def _record_of(value_name: str, side: ComparedDump) -> str | None:
+    """The record that a full value name belongs to, or None when the dump has none."""
+    name = value_name
+    while name and name not in side:
+        name = name.rpartition(".")[0]
+    return name or None
 
 
 def api_naming(rules: Mapping[str, ApiRule]) -> Naming:
@@ -145,22 +233,22 @@ def _api_rule(entry: Any, where: str) -> tuple[str, ApiRule]:
                 f"{where}: key {abbreviated(key)}: expected the name of an API, found {abbreviated(entry.get(key))}"
             )
     positions = {part: _positions(entry, words, where) for part, words in _PARTS.items()}
-    listed = {part: found for part, found in positions.items() if found is not None}
+    listed = {part: places for part, places in positions.items() if places is not None}
     return entry["ms_api"], ApiRule(entry["pt_api"], listed)
 
 
 def _positions(entry: dict[str, Any], words: tuple[str, ...], where: str) -> dict[int, int] | None:
     for word in words:
-        left: Any = entry.get(f"ms_{word}")
-        right: Any = entry.get(f"pt_{word}")
-        if left is None and right is None:
+        target: Any = entry.get(f"ms_{word}")
+        golden: Any = entry.get(f"pt_{word}")
+        if target is None and golden is None:
             continue
-        if not _is_positions(left) or not _is_positions(right) or len(left) != len(right):
+        if not _is_positions(target) or not _is_positions(golden) or len(target) != len(golden):
             raise MappingError(
                 f"{where}: ms_{word} and pt_{word} must list equally many positions, "
-                f"found {abbreviated(left)} and {abbreviated(right)}"
+                f"found {abbreviated(target)} and {abbreviated(golden)}"
             )
-        return dict(zip(left, right))
+        return dict(zip(target, golden))
     return None
 
 
@@ -174,10 +262,10 @@ def _texts(content: Any, path: Path, key: str = "") -> dict[str, str]:
         return {}
     if not isinstance(content, dict):
         raise MappingError(f"{where}: expected names and names, found {type(content).__name__}")
-    for left, right in content.items():
-        if not isinstance(right, str):
-            raise MappingError(f"{where}: key {abbreviated(left)}: expected a name, found {abbreviated(right)}")
-    return {str(left): right for left, right in content.items()}
+    for name, text in content.items():
+        if not isinstance(text, str):
+            raise MappingError(f"{where}: key {abbreviated(name)}: expected a name, found {abbreviated(text)}")
+    return {str(name): text for name, text in content.items()}
 
 
 def _read(path: Path) -> Any:
@@ -213,7 +301,7 @@ class ValuePairing:
         rule = self._rules.get(operation.name)
         places = self._tensor_places(operation, partner, target, golden) if rule is None else ({}, {})
         waiting = {places[1].get(leaf.path) or self._key(operation, leaf): leaf for leaf in golden}
-        by_name = {leaf.name: key for key, leaf in waiting.items()} if self._names else {}
+        by_name = {leaf.name: key for key, leaf in waiting.items()}
         for leaf in target:
             named = by_name.get(self._names.get(leaf.name, ""))
             key = named or places[0].get(leaf.path) or self._golden_key(operation, leaf, rule)
@@ -228,22 +316,12 @@ class ValuePairing:
         part = _ARGUMENTS.get(operation.phase, "")
         if self._frameworks is None or operation.is_cell or not part:
             return {}, {}
-        orders = [tensor_order(of.name, name) for of, name in zip((operation, partner), self._frameworks)]
-        paths = [
-            [
-                leaf.path
-                for leaf in leaves
-                if leaf.path.startswith(part) and (leaf.is_tensor or (leaf.is_output and leaf.is_none))
-            ]
-            for leaves in (target, golden)
-        ]
-        if len(paths[0]) != len(paths[1]) or (paths[0] == paths[1] and not any(orders)):
+        mine, theirs = _tensor_paths(target, part), _tensor_paths(golden, part)
+        order = tensor_order(operation.name, self._frameworks[0])
+        other_order = tensor_order(partner.name, self._frameworks[1])
+        if len(mine) != len(theirs) or (mine == theirs and not (order or other_order)):
             return {}, {}
-        left, right = (
-            {path: f"tensor {order[at] if at < len(order) else at}" for at, path in enumerate(found)}
-            for order, found in zip(orders, paths)
-        )
-        return left, right
+        return _numbered(mine, order), _numbered(theirs, other_order)
 
     def _key(self, operation: Operation, leaf: Leaf) -> str:
         if self._frameworks is None:
@@ -263,6 +341,21 @@ class ValuePairing:
         if not index.isdecimal() or int(index) not in positions:
             return None
         return f"{part}.{positions[int(index)]}{dot}{deeper}"
+
+
+def _tensor_paths(leaves: Sequence[Leaf], part: str) -> list[str]:
+    """Places of the tensors in a part of a record, and of gradients that are None."""
+    return [
+        leaf.path
+        for leaf in leaves
+        if leaf.path.startswith(part) and (leaf.is_tensor or (leaf.is_output and leaf.is_none))
+    ]
+
+
+def _numbered(paths: Sequence[str], order: Sequence[int]) -> dict[str, str]:
+    """Names of tensors by their paths, with numbers in the `order` of PyTorch as far as that goes."""
+    numbers = (*order, *range(len(order), len(paths)))
+    return {path: f"tensor {number}" for path, number in zip(paths, numbers)}
 
 
 Rules = Mapping[str, Mapping[str, str]]
@@ -295,12 +388,12 @@ class CellTree:
     @cached_property
     def classes(self) -> dict[LayerPath, str]:
         """Class of the Cell at each path."""
-        found: dict[LayerPath, str] = {}
+        classes: dict[LayerPath, str] = {}
         for operation in self._side.operations:
             if operation.is_cell and operation.phase:
                 *path, name = operation.name.split(".")[1:]
-                found[tuple(path)] = name
-        return found
+                classes[tuple(path)] = name
+        return classes
 
     @cached_property
     def _first_layer(self) -> dict[LayerPath, int]:
@@ -343,9 +436,9 @@ def translate(path: LayerPath, original: LayerPath, class_at: Callable[[LayerPat
     translated: list[str] = []
     depth = 0
     while depth < len(path):
-        own = _rules_of(class_at(original[:depth]), rules)
+        of_class = _rules_of(class_at(original[:depth]), rules)
         for length in range(len(path) - depth, 0, -1):
-            replacement = own.get(".".join(path[depth : depth + length]))
+            replacement = of_class.get(".".join(path[depth : depth + length]))
             if replacement is not None:
                 translated += [part for part in replacement.partition("(")[0].strip().split(".") if part]
                 depth += length

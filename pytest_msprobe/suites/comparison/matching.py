@@ -27,38 +27,43 @@ from pytest_msprobe.suites.comparison.sides import ComparedDump
 _MOST_DIFFERENCES = 2000
 
 
-def align(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
+def align(target: Sequence[Hashable], golden: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Index pairs of equal elements, ascending on both sides: a longest common subsequence.
 
     Where more than 2,000 elements differ, a common subsequence that need not be the longest.
     """
-    known_left, known_right = set(left), set(right)
-    kept_left = [index for index, token in enumerate(left) if token in known_right]
-    kept_right = [index for index, token in enumerate(right) if token in known_left]
-    found = _align([left[index] for index in kept_left], [right[index] for index in kept_right])
-    return [(kept_left[i], kept_right[j]) for i, j in found]
+    mine, theirs = _shared(target, golden), _shared(golden, target)
+    tokens = [token for _, token in mine]
+    pairs = _align(tokens, [token for _, token in theirs])
+    return [(mine[i][0], theirs[j][0]) for i, j in pairs]
 
 
-def _align(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
+def _shared(tokens: Sequence[Hashable], others: Sequence[Hashable]) -> list[tuple[int, Hashable]]:
+    """(index, token) of those that stand on the other side, too."""
+    among = set(others)
+    return [pair for pair in enumerate(tokens) if pair[1] in among]
+
+
+def _align(target: Sequence[Hashable], golden: Sequence[Hashable]) -> list[tuple[int, int]]:
     start = 0
-    shortest = min(len(left), len(right))
-    while start < shortest and left[start] == right[start]:
+    shortest = min(len(target), len(golden))
+    while start < shortest and target[start] == golden[start]:
         start += 1
     end = 0
-    while end < shortest - start and left[-1 - end] == right[-1 - end]:
+    while end < shortest - start and target[-1 - end] == golden[-1 - end]:
         end += 1
-    middle_left, middle_right = left[start : len(left) - end], right[start : len(right) - end]
-    middle = _shortest_script(middle_left, middle_right)
+    target_middle, golden_middle = target[start : len(target) - end], golden[start : len(golden) - end]
+    middle = _shortest_script(target_middle, golden_middle)
     if middle is None:
-        middle = _nearest_next(middle_left, middle_right)
+        middle = _nearest_next(target_middle, golden_middle)
     pairs = [(index, index) for index in range(start)]
     pairs += [(i + start, j + start) for i, j in middle]
-    return pairs + [(len(left) - k, len(right) - k) for k in range(end, 0, -1)]
+    return pairs + [(len(target) - k, len(golden) - k) for k in range(end, 0, -1)]
 
 
-def _shortest_script(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]] | None:
+def _shortest_script(target: Sequence[Hashable], golden: Sequence[Hashable]) -> list[tuple[int, int]] | None:
     """The matches of a shortest edit script, or None when it is too long."""
-    most = len(left) + len(right)
+    most = len(target) + len(golden)
     reach = array("q", [0]) * (2 * min(most, _MOST_DIFFERENCES) + 3)
     offset = len(reach) // 2
     history: list[array[int]] = []
@@ -68,46 +73,47 @@ def _shortest_script(left: Sequence[Hashable], right: Sequence[Hashable]) -> lis
             below, above = reach[offset + diagonal + 1], reach[offset + diagonal - 1]
             x = below if diagonal == -cost or (diagonal != cost and above < below) else above + 1
             y = x - diagonal
-            while x < len(left) and y < len(right) and left[x] == right[y]:
+            while x < len(target) and y < len(golden) and target[x] == golden[y]:
                 x += 1
                 y += 1
             reach[offset + diagonal] = x
-            if x >= len(left) and y >= len(right):
-                return _matches(history, len(left), len(right))
+            if x >= len(target) and y >= len(golden):
+                return _matches(history, len(target), len(golden))
     return None
 
 
 def _matches(history: list[array[int]], x: int, y: int) -> list[tuple[int, int]]:
-    found = []
+    matches = []
     for cost in range(len(history) - 1, -1, -1):
         reach = history[cost]  # diagonals -cost-1 .. cost+1, as they were before this step
         diagonal = x - y
         below, above = reach[diagonal + cost + 2], reach[diagonal + cost]
         came_down = diagonal == -cost or (diagonal != cost and above < below)
-        before = 0 if cost == 0 else (below if came_down else above + 1)
+        start = below if came_down else above + 1
+        before = start if cost else 0
         while x > max(before, 0) and y > 0 and x > before:
             x -= 1
             y -= 1
-            found.append((x, y))
+            matches.append((x, y))
         if cost:
             x, y = (below, below - diagonal - 1) if came_down else (above, above - diagonal + 1)
-    return found[::-1]
+    return matches[::-1]
 
 
-def _nearest_next(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
+def _nearest_next(target: Sequence[Hashable], golden: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Greedy: each element takes its first equal behind the match before, unless that would skip over most of them."""
     places: dict[Hashable, list[int]] = {}
-    for index in range(len(right) - 1, -1, -1):
-        places.setdefault(right[index], []).append(index)
-    found, last = [], -1
-    for index, token in enumerate(left):
+    for index in range(len(golden) - 1, -1, -1):
+        places.setdefault(golden[index], []).append(index)
+    pairs, last = [], -1
+    for index, token in enumerate(target):
         waiting = places.get(token, [])
         while waiting and waiting[-1] <= last:
             waiting.pop()
-        if waiting and waiting[-1] - last <= 1 + 4 * (len(right) - last) // max(1, len(left) - index):
+        if waiting and waiting[-1] - last <= 1 + 4 * (len(golden) - last) // max(1, len(target) - index):
             last = waiting.pop()
-            found.append((index, last))
-    return found
+            pairs.append((index, last))
+    return pairs
 
 
 Name = Callable[[Operation], str]
@@ -150,8 +156,8 @@ def canonical_operation(bare: str, api_type: str = "") -> str:
 
     `api_type` is that of its record names, where the word depends on it.
     """
-    known = facts("operation_names").find(api_type, bare)
-    return known.text if known else plain_name(bare)
+    fact = facts("operation_names").find(api_type, bare)
+    return fact.text if fact else plain_name(bare)
 
 
 @cache
@@ -160,15 +166,15 @@ def tensor_order(name: str, framework: str) -> tuple[int, ...]:
 
     () where the order is PyTorch's, as far as is known.
     """
-    known = facts("tensor_order").find(name.partition(".")[0], name.rpartition(".")[2], framework)
-    return tuple(int(place) for place in known.text.split()) if known else ()
+    fact = facts("tensor_order").find(name.partition(".")[0], name.rpartition(".")[2], framework)
+    return tuple(int(place) for place in fact.text.split()) if fact else ()
 
 
 @cache
 def canonical_parameter(name: str) -> str:
     """`weight` for `gamma`: one word for a parameter in both frameworks."""
-    known = facts("parameter_names").word(name)
-    return known.text if known else plain_name(name)
+    fact = facts("parameter_names").word(name)
+    return fact.text if fact else plain_name(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +212,8 @@ def match(
     for choose in (_all_but_backwards, _lone_backwards):
         _match_sequences(pairs, _Sequences(target, golden, naming, choose(target), choose(golden)), fuzzy)
         _follow_forwards(pairs, target, golden)
-    left = tuple(operation for operation in golden.operations if operation.record not in pairs.taken)
-    return Matching(pairs.partners, left, frozenset(pairs.by_bare_name))
+    golden_only = tuple(operation for operation in golden.operations if operation.record not in pairs.taken)
+    return Matching(pairs.partners, golden_only, frozenset(pairs.by_bare_name))
 
 
 def _all_but_backwards(side: ComparedDump) -> list[Operation]:
@@ -304,17 +310,23 @@ def _match_by_alignment(
     if all(operation.record in pairs.partners for operation in sequences.target):
         return
     partner_of = {golden.record: record for record, golden in pairs.partners.items()}
-    left = [
-        (0, operation.record) if operation.record in pairs.partners else (1, target_token(operation))
-        for operation in sequences.target
-    ]
-    right = [
-        (0, partner_of[operation.record]) if operation.record in partner_of else (1, golden_token(operation))
-        for operation in sequences.golden
-    ]
-    for i, j in align(left, right):
-        if left[i][0]:
+    own_names = dict(zip(pairs.partners, pairs.partners))
+    mine = _tokens(sequences.target, target_token, own_names)
+    theirs = _tokens(sequences.golden, golden_token, partner_of)
+    for i, j in align(mine, theirs):
+        if mine[i][0]:
             pairs.add(sequences.target[i], sequences.golden[j])
+
+
+def _tokens(
+    operations: Sequence[Operation], token: Callable[[Operation], Hashable], paired: Mapping[str, str]
+) -> list[tuple[bool, Hashable]]:
+    """(whether it is without a partner, what it is matched by) of each operation."""
+    tokens: list[tuple[bool, Hashable]] = []
+    for operation in operations:
+        name = paired.get(operation.record)
+        tokens.append((False, name) if name is not None else (True, token(operation)))
+    return tokens
 
 
 def _follow_forwards(pairs: _Pairs, target: ComparedDump, golden: ComparedDump) -> None:

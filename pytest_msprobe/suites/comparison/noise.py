@@ -19,7 +19,7 @@ from msprobe_collector.dump_format import Dump, DumpError, TensorValue, find_dty
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.sides import ComparedDump, pair_dumps
-from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, statistics_of
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, is_whole, statistics_of
 
 #: One decimal digit, for what one sample cannot tell. Measured (`tools.benchmarks.noise`): right values of a training
 #: step whose sums ran in another order stay below a fifth of the tolerance in float32, below one in float16.
@@ -110,16 +110,18 @@ class NoiseRun:
     def of_record(self, record: str, golden: Sequence[Leaf]) -> RecordNoise:
         """Distances of the noise run from the golden run in each value of a golden record."""
         try:
-            noise = {leaf.path: leaf for leaf in self._noise.leaves(record)} if record in self._noise else {}
+            leaves = self._noise.leaves(record) if record in self._noise else []
         except DumpError:
-            noise = {}
-        found, bounds = {}, set()
+            leaves = []
+        noise = {leaf.path: leaf for leaf in leaves}
+        levels, bounds = {}, set()
         for leaf in golden:
             other = noise.get(leaf.path)
             if leaf.tensor is not None and other is not None and other.tensor is not None:
-                found[leaf.path], is_bound = self._level(leaf, other)
-                bounds |= {leaf.path} if is_bound else set()
-        return RecordNoise(found, frozenset(bounds), self)
+                levels[leaf.path], is_bound = self._level(leaf, other)
+                if is_bound:
+                    bounds.add(leaf.path)
+        return RecordNoise(levels, frozenset(bounds), self)
 
     def tolerance(self, dtypes: Sequence[str], noise: float | None, rms: float) -> Tolerance:
         """The tolerance of a value of `dtypes` with the root mean square `rms`; its noise is None where it has none."""
@@ -177,27 +179,28 @@ class RecordNoise:
         Numbers may hardly move by chance, so that the largest noise of the record counts as well: for a scalar that the
         noise reached, and for statistics up to `_CHANCE` times their own. Where nothing moves it is silent.
         """
-        own = self.by_path.get(golden.path)
-        if own is not None and (own or golden.is_output):
-            is_scalar = golden.tensor is not None and golden.tensor.size == 1
+        distance = self.by_path.get(golden.path)
+        if distance is not None and (distance or golden.is_output):
             most = max((level for level in self.by_path.values() if level is not None), default=0.0)
-            is_bound = golden.path in self.bounds
-            own = max(own, most if is_scalar else min(most, _CHANCE * own) if is_bound else 0.0)
+            if golden.tensor is not None and golden.tensor.size == 1:
+                distance = max(distance, most)
+            elif golden.path in self.bounds:
+                distance = max(distance, min(most, _CHANCE * distance))
         rms = _rms(golden.tensor) if golden.tensor is not None else 0.0
-        return self._run.tolerance((target.dtype, golden.dtype), own, rms)
+        return self._run.tolerance((target.dtype, golden.dtype), distance, rms)
 
 
-def apply_tolerance(found: ValueComparison, tolerance: Tolerance) -> ValueComparison:
+def apply_tolerance(verdict: ValueComparison, tolerance: Tolerance) -> ValueComparison:
     """The verdict with its tolerance; no verdict on a value that rounding alone can change entirely."""
-    kind = found.golden.tensor.dtype if found.golden is not None and found.golden.tensor is not None else None
-    is_whole = kind is not None and kind.kind in ("int", "bool")
-    says_nothing = tolerance.limit >= _ANYTHING or (is_whole and tolerance.basis == "noise")
-    is_open = found.status in ("pass", "warning") and found.distance != 0
-    if says_nothing and (is_open or (is_whole and found.status == "error" and found.distance != math.inf)):
+    is_integer = is_whole(verdict.golden)
+    says_nothing = tolerance.limit >= _ANYTHING or (is_integer and tolerance.basis == "noise")
+    is_open = verdict.status in ("pass", "warning") and verdict.distance != 0
+    is_open |= is_integer and verdict.status == "error" and verdict.distance != math.inf
+    if says_nothing and is_open:
         reason = f"Rounding alone changes this value: the noise run is {tolerance.noise:.3g} away."
-        return replace(found, status="skip", reasons=(reason,), tolerance=tolerance)
-    reasons = (*found.reasons, str(tolerance)) if found.status == "error" else found.reasons
-    return replace(found, reasons=reasons, tolerance=tolerance)
+        return replace(verdict, status="skip", reasons=(reason,), tolerance=tolerance)
+    reasons = (*verdict.reasons, str(tolerance)) if verdict.status == "error" else verdict.reasons
+    return replace(verdict, reasons=reasons, tolerance=tolerance)
 
 
 def _estimates(golden: TensorValue, noise: TensorValue) -> Iterator[float]:
@@ -209,15 +212,15 @@ def _estimates(golden: TensorValue, noise: TensorValue) -> Iterator[float]:
     rms = _rms(golden)
     peak = max(abs(_finite(golden.maximum)), abs(_finite(golden.minimum)), rms)
     scales = (peak, peak, rms, rms * math.sqrt(max(1, golden.size)))
-    for left, right, scale in zip(statistics_of(golden), statistics_of(noise), scales):
-        if left is None or right is None:
+    for mine, theirs, scale in zip(statistics_of(golden), statistics_of(noise), scales):
+        if mine is None or theirs is None:
             continue
-        if left == right or (math.isnan(left) and math.isnan(right)):
+        if mine == theirs or (math.isnan(mine) and math.isnan(theirs)):
             yield 0.0
-        elif not (math.isfinite(left) and math.isfinite(right)):
+        elif not (math.isfinite(mine) and math.isfinite(theirs)):
             yield math.inf
         else:
-            yield abs(left - right) / scale if scale else math.inf
+            yield abs(mine - theirs) / scale if scale else math.inf
 
 
 def _rms(tensor: TensorValue) -> float:

@@ -16,23 +16,13 @@ from msprobe_collector.dump_format import DIRECTIONS, Dump, DumpError, TensorVal
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.manifest import CompiledCode
 from msprobe_collector.dump_format.records import Operation
-from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.apis.topics import UnwrittenMemory, says_where, unwritten_memory
 from pytest_msprobe.suites.comparison.content.content import Content, ContentState
 from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.content.rejoined import RowContent, parted_of
 from pytest_msprobe.suites.comparison.estimates import Sketches
-from pytest_msprobe.suites.comparison.mapping import (
-    ValuePairing,
-    api_naming,
-    cell_naming,
-    layer_naming,
-    read_api_mapping,
-    read_cell_mapping,
-    read_data_mapping,
-    read_layer_mapping,
-)
-from pytest_msprobe.suites.comparison.matching import ACROSS_FRAMEWORKS, SAME_NAMES, Matching, Naming, match
+from pytest_msprobe.suites.comparison.mapping import Mappings, Pair, ValuePairing
+from pytest_msprobe.suites.comparison.matching import Matching, match
 from pytest_msprobe.suites.comparison.noise import NoiseRun, RecordNoise, apply_tolerance
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -42,6 +32,7 @@ from pytest_msprobe.suites.comparison.values import (
     DistanceLimits,
     TensorComparison,
     ValueComparison,
+    farthest_of,
     judge_place,
     judge_plain,
 )
@@ -91,15 +82,25 @@ class OperationComparison:
         """`error` when a value differs or cannot be read, `skip` when not everything could be compared."""
         if self.is_skipped:
             return "skip"
-        if self.fault or any(value.status in ("error", "unreadable") for value in self.values):
+        if self.fault or self.wrong:
             return "error"
         if self.is_equal_again:
             return "pass"
         # A tensor on either side may have nothing to be compared with.
-        if self.held_by != "both" or any(value.status == "unmatched" and value.is_tensor for value in self.values):
+        if self.held_by != "both" or any(value.is_lone for value in self.values):
             return "skip"
         compared = any(value.status in ("pass", "warning") for value in self.values)
         return "pass" if compared or not self.values else "skip"
+
+    @cached_property
+    def wrong(self) -> list[ValueComparison]:
+        """The values that differ or cannot be read."""
+        return [value for value in self.values if value.is_wrong]
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether it, or a value of it, could not be read or judged."""
+        return bool(self.fault) or any(value.status == "unreadable" for value in self.wrong)
 
     @property
     def is_equal_again(self) -> bool:
@@ -116,7 +117,7 @@ class OperationComparison:
     @property
     def first_error(self) -> ValueComparison | None:
         """The first value that differs."""
-        return next((value for value in self.values if value.status == "error"), None)
+        return next((value for value in self.wrong if value.status == "error"), None)
 
     @cached_property
     def growth(self) -> tuple[float, float]:
@@ -138,19 +139,20 @@ class OperationComparison:
         if farthest is None:
             return 0.0, 0.0
         dtype = find_dtype(farthest.dtype)
-        least = DISTANCES.get(dtype.name, 0.0) / 100 if dtype is not None else 0.0
-        known = max(before, least)
-        return after, after / known if known else 0.0
+        if dtype is not None:
+            before = max(before, DISTANCES.get(dtype.name, 0.0) / 100)
+        return after, after / before if before else 0.0
 
     @cached_property
     def is_origin(self) -> bool:
         """Whether the inputs agree and the outputs do not: this operation introduces the difference."""
         inputs = [value for value in self.values if not value.is_output]
-        outputs = [value for value in self.values if value.is_output and value.status == "error"]
-        if self.held_by != "both" or not outputs or any(_is_unknown(value) for value in inputs):
+        distances = [value.distance for value in self.values if value.is_output and value.status == "error"]
+        # What is wrong, or has nothing to be compared with, cannot count as agreeing.
+        is_unknown = any(value.is_wrong or value.is_lone for value in inputs)
+        if self.held_by != "both" or not distances or is_unknown:
             return False
-        farthest = max((value.distance or 0.0 for value in inputs), default=0.0)
-        return max(math.inf if value.distance is None else value.distance for value in outputs) > GROWTH * farthest
+        return farthest_of(distances) > GROWTH * max((value.distance or 0.0 for value in inputs), default=0.0)
 
     @property
     def message(self) -> str:
@@ -166,12 +168,10 @@ class OperationComparison:
         if self.held_by == "golden":
             return "unmatched: only the golden dump has this operation"
         if self.status == "error":
-            wrong = next(value for value in self.values if value.status in ("error", "unreadable"))
-            return f"{wrong.path}: {wrong.message}"
+            return f"{self.wrong[0].path}: {self.wrong[0].message}"
         if self.status == "skip":
             return _skip_message(self.values)
-        notes = [f"{value.path}: {value.message}" for value in self.values if value.status == "warning"]
-        return "; ".join(notes)
+        return "; ".join(f"{value.path}: {value.message}" for value in self.values if value.status == "warning")
 
 
 #: What is known of a record by the values that it makes, and that they are right.
@@ -182,13 +182,19 @@ EQUAL_AGAIN: Mapping[ContentState, str] = {
 }
 
 
-def _is_unknown(value: ValueComparison) -> bool:
-    """Whether an input cannot count as agreeing."""
-    return value.status in ("error", "unreadable") or (value.status == "unmatched" and value.is_tensor)
+def _is_call(operation: Operation) -> bool:
+    return operation.phase in DIRECTIONS and not operation.is_cell
+
+
+def _is_place(operation: Operation, leaf: Leaf | None) -> bool:
+    """Whether an argument says where or how, and not what is computed."""
+    if leaf is None or isinstance(leaf.value, TensorValue):
+        return False
+    return says_where(operation.name, leaf.path, leaf.value)
 
 
 def _skip_message(values: Sequence[ValueComparison]) -> str:
-    lone = [value for value in values if value.status == "unmatched" and value.is_tensor]
+    lone = [value for value in values if value.is_lone]
     if not lone:
         return next((f"{value.path}: {value.message}" for value in values if value.message), "nothing was compared")
     more = f" and {len(lone) - 1} more" if len(lone) > 1 else ""
@@ -206,6 +212,7 @@ class DumpComparison:
     Attributes:
         target, golden: the dumps.
         limits: largest distances by dtype.
+        mappings: of names.
         mode: `real`, `md5`, `sketches` or `statistics`: what both hold throughout, which decides the columns of tables.
     """
 
@@ -218,26 +225,24 @@ class DumpComparison:
         """
         self.target = ComparedDump(target, settings.data_dir)
         self.golden = ComparedDump(golden, settings.data_dir)
-        self._settings = settings
         self.limits = DistanceLimits.with_changes(settings.distances)
-        self._rules = read_api_mapping(settings.api_mapping) if isinstance(settings.api_mapping, Path) else {}
-        cells = settings.cell_mapping
-        self._cell_rules = read_cell_mapping(cells) if isinstance(cells, Path) else {}
-        self._names = read_data_mapping(settings.data_mapping) if settings.data_mapping else {}
-        self._naming = self._choose_naming()
-        self._noise = NoiseRun(self.golden, settings.noise, self.limits, settings.distances) if settings.noise else None
-        # Which tolerance a bit may stay below is the noise run's to say.
-        accept = settings.accept | {"bits"} if settings.noise else settings.accept
+        self.mappings = Mappings.read(settings)
+        self._fuzzy = settings.fuzzy
+        self._naming = self.mappings.naming(self.target, self.golden)
+        self._noise, accept = None, settings.accept
+        if settings.noise:
+            self._noise = NoiseRun(self.golden, settings.noise, self.limits, settings.distances)
+            accept |= {"bits"}  # which tolerance a bit may stay below is the noise run's to say
+        frameworks = None
         if self._naming.is_translated:
+            frameworks = self.target.framework, self.golden.framework
             accept |= {"integers"}  # MindSpore counts in int32 where PyTorch does in int64
         if self._is_other_precision:
             accept |= {"dtype"}
         self._sketches = Sketches((self.target, self.golden))
-        self._tensors = TensorComparison(
-            (self.target.tensors, self.golden.tensors), self.limits, accept, self._sketches
-        )
-        frameworks = (self.target.framework, self.golden.framework) if self._naming.is_translated else None
-        self._values = ValuePairing(frameworks, self._rules, self._names)
+        folders = self.target.tensors, self.golden.tensors
+        self._tensors = TensorComparison(folders, self.limits, accept, self._sketches)
+        self._values = ValuePairing(frameworks, self.mappings.apis, self.mappings.values)
 
     @cached_property
     def mode(self) -> str:
@@ -254,12 +259,6 @@ class DumpComparison:
         if self._noise is not None:
             yield self._noise.dump
 
-    @property
-    def is_mapped(self) -> bool:
-        """Whether a mapping of names was given."""
-        settings = self._settings
-        return any((settings.cell_mapping, settings.api_mapping, settings.data_mapping, settings.layer_mapping))
-
     @cached_property
     def matching(self) -> Matching:
         """Which operation is which."""
@@ -269,8 +268,8 @@ class DumpComparison:
 
     @cached_property
     def _by_name(self) -> Matching:
-        fixed = _fixed(self._names, self.target, self.golden)
-        return match(self.target, self.golden, self._naming, fuzzy=self._settings.fuzzy, fixed=fixed)
+        fixed = self.mappings.fixed(self.target, self.golden)
+        return match(self.target, self.golden, self._naming, fuzzy=self._fuzzy, fixed=fixed)
 
     @cached_property
     def _held(self) -> Content | None:
@@ -282,16 +281,21 @@ class DumpComparison:
 
         Of one run in another precision each value has another dtype, so that without tensors content decides.
         """
-        matching = self._by_name
-        lone = [(self.golden, self.target, operation) for operation in matching.golden_only]
-        lone += [
-            (self.target, self.golden, one) for one in self.target.operations if one.record not in matching.partners
-        ]
-        count = sum(
-            operation.phase in DIRECTIONS and not operation.is_cell and side.compiled_in(other, operation) is None
-            for side, other, operation in lone
-        )
-        return self._held if (count or self._is_other_precision) and not self.is_mapped else None
+        if self.mappings.are_given or not (self._has_lone_call or self._is_other_precision):
+            return None
+        return self._held
+
+    @property
+    def _has_lone_call(self) -> bool:
+        """Whether either run has an API call without partner that is no part of compiled code."""
+        for operation in self._by_name.golden_only:
+            if _is_call(operation) and self.golden.compiled_in(self.target, operation) is None:
+                return True
+        for operation in self.target.operations:
+            is_lone = _is_call(operation) and operation.record not in self._by_name.partners
+            if is_lone and self.target.compiled_in(self.golden, operation) is None:
+                return True
+        return False
 
     @cached_property
     def _is_other_precision(self) -> bool:
@@ -304,16 +308,15 @@ class DumpComparison:
     def _region(self, operation: Operation, *, is_golden: bool = False) -> Region | None:
         return None if self.content is None else self.content.region(operation, is_golden=is_golden)
 
-    def row_content(self, found: OperationComparison) -> RowContent | None:
+    def row_content(self, compared: OperationComparison) -> RowContent | None:
         """What a row tells of what both runs hold; None where that does not decide."""
         if self.content is None:
             return None
-        target, golden = (None, found.operation) if found.held_by == "golden" else (found.operation, found.partner)
-        return RowContent(
-            self.content.record(target),
-            self.content.record(golden, is_golden=True),
-            None if found.region is None else parted_of(found.region, self.target, self.golden),
-        )
+        target, golden = compared.operation, compared.partner
+        region = parted_of(compared.region, self.target, self.golden) if compared.region is not None else None
+        if compared.held_by == "golden":
+            return RowContent(None, self.content.record(compared.operation, is_golden=True), region)
+        return RowContent(self.content.record(target), self.content.record(golden, is_golden=True), region)
 
     @property
     def operations(self) -> list[Operation]:
@@ -334,71 +337,85 @@ class DumpComparison:
         """
         partner = self.matching.partners.get(operation.record)
         self.target.tensors.keeps = self.golden.tensors.keeps = for_account and not operation.holds_calls
+        held_by: HeldBy = "both" if partner is not None else "target"
+        compared = OperationComparison(operation, partner, held_by, operation.index)
         try:
             target = self.target.leaves(operation.record)
             golden = self.golden.leaves(partner.record) if partner is not None else []
         except DumpError as error:
-            held = "both" if partner is not None else "target"
-            return OperationComparison(operation, partner, held, operation.index, fault=str(error))  # type: ignore[arg-type]
+            return replace(compared, fault=str(error))
+        compared = replace(compared, content=self._state(operation), region=self._region(operation))
         if partner is None:
             lone = tuple(self._lone(leaf, None) for leaf in target)
-            compiled = self.target.compiled_in(self.golden, operation)
-            states = self._state(operation), self._region(operation)
-            return OperationComparison(operation, None, "target", operation.index, lone, "", False, compiled, *states)
-        unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
-        noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
-        values, state = list[ValueComparison](), self._state(operation)
-        for left, right in self._values.pairs(operation, partner, target, golden):
-            is_place = False
-            for leaf in (left, right):
-                if leaf is not None and not isinstance(leaf.value, TensorValue):
-                    is_place = is_place or says_where(operation.name, leaf.path, leaf.value)
-            if is_place:
-                found = judge_place(left, right)
-            elif left is None or right is None:
-                found = self._lone(left, right)
-                if found.status == "unmatched" and state in (*EQUAL_AGAIN, "beside"):
-                    found = replace(found, status="skip")  # what it is for shows in what is made
-            elif (unwritten[0] and unwritten[0].covers(left.path)) or (
-                unwritten[1] and unwritten[1].covers(right.path)
-            ):
-                words = _UNWRITTEN_OUTPUT if left.is_output else _UNWRITTEN_INPUT
-                found = ValueComparison(left, right, "skip", (words,))
-            else:
-                found = self._value(left, right, noise)
-                if operation.record in self.matching.by_bare_name:
-                    status = "warning" if found.status == "pass" else found.status
-                    found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
-            if found.status == "error" and state in (*EQUAL_AGAIN, "beside"):
-                found = replace(found, status="warning")  # what both runs hold says that the values are right
-            elif found.status == "error" and self._is_rounding(operation, found, values):
-                found = replace(found, status="skip", reasons=(_ROUNDING,))
-            values.append(found)
-        region = self._region(operation) or self._region(partner, is_golden=True)
-        recomputed = (
-            self.target.is_recomputed_otherwise(operation.record),
-            self.golden.is_recomputed_otherwise(partner.record),
-        )
-        return OperationComparison(
-            operation, partner, "both", operation.index, tuple(values), "", False, None, state, region, recomputed
+            return replace(compared, values=lone, compiled=self.target.compiled_in(self.golden, operation))
+        return replace(
+            compared,
+            values=tuple(self._judged(operation, partner, target, golden)),
+            region=compared.region or self._region(partner, is_golden=True),
+            recomputed=(
+                self.target.is_recomputed_otherwise(operation.record),
+                self.golden.is_recomputed_otherwise(partner.record),
+            ),
         )
 
-    def _is_rounding(self, operation: Operation, found: ValueComparison, before: Sequence[ValueComparison]) -> bool:
+    def _judged(
+        self, operation: Operation, partner: Operation, target: Sequence[Leaf], golden: Sequence[Leaf]
+    ) -> list[ValueComparison]:
+        """The verdicts on the values of two operations, given what is known of what both runs hold."""
+        noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
+        is_right = self._state(operation) in (*EQUAL_AGAIN, "beside")
+        values: list[ValueComparison] = []
+        for leaf, other in self._values.pairs(operation, partner, target, golden):
+            value = self._value(operation, partner, (leaf, other), noise)
+            if is_right and value.status == "unmatched" and (leaf is None or other is None):
+                value = replace(value, status="skip")  # what it is for shows in what is made
+            elif is_right and value.status == "error":
+                value = replace(value, status="warning")  # what both runs hold says that the values are right
+            elif value.status == "error" and self._is_rounding(operation, value, values):
+                value = replace(value, status="skip", reasons=(_ROUNDING,))
+            values.append(value)
+        return values
+
+    def _value(
+        self, operation: Operation, partner: Operation, pair: Pair, noise: RecordNoise | None
+    ) -> ValueComparison:
+        """The verdict on one value of two operations by itself."""
+        target, golden = pair
+        if any(_is_place(operation, leaf) for leaf in pair):
+            return judge_place(target, golden)
+        if target is None or golden is None:
+            return self._lone(target, golden)
+        unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
+        if unwritten[0].covers(target.path) or unwritten[1].covers(golden.path):
+            words = _UNWRITTEN_OUTPUT if target.is_output else _UNWRITTEN_INPUT
+            return ValueComparison(target, golden, "skip", (words,))
+        if not (target.is_tensor or golden.is_tensor):
+            value = judge_plain(target, golden, self.limits)
+        elif noise is None:
+            value = self._tensors.judge(target, golden)
+        else:
+            tolerance = noise.tolerance(target, golden)
+            value = apply_tolerance(self._tensors.judge(target, golden, limit=tolerance.limit), tolerance)
+        if operation.record not in self.matching.by_bare_name:
+            return value
+        status = "warning" if value.status == "pass" else value.status
+        return replace(value, status=status, reasons=(*value.reasons, FUZZY_NOTE))
+
+    def _is_rounding(self, operation: Operation, value: ValueComparison, before: Sequence[ValueComparison]) -> bool:
         """Whether two values of which no tensors are there are as far apart as rounding makes them.
 
         Gradients may be 0 but for rounding, and what Adam makes of these shows in no value that a later call gets.
         What it makes of inputs `before` that agree is its own, but for the share of elements that are rounding.
         """
-        left, right = found.target, found.golden
-        if left is None or right is None or self.mode == "real" or not (left.tensor and right.tensor):
+        target, golden = value.target, value.golden
+        if target is None or golden is None or self.mode == "real" or not (target.tensor and golden.tensor):
             return False
-        held = self._held
-        if held is None or held.is_rounding(left, right):
-            return held is not None
-        given = max((value.distance or 0.0 for value in before if not value.is_output), default=0.0)
-        is_given = any(value.status not in ("pass", "warning") for value in before)
-        is_given |= not left.is_output or (found.distance or 0.0) <= _UNSURE * math.sqrt(given)
-        return is_given and held.is_update(operation)
+        if self._held is None or self._held.is_rounding(target, golden):
+            return self._held is not None
+        farthest = max((other.distance or 0.0 for other in before if not other.is_output), default=0.0)
+        is_given = any(other.status not in ("pass", "warning") for other in before)
+        is_given |= not target.is_output or (value.distance or 0.0) <= _UNSURE * math.sqrt(farthest)
+        return is_given and self._held.is_update(operation)
 
     def pairs(self, operation: Operation) -> Iterator[tuple[Leaf, Leaf | None]]:
         """The values of a target operation, and those of its partner; not of memory that nobody wrote to."""
@@ -410,9 +427,9 @@ class DumpComparison:
             target, golden = self.target.leaves(operation.record), self.golden.leaves(partner.record)
         except DumpError:
             return
-        for left, right in self._values.pairs(operation, partner, target, golden):
-            if left is not None and not (unwritten and unwritten.covers(left.path)):
-                yield left, right
+        for leaf, other in self._values.pairs(operation, partner, target, golden):
+            if leaf is not None and not unwritten.covers(leaf.path):
+                yield leaf, other
 
     def release(self) -> None:
         """Let go of the tensors that stayed loaded."""
@@ -422,113 +439,47 @@ class DumpComparison:
     def golden_only(self, operation: Operation) -> OperationComparison:
         """The verdict on an operation that only the golden dump has."""
         order = len(self.target.operations) + operation.index
+        compared = OperationComparison(operation, None, "golden", order)
         try:
             values = tuple(self._lone(None, leaf) for leaf in self.golden.leaves(operation.record))
         except DumpError as error:
-            return OperationComparison(operation, None, "golden", order, fault=str(error))
-        compiled = self.golden.compiled_in(self.target, operation)
-        states = self._state(operation, is_golden=True), self._region(operation, is_golden=True)
-        return OperationComparison(operation, None, "golden", order, values, "", False, compiled, *states)
+            return replace(compared, fault=str(error))
+        return replace(
+            compared,
+            values=values,
+            compiled=self.golden.compiled_in(self.target, operation),
+            content=self._state(operation, is_golden=True),
+            region=self._region(operation, is_golden=True),
+        )
 
     def cells_in_target(self, cells: tuple[str, ...]) -> tuple[str, ...]:
         """The path of a golden Cell in the target's tree: of its innermost Cell that matches, from there its own."""
         for depth in range(len(cells), 0, -1):
-            if (found := self._matched_cells.get(cells[:depth])) is not None:
-                return (*found, *cells[depth:])
+            if (matched := self._matched_cells.get(cells[:depth])) is not None:
+                return (*matched, *cells[depth:])
         return cells
 
     @cached_property
     def _matched_cells(self) -> dict[tuple[str, ...], tuple[str, ...]]:
         """Paths in the target by those in the golden dump: of Cells that match, else of Cells whose calls do."""
-        found: dict[tuple[str, ...], tuple[str, ...]] = {}
+        of_cells: dict[tuple[str, ...], tuple[str, ...]] = {}
         of_calls: dict[tuple[str, ...], tuple[str, ...]] = {}
         for operation in self.target.operations:
             if (partner := self.matching.partners.get(operation.record)) is not None:
                 mine = cells_of(self.target, operation.record, f"{operation.call}.forward")
                 theirs = cells_of(self.golden, partner.record, f"{partner.call}.forward")
-                (found if operation.is_cell else of_calls).setdefault(theirs, mine)
-        return of_calls | found
-
-    def _value(self, target: Leaf, golden: Leaf, noise: RecordNoise | None) -> ValueComparison:
-        if not (target.is_tensor or golden.is_tensor):
-            return judge_plain(target, golden, self.limits)
-        if noise is None:
-            return self._tensors.judge(target, golden)
-        tolerance = noise.tolerance(target, golden)
-        found = self._tensors.judge(target, golden, limit=tolerance.limit)
-        return apply_tolerance(found, tolerance)
+                (of_cells if operation.is_cell else of_calls).setdefault(theirs, mine)
+        return of_calls | of_cells
 
     def _lone(self, target: Leaf | None, golden: Leaf | None) -> ValueComparison:
         missing = "golden dump" if golden is None else "target"
-        keys = [self._sketches.key(side, leaf) if leaf else "" for side, leaf in enumerate((target, golden))]
-        contents = (keys[0], keys[1]) if any(keys) else None
+        keys = self._sketches.key(0, target), self._sketches.key(1, golden)
         words = (f"The {missing} has no such value.",)
-        return ValueComparison(target, golden, "unmatched", words, contents=contents)
-
-    def unused_mappings(self) -> Iterator[str]:
-        """A line on each mapping file with entries that fit nothing in the dumps.
-
-        A table of APIs may be of many models: it is one only where no entry fits.
-        """
-        settings, names = self._settings, {operation.name for operation in self.target.operations}
-        cells = [operation.name for operation in self.target.operations if operation.is_cell]
-        values = [left for left in self._names if _record_of(left, self.target) is None]
-        values += [right for right in self._names.values() if _record_of(right, self.golden) is None]
-        yield from _unused(settings.data_mapping, values, 2 * len(self._names))
-        yield from _unused(
-            settings.cell_mapping,
-            [left for left in self._cell_rules if not any(left in name for name in cells)],
-            len(self._cell_rules),
-        )
-        if names.isdisjoint(self._rules):
-            yield from _unused(settings.api_mapping, list(self._rules), len(self._rules))
-
-    def _choose_naming(self) -> Naming:
-        settings = self._settings
-        if settings.layer_mapping is not None:
-            for side in (self.target, self.golden):
-                if not side.parents:
-                    raise DumpError(
-                        "the layer mapping needs a construct.json with parents; dump at level L0 or mix",
-                        file=str(side.path.parent),
-                    )
-            return layer_naming(self.target, self.golden, read_layer_mapping(settings.layer_mapping))
-        if settings.cell_mapping:
-            return cell_naming(self._cell_rules, self._rules)
-        if settings.api_mapping:
-            return api_naming(self._rules)
-        is_pytorch = {self.target.framework == "pytorch", self.golden.framework == "pytorch"}
-        return ACROSS_FRAMEWORKS if len(is_pytorch) > 1 else SAME_NAMES
+        return ValueComparison(target, golden, "unmatched", words, contents=keys if any(keys) else None)
 
 
-def _fixed(names: Mapping[str, str], target: ComparedDump, golden: ComparedDump) -> dict[str, str]:
-    """Records of the target and of the golden dump that a data mapping makes one."""
-    fixed: dict[str, str] = {}
-    for target_name, golden_name in names.items():
-        left, right = _record_of(target_name, target), _record_of(golden_name, golden)
-        if left is not None and right is not None:
-            fixed.setdefault(left, right)
-    return fixed
-
-
-def _unused(file: object, entries: Sequence[str], total: int) -> Iterator[str]:
-    if entries:
-        yield f"{file}: {len(entries)} of {total} names fit nothing in the dumps, such as {abbreviated(entries[0])}"
-
-
-def _record_of(value_name: str, side: ComparedDump) -> str | None:
-    """The record that a full value name belongs to, or None when the dump has none."""
-    name = value_name
-    while name:
-        if name in side:
-            return name
-        name = name.rpartition(".")[0]
-    return None
-
-
-def _unwritten(operation: Operation, side: ComparedDump) -> UnwrittenMemory | None:
+def _unwritten(operation: Operation, side: ComparedDump) -> UnwrittenMemory:
     """Which values of a forward mean nothing, if any; the inputs of a backward are gradients, which count."""
     if operation.phase != "forward":
-        return None
-    found = unwritten_memory(operation.name, side.framework, "mixed")
-    return found if found.outputs or found.inputs else None
+        return UnwrittenMemory()
+    return unwritten_memory(operation.name, side.framework, "mixed")

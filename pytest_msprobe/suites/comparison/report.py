@@ -13,13 +13,13 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import structs
 
 from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import abbreviated, counted, printable_lines
 from pytest_msprobe.answers import (
@@ -63,6 +63,8 @@ _MOST_NAMED = 10
 #: What the exact run may say, what says most first.
 _EXACT_KINDS = get_args(ExactKind)
 _NONE: dict[str, int] = {}
+#: What to look at where the first difference is of that kind.
+_NEXT = {"arguments": "lines", "unknown": "maker", "first": "scope"}
 _STATES = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
 
 
@@ -106,40 +108,45 @@ class RecordSummary(FigureWire):
     @classmethod
     def of(cls, verdict: OperationComparison) -> RecordSummary:
         """The summary of a verdict."""
-        first = verdict.first_error
-        values: Counter[str] = Counter(
-            value.status for value in verdict.values if value.status != "unmatched" or value.is_tensor
-        )
+        states = (value.status for value in verdict.values if value.status != "unmatched" or value.is_tensor)
+        values: Counter[str] = Counter(states)
         held_by: str = verdict.held_by if verdict.compiled is None else "compiled"
-        if verdict.is_equal_again or (held_by != "both" and verdict.content in ("beside", "unused")):
-            held_by = "again" if verdict.is_equal_again else "beside"
+        if verdict.is_equal_again:
+            held_by = "again"
+        elif held_by != "both" and verdict.content in ("beside", "unused"):
+            held_by = "beside"
         if held_by in ("compiled", "again", "beside"):
             values = Counter({"skip": len(verdict.values)})
         if verdict.fault:
             values["skip" if verdict.is_skipped else "unreadable"] += 1
+        bits = (value.name for value in verdict.values if value.distance != 0 and value.differs_in_bits)
+        tolerances = Counter(value.tolerance.basis for value in verdict.values if value.tolerance is not None)
         distance, growth = verdict.growth
-        tolerances: dict[str, int] = {}
-        for value in verdict.values:
-            if value.tolerance is not None:
-                tolerances[value.tolerance.basis] = tolerances.get(value.tolerance.basis, 0) + 1
-        return cls(
+        summary = cls(
             record=verdict.operation.record,
             order=verdict.order,
             held_by=held_by,
             status=verdict.status,
             values=dict(values),
-            first=first.name if first is not None else "",
-            reason=first.message if first is not None else "",
-            is_input=first is not None and not first.is_output,
             is_origin=verdict.is_origin,
-            first_bits=next(
-                (value.name for value in verdict.values if value.distance != 0 and value.differs_in_bits), ""
-            ),
+            first_bits=next(bits, ""),
             distance=distance,
             growth=growth,
-            tolerances=tolerances,
-            argument=None if first is None or first.is_output or first.is_tensor else _argument(first),
+            tolerances={**tolerances},
         )
+        first = verdict.first_error
+        if first is None:
+            return summary
+        argument = None if first.is_output or first.is_tensor else _argument(first)
+        is_input = not first.is_output
+        return replace(summary, first=first.name, reason=first.message, is_input=is_input, argument=argument)
+
+    @property
+    def kind(self) -> str:
+        """Which kind of finding it is that this operation is the first which differs."""
+        if self.argument is not None:
+            return "arguments"
+        return "unknown" if self.is_input else "first"
 
 
 #: Plain values up to this length are shown as the dump has them.
@@ -148,10 +155,14 @@ _SHORT = 40
 
 def _argument(value: ValueComparison) -> ArgumentDifference:
     """The argument that the two runs have otherwise; "" on a side that does not have it."""
-    sides = (leaf.statistics[0] if leaf is not None else "" for leaf in (value.target, value.golden))
-    target, golden = (side if isinstance(side, str) and len(side) <= _SHORT else abbreviated(side) for side in sides)
     name = value.path.rpartition(".")[2]
-    return ArgumentDifference(value.path if name.isdecimal() else name, target, golden)
+    name = value.path if name.isdecimal() else name
+    return ArgumentDifference(name, _short(value.target), _short(value.golden))
+
+
+def _short(leaf: Leaf | None) -> str:
+    value = leaf.statistics[0] if leaf is not None else ""
+    return value if isinstance(value, str) and len(value) <= _SHORT else abbreviated(value)
 
 
 #: Parts of the step for which the largest distance is said.
@@ -263,21 +274,25 @@ class Divergence:
 
     def answer(self) -> Answer:
         """What the distances of values alone say, where nothing was accounted for."""
-        judged, first = self.judged, self.first
-        kind = "tolerance" if self.differing else "equal"
-        total, differing = self.operations.total(), self.differing
-        measure = Measure(kind=kind, judged=judged, total=total, noun="operations", differing=differing)
+        first, total, differing = self.first, self.operations.total(), self.differing
+        kind = "tolerance" if differing else "equal"
+        measure = Measure(kind=kind, judged=self.judged, total=total, noun="operations", differing=differing)
         answer = Answer(suite="comparison", outcome="right", measure=measure)
         if first is not None:
-            call = Operation.of(first.record, first.order).call
-            next_step = NextStep("lines" if first.argument else "maker" if first.is_input else "scope", subject=call)
-            return with_findings(structs.replace(answer, next=(next_step,)), [_finding(first)])
-        has_values = self.values["pass"] or self.values["warning"] or self.operations["again"]
-        reason = "" if has_values else "no value was compared"
-        reason = reason if judged else self.why_unmatched if self.verdicts else "no operation was compared"
-        if reason:
+            step = NextStep(_NEXT[first.kind], subject=Operation.of(first.record, first.order).call)
+            return with_findings(structs.replace(answer, next=(step,)), [_finding(first)])
+        if reason := self._why_nothing():
             return structs.replace(answer, outcome="nothing judged", open=(Gap(kind="not compared", reason=reason),))
         return answer if self.is_complete else with_findings(answer, [self.uncompared])
+
+    def _why_nothing(self) -> str:
+        """Why nothing was compared; "" where something was."""
+        if not self.verdicts:
+            return "no operation was compared"
+        if not self.judged:
+            return self.why_unmatched
+        has_values = self.values["pass"] or self.values["warning"] or self.operations["again"]
+        return "" if has_values else "no value was compared"
 
     @property
     def uncompared(self) -> Finding:
@@ -302,17 +317,17 @@ class Divergence:
             yield f"first differing bits: {self._first_bits[1]}"
         yield from self._growth.lines()
         counts = self.operations
+        again = f", {counts['again']} in other steps and equal again" if counts["again"] else ""
         yield (
             f"{counted(counts['both'], 'operations')} matched, {counts['target']} only in the target, "
-            f"{counts['golden']} only in the golden dump"
-            f"{f', {again} in other steps and equal again' if (again := counts['again']) else ''}"
+            f"{counts['golden']} only in the golden dump{again}"
         )
         if self._golden_only:
-            shown = ", ".join(self._golden_only[:_MOST_NAMED])
             more = len(self._golden_only) - _MOST_NAMED
-            yield f"only in the golden dump: {shown}{f' and {more} more' if more > 0 else ''}"
-        found = ", ".join(f"{self.values[state]} {state}" for state in _STATES if self.values[state])
-        yield f"values: {found or 'none'}"
+            others = f" and {more} more" if more > 0 else ""
+            yield f"only in the golden dump: {', '.join(self._golden_only[:_MOST_NAMED])}{others}"
+        states = ", ".join(f"{self.values[state]} {state}" for state in _STATES if self.values[state])
+        yield f"values: {states or 'none'}"
         if self._tolerances:
             bases = (f"{self._tolerances[basis]} {words}" for basis, words in BASES.items() if self._tolerances[basis])
             yield f"tolerances: {', '.join(bases)}"
@@ -322,7 +337,7 @@ def _finding(first: RecordSummary) -> Finding:
     """The first operation that differs: nothing shows that it is wrong."""
     operation = Operation.of(first.record, first.order)
     return Finding(
-        kind="arguments" if first.argument else "unknown" if first.is_input else "first",
+        kind=first.kind,
         confidence="first difference only",
         place=Place(
             record=first.record,
@@ -404,7 +419,8 @@ class ComparisonSummary(RowSummary):
 
             return run_answer(rows, diagnoses, setup, accept)
         # Of values that nothing was computed from it stays open whether they are wrong.
-        findings = [structs.replace(one, confidence="first difference only") for one in rows.findings(by_order=True)]
+        rated = rows.findings(by_order=True)
+        findings = [structs.replace(finding, confidence="first difference only") for finding in rated]
         differing = sum(pair.divergence.differing for pair in self._pairs.values())
         return rows.made(findings, measure=rows.measure("tolerance" if differing else "equal", differing=differing))
 
@@ -419,13 +435,14 @@ class ComparisonSummary(RowSummary):
 
     def facts(self, names: Mapping[str, str]) -> Iterator[str]:
         """The same, with dumps called by their `names`."""
-        several = len(self._pairs) > 1
+        indent = "  " if len(self._pairs) > 1 else ""
         for dump, pair in self._pairs.items():
-            if several:
+            if indent:
                 yield f"{names[dump]}:"
             content = pair.content.content()
-            lines = chain([content_in_words(content)] if content is not None else [], pair.divergence.facts())
-            yield from (f"  {line}" if several else line for line in lines)
+            if content is not None:
+                yield indent + content_in_words(content)
+            yield from (indent + line for line in pair.divergence.facts())
 
     def divergence(self, dump: str) -> Divergence:
         """Counts of one dump so far."""
@@ -437,13 +454,12 @@ class ComparisonSummary(RowSummary):
 
     def levels(self, *, only_born: bool = True) -> Mapping[tuple[str, str, str], str]:
         """What the calls of other shards say of the Cells around them."""
-        return {
-            (dump, *key): level
-            for dump, pair in self._pairs.items()
-            for key, level in pair.cells.changed(
-                pair.diagnosis.origins if pair.diagnosis is not None else (), only_born=only_born
-            ).items()
-        }
+        levels = {}
+        for dump, pair in self._pairs.items():
+            origins = pair.diagnosis.origins if pair.diagnosis is not None else ()
+            for key, level in pair.cells.changed(origins, only_born=only_born).items():
+                levels[(dump, *key)] = level
+        return levels
 
 
 class ComparisonOutput:
@@ -623,16 +639,17 @@ class ComparisonReport(SuiteReport):
     def _uncompared(self) -> dict[str, Finding]:
         """What was not compared, the most important first, by names that stay while it is the same."""
         divergences = [output.divergence for output in self._outputs.values()]
-        reasons = [one.why_unmatched for one in divergences if one.is_unmatched]
-        found = {without_numbers(reason): _incomplete(reason) for reason in (*reasons, *self._suite.pairs.lone())}
-        some = [one for one in divergences if not (one.is_complete or one.is_unmatched)]
-        if some and "unmatched" not in self._suite.settings.accept:
-            found["not everything could be compared"] = some[0].uncompared
-        return found
+        reasons = [divergence.why_unmatched for divergence in divergences if divergence.is_unmatched]
+        incomplete = {without_numbers(reason): _incomplete(reason) for reason in (*reasons, *self._suite.pairs.lone())}
+        some = next((it for it in divergences if not (it.is_complete or it.is_unmatched)), None)
+        if some is not None and "unmatched" not in self._suite.settings.accept:
+            incomplete["not everything could be compared"] = some.uncompared
+        return incomplete
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Tables and advice."""
-        yield from (("advice" if path.suffix == ".txt" else "table", path) for path in self._files)
+        for path in self._files:
+            yield "advice" if path.suffix == ".txt" else "table", path
 
     def fault_keys(self) -> Iterator[str]:
         """What was not compared, and what is at fault or open although no item fails by it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msprobe_collector.dump_format import Dump, DumpError
@@ -24,33 +24,28 @@ _MOST_BYTES = 1 << 28
 _NAMES = re.compile(rb',?\s*"(?:data_name|group_id)"\s*:\s*"[^"]*"')
 
 
-def told_before(golden_of: Mapping[Path, Path | None]) -> list[str]:
+def told_before(pairs: Sequence[tuple[Path, Path]]) -> list[str]:
     """Sentences on the pairs of dumps of a run, the most important first; empty where nothing is to be said."""
-    pairs = [(target, golden) for target, golden in golden_of.items() if golden is not None]
-    return [
-        *dict.fromkeys(difference.sentence for pair in pairs for difference in _other_steps(*pair)),
-        *_earlier_steps(pairs),
-        *sentences_of(_manifests(pairs)),
-    ]
+    others = dict.fromkeys(difference.sentence for pair in pairs for difference in _other_steps(*pair))
+    return [*others, *_earlier_steps(pairs), *sentences_of(_manifests(pairs))]
 
 
-def differences_before(golden_of: Mapping[Path, Path | None]) -> list[ManifestDifference]:
+def differences_before(pairs: Sequence[tuple[Path, Path]]) -> list[ManifestDifference]:
     """What differs in the manifests of the pairs of a run, the most likely explanation of other numbers first."""
-    pairs = [(target, golden) for target, golden in golden_of.items() if golden is not None]
-    found = dict.fromkeys(difference for pair in pairs for difference in _other_steps(*pair))
-    found |= dict.fromkeys(difference for _, difference in differences_of(_manifests(pairs))[0])
-    return sorted(found, key=lambda difference: -difference.likelihood)
+    differences = dict.fromkeys(difference for pair in pairs for difference in _other_steps(*pair))
+    differences |= dict.fromkeys(difference for _, difference in differences_of(_manifests(pairs))[0])
+    return sorted(differences, key=lambda difference: -difference.likelihood)
 
 
 def _other_steps(target: Path, golden: Path) -> Iterator[ManifestDifference]:
     """Two dumps of different steps, as their folders say; where manifests say it they do."""
-    left, right = Slot.of(target.absolute()), Slot.of(golden.absolute())
-    is_other = left.step is not None and right.step is not None and left.step != right.step
+    mine, theirs = Slot.of(target.absolute()), Slot.of(golden.absolute())
+    is_other = mine.step is not None and theirs.step is not None and mine.step != theirs.step
     if is_other and not all(manifest_beside(path)[0] for path in (target, golden)):
-        yield of_other_step(str(left.step), str(right.step))
+        yield of_other_step(str(mine.step), str(theirs.step))
 
 
-def _earlier_steps(pairs: list[tuple[Path, Path]]) -> Iterator[str]:
+def _earlier_steps(pairs: Sequence[tuple[Path, Path]]) -> Iterator[str]:
     """The first step before those of the run that both sides hold, where it differs already."""
     steps = {Slot.of(target.absolute()).step for target, _ in pairs}
     earlier: dict[int, tuple[Path, Path]] = {}
@@ -81,11 +76,11 @@ def _siblings(dump: Path) -> Iterator[tuple[int, Path]]:
     if at is None:
         return
     root, rest = Path(*path.parts[:at]), path.parts[at + 1 :]
-    own = Slot.of(path).step
+    number = Slot.of(path).step
     for folder in root.iterdir() if root.is_dir() else ():
         match = STEP.fullmatch(folder.name)
         other = folder.joinpath(*rest)
-        if match is not None and own is not None and int(match.group(1)) < own and other.is_file():
+        if match is not None and number is not None and int(match.group(1)) < number and other.is_file():
             # As it was named, so that a command can be copied.
             yield int(match.group(1)), dump.parents[len(rest)] / folder.name / Path(*rest)
 
@@ -98,19 +93,23 @@ def first_difference(target: Path, golden: Path) -> str | None:
     try:
         if max(target.stat().st_size, golden.stat().st_size) > _MOST_BYTES:
             return None
-        left, right = Dump(target), Dump(golden)
+        mine, theirs = Dump(target), Dump(golden)
     except (OSError, DumpError):
         return None
-    if left.framework != right.framework or left.task != right.task:
+    if mine.framework != theirs.framework or mine.task != theirs.task:
         return None
-    shared = [name for name in left.record_names if name in right]
+    shared = [name for name in mine.record_names if name in theirs]
     for name in shared:
-        if _NAMES.sub(b"", left.raw(name)) != _NAMES.sub(b"", right.raw(name)):
+        if _NAMES.sub(b"", mine.raw(name)) != _NAMES.sub(b"", theirs.raw(name)):
             return name
     return None
 
 
-def _manifests(pairs: list[tuple[Path, Path]]) -> list[tuple[Found, Found]]:
+def _manifests(pairs: Sequence[tuple[Path, Path]]) -> list[tuple[Found, Found]]:
     """The manifests of all pairs that have both."""
-    files = [[path.with_name(MANIFEST_FILE) for path in pair] for pair in pairs]
-    return [(Found.at(one), Found.at(other)) for one, other in files if os.path.lexists(one) and os.path.lexists(other)]
+    manifests = []
+    for target, golden in pairs:
+        mine, theirs = target.with_name(MANIFEST_FILE), golden.with_name(MANIFEST_FILE)
+        if os.path.lexists(mine) and os.path.lexists(theirs):
+            manifests.append((Found.at(mine), Found.at(theirs)))
+    return manifests

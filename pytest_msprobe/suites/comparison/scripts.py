@@ -89,12 +89,12 @@ def compare(
         ValueError: `input_param` lacks a path or has an unknown key.
         OSError: a file cannot be written.
     """
-    known = (*_TARGET_KEYS, *_GOLDEN_KEYS, *_OTHER_KEYS)
+    known_keys = (*_TARGET_KEYS, *_GOLDEN_KEYS, *_OTHER_KEYS)
     for key in input_param:
         if key in _KERNEL_KEYS:
             raise ValueError(f"input_param: key {key!r} is for dumps of kernels, which nothing here compares")
-        if key not in known:
-            raise ValueError(f"input_param: unknown key {key!r}; known are {', '.join(known)}")
+        if key not in known_keys:
+            raise ValueError(f"input_param: unknown key {key!r}; known are {', '.join(known_keys)}")
     target, golden = _path(input_param, _TARGET_KEYS), _path(input_param, _GOLDEN_KEYS)
     chosen = _settings(settings, fuzzy_match)
     prints = input_param.get(_PRINTS, False)
@@ -126,8 +126,8 @@ def compare_distributed(
         OSError: a file cannot be written.
     """
     targets = find_files(Path(npu_dump_dir))
-    for folder, found in ((npu_dump_dir, targets), (bench_dump_dir, find_files(Path(bench_dump_dir)))):
-        if not found:
+    for folder, dumps in ((npu_dump_dir, targets), (bench_dump_dir, find_files(Path(bench_dump_dir)))):
+        if not dumps:
             why = (
                 NOT_READ if holds_kernel_dump(Path(folder)) else "holds no dump.json; give a dump, step or rank folder"
             )
@@ -135,9 +135,7 @@ def compare_distributed(
     pairs = pair_dumps(targets, Path(bench_dump_dir))
     chosen = _settings(settings, fuzzy_match)
     results, problems = [], pairs.lone()
-    for target, golden in pairs.golden.items():
-        if golden is None:
-            continue
+    for target, golden in pairs.matched:
         try:
             folder, prints = Path(output_path), is_print_compare_log
             results.append(_compare_pair(target, golden, folder, chosen, auto_analyze, targets=targets, prints=prints))
@@ -164,15 +162,17 @@ def _compare_pair(
         if prints:
             _show(f"{value.name}: {value.status} {value.message}".rstrip() for value in verdict.values)
         output.divergence.add(RecordSummary.of(verdict))
-        found = rows(verdict, comparison.mode, settings.result_column)
-        output.add(verdict.order, verdict.operation.record, found)
+        lines = rows(verdict, comparison.mode, settings.result_column)
+        output.add(verdict.order, verdict.operation.record, lines)
     try:
         files = output.write(folder, comparison, settings, targets=targets)
         if with_advice:
             files += output.write_advice(output.divergence.answer())
     finally:
         output.close()
-    _show(f"{'advice' if path.suffix == '.txt' else 'table'}: {path}" for path in files)
+    for path in files:
+        kind = "advice" if path.suffix == ".txt" else "table"
+        _show([f"{kind}: {path}"])
     if output.divergence.is_unmatched:
         raise DumpError(output.divergence.why_unmatched, file=str(target))
     return ComparisonResult(target, golden, output.divergence, tuple(files))

@@ -31,12 +31,13 @@ def _ratios(target: ComparedDump, golden: ComparedDump) -> Iterator[int]:
         is_layer = operation.is_cell and operation.phase == "forward"
         if is_layer and record in golden and target.shapes(record) != golden.shapes(record):
             try:
-                sides = [{leaf.path: leaf.shape for leaf in side.leaves(record)} for side in (target, golden)]
+                leaves, others = target.leaves(record), golden.leaves(record)
             except DumpError:
                 continue
-            for path in sides[0].keys() & sides[1].keys():
-                if path.startswith("parameters.") and sides[0][path] != sides[1][path]:
-                    yield _ratio(sides[0][path], sides[1][path])
+            shapes = {leaf.path: leaf.shape for leaf in others if leaf.path.startswith("parameters.")}
+            for leaf in leaves:
+                if shapes.get(leaf.path, leaf.shape) != leaf.shape:
+                    yield _ratio(leaf.shape, shapes[leaf.path])
 
 
 def _ratio(part: tuple[int, ...], whole: tuple[int, ...]) -> int:

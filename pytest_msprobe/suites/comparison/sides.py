@@ -47,12 +47,12 @@ class SharedTensors(TensorFolder):
             DumpError: they cannot be read.
         """
         key = value.data_name, value.dtype, value.shape
-        found = self._loaded.get(key)
-        if found is None:
-            found = self._files.load(value, place)
+        tensor = self._loaded.get(key)
+        if tensor is None:
+            tensor = self._files.load(value, place)
             if self.keeps:
-                self._loaded[key] = found
-        return found
+                self._loaded[key] = tensor
+        return tensor
 
     def release(self) -> None:
         """Let go of all tensors, and keep none any more."""
@@ -100,10 +100,10 @@ class ComparedDump(Dump):
     @cached_property
     def _floats(self) -> Counter[bytes]:
         """Tensors of floats by dtype."""
-        found: Counter[bytes] = Counter()
+        dtypes: Counter[bytes] = Counter()
         for raw in self._records.values():
-            found.update(_FLOAT.findall(memoryview(raw)))
-        return found
+            dtypes.update(_FLOAT.findall(memoryview(raw)))
+        return dtypes
 
     @cached_property
     def sketches_problem(self) -> str:
@@ -122,13 +122,13 @@ class ComparedDump(Dump):
     @cached_property
     def layers_of_calls(self) -> frozenset[str]:
         """Calls of Cells or Modules in which, forward or backward, an API was called that the dump holds."""
-        found: set[str | None] = {None}
+        layers: set[str | None] = {None}
         for operation in self.operations:
             parent = None if operation.is_cell else self.parents.get(operation.record)
-            while parent not in found:
-                found.add(parent)
+            while parent not in layers:
+                layers.add(parent)
                 parent = self.parents.get(parent) if parent is not None else None
-        return frozenset(Operation.of(record, 0).call for record in found if record is not None)
+        return frozenset(Operation.of(record, 0).call for record in layers if record is not None)
 
     def compiled_in(self, other: ComparedDump, operation: Operation) -> CompiledCode | None:
         """Return the compiled code of this run or the `other` one that a call of this one is a part of; None without.
@@ -140,8 +140,8 @@ class ComparedDump(Dump):
             return None
         frames = self.stacks.frames(f"{operation.call}.forward") or self.stacks.frames(operation.record)
         # Of PyTorch's own functions the names say nothing: each layer has a forward.
-        own = set(own_frames(frames))
-        places = [(frame.file, frame.line, frame.function if frame in own else "") for frame in frames]
+        names = {frame: frame.function for frame in own_frames(frames)}
+        places = [(frame.file, frame.line, names.get(frame, "")) for frame in frames]
         cells = filter(is_cell_record, (*self.ancestors(operation.record), operation.record))
         layers = {Operation.of(cell, 0).name.partition(".")[2].rpartition(".")[0] for cell in cells}
         api = operation.name.rpartition(".")[2]
@@ -175,6 +175,11 @@ class DumpPairs:
     golden_only: tuple[Path, ...]
     problems: dict[Path, str]
 
+    @property
+    def matched(self) -> list[tuple[Path, Path]]:
+        """Target and golden dump of each pair."""
+        return [(target, golden) for target, golden in self.golden.items() if golden is not None]
+
     def lone(self) -> list[str]:
         """A line for each dump, of either side, that is not compared."""
         golden = [f"{path}: no target dump for this golden dump" for path in self.golden_only]
@@ -185,9 +190,9 @@ def find_files(root: Path) -> list[Path]:
     """The dump at `root`, or those in the folders below, in natural order. [] when there are none."""
     if root.is_file():
         return [root]
-    found = [Path(folder) / FILE_NAMES[0] for folder, names in _folders(root) if FILE_NAMES[0] in names]
-    found = found or [Path(folder) / FILE_NAMES[1] for folder, names in _folders(root) if FILE_NAMES[1] in names]
-    return sorted(found, key=natural)
+    files = [Path(folder) / FILE_NAMES[0] for folder, names in _folders(root) if FILE_NAMES[0] in names]
+    files = files or [Path(folder) / FILE_NAMES[1] for folder, names in _folders(root) if FILE_NAMES[1] in names]
+    return sorted(files, key=natural)
 
 
 def why_not_exact(root: Path) -> str:

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import DIRECTIONS, ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
-from msprobe_collector.dump_format.leaves import canonical_dtype
+from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.answers.words import readable
 from pytest_msprobe.engines.protocol import parse_device
@@ -40,7 +41,7 @@ from pytest_msprobe.suites.comparison.run_setup import differences_before, told_
 from pytest_msprobe.suites.comparison.shards import why_sharded
 from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps, why_not_exact
 from pytest_msprobe.suites.comparison.table import rows
-from pytest_msprobe.suites.comparison.values import ValueComparison
+from pytest_msprobe.suites.comparison.values import ValueComparison, excess_of
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -75,43 +76,51 @@ _STATUS: dict[str, Status] = {
 
 
 def verdict_of(
-    found: OperationComparison, account: Account | None, comparison: DumpComparison, settings: ComparisonSettings
+    compared: OperationComparison, account: Account | None, comparison: DumpComparison, settings: ComparisonSettings
 ) -> Verdict:
     """The verdict on an operation: by how far its values are apart, changed by what its account shows."""
-    frame = None
-    if found.status == "error":
-        frame = comparison.target.stacks.user_frame(f"{found.operation.call}.forward")
-    # The reason of an error stands with its value, where there is one.
-    has_value = any(value.status in ("error", "unreadable") for value in found.values)
-    shares = {output.path: output for output in account.outputs if output.shares} if account is not None else {}
-    shown = filter(_is_shown, found.values)
-    cell = cell_facts(found, account) if found.operation.is_cell else None
-    properties = (("called_from", f"{frame.file}:{frame.line}"),) if frame is not None else ()
-    if found.status == "error" and (found.fault or any(value.status == "unreadable" for value in found.values)):
-        properties = (*properties, (UNREADABLE, "dump"))
-    is_accepted = "unmatched" in settings.accept and not found.is_skipped
-    if found.status == "skip" and (is_accepted or (found.held_by != "both" and found.content == "beside")):
-        properties = (*properties, (MOOT, "layer"))
-    if cell is not None and cell.level:
-        properties = (*properties, (LEVEL, cell.level))
+    frame, message, explanation = None, compared.message, ""
+    if compared.status == "error":
+        frame = comparison.target.stacks.user_frame(f"{compared.operation.call}.forward")
+        explanation = _explanation(compared, account, comparison.golden, frame)
+        # The reason of an error stands with its value, where there is one.
+        message = "" if compared.wrong else message
+    outputs = account.outputs if account is not None else ()
+    shares = {output.path: output for output in outputs if output.shares}
+    cell = cell_facts(compared, account)
+    content = comparison.row_content(compared)
     verdict = Verdict(
-        found.status,
-        message=found.message if found.status != "error" or not has_value else "",
-        outputs=tuple(_output(value, shares.get(value.path)) for value in shown),
-        explanation=_explanation(found, account, comparison.golden, frame) if found.status == "error" else "",
-        bench=f"golden dump, {comparison.mode}" if found.held_by == "both" else "",
-        attachment=attachment_of(
-            found, account, cell, comparison.row_content(found), mode=comparison.mode, settings=settings
-        ),
-        properties=properties,
+        compared.status,
+        message=message,
+        outputs=tuple(_output(value, shares.get(value.path)) for value in compared.values if _is_shown(value)),
+        explanation=explanation,
+        bench=f"golden dump, {comparison.mode}" if compared.held_by == "both" else "",
+        attachment=attachment_of(compared, account, cell, content, mode=comparison.mode, settings=settings),
+        properties=tuple(_properties(compared, frame, cell, settings)),
     )
     if account is None or account.basis != "tensors":
         return verdict
-    return _accounted(verdict, found, account, settings)
+    return _accounted(verdict, compared, account, settings)
+
+
+def _properties(
+    compared: OperationComparison, frame: Frame | None, cell: CellFacts | None, settings: ComparisonSettings
+) -> Iterator[tuple[str, str]]:
+    """The properties of the item of an operation; `frame` is that of its call in the script."""
+    if frame is not None:
+        yield "called_from", f"{frame.file}:{frame.line}"
+    if compared.status == "error" and compared.is_unreadable:
+        yield UNREADABLE, "dump"
+    is_accepted = "unmatched" in settings.accept and not compared.is_skipped
+    is_beside = compared.held_by != "both" and compared.content == "beside"
+    if compared.status == "skip" and (is_accepted or is_beside):
+        yield MOOT, "layer"
+    if cell is not None and cell.level:
+        yield LEVEL, cell.level
 
 
 def attachment_of(
-    found: OperationComparison,
+    compared: OperationComparison,
     account: Account | None = None,
     cell: CellFacts | None = None,
     content: RowContent | None = None,
@@ -120,9 +129,9 @@ def attachment_of(
     settings: ComparisonSettings,
 ) -> Mapping[str, Any]:
     """What the writing process needs of an operation: what is known, and its rows in a table in `mode`."""
-    attachment: dict[str, Any] = {"summary": RecordSummary.of(found).to_wire()}
+    attachment: dict[str, Any] = {"summary": RecordSummary.of(compared).to_wire()}
     if settings.table != "off":
-        attachment["rows"] = rows(found, mode, settings.result_column)
+        attachment["rows"] = rows(compared, mode, settings.result_column)
     if account is not None:
         attachment["account"] = account.to_wire()
     if cell is not None:
@@ -132,17 +141,20 @@ def attachment_of(
     return attachment
 
 
-def _explanation(found: OperationComparison, account: Account | None, golden: ComparedDump, frame: Frame | None) -> str:
+def _explanation(
+    compared: OperationComparison, account: Account | None, golden: ComparedDump, frame: Frame | None
+) -> str:
     """What is wrong with an operation, over several lines: values, partner, line of the script.
 
     Where a difference arises its account says, and distances only where nothing was computed again.
     """
-    wrong = [value for value in found.values if value.status in ("error", "unreadable")]
-    lines = [printable(found.fault)] if found.fault else []
-    lines += [value.explanation or printable(f"{value.name} {value.status}: {value.message}") for value in wrong]
-    partner = found.partner.record if found.partner is not None else "nothing"
-    lines.append(printable(f"tested: {found.operation.record}; benchmark: {partner} of {golden.path}"))
-    if found.is_origin and (account is None or account.basis != "tensors" or account.kind == "unaccounted"):
+    lines = [printable(compared.fault)] if compared.fault else []
+    lines += [
+        value.explanation or printable(f"{value.name} {value.status}: {value.message}") for value in compared.wrong
+    ]
+    partner = compared.partner.record if compared.partner is not None else "nothing"
+    lines.append(printable(f"tested: {compared.operation.record}; benchmark: {partner} of {golden.path}"))
+    if compared.is_origin and (account is None or account.basis != "tensors" or account.kind == "unaccounted"):
         lines.append("its inputs agree: the difference arises here, unless a backward took it from its forward")
     if frame is not None:
         lines.append(frame.told)
@@ -150,7 +162,7 @@ def _explanation(found: OperationComparison, account: Account | None, golden: Co
 
 
 def pictured(
-    verdict: Verdict, found: OperationComparison, sides: tuple[ComparedDump, ComparedDump], pictures: ErrorPictures
+    verdict: Verdict, compared: OperationComparison, sides: tuple[ComparedDump, ComparedDump], pictures: ErrorPictures
 ) -> Verdict:
     """The verdict with a picture of where each failing output is off, as far as both `sides` hold its tensor."""
     from pytest_msprobe.suites.comparison.accounting.terms import load
@@ -160,7 +172,7 @@ def pictured(
             return None, None
         return load(value.target, sides[0].tensors), load(value.golden, sides[1].tensors)
 
-    pairs = map(arrays, filter(_is_shown, found.values))
+    pairs = map(arrays, filter(_is_shown, compared.values))
     return replace(verdict, outputs=pictures.added(verdict.outputs, pairs))
 
 
@@ -176,39 +188,42 @@ def _is_shown(value: ValueComparison) -> bool:
 
 
 def _output(value: ValueComparison, split: OutputAccount | None) -> OutputRow:
-    target, golden = value.target, value.golden
     metrics = value.figures.metrics if value.figures is not None else None
-    leaf = target or golden
-    assert leaf is not None
     return OutputRow(
         label=value.path,
-        bench_dtype=canonical_dtype(golden.dtype) if golden is not None else "",
-        tested_dtype=canonical_dtype(target.dtype) if target is not None else "",
-        shape=leaf.shape,
+        bench_dtype=_dtype(value.golden),
+        tested_dtype=_dtype(value.target),
+        shape=value.leaf.shape,
         status=_STATUS[value.status],
         message=value.message,
         figures={
             "distance": value.distance,
-            "tolerance": value.tolerance.limit if value.tolerance is not None else None,
+            "tolerance": getattr(value.tolerance, "limit", None),
             **{name: getattr(metrics, name, None) for name in ("cosine", "max_abs", "max_rel")},
             "ratio": _ratio(value),
-            **(_shares(split) if split is not None else dict.fromkeys(SHARES)),
+            **_shares(split),
         },
-        difference=value.difference if value.status == "error" else "",
+        difference=value.difference,
     )
+
+
+def _dtype(leaf: Leaf | None) -> str:
+    return canonical_dtype(leaf.dtype) if leaf is not None else ""
 
 
 def _ratio(value: ValueComparison) -> float | None:
     """How many times its limit the distance is; what must be equal and is not, infinitely many times."""
     if value.distance is None or value.status not in ("pass", "warning", "error"):
         return None
-    return value.distance / value.limit if value.limit else math.inf if value.distance else 0.0
+    return excess_of(value.distance, value.limit or 0.0)
 
 
 _WORDS = dict(zip(PARTS, ("arises in the target", "inherited", "defined differently", "arises in the golden run")))
 
 
-def _accounted(verdict: Verdict, found: OperationComparison, account: Account, settings: ComparisonSettings) -> Verdict:
+def _accounted(
+    verdict: Verdict, compared: OperationComparison, account: Account, settings: ComparisonSettings
+) -> Verdict:
     """The verdict by distances, changed by what the `account` shows.
 
     An operation at fault is an error, whatever its distance. One that is not keeps its error as an expected failure,
@@ -216,33 +231,35 @@ def _accounted(verdict: Verdict, found: OperationComparison, account: Account, s
     runs hold shows that its values are right, it may be defined differently, but not computed wrongly.
     """
     is_born = any(part in (BORN_TARGET, BORN_GOLDEN) for _, part, _ in account.blamed)
-    if found.content in EQUAL_AGAIN and not is_born:
+    if compared.content in EQUAL_AGAIN and not is_born:
         return verdict
     if account.kind == "fault":
         sentences = [readable(f"{output.path}: {text}") for output, _, text in account.blamed]
-        lines = [*sentences, *(output_text(output) for output in account.outputs if output.shares)]
-        explanation = "\n\n".join(filter(None, ["\n".join(lines), verdict.explanation]))
+        lines = [*sentences, *map(output_text, filter(attrgetter("shares"), account.outputs))]
+        explanation = _joined("\n".join(lines), verdict.explanation)
         return replace(verdict, status="error", message=sentences[0], explanation=explanation)
-    if verdict.status != "error" or not _is_excusable(found, account.kind):
+    if verdict.status != "error" or not _is_excusable(compared, account.kind):
         return verdict
+    words = _excuse(account)
     if account.kind == "unaccounted" and account.is_given:
         words = f"cannot be computed again: {account.reason}; its inputs differ already"
-        return replace(verdict, message=words, excuse=words if settings.inherited == "pass" else "")
-    if account.kind in ("unmatched", "unaccounted"):
+    elif account.kind in ("unmatched", "unaccounted"):
         why = f"judged by its distance alone: {account.reason}" if account.reason else ""
-        return replace(verdict, explanation="\n\n".join(filter(None, [verdict.explanation, why])))
-    words = _excuse(account)
+        return replace(verdict, explanation=_joined(verdict.explanation, why))
     return replace(verdict, message=words, excuse=words if settings.inherited == "pass" else "")
 
 
-def _is_excusable(found: OperationComparison, kind: str) -> bool:
+def _joined(*paragraphs: str) -> str:
+    return "\n\n".join(filter(None, paragraphs))
+
+
+def _is_excusable(compared: OperationComparison, kind: str) -> bool:
     """Whether an account of `kind` can explain the operation's errors: not a file that cannot be read, and not another
     plain argument (a number, a text) where all tensors are equal.
     """
-    if found.fault or any(value.status == "unreadable" for value in found.values):
+    if compared.is_unreadable:
         return False
-    wrong = [value for value in found.values if value.status == "error"]
-    leaves = [leaf for value in wrong for leaf in (value.target, value.golden) if leaf is not None]
+    leaves = [leaf for value in compared.wrong for leaf in (value.target, value.golden) if leaf is not None]
     return kind != "equal" or all(leaf.tensor is not None for leaf in leaves)
 
 
@@ -252,22 +269,28 @@ def _excuse(account: Account) -> str:
         return "contained: the difference of a layer is that of its calls, which are accounted for one by one"
     if account.kind == "equal":
         return "inherited: its inputs differ, its outputs do not"
-    largest = max(account.outputs, key=lambda output: output.size)
-    if account.kind == "rounding":
-        return f"rounding: {output_text(largest)}"
-    return f"inherited: {output_text(largest)}"
+    if account.kind not in ("rounding", "inherited"):
+        return ""
+    return f"{account.kind}: {output_text(max(account.outputs, key=attrgetter('size')))}"
 
 
-def _shares(output: OutputAccount) -> dict[str, float | None]:
-    parts = output.shares[BORN_TARGET] + output.shares[BORN_GOLDEN], output.shares[INHERITED], output.shares[DEFINED]
-    return {name: round(share, 4) if math.isfinite(share) else None for name, share in zip(SHARES, parts)}
+def _shares(output: OutputAccount | None) -> dict[str, float | None]:
+    if output is None:
+        return dict.fromkeys(SHARES)
+    born = output.shares[BORN_TARGET] + output.shares[BORN_GOLDEN]
+    return dict(zip(SHARES, map(_finite, (born, output.shares[INHERITED], output.shares[DEFINED]))))
+
+
+def _finite(share: float) -> float | None:
+    return round(share, 4) if math.isfinite(share) else None
 
 
 def output_text(output: OutputAccount) -> str:
     """`output.0 differs by 0.012: 98 % inherited (growth x 1.2), 2 % arises in the target`."""
-    ranked = sorted(output.shares, key=lambda name: -abs(output.shares[name]))
-    parts = [_part(output, name) for name in ranked if abs(output.shares[name]) >= 0.005]
-    return f"{output.path} differs by {output.size:.3g}: {', '.join(parts) or 'by NaN or infinity'}"
+    shown = [name for name, share in output.shares.items() if abs(share) >= 0.005]
+    shown.sort(key=lambda name: -abs(output.shares[name]))
+    parts = ", ".join(_part(output, name) for name in shown)
+    return f"{output.path} differs by {output.size:.3g}: {parts or 'by NaN or infinity'}"
 
 
 def _part(output: OutputAccount, name: str) -> str:
@@ -344,7 +367,7 @@ class ComparisonSuite(Suite):
         self.settings = settings
         self.pairs = pair_dumps(context.dumps, golden)
         self._comparisons: dict[Path, DumpComparison] = {}
-        self._accountants: dict[Path, Accountant | None] = {}
+        self._accountants: dict[Path, Accountant] = {}
         self._exact_runs: dict[Path, ExactRun] = {}
         self._exact_files = pair_dumps(context.dumps, settings.exact).golden if settings.exact is not None else {}
         self.engines = Engines(EngineChoice(parse_device("recorded"), settings.bench, settings.bench_python))
@@ -357,12 +380,12 @@ class ComparisonSuite(Suite):
     @cached_property
     def setup(self) -> list[str]:
         """What is said of the two runs before their numbers: other steps, an earlier difference, other settings."""
-        return told_before(self.pairs.golden)
+        return told_before(self.pairs.matched)
 
     @cached_property
     def setup_differences(self) -> list[ManifestDifference]:
         """What differs between the manifests, as data."""
-        return differences_before(self.pairs.golden)
+        return differences_before(self.pairs.matched)
 
     def comparison(self, target: Path) -> DumpComparison:
         """The comparison of the dump at `target`, read once.
@@ -403,16 +426,16 @@ class ComparisonSuite(Suite):
         comparison, accountant = self.comparison(record.file), self._accountant(record.file)
         operation = operation_of(record)
         if _payload(record).is_golden_only:
-            found = comparison.golden_only(operation)
+            compared = comparison.golden_only(operation)
         else:
-            found = comparison.verdict(operation, for_account=accountant is not None)
-        account = accountant.account(found) if accountant is not None else self._observed(comparison, found)
-        verdict = verdict_of(found, account, comparison, self.settings)
+            compared = comparison.verdict(operation, for_account=accountant is not None)
+        account = accountant.account(compared) if accountant is not None else self._observed(comparison, compared)
+        verdict = verdict_of(compared, account, comparison, self.settings)
         if record.file in self._exact_runs and not _payload(record).is_golden_only:
             verdict = _with_errors(verdict, self._exact_runs[record.file].errors(operation))
         if verdict.status != "error" or verdict.excuse or self._pictures is None:
             return verdict
-        return pictured(verdict, found, (comparison.target, comparison.golden), self._pictures)
+        return pictured(verdict, compared, (comparison.target, comparison.golden), self._pictures)
 
     @cached_property
     def _pictures(self) -> ErrorPictures | None:
@@ -423,38 +446,38 @@ class ComparisonSuite(Suite):
 
         return ErrorPictures()
 
-    def _observed(self, comparison: DumpComparison, found: OperationComparison) -> Account | None:
+    def _observed(self, comparison: DumpComparison, compared: OperationComparison) -> Account | None:
         """What can be said without computing anything again, where that is asked for."""
         if self.settings.accounting != "auto" and self._context.values.get("diagnosis") is None:
             return None
         from pytest_msprobe.suites.comparison.accounting.observed import observed
 
-        is_layer = found.operation.is_cell and found.operation.phase in DIRECTIONS
-        is_alone = is_layer and found.operation.call not in comparison.target.layers_of_calls
-        return observed(found, comparison.limits, is_alone=is_alone)
+        is_layer = compared.operation.is_cell and compared.operation.phase in DIRECTIONS
+        is_alone = is_layer and compared.operation.call not in comparison.target.layers_of_calls
+        return observed(compared, comparison.limits, is_alone=is_alone)
 
     def accounts(self, comparison: DumpComparison) -> bool:
         """Whether differences are accounted for: both dumps hold tensors, and there is a benchmark."""
-        has_bench = self.engines.choice.bench_python or is_installed("torch") or is_installed("mindspore")
-        return self.settings.accounting == "auto" and comparison.mode == "real" and bool(has_bench)
+        return self.settings.accounting == "auto" and comparison.mode == "real" and self._has_bench
+
+    @cached_property
+    def _has_bench(self) -> bool:
+        return bool(self.engines.choice.bench_python) or is_installed("torch") or is_installed("mindspore")
 
     def _accountant(self, target: Path) -> Accountant | None:
         """Who splits the differences of the dump at `target`; None where they are not accounted for."""
-        if target not in self._accountants:
-            comparison, accountant = self.comparison(target), None
-            if self.accounts(comparison):
-                from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
+        comparison = self.comparison(target)
+        if target not in self._accountants and self.accounts(comparison):
+            from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
-                memory = self.settings.max_memory_bytes // self._context.sharers
-                accountant = Accountant(comparison, self.engines, max_memory_bytes=memory)
-            self._accountants[target] = accountant
-        return self._accountants[target]
+            memory = self.settings.max_memory_bytes // self._context.sharers
+            self._accountants[target] = Accountant(comparison, self.engines, max_memory_bytes=memory)
+        return self._accountants.get(target)
 
     def release(self, group: Group) -> None:
         """Free the tensors of an API call."""
         for accountant in self._accountants.values():
-            if accountant is not None:
-                accountant.close()
+            accountant.close()
 
     def cost(self, file: Path, group: Group) -> float:
         """Estimated from the shapes of its records where it is computed again."""
@@ -470,10 +493,12 @@ class ComparisonSuite(Suite):
         comparison = self.comparison(record.file)
         operation = operation_of(record)
         partner = comparison.matching.partners.get(operation.record)
-        held_by: HeldBy = "golden" if _payload(record).is_golden_only else "both" if partner is not None else "target"
-        order = operation.index + (len(comparison.target.operations) if held_by == "golden" else 0)
-        found = OperationComparison(operation, partner, held_by, order, fault=message, is_skipped=status == "skip")
-        return attachment_of(found, mode=comparison.mode, settings=self.settings)
+        held_by: HeldBy = "both" if partner is not None else "target"
+        order = operation.index
+        if _payload(record).is_golden_only:
+            held_by, order = "golden", order + len(comparison.target.operations)
+        compared = OperationComparison(operation, partner, held_by, order, fault=message, is_skipped=status == "skip")
+        return attachment_of(compared, mode=comparison.mode, settings=self.settings)
 
     def headline(self, record: Record) -> str:
         """`Mint.matmul.2, forward`."""
@@ -507,28 +532,30 @@ class ComparisonSuite(Suite):
 
     def header(self) -> list[str]:
         """What is compared with what."""
-        root = self._context.config.rootpath
-        pairs = ((target, golden) for target, golden in self.pairs.golden.items() if golden is not None)
-        lines = [f"msprobe: {file_id(target, root)}: compared with {golden}" for target, golden in pairs]
-        lines += [f"msprobe: tolerances from the noise run {self.settings.noise}"] if self.settings.noise else []
-        return [*lines, *(f"msprobe: not compared: {problem}" for problem in self.pairs.lone())]
+        root, noise = self._context.config.rootpath, self.settings.noise
+        lines = [f"{file_id(target, root)}: compared with {golden}" for target, golden in self.pairs.matched]
+        lines += [f"tolerances from the noise run {noise}"] if noise else []
+        lines += [f"not compared: {problem}" for problem in self.pairs.lone()]
+        return [f"msprobe: {line}" for line in lines]
 
     def dumps(self) -> Iterator[Dump]:
         """Targets, golden dumps and noise runs that can be read."""
-        for target, golden in self.pairs.golden.items():
-            if golden is not None:
-                with suppress(DumpError, SuiteError):
-                    yield from self.comparison(target).dumps()
+        for comparison in self._readable():
+            yield from comparison.dumps()
+
+    def _readable(self) -> Iterator[DumpComparison]:
+        """The comparisons of all pairs that can be read."""
+        for target, _ in self.pairs.matched:
+            with suppress(DumpError, SuiteError):
+                yield self.comparison(target)
 
     def warnings(self) -> Iterator[str]:
         """Entries of mapping files that fit nothing: most likely misspelt."""
         settings = self.settings
         if settings.layer_mapping is not None and settings.cell_mapping:
             yield "--msprobe-cell-mapping: has no effect with --msprobe-layer-mapping, which names Cells by their place"
-        for target, golden in self.pairs.golden.items():
-            if golden is not None:
-                with suppress(DumpError, SuiteError):
-                    yield from self.comparison(target).unused_mappings()
+        for comparison in self._readable():
+            yield from comparison.mappings.unused(comparison.target, comparison.golden)
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """Tables, advice and findings."""

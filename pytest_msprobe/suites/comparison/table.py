@@ -47,10 +47,8 @@ _BASIC = (
     "Bench Requires_grad",
 )
 _STATISTICS = tuple(f"{side} {name}" for side in ("NPU", "Bench") for name in ("max", "min", "mean", "l2norm"))
-_DIFFERENCES = (
-    *(f"{name} diff" for name in ("Max", "Min", "Mean", "L2norm")),
-    *(f"{name}RelativeErr" for name in ("Max", "Min", "Mean", "Norm")),
-)
+_RELATIVES = tuple(f"{name}RelativeErr" for name in ("Max", "Min", "Mean", "Norm"))
+_DIFFERENCES = (*(f"{name} diff" for name in ("Max", "Min", "Mean", "L2norm")), *_RELATIVES)
 _FIGURES = {
     "real": (
         "Cosine",
@@ -96,15 +94,13 @@ def rows(verdict: OperationComparison, mode: str, style: str) -> list[list[Cell]
 
 def _row(value: ValueComparison, verdict: OperationComparison, mode: str, style: str) -> list[Cell]:
     target, golden = value.target, value.golden
-    consistent = target is not None and golden is not None and target.requires_grad == golden.requires_grad
-    row = _basic(target, golden)
-    row += _figure_cells(value, mode)
-    row.append("True" if consistent else "False" if target and golden else ABSENT)
-    row += _verdict_cells(value.status, value.reasons, mode, style)
-    row.append(ABSENT)
+    consistent = ABSENT
+    if target is not None and golden is not None:
+        consistent = str(target.requires_grad == golden.requires_grad)
+    row = [*_basic(target, golden), *_figure_cells(value, mode), consistent]
+    row += [*_verdict_cells(value.status, value.reasons, mode, style), ABSENT]
     if mode == "real":
-        names = [leaf.data_name if leaf is not None and leaf.data_name else "-1" for leaf in (target, golden)]
-        row.append(str(names))
+        row.append(str([getattr(leaf, "data_name", "") or "-1" for leaf in (target, golden)]))
     return row
 
 
@@ -112,42 +108,47 @@ def _whole(verdict: OperationComparison, mode: str, style: str) -> list[Cell]:
     names = [verdict.operation.record, verdict.partner.record if verdict.partner is not None else ABSENT]
     if verdict.held_by == "golden":
         names.reverse()
-    figures = len(_FIGURES[mode])
-    status = "unreadable" if verdict.fault else "pass" if verdict.held_by == "both" else "unmatched"
-    reasons = (verdict.message,) if verdict.message else ()
-    row = [*names, *[ABSENT] * (len(_BASIC) - 2 + figures + 1)]
-    row += _verdict_cells(status, reasons, mode, style)
-    return [*row, ABSENT, str(["-1", "-1"])] if mode == "real" else [*row, ABSENT]
+    status = "pass" if verdict.held_by == "both" else "unmatched"
+    if verdict.fault:
+        status = "unreadable"
+    reasons = tuple(filter(None, [verdict.message]))
+    row = [*names, *[ABSENT] * (len(_BASIC) - 1 + len(_FIGURES[mode]))]
+    row += [*_verdict_cells(status, reasons, mode, style), ABSENT]
+    return [*row, str(["-1", "-1"])] if mode == "real" else row
 
 
 def _basic(target: Leaf | None, golden: Leaf | None) -> list[Cell]:
-    pair = (target, golden)
-    row: list[Cell] = [leaf.name if leaf is not None else ABSENT for leaf in pair]
-    row += [leaf.dtype if leaf is not None and leaf.value is not None else ABSENT for leaf in pair]
-    row += [str(list(leaf.shape)) if leaf is not None and leaf.value is not None else ABSENT for leaf in pair]
-    row += [leaf.requires_grad or ABSENT if leaf is not None else ABSENT for leaf in pair]
-    return row
+    sides = zip(_of_side(target), _of_side(golden))
+    return [cell for pair in sides for cell in pair]
+
+
+def _of_side(leaf: Leaf | None) -> list[Cell]:
+    """Name, dtype, shape and requires_grad."""
+    if leaf is None:
+        return [ABSENT] * 4
+    described = [leaf.dtype, str(list(leaf.shape))] if leaf.value is not None else [ABSENT, ABSENT]
+    return [leaf.name, *described, leaf.requires_grad or ABSENT]
 
 
 def _figure_cells(value: ValueComparison, mode: str) -> list[Cell]:
     pair = (value.target, value.golden)
     if mode == "md5":
-        return [leaf.md5 or ABSENT if leaf is not None else ABSENT for leaf in pair]
-    recorded = [_cell(number) for leaf in pair for number in (leaf.statistics if leaf is not None else [ABSENT] * 4)]
-    if mode == "real":
-        return [*_real_cells(value), *recorded]
-    return [*_difference_cells(value), *(_estimate_cells(value) if mode == "sketches" else ()), *recorded]
+        return [getattr(leaf, "md5", "") or ABSENT for leaf in pair]
+    figures = _real_cells(value) if mode == "real" else _difference_cells(value)
+    if mode == "sketches":
+        figures += _estimate_cells(value)
+    for leaf in pair:
+        figures += map(_cell, leaf.statistics if leaf is not None else [ABSENT] * 4)
+    return figures
 
 
 def _real_cells(value: ValueComparison) -> list[Cell]:
-    figures = value.figures
-    if figures is None:
-        target, golden = value.target, value.golden
-        is_shape = target is not None and golden is not None and target.is_tensor and target.shape != golden.shape
-        return ["shape unmatched" if is_shape else "unsupported"] * 6
-    metrics = figures.metrics
-    numbers = (metrics.cosine, figures.euclid, metrics.max_abs, metrics.max_rel, *figures.shares)
-    return [_cell(number) for number in numbers]
+    figures, target, golden = value.figures, value.target, value.golden
+    if figures is not None:
+        metrics = figures.metrics
+        return [*map(_cell, (metrics.cosine, figures.euclid, metrics.max_abs, metrics.max_rel, *figures.shares))]
+    is_shape = target is not None and golden is not None and target.is_tensor and target.shape != golden.shape
+    return ["shape unmatched" if is_shape else "unsupported"] * 6
 
 
 def _estimate_cells(value: ValueComparison) -> list[Cell]:
@@ -160,8 +161,8 @@ def _estimate_cells(value: ValueComparison) -> list[Cell]:
 def _difference_cells(value: ValueComparison) -> list[Cell]:
     if value.target is None or value.golden is None:
         return [ABSENT] * 8
-    pairs = [_difference(a, b) for a, b in zip(value.target.statistics, value.golden.statistics)]
-    return [difference for difference, _ in pairs] + [relative for _, relative in pairs]
+    differences, relatives = zip(*map(_difference, value.target.statistics, value.golden.statistics))
+    return [*differences, *relatives]
 
 
 def _difference(target: Any, golden: Any) -> tuple[Cell, Cell]:
@@ -171,13 +172,13 @@ def _difference(target: Any, golden: Any) -> tuple[Cell, Cell]:
     if str(target) == str(golden):
         return 0, "0"
     try:
-        left, right = float(target), float(golden)
+        mine, theirs = float(target), float(golden)
     except (ValueError, OverflowError):
         return "Diff", "Diff"
-    difference = left - right
-    if right == 0:
+    difference = mine - theirs
+    if theirs == 0:
         return _cell(difference), "inf"
-    return _cell(difference), "Nan" if difference != difference else f"{abs(difference / right) * 100}%"
+    return _cell(difference), "Nan" if difference != difference else f"{abs(difference / theirs) * 100}%"
 
 
 def _verdict_cells(status: str, reasons: Sequence[str], mode: str, style: str) -> list[Cell]:
@@ -252,10 +253,9 @@ class RowStore:
     def line_of_value(self, record: str, name: str) -> int:
         """The line of the value `name` of `record`, else of the first of its values; 0 for none."""
         line = 2
-        for own, rows in self:
-            if own == record:
-                names = [row[:2] for row in rows]
-                return line + next((place for place, pair in enumerate(names) if name in pair), 0)
+        for record_of_rows, rows in self:
+            if record_of_rows == record:
+                return line + next((place for place, row in enumerate(rows) if name in row[:2]), 0)
             line += len(rows)
         return 0
 
@@ -350,7 +350,7 @@ def merge_steps(tables: Sequence[Path], folder: Path) -> list[Path]:
         match = _TABLE.fullmatch(path.name)
         if match is not None:
             steps.setdefault(match["step"], []).append(path)
-    return [merged for found in steps.values() if len(found) > 1 for merged in merge_ranks(found, folder)]
+    return [merged for paths in steps.values() if len(paths) > 1 for merged in merge_ranks(paths, folder)]
 
 
 def merge_ranks(tables: Sequence[Path], folder: Path) -> list[Path]:
@@ -385,7 +385,11 @@ def merge_ranks(tables: Sequence[Path], folder: Path) -> list[Path]:
 def _read(path: Path) -> tuple[list[str], dict[str, list[str]]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         header, *rows = csv_rows(file.read()) or [[]]
-    return header, {row[0] if row[0] != ABSENT else f"Bench {row[1]}": row for row in rows if len(row) > 1}
+    by_name = {}
+    for row in rows:
+        if len(row) > 1:
+            by_name[f"Bench {row[1]}" if row[0] == ABSENT else row[0]] = row
+    return header, by_name
 
 
 def _write(

@@ -7,6 +7,7 @@ from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 _MOST_KINDS = 3
+_KIND = {True: "Cells", False: "API calls"}
 _MAPPINGS = "--msprobe-layer-mapping, --msprobe-cell-mapping, --msprobe-api-mapping and --msprobe-fuzzy"
 
 
@@ -25,13 +26,13 @@ def why_unmatched(comparison: DumpComparison) -> str:
             f"no operation matched: the names of {target.framework} and {golden.framework} need another mapping "
             f"({names}); see {_MAPPINGS}"
         )
-    if comparison.is_mapped:
+    if comparison.mappings.are_given:
         return f"no operation matched with the mapping that was given ({names}); leave it out, or see {_MAPPINGS}"
     return f"no operation matched: the dumps are of different models or steps ({names}); see --msprobe-fuzzy"
 
 
 def _kinds(side: ComparedDump) -> set[str]:
-    return {"Cells" if operation.is_cell else "API calls" for operation in side.operations}
+    return {_KIND[operation.is_cell] for operation in side.operations}
 
 
 def _listed(kinds: set[str]) -> str:

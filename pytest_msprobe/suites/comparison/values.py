@@ -19,8 +19,8 @@ follows from it:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -94,9 +94,21 @@ class DistanceLimits:
         if metrics.structural or metrics.nonfinite_mismatches:
             return math.inf
         limit = self.limit(*dtypes) if limit is None else limit
-        differences = (figures.distance, limit), (metrics.max_abs or 0.0, self.element_limit(limit, figures.peak))
-        times = [off / allowed if allowed else math.inf if off else 0.0 for off, allowed in differences]
-        return math.inf if any(map(math.isnan, times)) else max(times)
+        of_distance = excess_of(figures.distance, limit)
+        of_element = excess_of(metrics.max_abs or 0.0, self.element_limit(limit, figures.peak))
+        return math.inf if math.isnan(of_distance + of_element) else max(of_distance, of_element)
+
+
+def excess_of(off: float, limit: float) -> float:
+    """Return how many times its limit something is off; what must be equal and is not, infinitely many times."""
+    if limit:
+        return off / limit
+    return math.inf if off else 0.0
+
+
+def farthest_of(distances: Collection[float | None]) -> float:
+    """Return the largest of some distances; infinity where one of them is not known."""
+    return math.inf if None in distances else max(filter(None, distances), default=0.0)
 
 
 def statistics_reasons(
@@ -106,28 +118,20 @@ def statistics_reasons(
 
     A statistic that one side lacks is not compared. NaN agrees with NaN, inf with the same inf.
     """
-    pairs = {
-        name: (left, right)
-        for name, left, right in zip(STATISTICS, statistics_of(target), statistics_of(golden))
-        if left is not None and right is not None
-    }
-    kind = golden.dtype.kind if golden.dtype is not None else "float"
+    is_float = golden.dtype is None or golden.dtype.kind in ("float", "complex")
     reasons, distances = [], [0.0]
-    for name, (left, right) in pairs.items():
-        if left == right or (math.isnan(left) and math.isnan(right)):
+    for name, mine, theirs in zip(STATISTICS, statistics_of(target), statistics_of(golden)):
+        if mine is None or theirs is None or mine == theirs or (math.isnan(mine) and math.isnan(theirs)):
             continue
-        if not (math.isfinite(left) and math.isfinite(right)):
-            reasons.append(f"{name} is {left!r} in the target and {right!r} in the golden dump.")
+        if not (math.isfinite(mine) and math.isfinite(theirs)):
+            reasons.append(f"{name} is {mine!r} in the target and {theirs!r} in the golden dump.")
             distances.append(math.inf)
             continue
-        allowed, scale = (
-            _allowed(name, golden, limit, agreement) if kind in ("float", "complex") else _exactly(name, right)
-        )
-        distances.append(abs(left - right) / scale if scale > 0 else math.inf)
-        if abs(left - right) > allowed:
-            reasons.append(
-                f"{name} is {left:.9g}, golden {right:.9g}: off by {abs(left - right):.3g}, allowed {allowed:.3g}."
-            )
+        off = abs(mine - theirs)
+        allowed, scale = _allowed(name, golden, limit, agreement) if is_float else _exactly(name, theirs)
+        distances.append(off / scale if scale > 0 else math.inf)
+        if off > allowed:
+            reasons.append(f"{name} is {mine:.9g}, golden {theirs:.9g}: off by {off:.3g}, allowed {allowed:.3g}.")
     return tuple(reasons), max(distances)
 
 
@@ -145,7 +149,8 @@ def statistics_of(tensor: TensorValue) -> Iterator[float | None]:
 
 def _allowed(name: str, golden: TensorValue, limit: float, agreement: DistanceLimits) -> tuple[float, float]:
     """(largest difference of a statistic, what a difference is divided by to be a distance)."""
-    peak = _peak(golden)
+    extremes = [abs(float(value)) for value in (golden.maximum, golden.minimum) if value is not None]
+    peak = max(filter(math.isfinite, extremes), default=0.0)
     norm = abs(float(golden.norm)) if golden.norm is not None and math.isfinite(golden.norm) else peak
     if name == "Norm":
         return limit * norm, norm
@@ -157,11 +162,6 @@ def _allowed(name: str, golden: TensorValue, limit: float, agreement: DistanceLi
 
 def _exactly(name: str, golden: float) -> tuple[float, float]:
     return (_INTEGER_SUMS * abs(golden) if name in ("Mean", "Norm") else 0.0), max(abs(golden), 1.0)
-
-
-def _peak(tensor: TensorValue) -> float:
-    found = [abs(float(value)) for value in (tensor.maximum, tensor.minimum) if value is not None]
-    return max((value for value in found if math.isfinite(value)), default=0.0)
 
 
 #: `unmatched` and `unreadable` are not verdicts: nothing was compared. `skip` is what no comparison can judge.
@@ -188,10 +188,7 @@ class ValueComparison:
         contents: keys of the content of both, where real data or sketches were compared.
         estimate: of the distance, where sketches were compared.
         is_beyond: whether its elements are farther off than they may be beyond doubt, where sketches were compared.
-        path: place in the record.
-        name: full name, the target's where there is one.
-        is_tensor: whether either side has a tensor here.
-        is_output: whether the operation made it.
+
     """
 
     target: Leaf | None
@@ -206,35 +203,61 @@ class ValueComparison:
     contents: tuple[str, str] | None = None
     estimate: Estimate | None = None
     is_beyond: bool = False
-    path: str = field(init=False)
-    name: str = field(init=False)
-    is_tensor: bool = field(init=False)
-    is_output: bool = field(init=False)
 
-    def __post_init__(self) -> None:
-        leaf, other = self.target or self.golden, self.golden
+    @property
+    def leaf(self) -> Leaf:
+        """The target's value, else the golden one."""
+        leaf = self.target or self.golden
         assert leaf is not None
-        is_tensor = leaf.is_tensor or (other is not None and other.is_tensor)
-        for name, value in zip(
-            ("path", "name", "is_tensor", "is_output"), (leaf.path, leaf.name, is_tensor, leaf.is_output)
-        ):
-            object.__setattr__(self, name, value)  # the class is frozen
+        return leaf
+
+    @property
+    def path(self) -> str:
+        """Place in the record."""
+        return self.leaf.path
+
+    @property
+    def name(self) -> str:
+        """Full name, the target's where there is one."""
+        return self.leaf.name
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether either side has a tensor here."""
+        return self.leaf.is_tensor or (self.golden is not None and self.golden.is_tensor)
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the operation made it."""
+        return self.leaf.is_output
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it differs or cannot be read."""
+        return self.status in ("error", "unreadable")
+
+    @property
+    def is_lone(self) -> bool:
+        """Whether a tensor has nothing to be compared with."""
+        return self.status == "unmatched" and self.is_tensor
 
     @property
     def difference(self) -> Difference:
-        """Which kind of difference a value has that fails."""
+        """Which kind of difference a value has that fails; "" for another one."""
+        target, golden = self.target, self.golden
+        if self.status != "error":
+            return ""
         if not self.is_tensor:
             return "argument"
-        if self.target is None or self.golden is None:
+        if target is None or golden is None:
             return "form"
-        metrics = self.figures.metrics if self.figures is not None else None
-        pairs = zip(self.target.statistics, self.golden.statistics)
-        if (metrics is not None and metrics.nonfinite_mismatches) or any(map(_is_finite_on_one_side, pairs)):
+        is_nonfinite = any(map(_is_finite_on_one_side, zip(target.statistics, golden.statistics)))
+        if is_nonfinite or (self.figures is not None and self.figures.metrics.nonfinite_mismatches):
             return "nonfinite"
         if self.distance is not None and math.isfinite(self.distance):
             return "size"
-        forms = ((leaf.shape, canonical_dtype(leaf.dtype), leaf.requires_grad) for leaf in (self.target, self.golden))
-        return "form" if len(set(forms)) > 1 else "bits"
+        forms = {(leaf.shape, canonical_dtype(leaf.dtype), leaf.requires_grad) for leaf in (target, golden)}
+        return "form" if len(forms) > 1 else "bits"
 
     @property
     def differs_in_bits(self) -> bool:
@@ -242,17 +265,19 @@ class ValueComparison:
         target, golden = self.target, self.golden
         if target is None or golden is None or self.status == "skip":
             return False
-        if target.md5 and golden.md5 and target.md5 != golden.md5:
-            return True
-        left, right = target.value, golden.value
-        if not (isinstance(left, TensorValue) and isinstance(right, TensorValue)):
-            return False
-        return bool(left.fingerprint and right.fingerprint) and left.fingerprint != right.fingerprint
+        pairs = (target.md5, golden.md5), (target.fingerprint, golden.fingerprint)
+        return any(mine and theirs and mine != theirs for mine, theirs in pairs)
 
     @property
     def message(self) -> str:
         """The reasons on one line."""
         return " ".join(self.reasons)
+
+
+def is_whole(leaf: Leaf | None) -> bool:
+    """Return whether a value is a tensor of integers or truth values."""
+    dtype = leaf.tensor.dtype if leaf is not None and leaf.tensor is not None else None
+    return dtype is not None and dtype.kind in ("int", "bool")
 
 
 def _is_finite_on_one_side(pair: tuple[object, object]) -> bool:
@@ -265,23 +290,29 @@ def judge_plain(target: Leaf, golden: Leaf, agreement: DistanceLimits) -> ValueC
 
     Floats may be results, so they have float32's distance; the number of a process says nothing.
     """
-    left, right = target.statistics[0], golden.statistics[0]
-    if target.is_peer:
-        return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
-    numbers = _number(left), _number(right)
-    if left == right or (numbers[0] is not None and numbers[0] == numbers[1]):
-        return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
-    if numbers[0] is not None and numbers[1] is not None and "float" in target.dtype + golden.dtype:
-        if math.isnan(numbers[0]) and math.isnan(numbers[1]):
-            return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
-        distance = abs(numbers[0] - numbers[1]) / abs(numbers[1]) if numbers[1] else math.inf
+    mine, theirs = target.statistics[0], golden.statistics[0]
+    number, other = _number(mine), _number(theirs)
+    if target.is_peer or mine == theirs:
+        return _equal(target, golden)
+    if number is None or other is None:
+        return _other_argument(target, golden, mine, theirs)
+    if number == other:
+        return _equal(target, golden)
+    if "float" in target.dtype + golden.dtype:
+        if math.isnan(number) and math.isnan(other):
+            return _equal(target, golden)
+        distance = abs(number - other) / abs(other) if other else math.inf
         if distance <= agreement.limit("Float32"):
             return ValueComparison(target, golden, "pass", distance=distance, limit=0.0)
-    return _other_argument(target, golden, left, right)
+    return _other_argument(target, golden, mine, theirs)
 
 
-def _other_argument(target: Leaf, golden: Leaf, left: object, right: object) -> ValueComparison:
-    reason = f"The value is {_shown(left)} in the target and {_shown(right)} in the golden dump."
+def _equal(target: Leaf | None, golden: Leaf | None) -> ValueComparison:
+    return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
+
+
+def _other_argument(target: Leaf, golden: Leaf, mine: object, theirs: object) -> ValueComparison:
+    reason = f"The value is {_shown(mine)} in the target and {_shown(theirs)} in the golden dump."
     return ValueComparison(target, golden, "error", (reason,), distance=math.inf, limit=0.0)
 
 
@@ -290,10 +321,13 @@ def judge_place(target: Leaf | None, golden: Leaf | None) -> ValueComparison:
 
     Of two groups of processes whose ranks are known, other ranks are one.
     """
-    ranks = [leaf.value.content for leaf in (target, golden) if leaf and isinstance(leaf.value, OpaqueValue)]
-    if target and golden and len(ranks) == 2 and all(isinstance(one, list) for one in ranks) and ranks[0] != ranks[1]:
-        return _other_argument(target, golden, *ranks)
-    return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
+    if target is not None and golden is not None:
+        mine, theirs = target.value, golden.value
+        if isinstance(mine, OpaqueValue) and isinstance(theirs, OpaqueValue):
+            ranks = mine.content, theirs.content
+            if ranks[0] != ranks[1] and isinstance(ranks[0], list) and isinstance(ranks[1], list):
+                return _other_argument(target, golden, *ranks)
+    return _equal(target, golden)
 
 
 def _number(text: str) -> float | None:
@@ -314,7 +348,7 @@ class _Pair:
 
     Attributes:
         target, golden: the values.
-        left, right: what the dumps hold of them.
+        target_tensor, golden_tensor: what the dumps hold of them.
         limit: largest distance of a pass.
         is_one_dtype: whether both have the same dtype, in the words of either framework.
         hard, soft: differences that make an error, and that make a warning.
@@ -322,8 +356,8 @@ class _Pair:
 
     target: Leaf
     golden: Leaf
-    left: TensorValue
-    right: TensorValue
+    target_tensor: TensorValue
+    golden_tensor: TensorValue
     limit: float
     is_one_dtype: bool
     hard: tuple[str, ...]
@@ -331,12 +365,12 @@ class _Pair:
 
     def verdict(self, reasons: tuple[str, ...], distance: float, *soft: str) -> ValueComparison:
         """An error where there are `reasons`, else what was said before; the warnings `soft` besides."""
-        warnings = (*self.soft, *soft)
-        status: ValueStatus = "error" if self.hard or reasons else "warning" if warnings else "pass"
+        warnings, errors = (*self.soft, *soft), self.hard + reasons
+        status: ValueStatus = "warning" if warnings else "pass"
+        if errors:
+            status = "error"
         distance = math.inf if self.hard else distance
-        return ValueComparison(
-            self.target, self.golden, status, self.hard + reasons + warnings, distance, limit=self.limit
-        )
+        return ValueComparison(self.target, self.golden, status, errors + warnings, distance, limit=self.limit)
 
 
 @dataclass(frozen=True)
@@ -357,14 +391,14 @@ class TensorComparison:
 
     def judge(self, target: Leaf, golden: Leaf, *, limit: float | None = None) -> ValueComparison:
         """The verdict on two tensors; `limit` is in place of the dtype's."""
-        left, right = target.tensor, golden.tensor
-        if left is None or right is None:
-            lacking = [leaf for leaf, tensor in ((target, left), (golden, right)) if tensor is None]
+        mine, theirs = target.tensor, golden.tensor
+        if mine is None or theirs is None:
+            lacking = (leaf for leaf in (target, golden) if leaf.tensor is None)
             faults = tuple(leaf.fault or f"{leaf.name} is not a tensor." for leaf in lacking)
             is_unreadable = target.fault or golden.fault
             return ValueComparison(target, golden, "unreadable" if is_unreadable else "error", faults)
         limit = self.limits.limit(target.dtype, golden.dtype) if limit is None else limit
-        pair = self._pair((target, golden), (left, right), limit)
+        pair = self._pair((target, golden), (mine, theirs), limit)
         if target.data_name and golden.data_name:
             return self._by_data(pair)
         if target.md5 and golden.md5:
@@ -378,28 +412,22 @@ class TensorComparison:
             return ValueComparison(target, golden, "unreadable", (str(error),))
         if not isinstance(estimate, str):
             return self._by_sketch(pair, estimate)
-        if not has_common_statistics(left, right):
+        if not has_common_statistics(mine, theirs):
             if not (target.is_known or golden.is_known):
                 return ValueComparison(target, golden, "skip", ("Neither dump holds anything about this value.",))
             return ValueComparison(target, golden, "unmatched", ("The dumps hold nothing in common about this value.",))
         if pair.hard:
             return pair.verdict((), math.inf)
-        reasons, distance = statistics_reasons(left, right, limit, self.limits)
-        soft = (estimate,) if estimate else ()
-        if not (left.fingerprint and right.fingerprint and pair.is_one_dtype):
-            return pair.verdict(reasons, distance, *soft)
-        return self._by_fingerprint(pair, reasons, distance, *soft)
+        reasons, distance = statistics_reasons(mine, theirs, limit, self.limits)
+        return self._by_fingerprint(pair, reasons, distance, *filter(None, [estimate]))
 
     def _by_sketch(self, pair: _Pair, estimate: Estimate) -> ValueComparison:
         """By the estimate and, for single elements, Max and Min; statistics may prove a distance besides."""
         reasons, soft = estimate.judged(pair.limit)
-        reasons += statistics_reasons(pair.left, pair.right, pair.limit, self.limits)[0]
-        if pair.left.fingerprint and pair.right.fingerprint and pair.is_one_dtype:
-            found = self._by_fingerprint(pair, reasons, estimate.distance, *soft)
-        else:
-            found = pair.verdict(reasons, estimate.distance, *soft)
-        is_beyond = bool(reasons) and found.status == "error"  # not of equal fingerprints
-        return replace(found, estimate=estimate, contents=estimate.contents, is_beyond=is_beyond)
+        reasons += statistics_reasons(pair.target_tensor, pair.golden_tensor, pair.limit, self.limits)[0]
+        verdict = self._by_fingerprint(pair, reasons, estimate.distance, *soft)
+        is_beyond = bool(reasons) and verdict.status == "error"  # not of equal fingerprints
+        return replace(verdict, estimate=estimate, contents=estimate.contents, is_beyond=is_beyond)
 
     def _pair(self, leaves: tuple[Leaf, Leaf], tensors: tuple[TensorValue, TensorValue], limit: float) -> _Pair:
         target, golden = leaves
@@ -407,7 +435,7 @@ class TensorComparison:
         soft: list[str] = []
         is_one_dtype = target.dtype == golden.dtype or canonical_dtype(target.dtype) == canonical_dtype(golden.dtype)
         if not is_one_dtype:
-            kinds = [tensor.dtype.kind if tensor.dtype is not None else "" for tensor in tensors]
+            kinds = [getattr(tensor.dtype, "kind", "") for tensor in tensors]
             is_accepted = "dtype" in self.accept or (kinds[0] == "int" and "integers" in self.accept)
             is_rounding = kinds[0] == kinds[1] and is_accepted
             (soft if is_rounding else hard).append(f"Dtypes differ: target {target.dtype}, golden {golden.dtype}.")
@@ -420,10 +448,12 @@ class TensorComparison:
 
     def _by_fingerprint(self, pair: _Pair, reasons: tuple[str, ...], distance: float, *soft: str) -> ValueComparison:
         """Equal fingerprints are equal bits. For others sketches or statistics say how far apart they are."""
-        left, right = pair.left.fingerprint, pair.right.fingerprint
-        if left == right:
+        mine, theirs = pair.target_tensor.fingerprint, pair.golden_tensor.fingerprint
+        if not (mine and theirs and pair.is_one_dtype):
+            return pair.verdict(reasons, distance, *soft)
+        if mine == theirs:
             return pair.verdict((), 0.0)
-        bits = f"The bits differ: fingerprint {left}, golden {right}"
+        bits = f"The bits differ: fingerprint {mine}, golden {theirs}"
         bits += f", statistics {distance:.3g} apart." if distance else ", with equal statistics."
         if reasons or "bits" not in self.accept:
             verdict = pair.verdict((*reasons, bits), distance, *soft)
@@ -443,38 +473,33 @@ class TensorComparison:
 
         target, golden = pair.target, pair.golden
         try:
-            left = self.folders[0].load(pair.left, target.place)
-            right = self.folders[1].load(pair.right, golden.place)
+            mine = self.folders[0].load(pair.target_tensor, target.place)
+            theirs = self.folders[1].load(pair.golden_tensor, golden.place)
         except DumpError as error:
             return ValueComparison(target, golden, "unreadable", (str(error),))
-        if left.shape != right.shape and left.squeeze().shape == right.squeeze().shape:
-            left, right = left.squeeze(), right.squeeze()
-        figures, contents = self._figures.of(left, right)
+        if mine.shape != theirs.shape and mine.squeeze().shape == theirs.squeeze().shape:
+            mine, theirs = mine.squeeze(), theirs.squeeze()
+        figures, contents = self._figures.of(mine, theirs)
         metrics = figures.metrics
         if metrics.structural:
             hard = pair.hard or (metrics.structural,)
             return ValueComparison(target, golden, "error", hard, math.inf, limit=pair.limit, contents=contents)
-        reasons = pair.hard + unforgivable_reasons(metrics)
-        is_measured = not (metrics.nonfinite_mismatches or pair.hard)
-        distance = figures.distance if is_measured else math.inf
-        if not metrics.is_exact and is_measured and metrics.size:
-            element_limit = self.limits.element_limit(pair.limit, figures.peak)
-            reasons += _too_far(distance, pair.limit, metrics.max_abs or 0.0, element_limit)
-        status: ValueStatus = "error" if reasons else "warning" if pair.soft else "pass"
-        words, said = "", pair.soft
-        if reasons:
-            judgement = Judgement("error", reasons)
-            words = explain(metrics, judgement, label=printable(target.name), dtype=target.dtype, shape=target.shape)
-            said = (summarise(metrics, judgement), *pair.soft)
-        return ValueComparison(
-            target, golden, status, said, distance, figures, words, limit=pair.limit, contents=contents
-        )
+        reasons, distance = unforgivable_reasons(metrics), math.inf
+        if not (metrics.nonfinite_mismatches or pair.hard):
+            distance = figures.distance
+            if not metrics.is_exact and metrics.size:
+                element_limit = self.limits.element_limit(pair.limit, figures.peak)
+                reasons = (*reasons, *_too_far(distance, pair.limit, metrics.max_abs or 0.0, element_limit))
+        verdict = replace(pair.verdict(reasons, distance), figures=figures, contents=contents)
+        if verdict.status != "error":
+            return verdict
+        judgement = Judgement("error", pair.hard + reasons)
+        words = explain(metrics, judgement, label=printable(target.name), dtype=target.dtype, shape=target.shape)
+        return replace(verdict, reasons=(summarise(metrics, judgement), *pair.soft), explanation=words)
 
 
-def _too_far(distance: float, limit: float, max_abs: float, element_limit: float) -> tuple[str, ...]:
-    reasons = []
+def _too_far(distance: float, limit: float, max_abs: float, element_limit: float) -> Iterator[str]:
     if distance > limit:
-        reasons.append(f"Relative distance {distance:.3g} is above {limit:g}.")
+        yield f"Relative distance {distance:.3g} is above {limit:g}."
     if max_abs > element_limit:
-        reasons.append(f"An element is off by {max_abs:.3g}, allowed is {element_limit:.3g}.")
-    return tuple(reasons)
+        yield f"An element is off by {max_abs:.3g}, allowed is {element_limit:.3g}."

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,7 @@ from pytest_msprobe.suites.comparison.accounting.arguments import Differences, N
 from pytest_msprobe.suites.comparison.content.content import ContentState
 from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.operations import OperationComparison
-from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, is_whole
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
@@ -90,6 +90,26 @@ class ValueKey(msgspec.Struct, frozen=True, array_like=True):
     def differs(self) -> bool:
         """Whether both sides have it, and differ."""
         return bool(self.target and self.golden) and self.target != self.golden
+
+
+def any_differs(keys: Iterable[ValueKey]) -> bool:
+    """Return whether a value differs between the two sides."""
+    return any(key.differs for key in keys)
+
+
+def any_beyond(keys: Iterable[ValueKey]) -> bool:
+    """Return whether a value is beyond its limit."""
+    return any(key.is_beyond for key in keys)
+
+
+def largest_distance(keys: Iterable[ValueKey]) -> float:
+    """Return the largest relative difference of a value; 0 without any, and for values that were not compared."""
+    return max((key.distance or 0.0 for key in keys), default=0.0)
+
+
+def key_at(keys: Iterable[ValueKey], path: str) -> ValueKey | None:
+    """Return the value at `path` of a record; None where it has none."""
+    return next((key for key in keys if key.path == path), None)
 
 
 class OutputAccount(msgspec.Struct, frozen=True):
@@ -206,6 +226,11 @@ class Step:
         return self.operation.record
 
     @property
+    def cell(self) -> str:
+        """The innermost Cell that it ran in; "" without one."""
+        return self.cells[-1] if self.cells else ""
+
+    @property
     def has_other_type(self) -> bool:
         """Whether the partner's API is of another type: `Torch` for `Mint`."""
         partner = self.account.partner
@@ -214,8 +239,19 @@ class Step:
     @property
     def differs(self) -> bool:
         """Whether one of its values does; without tensors, by more than it may."""
-        is_known = self.account.basis == "tensors"
-        return any(key.differs if is_known else key.is_beyond for key in self.account.keys)
+        if self.account.basis == "tensors":
+            return any_differs(self.account.keys)
+        return any_beyond(self.account.keys)
+
+    @property
+    def first_beyond(self) -> ValueKey | None:
+        """The first output that is beyond its limit; None without one."""
+        return next((key for key in self.outputs if key.is_beyond), None)
+
+    @property
+    def gives_floats(self) -> bool:
+        """Whether an output holds neither integers nor truth values."""
+        return any(not key.is_integer for key in self.outputs)
 
     @property
     def inputs(self) -> Iterator[ValueKey]:
@@ -237,38 +273,49 @@ def value_key(
     *,
     is_integer: bool,
 ) -> ValueKey:
-    """The key of a tensor whose sides have these `contents`; equal ones have no distance."""
-    target, golden = value.target, value.golden
-    leaf = target or golden
-    assert leaf is not None
-    is_equal = contents[0] == contents[1]
-    counts = value.status != "skip" or value.tolerance is not None
-    excess = None if figures is None or target is None or golden is None else _excess(value, limits, figures)
-    other_path = golden.path if target is not None and golden is not None and golden.path != target.path else ""
+    """Return the key of a tensor whose sides have these `contents`; equal ones have no distance."""
+    target, golden, leaf = value.target, value.golden, value.leaf
+    fields: dict[str, Any] = {"distance": 0.0, "excess": 0.0, "max_abs": 0.0}
+    if contents[0] != contents[1]:
+        fields = {"distance": distance, **_difference(value, limits, figures)}
+    if golden is not None:
+        fields["golden_shape"] = golden.shape
+    if target is not None and golden is not None:
+        fields["golden_path"] = "" if golden.path == target.path else golden.path
+        fields["is_one_dtype"] = canonical_dtype(target.dtype) == canonical_dtype(golden.dtype)
     return ValueKey(
         value.path,
         value.is_output,
         *contents,
-        0.0 if is_equal else distance,
-        leaf.shape,
-        not is_equal and counts and (is_beyond(value, limits) if excess is None else not excess <= 1),
-        is_integer,
-        (target.requires_grad if target else "", golden.requires_grad if golden else ""),
-        other_path,
-        _limits(value, limits),
-        0.0 if is_equal else excess,
-        0.0 if is_equal else figures.metrics.max_abs if figures is not None else None,
-        _origins(value),
-        _is_weak(leaf),
-        target is None or golden is None or canonical_dtype(target.dtype) == canonical_dtype(golden.dtype),
-        golden.shape if golden is not None else None,
+        shape=leaf.shape,
+        is_integer=is_integer,
+        trains=(_trains(target), _trains(golden)),
+        limits=_limits(value, limits),
+        origins=_origins(value),
+        is_weak=_is_weak(leaf),
+        **fields,
     )
+
+
+def _difference(value: ValueComparison, limits: DistanceLimits, figures: Figures | None) -> dict[str, Any]:
+    """Return the fields of a key that say by how much a value differs."""
+    counts = value.status != "skip" or value.tolerance is not None
+    if figures is None:
+        return {"is_beyond": counts and is_beyond(value, limits)}
+    dtypes = [leaf.dtype for leaf in (value.target, value.golden) if leaf is not None]
+    excess = limits.excess(figures, *dtypes, limit=value.limit)
+    is_off = counts and not excess <= 1
+    return {"is_beyond": is_off, "excess": excess, "max_abs": figures.metrics.max_abs}
+
+
+def _trains(leaf: Leaf | None) -> str:
+    return leaf.requires_grad if leaf is not None else ""
 
 
 def _limits(value: ValueComparison, limits: DistanceLimits) -> tuple[float, float]:
     if value.tolerance is not None:
         return value.tolerance.limit, value.tolerance.limit
-    target, golden = (leaf.dtype if leaf is not None else "" for leaf in (value.target, value.golden))
+    target, golden = getattr(value.target, "dtype", ""), getattr(value.golden, "dtype", "")
     limit = limits.limit(target)
     return limit, limit if golden == target else limits.limit(golden)
 
@@ -298,67 +345,58 @@ def is_beyond(value: ValueComparison, limits: DistanceLimits) -> bool:
     integers.
     """
     target, golden = value.target, value.golden
-    if target is None or golden is None:
-        return False
-    if value.status not in ("pass", "warning", "error"):
+    if target is None or golden is None or value.status not in ("pass", "warning", "error"):
         return False
     if target.data_name and golden.data_name:
         return value.status == "error"
     if value.estimate is not None:
         return value.is_beyond
     if value.distance is None:
-        return (
-            golden.tensor is not None
-            and golden.tensor.dtype is not None
-            and golden.tensor.dtype.kind in ("int", "bool")
-        )
+        return is_whole(golden)
     limit = value.limit if value.limit is not None else limits.limit(target.dtype, golden.dtype)
     return not value.distance <= limit
 
 
-def _excess(value: ValueComparison, limits: DistanceLimits, figures: Figures) -> float:
-    """How many times its limit a tensor is off."""
-    dtypes = [leaf.dtype for leaf in (value.target, value.golden) if leaf is not None]
-    return limits.excess(figures, *dtypes, limit=value.limit)
-
-
-def account_of(found: OperationComparison, kind: Kind, keys: Sequence[ValueKey], **fields: Any) -> Account:
+def account_of(compared: OperationComparison, kind: Kind, keys: Sequence[ValueKey], **fields: Any) -> Account:
     """An account of an operation with its places; `unmatched` without a partner, whatever the `kind`."""
-    partner, (place, partner_place) = found.partner, found.places
+    partner, (place, partner_place) = compared.partner, compared.places
     if partner is None:
         kind = "unmatched"
     name = partner.record if partner is not None else ""
-    fields = {**fields, "place": place, "partner_place": partner_place, "is_compiled": found.compiled is not None}
-    fields |= {"content": found.content, "region": found.region, "recomputed": found.recomputed}
+    fields = {**fields, "place": place, "partner_place": partner_place, "is_compiled": compared.compiled is not None}
+    fields |= {"content": compared.content, "region": compared.region, "recomputed": compared.recomputed}
     return Account(kind, keys=tuple(keys), partner=name, **fields)
 
 
 def dtype_change(values: Sequence[ValueComparison]) -> tuple[str, bool]:
     """(how the dtypes of outputs differ, whether those of the inputs do not); ("", False) when outputs agree."""
-    pairs = [(value.is_output, value.target, value.golden) for value in values if value.is_tensor]
-    changed = next((words for is_output, *pair in pairs if is_output and (words := _dtype_words(*pair))), "")
+    changed, inputs = "", []
+    for value in values:
+        target, golden = value.target, value.golden
+        if target is None or golden is None or not (target.tensor and golden.tensor):
+            continue
+        if not value.is_output:
+            inputs.append((target.dtype, golden.dtype))
+        elif not changed:
+            changed = _dtype_words(target.dtype, golden.dtype)
     if not changed:
         return "", False
-    tensors = [
-        (canonical_dtype(target.dtype), canonical_dtype(golden.dtype))
-        for is_output, target, golden in pairs
-        if not is_output and target is not None and golden is not None and target.tensor and golden.tensor
-    ]
-    floats = [(left, right) for left, right in tensors if _kind(left) in ("float", "complex")]
-    return changed, bool(floats) and all(left == right for left, right in floats)
+    pairs = [(canonical_dtype(target), canonical_dtype(golden)) for target, golden in inputs]
+    floats = [pair for pair in pairs if _kind(pair[0]) in ("float", "complex")]
+    return changed, bool(floats) and all(target == golden for target, golden in floats)
 
 
-def _dtype_words(target: Leaf | None, golden: Leaf | None) -> str:
+def _dtype_words(target: str, golden: str) -> str:
     """How the dtypes of an output differ; "" where they do not, or only in the width of integers."""
-    if target is None or golden is None or target.dtype == golden.dtype or not (target.tensor and golden.tensor):
+    if target == golden:
         return ""
-    left, right = canonical_dtype(target.dtype), canonical_dtype(golden.dtype)
-    return f"{left} against {right}" if left != right and {_kind(left), _kind(right)} != {"int"} else ""
+    mine, theirs = canonical_dtype(target), canonical_dtype(golden)
+    return f"{mine} against {theirs}" if mine != theirs and {_kind(mine), _kind(theirs)} != {"int"} else ""
 
 
 def _kind(dtype: str) -> str:
-    found = find_dtype(dtype)
-    return found.kind if found is not None else ""
+    known_dtype = find_dtype(dtype)
+    return known_dtype.kind if known_dtype is not None else ""
 
 
 BORN_TARGET, INHERITED, DEFINED, BORN_GOLDEN = PARTS = ("born_target", "inherited", "defined", "born_golden")
@@ -402,7 +440,7 @@ def of_other_shapes(
         if math.prod(value.target.shape) != math.prod(value.golden.shape):
             shapes = f"shape {list(value.target.shape)} against {list(value.golden.shape)}"
             words = f"defined differently: {listed_differences(definition)}, and so {shapes}"
-            yield OutputAccount(value.path, math.inf, {}, {}, None, {DEFINED: words})
+            yield OutputAccount(value.path, math.inf, {}, {}, blamed={DEFINED: words})
 
 
 def of_given_back(key: ValueKey) -> OutputAccount:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +19,6 @@ from msprobe_collector.dump_format import (
     Direction,
     Dtype,
     DumpError,
-    TensorValue,
     array_dtype,
     parse_api_name,
     split_record_name,
@@ -50,8 +49,10 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
     ValueKey,
     account_of,
+    any_beyond,
     dtype_change,
     kind_of_outputs,
+    largest_distance,
     of_equal_inputs,
     of_given_back,
     of_other_shapes,
@@ -72,7 +73,8 @@ from pytest_msprobe.suites.comparison.accounting.terms import Terms, content_of,
 from pytest_msprobe.suites.comparison.figures import Figures, measure_pair
 from pytest_msprobe.suites.comparison.matching import tensor_order
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
-from pytest_msprobe.suites.comparison.values import ValueComparison
+from pytest_msprobe.suites.comparison.sides import ComparedDump
+from pytest_msprobe.suites.comparison.values import ValueComparison, is_whole
 
 Tensors: TypeAlias = Mapping[LeafPath, Array]
 
@@ -84,32 +86,27 @@ def argument_differences(target: Call, golden: Call, *, with_dtypes: bool = True
     own float dtype, such as the -3.4e38 that masks are made of, is the same in any dtype; without `with_dtypes` so are
     the float dtypes that it asks for.
     """
-    is_one_api = (target.framework, target.api.type, target.api.api) == (
-        golden.framework,
-        golden.api.type,
-        golden.api.api,
-    )
+    apis = [f"{call.api.type}.{call.api.api} ({call.framework})" for call in (target, golden)]
+    is_one_api = apis[0] == apis[1]
     if is_one_api and _plain(target) == _plain(golden):
         return ()
-    left, right = (_plain(call, _limits_of_dtypes(call), with_dtypes=with_dtypes) for call in (target, golden))
-    if not is_one_api:
-        apis = (f"{call.api.type}.{call.api.api} ({call.framework})" for call in (target, golden))
-        mine, theirs = _only_in(left, right), _only_in(right, left)
-        others = (ArgumentDifference("arguments", mine, theirs),) if mine or theirs else ()
-        return (ArgumentDifference(OTHER_API, *apis), *others)
-    names = dict.fromkeys((*left, *right))
-    pairs = ((name, left.get(name, ""), right.get(name, "")) for name in names)
-    return tuple(ArgumentDifference(*pair) for pair in pairs if pair[1] != pair[2])
+    mine = _plain(target, _limits_of_dtypes(target), with_dtypes=with_dtypes)
+    theirs = _plain(golden, _limits_of_dtypes(golden), with_dtypes=with_dtypes)
+    if is_one_api:
+        names = (name for name in dict.fromkeys((*mine, *theirs)) if mine.get(name) != theirs.get(name))
+        return tuple(ArgumentDifference(name, mine.get(name, ""), theirs.get(name, "")) for name in names)
+    other_api, others = ArgumentDifference(OTHER_API, *apis), (_only_in(mine, theirs), _only_in(theirs, mine))
+    return (other_api, ArgumentDifference("arguments", *others)) if any(others) else (other_api,)
 
 
-def _only_in(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+def _only_in(arguments: Mapping[str, str], other: Mapping[str, str]) -> str:
     """Arguments that are not tensors and that the other API does not get in any place."""
-    return ", ".join(value for value in one.values() if value not in (*other.values(), "tensor", "None"))
+    return ", ".join(value for value in arguments.values() if value not in (*other.values(), "tensor", "None"))
 
 
 def _plain(call: Call, limits: Mapping[float, str] | None = None, *, with_dtypes: bool = True) -> dict[str, str]:
     """Arguments and attributes that are not tensors, as text, by their place; numbers that have a name by that."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
 
     def note(path: LeafPath, value: object) -> None:
         place = ".".join(map(str, path))
@@ -120,24 +117,25 @@ def _plain(call: Call, limits: Mapping[float, str] | None = None, *, with_dtypes
             text = limits.get(value, text)
         elif not with_dtypes and isinstance(value, Dtype) and value.kind == "float":
             text = "float"
-        found[place] = text
+        texts[place] = text
 
     map_leaves(call, note)
     map_attributes(call, note)
-    return found
+    return texts
 
 
 def _limits_of_dtypes(call: Call) -> dict[float, str]:
     """What the limits of the float dtypes of its tensors and arguments are, by their values."""
-    values = [value for _, value in leaves(call)]
-    asked = [array_dtype(value) for value in values if isinstance(value, Dtype)]
-    found: dict[float, str] = {}
-    for dtype in (*(value.dtype for value in values if hasattr(value, "__array_interface__")), *asked):
+    names: dict[float, str] = {}
+    for _, value in leaves(call):
+        dtype = value.dtype if hasattr(value, "__array_interface__") else None
+        if isinstance(value, Dtype):
+            dtype = array_dtype(value)
         if dtype is not None and kind_of(dtype) == "float":
             limits = float_format(dtype)
-            found |= {-limits.largest: "lowest of its dtype", limits.largest: "largest of its dtype"}
-            found |= {limits.smallest_normal: "smallest of its dtype"}
-    return found
+            names |= {-limits.largest: "lowest of its dtype", limits.largest: "largest of its dtype"}
+            names |= {limits.smallest_normal: "smallest of its dtype"}
+    return names
 
 
 def placed(calls: tuple[Call, Call], target: Tensors, golden: Tensors) -> dict[LeafPath, Array] | None:
@@ -146,26 +144,29 @@ def placed(calls: tuple[Call, Call], target: Tensors, golden: Tensors) -> dict[L
     A tensor that the target alone gets, or gets in another shape where both sides name it, stays. Integers get the
     target's dtype: an API may take one width only.
     """
-    if len(target) != len(golden) and target.keys() & golden.keys():
-        shared = {path: _of_width(golden[path], array) for path, array in target.items() if path in golden}
-        return {**target, **shared} if all(target[path].shape == shared[path].shape for path in shared) else None
-    orders = [tensor_order(f"{call.api.type}.{call.api.table_name}", call.framework) for call in calls]
-    if any(orders) and len(target) == len(golden):
-        at = [_in_order(list(tensors), order) for tensors, order in zip((target, golden), orders)]
-        names = dict(zip(*at))
+    if len(target) != len(golden):
+        names = {path: path for path in target if path in golden}
+        if not names:
+            return None
+    elif target.keys() == golden.keys() and not any(map(_order_of, calls)):
+        names = dict(zip(target, target))
     else:
-        names = dict(zip(target, target if target.keys() == golden.keys() else golden))
-    found = {path: _of_width(golden[names[path]], target[path]) for path in target if path in names}
-    fits = len(target) == len(golden) and all(target[path].shape == found[path].shape for path in target)
-    return found if fits else None
+        names = dict(zip(_in_order(target, calls[0]), _in_order(golden, calls[1])))
+    arrays = {path: _of_width(golden[name], target[path]) for path, name in names.items()}
+    if any(target[path].shape != array.shape for path, array in arrays.items()):
+        return None
+    return {**target, **arrays}
 
 
-def _in_order(places: Sequence[LeafPath], order: Sequence[int]) -> list[LeafPath]:
-    """`places` as PyTorch orders the tensors that stand there."""
-    return [
-        place
-        for _, place in sorted(enumerate(places), key=lambda item: (*order, *range(len(order), len(places)))[item[0]])
-    ]
+def _order_of(call: Call) -> tuple[int, ...]:
+    return tensor_order(f"{call.api.type}.{call.api.table_name}", call.framework)
+
+
+def _in_order(tensors: Tensors, call: Call) -> list[LeafPath]:
+    """The places of the tensors of a call as PyTorch orders what stands there."""
+    order = _order_of(call)
+    places = zip((*order, *range(len(order), len(tensors))), tensors)
+    return [path for _, path in sorted(places, key=itemgetter(0))]
 
 
 def _of_width(array: Array, other: Array) -> Array:
@@ -182,16 +183,17 @@ _GROWTH = 10.0
 _STEEP = 100.0
 
 
-def _given_back(found: OperationComparison, keys: Sequence[ValueKey]) -> dict[str, OutputAccount]:
+def _given_back(compared: OperationComparison, keys: Sequence[ValueKey]) -> dict[str, OutputAccount]:
     """Outputs that are an input, on both sides and in one shape, by their places: nothing was computed there."""
-    inputs, found_back = set(), {}
-    for key in keys:
-        if not key.is_output:
-            inputs.add((key.target, key.golden))
-    for value, key in zip(filter(attrgetter("is_tensor"), found.values), keys):
+    inputs, accounts = _contents_of_inputs(keys), {}
+    for value, key in zip(filter(attrgetter("is_tensor"), compared.values), keys):
         if key.is_output and (key.target, key.golden) in inputs and key.differs and _has_one_shape(value):
-            found_back[key.path] = of_given_back(key)
-    return found_back
+            accounts[key.path] = of_given_back(key)
+    return accounts
+
+
+def _contents_of_inputs(keys: Sequence[ValueKey]) -> set[tuple[str, str]]:
+    return {(key.target, key.golden) for key in keys if not key.is_output}
 
 
 def _has_one_shape(value: ValueComparison) -> bool:
@@ -240,119 +242,118 @@ class Accountant:
             self._pair.golden.close()
         self._pair, self._name = None, ""
 
-    def account(self, found: OperationComparison) -> Account:
+    def account(self, compared: OperationComparison) -> Account:
         """What became of the difference of an operation, which was compared `for_account`."""
-        account, given = self._account(found), numbers_given(found)
-        taken = numbers_taken(found) if account.definition else ()
-        return structs.replace(account, gives=given, takes=taken) if given or taken else account
+        account, gives = self._account(compared), numbers_given(compared)
+        takes = numbers_taken(compared) if account.definition else ()
+        return structs.replace(account, gives=gives, takes=takes) if gives or takes else account
 
-    def _account(self, found: OperationComparison) -> Account:
-        keys = [self._key(value) for value in found.values if value.is_tensor]
-        if found.partner is None:
-            return account_of(found, "unmatched", keys)
-        if found.operation.holds_calls and self._is_contained(found.operation, keys):
-            definition = () if found.operation.is_cell else other_arguments(found)
-            return account_of(found, "contained", keys, definition=definition)
-        meaningless = {value.path for value in found.values if value.status == "skip" and value.tolerance is None}
-        is_given = self._is_given(found, [key for key in keys if key.path not in meaningless])
-        changed = {key.path for key in keys if key.is_output and key.differs} - meaningless
-        dtype, is_cast = dtype_change(found.values)
+    def _account(self, compared: OperationComparison) -> Account:
+        operation = compared.operation
+        keys = [self._key(value) for value in compared.values if value.is_tensor]
+        if compared.partner is None:
+            return account_of(compared, "unmatched", keys)
+        if operation.holds_calls and self._is_contained(operation, keys):
+            definition = () if operation.is_cell else other_arguments(compared)
+            return account_of(compared, "contained", keys, definition=definition)
+        meaningless = {value.path for value in compared.values if value.status == "skip" and value.tolerance is None}
+        counting = [key for key in keys if key.path not in meaningless]
+        is_given = self._is_given(compared, counting) or True in compared.recomputed
+        if operation.phase == "forward":
+            self._forward = operation.call, counting
+        changed = {key.path for key in counting if key.is_output and key.differs}
+        dtype, is_cast = dtype_change(compared.values)
         if not changed and not dtype:
-            definition = self._other_arguments(found, found.partner)
-            return account_of(found, "equal", keys, definition=definition)
-        fields = {"dtype": dtype, "is_cast": is_cast, "is_given": is_given or True in found.recomputed}
-        known = account_of(found, "unaccounted", keys, **fields)
-        if found.operation.is_cell:
-            return structs.replace(known, reason="the dump holds none of the calls of this layer")
+            definition = self._other_arguments(compared, compared.partner)
+            return account_of(compared, "equal", keys, definition=definition)
+        base = account_of(compared, "unaccounted", keys, dtype=dtype, is_cast=is_cast, is_given=is_given)
+        if operation.is_cell:
+            return structs.replace(base, reason="the dump holds none of the calls of this layer")
         try:
-            return self._split(found, found.partner, known, changed)
+            return self._split(compared, compared.partner, base, changed)
         except (NotJudged, Unsupported, DumpError, MemoryError) as error:
             is_unreadable = error.is_unreadable if isinstance(error, NotJudged) else isinstance(error, DumpError)
             reason = str(error).partition("\n")[0] or type(error).__name__
-            return structs.replace(known, reason=reason, is_unreadable=is_unreadable)
+            return structs.replace(base, reason=reason, is_unreadable=is_unreadable)
 
-    def _is_given(self, found: OperationComparison, keys: Sequence[ValueKey]) -> bool:
+    def _is_given(self, compared: OperationComparison, keys: Sequence[ValueKey]) -> bool:
         """Whether what a record was given is beyond its limit, or differs enough to make its outputs differ as much."""
-        given, operation = [key for key in keys if not key.is_output], found.operation
+        inputs, operation = [key for key in keys if not key.is_output], compared.operation
+        if operation.phase != "forward" and operation.call == self._forward[0]:
+            inputs += self._forward[1]
         # PyTorch gives a gradient the shape of its value: one of two shapes is no gradient of an argument.
         is_sure = operation.phase == "backward" and self._target.framework == self._golden.framework == "pytorch"
-        other = {value.path for value in found.values if is_sure and not _has_one_shape(value)}
-        if operation.phase == "forward":
-            self._forward = operation.call, keys
-        elif operation.call == self._forward[0]:
-            given += self._forward[1]
+        other = {value.path for value in compared.values if is_sure and not _has_one_shape(value)}
         made = max((_distance(key) for key in keys if key.is_output and key.path not in other), default=0.0)
-        known = max((key.distance or 0.0 for key in given), default=0.0)
-        return any(key.is_beyond for key in given) or (known > 0 and made <= _GROWTH * known)
+        before = largest_distance(inputs)
+        return any_beyond(inputs) or (before > 0 and made <= _GROWTH * before)
 
-    def _other_arguments(self, found: OperationComparison, partner: Operation) -> Differences:
+    def _other_arguments(self, compared: OperationComparison, partner: Operation) -> Differences:
         """How two calls that return the same differ in what is no value of a tensor."""
-        other = other_arguments(found)
-        if not other or found.operation.is_cell or found.operation.phase != "forward":
+        other = other_arguments(compared)
+        if not other or compared.operation.is_cell or compared.operation.phase != "forward":
             return ()
         try:
-            pair = self._pair_of(found.operation, partner)
+            pair = self._pair_of(compared.operation, partner)
         except (NotJudged, Unsupported, DumpError, MemoryError):
             return other
         return pair.definition if pair.is_defined_otherwise else ()
 
-    def _split(self, found: OperationComparison, partner: Operation, known: Account, changed: set[str]) -> Account:
+    def _split(self, compared: OperationComparison, partner: Operation, base: Account, changed: set[str]) -> Account:
         """The account with the parts of each output at the places `changed`. Raises NotJudged."""
-        given_back = _given_back(found, known.keys)
-        if given_back and changed <= given_back.keys() and not known.dtype:
-            definition = self._other_arguments(found, partner)
-            return structs.replace(known, kind="inherited", outputs=tuple(given_back.values()), definition=definition)
-        pair = self._pair_of(found.operation, partner)
-        direction: Direction = next(direction for direction in DIRECTIONS if direction == found.operation.phase)
-        pairs = [value for value in found.values if value.is_output and value.target and value.golden]
-        given = [key for key in known.keys if not key.is_output]
-        inputs = max((key.distance or 0.0 for key in given), default=0.0)
+        given_back = _given_back(compared, base.keys)
+        if given_back and changed <= given_back.keys() and not base.dtype:
+            definition = self._other_arguments(compared, partner)
+            return structs.replace(base, kind="inherited", outputs=tuple(given_back.values()), definition=definition)
+        pair = self._pair_of(compared.operation, partner)
+        direction: Direction = next(direction for direction in DIRECTIONS if direction == compared.operation.phase)
+        pairs = [value for value in compared.values if value.is_output and value.target and value.golden]
+        inputs = [key for key in base.keys if not key.is_output]
+        farthest = largest_distance(inputs)
         split = self._outputs(pair, direction, pairs, changed - given_back.keys())
-        outputs = tuple(with_growth(output, inputs) for output in split)
+        outputs = tuple(with_growth(output, farthest) for output in split)
         if any(output.growth is not None and output.growth > _STEEP for output in outputs):
-            inputs = max(map(self._distance_of_differing, found.values), default=0.0)
-            outputs = tuple(with_growth(output, inputs) for output in split)
+            farthest = max(map(self._distance_of_differing, compared.values), default=0.0)
+            outputs = tuple(with_growth(output, farthest) for output in split)
         outputs += tuple(output for path, output in given_back.items() if path in changed)
         if direction == "forward":
-            if not known.dtype and all(key.target and key.target == key.golden for key in given):
+            if not base.dtype and all(key.target and key.target == key.golden for key in inputs):
                 outputs = tuple(map(of_equal_inputs, outputs))
-            outputs += tuple(of_other_shapes(pair.definition, given, pairs))
-        if known.is_given and pair.definition and all(map(is_of_sizes, pair.definition)):
+            outputs += tuple(of_other_shapes(pair.definition, inputs, pairs))
+        if base.is_given and pair.definition and all(map(is_of_sizes, pair.definition)):
             outputs = tuple(map(_as_computed, outputs))
-        kind, left = kind_of_outputs(outputs), changed - {output.path for output in outputs}
-        reason = f"the benchmark has no value for {', '.join(sorted(left))}" if left else ""
-        kind = "unaccounted" if left and kind != "fault" else kind
+        kind, unjudged = kind_of_outputs(outputs), changed - {output.path for output in outputs}
+        reason = f"the benchmark has no value for {', '.join(sorted(unjudged))}" if unjudged else ""
+        kind = "unaccounted" if unjudged and kind != "fault" else kind
         definition = pair.definition if pair.is_defined_otherwise else ()
-        return structs.replace(known, kind=kind, reason=reason, outputs=outputs, definition=definition)
+        return structs.replace(base, kind=kind, reason=reason, outputs=outputs, definition=definition)
 
     def _distance_of_differing(self, value: ValueComparison) -> float:
         """Relative distance of an input over the elements that differ: beside what masks others they have no size."""
-        left, right = self._arrays(value) if value.is_tensor and not value.is_output else (None, None)
-        if left is None or right is None or left.shape != right.shape or left.dtype.kind in "iub":
+        target, golden = self._arrays(value) if value.is_tensor and not value.is_output else (None, None)
+        if target is None or golden is None or target.shape != golden.shape or target.dtype.kind in "iub":
             return 0.0
-        differs = (left != right) & np.isfinite(left) & np.isfinite(right)
-        mine, theirs = left[differs].astype(np.complex128), right[differs].astype(np.complex128)
+        differs = (target != golden) & np.isfinite(target) & np.isfinite(golden)
+        mine, theirs = target[differs].astype(np.complex128), golden[differs].astype(np.complex128)
         return float(np.linalg.norm(mine - theirs) / max(np.linalg.norm(theirs), np.finfo(np.float64).tiny))
 
     def _is_contained(self, operation: Operation, keys: Sequence[ValueKey]) -> bool:
         """Whether a layer or optimizer needs no account: its calls are in the dump, or it returns its inputs."""
         if operation.phase == GRADIENTS or not operation.is_cell:
             return self._target.has_calls
-        given = {(key.target, key.golden) for key in keys if not key.is_output}
-        is_identity = all((key.target, key.golden) in given for key in keys if key.is_output)
+        inputs = _contents_of_inputs(keys)
+        is_identity = all((key.target, key.golden) in inputs for key in keys if key.is_output)
         return operation.call in self._target.layers_of_calls or (self._target.has_calls and is_identity)
 
     def _key(self, value: ValueComparison) -> ValueKey:
         contents = value.contents
         if contents is None:  # not compared: unmatched, unreadable, or of no meaning
-            left, right = self._arrays(value)
-            contents = content_of(value.target, left), content_of(value.golden, right)
-        tensor = value.target.value if value.target is not None and contents[0].startswith("v") else None
-        dtype = tensor.dtype if isinstance(tensor, TensorValue) else None
-        is_integer = dtype is not None and dtype.kind in ("int", "bool")
-        if contents[0] == contents[1]:
-            return value_key(value, contents, 0.0, self._comparison.limits, is_integer=is_integer)
-        figures = value.figures or self._figures(value)
+            target, golden = self._arrays(value)
+            contents = content_of(value.target, target), content_of(value.golden, golden)
+        is_integer = contents[0].startswith("v") and is_whole(value.target)
+        figures = None
+        if contents[0] != contents[1]:
+            figures = value.figures or self._figures(value)
         distance = figures.distance if figures is not None else None
         return value_key(value, contents, distance, self._comparison.limits, figures, is_integer=is_integer)
 
@@ -361,10 +362,10 @@ class Accountant:
 
     def _figures(self, value: ValueComparison) -> Figures | None:
         """Figures of as many elements in another shape, or of a value that no verdict was asked for."""
-        left, right = self._arrays(value)
-        if left is None or right is None or left.size != right.size:
+        target, golden = self._arrays(value)
+        if target is None or golden is None or target.size != golden.size:
             return None
-        figures = measure_pair(left.reshape(-1), right.reshape(-1))
+        figures = measure_pair(target.reshape(-1), golden.reshape(-1))
         return figures if not figures.metrics.structural else None
 
     def _pair_of(self, operation: Operation, partner: Operation) -> _Pair:
@@ -385,16 +386,7 @@ class Accountant:
     def _made(self, operation: Operation, partner: Operation) -> _Pair:
         if split_record_name(operation.record) is None or split_record_name(partner.record) is None:
             raise NotJudged("skip", "it is not an API call")
-        target, golden = (
-            (DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall)(
-                side,
-                name,
-                self._engines,
-                with_backward=f"{name}.backward" in side,
-                max_memory_bytes=self._max_memory_bytes // 2,
-            )
-            for side, name in ((self._target, operation.call), (self._golden, partner.call))
-        )
+        target, golden = self._call(self._target, operation.call), self._call(self._golden, partner.call)
         calls = target.case.call, golden.case.call
         differing = argument_differences(*calls)
         in_more = differing and argument_differences(*calls, with_dtypes=False)
@@ -402,13 +394,18 @@ class Accountant:
             differing = in_more = () if target.drops_as(golden) else OTHER_ELEMENTS
         return _Pair(operation.call, target, golden, differing, is_defined_otherwise=bool(in_more))
 
+    def _call(self, side: ComparedDump, name: str) -> RecordedCall:
+        kind = DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall
+        memory = self._max_memory_bytes // 2
+        return kind(side, name, self._engines, with_backward=f"{name}.backward" in side, max_memory_bytes=memory)
+
     def _outputs(
         self, pair: _Pair, direction: Direction, values: Sequence[ValueComparison], changed: set[str]
     ) -> tuple[OutputAccount, ...]:
         target = {output.path: output for output in pair.target.outputs(direction)}
         golden = {output.path: output for output in pair.golden.outputs(direction)}
         swapped = self._swapped(pair, direction)
-        found = []
+        accounts = []
         for value in values:
             assert value.target is not None
             assert value.golden is not None
@@ -423,8 +420,8 @@ class Accountant:
             terms = split(mine.recorded, mine.reference, middle, theirs.reference, theirs.recorded)
             if terms.is_of_another_value and not _is_rounding(pair, direction, mine, theirs):
                 continue
-            found.append(self._judged(pair, direction, mine, theirs, terms))
-        return tuple(found)
+            accounts.append(self._judged(pair, direction, mine, theirs, terms))
+        return tuple(accounts)
 
     def _swapped(self, pair: _Pair, direction: Direction) -> Mapping[str, Array]:
         """f_t of the golden run's inputs where both sides define it otherwise; empty where these do not fit."""
@@ -457,17 +454,11 @@ class Accountant:
         if is_blamed and defined.size > max(_roundoff(mine.recorded), _roundoff(theirs.recorded)):
             words = "defined differently" if pair.definition[0].name == OTHER_API else "called otherwise"
             blamed[DEFINED] = f"{words}: {listed_differences(pair.definition)}"
-        first = next(iter(blamed), None)
+        sizes = {name: part.size for name, part in terms.parts.items()}
+        shares = {name: part.share for name, part in terms.parts.items()}
+        worst = terms.worst(next(iter(blamed))) if blamed else None
         return OutputAccount(
-            mine.path,
-            terms.size,
-            {name: part.size for name, part in terms.parts.items()},
-            {name: part.share for name, part in terms.parts.items()},
-            None,
-            blamed,
-            terms.worst(first) if first is not None else None,
-            ratio,
-            pattern,
+            mine.path, terms.size, sizes, shares, blamed=blamed, worst=worst, ratio=ratio, pattern=pattern
         )
 
 

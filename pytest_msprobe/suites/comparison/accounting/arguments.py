@@ -21,10 +21,10 @@ OTHER_API = "api"
 OTHER_ELEMENTS = (ArgumentDifference("other elements are dropped (compare seeds)"),)
 
 
-def other_arguments(found: OperationComparison) -> Differences:
+def other_arguments(compared: OperationComparison) -> Differences:
     """Arguments that one side has otherwise or alone, of which no values of tensors are compared."""
-    pairs = ((value, _text(value, 0), _text(value, 1)) for value in found.values if _is_other(value))
-    return tuple(ArgumentDifference(value.path, target, golden) for value, target, golden in pairs)
+    values = filter(_is_other, compared.values)
+    return tuple(ArgumentDifference(value.path, _text(value.target), _text(value.golden)) for value in values)
 
 
 def _is_other(value: ValueComparison) -> bool:
@@ -32,48 +32,49 @@ def _is_other(value: ValueComparison) -> bool:
     if value.is_output or value.path.startswith("parameters."):
         return False
     if target is None or golden is None:
-        return value.status == "unmatched" and not any(leaf.is_none for leaf in (target, golden) if leaf is not None)
+        leaf = target or golden
+        return value.status == "unmatched" and leaf is not None and not leaf.is_none
     return value.status == "error" and (target.tensor is None or golden.tensor is None)
 
 
-def _text(value: ValueComparison, side: int) -> str:
-    leaf = (value.target, value.golden)[side]
+def _text(leaf: Leaf | None) -> str:
     if leaf is None or leaf.is_none:
         return ""
     return "tensor" if leaf.is_tensor else str(leaf.statistics[0])
 
 
-def numbers_given(found: OperationComparison) -> tuple[Numbers, ...]:
+def numbers_given(compared: OperationComparison) -> tuple[Numbers, ...]:
     """The numbers that an operation gives differently, as a count and `item` do."""
-    pairs = (
-        (_given(value.target), _given(value.golden))
-        for value in found.values
-        if value.is_output and value.target is not None and value.golden is not None
-    )
+    pairs = ((_given(value.target), _given(value.golden)) for value in compared.values if value.is_output)
     return tuple(pair for pair in pairs if None not in pair and pair[0] != pair[1])
 
 
-def numbers_taken(found: OperationComparison) -> tuple[Numbers, ...]:
+def numbers_taken(compared: OperationComparison) -> tuple[Numbers, ...]:
     """The numbers that an operation gets otherwise; () where it gets something else otherwise."""
     taken: list[Numbers] = []
-    for value in filter(_is_other, found.values):
-        target, golden = (() if leaf is None else _parts(leaf.value) for leaf in (value.target, value.golden))
+    for value in filter(_is_other, compared.values):
+        target, golden = _parts(value.target), _parts(value.golden)
         if not target or len(target) != len(golden):
             return ()
         taken += [pair for pair in zip(target, golden) if pair[0] != pair[1]]
     return tuple(taken)
 
 
-def _given(leaf: Leaf) -> Number:
+def _given(leaf: Leaf | None) -> Number:
     """The number in a tensor of one element, or the number that a call returns; None of all else."""
+    if leaf is None:
+        return None
     number = leaf.statistics[0] if leaf.tensor is None or math.prod(leaf.shape) == 1 else None
     return number if type(number) in (int, float) else None
 
 
-def _parts(value: Any) -> tuple[Number, ...]:
+def _parts(leaf: Leaf | None) -> tuple[Number, ...]:
     """A number, or those of a slice; () of any other value."""
+    if leaf is None:
+        return ()
+    value: Any = leaf.value
     parts = (value.start, value.stop, value.step) if isinstance(value, slice) else (value,)
-    return parts if all(part is None or type(part) in (int, float) for part in parts) else ()
+    return parts if {type(part) for part in parts} <= {int, float, type(None)} else ()
 
 
 def listed_differences(differences: Differences) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msprobe_collector.dump_format import is_communication
 from pytest_msprobe.answers.finding import ArgumentDifference
-from pytest_msprobe.suites.comparison.accounting.account import Step
+from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey, any_differs, key_at
 from pytest_msprobe.suites.comparison.accounting.arguments import Differences, Numbers
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
@@ -63,12 +63,24 @@ class Fault:
     @property
     def pattern(self) -> str:
         """What the elements have in common that arise here wrongly; "" where nothing is known."""
+        if self.kind != "born":
+            return ""
         return next((output.pattern for output in self.step.account.outputs if output.path == self.value), "")
+
+    @property
+    def all_records(self) -> list[str]:
+        """`records`, or the step's alone where there are none."""
+        return self.records or [self.step.record]
+
+    @classmethod
+    def of_value(cls, step: Step, key: ValueKey, kind: FaultKind, sentence: str, name: str = "") -> Fault:
+        """A fault of a value that differs, on both sides."""
+        return cls(step, kind, "both", key.path, sentence, name=name, size=key.distance)
 
     @property
     def arguments(self) -> Differences:
         """What the two runs have otherwise there: arguments of the call, or the shapes of a value."""
-        key = next((key for key in self.step.account.keys if key.path == self.value), None)
+        key = key_at(self.step.account.keys, self.value)
         if key is not None and key.target and key.golden_shape not in (None, key.shape):
             name = self.name or f"{self.step.operation.call}.{self.value}"
             return (ArgumentDifference(name, str(list(key.shape)), str(list(key.golden_shape or ()))),)
@@ -87,17 +99,13 @@ class Fault:
 
 def from_another_rank(step: Step) -> Fault | None:
     """A value that a communication call received, when what this rank gave agrees; None of all other records."""
-    if (
-        step.operation.phase != "forward"
-        or not is_communication(step.record)
-        or any(key.differs for key in step.inputs)
-    ):
+    if step.operation.phase != "forward" or not is_communication(step.record):
         return None
-    key = next((key for key in step.outputs if key.is_beyond), None)
-    if key is None:
+    key = step.first_beyond
+    if key is None or any_differs(step.inputs):
         return None
     sentence = f"{key.path} differs, and what this rank gave agrees: it came from another rank"
-    return Fault(step, "another_rank", "both", key.path, sentence, "", key.distance)
+    return Fault(step, "another_rank", "both", key.path, sentence, size=key.distance)
 
 
 class Causes:
@@ -129,9 +137,9 @@ class Causes:
 
     def add(self, node: str, fault: Fault, record: str) -> None:
         """Add a fault of `node`, or one more record to the one that it has."""
-        known = self._faults.setdefault(node, fault)
-        if record not in known.records:
-            known.records.append(record)
+        entry = self._faults.setdefault(node, fault)
+        if record not in entry.records:
+            entry.records.append(record)
 
     def blame(self, step: Step, fault: Fault, node: str = "") -> None:
         """Add a fault; forward and backward of one call are one fault, and so are all records of one `node`."""
@@ -153,19 +161,22 @@ class Causes:
         self._parents.setdefault(backward.record, {}).update(self._parents.get(forward.record, {}))
         self.link(backward, forward.operation.call)
 
-    def inherit_numbers(self, step: Step) -> bool:
-        """Note that a call inherits the numbers that earlier records gave; whether that is all that it gets otherwise.
+    def makers_of_numbers(self, step: Step) -> list[str]:
+        """Return the records that gave the numbers which a call gets otherwise; [] where one is unknown.
 
-        Records come in the order of execution: counts, sizes and scales that one gives are known to those behind.
+        Then it may get something else otherwise, too.
         """
-        makers = [self._number_makers.get(numbers) for numbers in step.account.takes]
-        self._number_makers |= dict.fromkeys(step.account.gives, step.record)
-        given = [maker for maker in makers if maker is not None]
-        if not makers or len(given) < len(makers):
-            return False
-        for maker in given:
+        makers = [self._number_makers.get(numbers, "") for numbers in step.account.takes]
+        return makers if all(makers) else []
+
+    def pass_numbers(self, step: Step) -> None:
+        """Note the numbers that a call gives, and from whom it inherits those that it gets.
+
+        Records come in the order of execution: counts, sizes and scales that a record gives are known to those behind.
+        """
+        for maker in self.makers_of_numbers(step):
             self.link(step, maker)
-        return True
+        self._number_makers |= dict.fromkeys(step.account.gives, step.record)
 
     def parents(self, node: str) -> tuple[str, ...]:
         """What a node inherits from."""
@@ -206,37 +217,37 @@ class Causes:
                 children.setdefault(parent, []).append(record)
         first_at: dict[str, str] = {}
         for node, fault in self._in_order():
-            waiting, seen = [node, *fault.records], {node, *fault.records}
+            waiting, reached = [node, *fault.records], {node, *fault.records}
             while waiting:
                 for record in children.get(waiting.pop(), ()):
-                    if record not in seen and self._passes(record):
-                        seen.add(record)
+                    if record not in reached and self._passes(record):
+                        reached.add(record)
                         waiting.append(record)
-            self._reached[node] = seen
-            own = {node, *fault.records} if fault.kind in OPERATIONS else {node}
-            found = (self._flow.steps[record] for record in seen - own if record in self._flow.steps)
-            fault.inheriting = sorted(found, key=lambda step: step.account.place)
+            self._reached[node] = reached
+            itself = {node, *fault.records} if fault.kind in OPERATIONS else {node}
+            following = (self._flow.steps[record] for record in reached - itself if record in self._flow.steps)
+            fault.inheriting = sorted(following, key=lambda step: step.account.place)
             fault.reached = [step for step in fault.inheriting if step.differs]
             if fault.kind in OBSERVED and fault.step.account.basis != "tensors":
                 fault.after = first_at.get(fault.step.record, "")
-            for record in seen:
+            for record in reached:
                 first_at.setdefault(record, fault.step.record)
 
     def _passes(self, record: str) -> bool:
         """Whether a record differs; a call of one run passes everything on."""
         step = self._flow.steps.get(record)
-        return step is None or not step.account.partner or any(key.differs for key in step.account.keys)
+        return step is None or not step.account.partner or any_differs(step.account.keys)
 
     def _drop_reached(self) -> None:
         """What the flow alone shows is not claimed of what another fault reaches."""
         for node, fault in self._in_order():
             others = [
                 self._reached[other]
-                for other, known in self._faults.items()
-                if other != node and not known.kind == fault.kind == "recomputed"
+                for other, cause in self._faults.items()
+                if other != node and not cause.kind == fault.kind == "recomputed"
             ]
-            own = node if node in self._parents else fault.step.record
+            place = node if node in self._parents else fault.step.record
             is_later_first = fault.kind == FIRST and fault.after
-            of_flow = fault.kind in _OF_FLOW and any(own in seen or fault.step.record in seen for seen in others)
+            of_flow = fault.kind in _OF_FLOW and any(place in nodes or fault.step.record in nodes for nodes in others)
             if is_later_first or of_flow:
                 del self._faults[node]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, ValueKey, any_beyond, any_differs
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
-from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder
+from pytest_msprobe.suites.comparison.accounting.faults import find_faults
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, SideFlow, is_held
 from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 from pytest_msprobe.suites.comparison.cells import Origin
@@ -26,17 +26,19 @@ _ORDER: tuple[Basis, ...] = ("tensors", "statistics", "sketches", "values", "che
 
 def basis_of(steps: Iterable[Step]) -> Basis:
     """What the content of values is known by throughout: the weakest of the records."""
-    found = {step.account.basis for step in steps}
-    return next((basis for basis in _ORDER if basis in found), "none")
+    bases = {step.account.basis for step in steps}
+    return next((basis for basis in _ORDER if basis in bases), "none")
 
 
 def _is_noise(steps: Iterable[Step]) -> bool:
     """Whether all that differs is within what a noise run differs by."""
-    return all(
-        step.account.is_noise and not any(key.is_beyond for key in step.account.keys)
-        for step in steps
-        if any(key.differs for key in step.account.keys)
-    )
+    differing = [step.account for step in steps if any_differs(step.account.keys)]
+    return all(account.is_noise and not any_beyond(account.keys) for account in differing)
+
+
+def are_by_content(steps: Iterable[Step]) -> bool:
+    """Return whether what both runs hold decides, and not names and order of their calls."""
+    return any(step.account.content for step in steps)
 
 
 def open_key(step: Step) -> str:
@@ -93,21 +95,22 @@ class RunDiagnosis:
 
         searches = _searches(steps, sides) if sides is not None and basis == "tensors" else (None, None)
         flow = DataFlow(steps, searches)
-        finder = FaultFinder(flow, is_wrong, is_whole=missing == 0, other_leaves=OtherLeaves(flow, sides))
-        faults, passed_on = tuple(finder.find()), frozenset(finder.passed_on)
-        if any(step.account.content for step in steps):
-            causes = tuple(causes_by_content(steps, faults))
-            return cls(tuple(steps), causes, (), passed_on, tuple(finder.origins()), (), missing, sides)
-        return cls(
-            tuple(steps),
-            faults,
-            tuple(finder.unknown),
-            passed_on,
-            tuple(finder.origins()),
-            tuple(finder.unexplained),
-            missing,
-            sides,
+        leaves = OtherLeaves(flow, sides)
+        shown = find_faults(flow, is_wrong, is_whole=missing == 0, other_leaves=leaves)
+        diagnosis = cls(
+            steps=tuple(steps),
+            faults=shown.faults,
+            unknown=shown.unknown,
+            passed_on=shown.passed_on,
+            origins=shown.origins,
+            unexplained=shown.unexplained,
+            missing=missing,
+            sides=sides,
         )
+        if not are_by_content(steps):
+            return diagnosis
+        causes = tuple(causes_by_content(steps, shown.faults))
+        return replace(diagnosis, faults=causes, unknown=(), unexplained=())
 
     @property
     def region(self) -> Region | None:
@@ -117,8 +120,7 @@ class RunDiagnosis:
     @property
     def is_one_model(self) -> bool:
         """Whether what both runs hold shows that they compute with the same parameters."""
-        is_by_content = any(step.account.content for step in self.steps)
-        return is_by_content and (self.region is None or self.region.is_one_model)
+        return are_by_content(self.steps) and (self.region is None or self.region.is_one_model)
 
     @property
     def basis(self) -> Basis:
@@ -128,24 +130,27 @@ class RunDiagnosis:
     @property
     def outcome(self) -> Outcome:
         """See docs/two_runs.md."""
-        differs = any(key.differs for step in self.steps for key in step.account.keys)
+        differs = any(any_differs(step.account.keys) for step in self.steps)
         if self.basis == "tensors" and self.faults:
             return "fault"
         is_open = bool(self.unexplained or self.unknown)
         if self.basis != "tensors":
             is_open = differs and (bool(self.faults) or not _is_noise(self.steps))
-        return "unaccounted" if is_open else "rounding" if differs else "equal"
+        if is_open:
+            return "unaccounted"
+        return "rounding" if differs else "equal"
 
     @property
     def unheld(self) -> list[tuple[str, str]]:
         """(record, place) of the inputs that differ and that a call made which the dumps do not hold."""
-        held = {name for step in self.steps for name in (step.record, step.account.partner)}
-        return [
-            (step.record, key.path)
-            for step in self.steps
-            for key in step.inputs
-            if key.differs and (made_by := key.origins[0].made_by) and not is_held(made_by, held)
-        ]
+        records = {name for step in self.steps for name in (step.record, step.account.partner)}
+        values = []
+        for step in self.steps:
+            for key in step.inputs:
+                made_by = key.origins[0].made_by
+                if key.differs and made_by and not is_held(made_by, records):
+                    values.append((step.record, key.path))
+        return values
 
     @property
     def counts(self) -> Counter[str]:
@@ -157,15 +162,13 @@ class RunDiagnosis:
 
         Outputs that nothing uses are left out: a gradient that is zero but for rounding has no meaningful growth.
         """
-        found = [
-            (step.record, output.growth)
-            for step in (self.steps if steps is None else steps)
-            for output in step.account.outputs
-            if output.growth is not None
-            and math.isfinite(output.growth)
-            and (step.record, output.path) in self.passed_on
-        ]
-        return sorted(found, key=lambda entry: -entry[1])[:_MOST_GROWTHS]
+        growths = []
+        for step in self.steps if steps is None else steps:
+            for output in step.account.outputs:
+                is_used = (step.record, output.path) in self.passed_on
+                if is_used and output.growth is not None and math.isfinite(output.growth):
+                    growths.append((step.record, output.growth))
+        return sorted(growths, key=lambda entry: -entry[1])[:_MOST_GROWTHS]
 
     @property
     def unaccounted(self) -> list[Step]:
@@ -177,24 +180,20 @@ def _searches(
     steps: Sequence[Step], sides: tuple[ComparedDump, ComparedDump]
 ) -> tuple[ElementSearch | None, ElementSearch | None]:
     """What finds makers by the elements of values, for each side that does not say who made them."""
-    target, golden = (
-        None
-        if any(key.origins[is_golden].made_by for step in steps for key in step.account.keys)
-        else _search(steps, side, is_golden=bool(is_golden))
-        for is_golden, side in enumerate(sides)
-    )
-    return target, golden
+    target, golden = sides
+    return _search(steps, target, is_golden=False), _search(steps, golden, is_golden=True)
 
 
-def _search(steps: Sequence[Step], side: ComparedDump, *, is_golden: bool) -> ElementSearch:
+def _search(steps: Sequence[Step], side: ComparedDump, *, is_golden: bool) -> ElementSearch | None:
     from pytest_msprobe.suites.comparison.accounting.elements import Candidate, ElementSearch
 
     flow = SideFlow(is_golden=is_golden)
-    outputs = [
-        Candidate(flow.record(step), (is_golden and key.golden_path) or key.path, flow.place(step))
-        for step in steps
-        if not step.operation.holds_calls and flow.place(step) >= 0
-        for key in step.outputs
-        if flow.content(key)
-    ]
+    if any(key.origins[is_golden].made_by for step in steps for key in step.account.keys):
+        return None
+    outputs: list[Candidate] = []
+    for step in steps:
+        if step.operation.holds_calls or flow.place(step) < 0:
+            continue
+        paths = map(flow.path, filter(flow.content, step.outputs))
+        outputs += [Candidate(flow.record(step), path, flow.place(step)) for path in paths]
     return ElementSearch(side, outputs)

@@ -14,10 +14,11 @@ Constants, masks and small whole numbers are equal by chance, and never matched.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
+from operator import attrgetter
 from typing import Any, Literal
 
 import ml_dtypes
@@ -117,7 +118,8 @@ class Fingerprint:
             if low.size:
                 lowest = _lowest_of(lowest, low)
                 bound = lowest[-1] if lowest.size == _LOWEST else bound
-        return cls(total % _MODULUS, negative % _MODULUS, flat.size, nonzero, lowest, is_counting)
+        total, negative = total % _MODULUS, negative % _MODULUS
+        return cls(total, negative, flat.size, nonzero, lowest=lowest, is_counting=is_counting)
 
     def key(self, *, is_signed: bool) -> int:
         """A number that is equal for equal elements, or magnitudes of elements, and adds up like them."""
@@ -159,14 +161,14 @@ class Fingerprint:
         return count if is_copied and self.key(is_signed=is_signed) == theirs else 0
 
 
-def _lowest_of(known: Hashes, hashes: Hashes) -> Hashes:
+def _lowest_of(lowest: Hashes, hashes: Hashes) -> Hashes:
     """The smallest of distinct hashes, ascending; of many, only the lower ones are sorted where they suffice."""
     if hashes.size > _SORTED:
         parted = np.partition(hashes, _SORTED)
-        found = np.union1d(known, parted[:_SORTED])
-        if found.size >= _LOWEST and found[_LOWEST - 1] <= parted[_SORTED]:
-            return found[:_LOWEST]
-    return np.union1d(known, hashes)[:_LOWEST]
+        merged = np.union1d(lowest, parted[:_SORTED])
+        if merged.size >= _LOWEST and merged[_LOWEST - 1] <= parted[_SORTED]:
+            return merged[:_LOWEST]
+    return np.union1d(lowest, hashes)[:_LOWEST]
 
 
 def _is_counting(numbers: Array) -> bool:
@@ -222,9 +224,9 @@ class _Wanted:
     leaf: Leaf
     array: Array
     dtype: np.dtype[Any]
-    own: Fingerprint
+    fingerprint: Fingerprint
     extremes: tuple[float, float] | None
-    is_signed: bool
+    is_signed: bool = True
 
     def dtype_of(self, output: _Output) -> np.dtype[Any]:
         """The dtype that an output is cast to before it is compared: its own, where that is the narrower one."""
@@ -233,7 +235,20 @@ class _Wanted:
 
     def views(self) -> ViewSearch:
         """A search for what this value is a view of."""
-        return ViewSearch(self.array, self.dtype, self.own.distinct, is_signed=self.is_signed)
+        return ViewSearch(self.array, self.dtype, self.fingerprint.distinct, is_signed=self.is_signed)
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return self.fingerprint.size
+
+    def count_copies(self, other: Fingerprint) -> int:
+        """How many copies of all of `other` it is; 0 when it is not made of copies."""
+        return self.fingerprint.copies_of(other, is_signed=self.is_signed)
+
+    def parts(self, outputs: Iterable[_Output]) -> Iterator[_Output]:
+        """Outputs that may be a part of this value."""
+        return (output for output in outputs if output.size < self.size and self.may_contain(output))
 
     def may_contain(self, output: _Output) -> bool:
         """Whether the extremes allow that an output is a part of this value."""
@@ -279,19 +294,22 @@ def _described(leaf: Leaf) -> tuple[object, ...]:
     return leaf.dtype, math.prod(leaf.shape), *map(str, leaf.statistics)
 
 
+def _by_place(makers: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    return tuple(sorted(makers, key=attrgetter("place")))
+
+
 def _extremes(leaf: Leaf) -> tuple[float, float] | None:
     """The recorded extremes of real numbers; None where they are missing or not finite."""
     value = leaf.tensor
     if value is None or value.dtype is None or value.dtype.kind != "float":
         return None
-    found = value.minimum, value.maximum
-    if not all(isinstance(number, (int, float)) for number in found):
+    low, high = value.minimum, value.maximum
+    if not (isinstance(low, (int, float)) and isinstance(high, (int, float))):
         return None
-    low, high = float(found[0] or 0), float(found[1] or 0)
-    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+    return (float(low), float(high)) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def _adding_up(own: Fingerprint, pieces: Sequence[tuple[_Output, Fingerprint]], *, is_signed: bool) -> list[_Output]:
+def _adding_up(whole: Fingerprint, pieces: Sequence[tuple[_Output, Fingerprint]], *, is_signed: bool) -> list[_Output]:
     """The first outputs, in their order, whose elements together are those of a value; [] for none."""
     tries = 0
 
@@ -305,13 +323,13 @@ def _adding_up(own: Fingerprint, pieces: Sequence[tuple[_Output, Fingerprint]], 
             if tries > _MOST_TRIES:
                 return None
             if piece.nonzero <= nonzero and piece.size <= size:
-                left = (total - piece.key(is_signed=is_signed)) % _MODULUS
-                found = rest(index + 1, left, nonzero - piece.nonzero, size - piece.size)
-                if found is not None:
-                    return [output, *found]
+                remaining = (total - piece.key(is_signed=is_signed)) % _MODULUS
+                others = rest(index + 1, remaining, nonzero - piece.nonzero, size - piece.size)
+                if others is not None:
+                    return [output, *others]
         return None
 
-    return rest(0, own.key(is_signed=is_signed), own.nonzero, own.size) or []
+    return rest(0, whole.key(is_signed=is_signed), whole.nonzero, whole.size) or []
 
 
 class ElementSearch:
@@ -346,30 +364,26 @@ class ElementSearch:
             path: where, as `Leaf.path`.
             place: of the record, in the order of execution.
         """
-        leaf = self._leaf(record, path)
-        if _float_dtype(leaf) is None or leaf is None or math.prod(leaf.shape) < _FEWEST:
-            return None
-        array = load(leaf, self._side.tensors)
-        if array is None:
+        value = self._output(Candidate(record, path, place))
+        array = load(value.leaf, self._side.tensors) if value is not None else None
+        if value is None or array is None:
             return None
         dtype = _narrowest(array)
-        own = Fingerprint.of(array, dtype)
-        if own.is_weak:
+        wanted = _Wanted(value.leaf, array, dtype, Fingerprint.of(array, dtype), value.extremes)
+        if wanted.fingerprint.is_weak:
             return None
         outputs = [output for output in self._outputs if output.candidate.place < place]
-        return self._original(self._likely(leaf, array, dtype, own, outputs))
+        return self._original(self._likely(wanted, outputs))
 
-    def _likely(
-        self, leaf: Leaf, array: Array, dtype: np.dtype[Any], own: Fingerprint, outputs: Sequence[_Output]
-    ) -> Iterator[tuple[_Wanted, Source]]:
-        signed, unsigned = (_Wanted(leaf, array, dtype, own, _extremes(leaf), is_signed) for is_signed in (True, False))
+    def _likely(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[tuple[_Wanted, Source]]:
         ways = (self._whole, self._joined, self._repeated, self._viewed)
-        for wanted, look in (*product((signed, unsigned), ways), (signed, self._extended)):
-            yield from ((wanted, source) for source in look(wanted, outputs))
+        either = (wanted, replace(wanted, is_signed=False))
+        for value, look in (*product(either, ways), (wanted, self._extended)):
+            yield from ((value, source) for source in look(value, outputs))
 
-    def _original(self, found: Iterator[tuple[_Wanted, Source]]) -> Source | None:
+    def _original(self, sources: Iterator[tuple[_Wanted, Source]]) -> Source | None:
         """The first source that does not come from the value: a parameter is no view of what a call made of it."""
-        for wanted, source in found:
+        for wanted, source in sources:
             first = min(maker.place for maker in source.makers)
             if not any(self._gets(maker.record, wanted) for maker in source.makers) or first < self._first_use(wanted):
                 return source
@@ -377,16 +391,14 @@ class ElementSearch:
 
     def _gets(self, record: str, wanted: _Wanted) -> bool:
         """Whether a record gets a value, or one that it is a view of."""
-        for given in self._inputs(record):
-            if not wanted.may_be_in(given):
+        arguments = filter(wanted.may_be_in, self._inputs(record))
+        for argument, other in self._with_fingerprints(arguments, wanted):
+            if wanted.fingerprint.nonzero > other.nonzero or not wanted.fingerprint.found_in(other):
                 continue
-            other = self._fingerprint(given, wanted.dtype_of(given))
-            if other is None or wanted.own.nonzero > other.nonzero or not wanted.own.found_in(other):
-                continue
-            if wanted.own.copies_of(other, is_signed=wanted.is_signed) == 1:
+            if wanted.count_copies(other) == 1:
                 return True
-            array = load(given.leaf, self._side.tensors)
-            if array is not None and wanted.views().in_whole(array, wanted.dtype_of(given)) is not None:
+            array = load(argument.leaf, self._side.tensors)
+            if array is not None and wanted.views().in_whole(array, wanted.dtype_of(argument)) is not None:
                 return True
         return False
 
@@ -397,8 +409,8 @@ class ElementSearch:
         """
         if None in wanted.leaf.statistics:
             return -1
-        for given, place in self._uses.get(_described(wanted.leaf), ()):
-            array = load(given, self._side.tensors)
+        for leaf, place in self._uses.get(_described(wanted.leaf), ()):
+            array = load(leaf, self._side.tensors)
             if array is None or np.array_equal(array.reshape(-1), wanted.array.reshape(-1), equal_nan=True):
                 return place
         return math.inf
@@ -406,69 +418,73 @@ class ElementSearch:
     @cached_property
     def _uses(self) -> dict[tuple[object, ...], list[tuple[Leaf, int]]]:
         """Inputs of the records that have outputs, in their order, by what the dump says of them."""
-        found: dict[tuple[object, ...], list[tuple[Leaf, int]]] = {}
+        uses: dict[tuple[object, ...], list[tuple[Leaf, int]]] = {}
         places = {candidate.record: candidate.place for candidate in reversed(self._candidates)}
         for record, place in places.items():
-            for given in self._inputs(record):
-                found.setdefault(_described(given.leaf), []).append((given.leaf, place))
-        return found
+            for argument in self._inputs(record):
+                uses.setdefault(_described(argument.leaf), []).append((argument.leaf, place))
+        return uses
 
     def _inputs(self, record: str) -> list[_Output]:
         """The inputs of a record that are floats and large enough."""
         paths = [path for path in self._all_leaves(record) if path.startswith("input")]
-        found = (self._output(Candidate(record, path, -1)) for path in paths)
-        return [given for given in found if given is not None]
+        arguments = (self._output(Candidate(record, path, -1)) for path in paths)
+        return [argument for argument in arguments if argument is not None]
+
+    def _with_fingerprints(
+        self, outputs: Iterable[_Output], wanted: _Wanted | None = None
+    ) -> Iterator[tuple[_Output, Fingerprint]]:
+        """Outputs whose values can be read, with their fingerprints, cast as they are compared with a value."""
+        for output in outputs:
+            dtype = output.dtype if wanted is None else wanted.dtype_of(output)
+            fingerprint = self._fingerprint(output, dtype)
+            if fingerprint is not None:
+                yield output, fingerprint
 
     def _whole(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
         """All elements of one output, in some order; those of the same dtype first."""
         of_another: list[Source] = []
-        for output in outputs:
-            if output.size != wanted.own.size or not wanted.may_equal(output):
-                continue
-            other = self._fingerprint(output, wanted.dtype_of(output))
-            if other is None or not wanted.own.copies_of(other, is_signed=wanted.is_signed):
+        alike = (output for output in outputs if output.size == wanted.size and wanted.may_equal(output))
+        for output, other in self._with_fingerprints(alike, wanted):
+            if not wanted.count_copies(other):
                 continue
             if output.dtype != _float_dtype(wanted.leaf):
                 of_another.append(Source((output.candidate,), "cast"))
                 continue
             exact = self._fingerprint(output, output.dtype)
-            is_exact = exact is not None and exact.total == other.total
-            yield Source((output.candidate,), "cast" if not is_exact else "permuted" if wanted.is_signed else "negated")
+            how: How = "permuted" if wanted.is_signed else "negated"
+            if exact is None or exact.total != other.total:
+                how = "cast"
+            yield Source((output.candidate,), how)
         yield from of_another
 
     def _joined(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
         """All elements of several outputs, or of one, and perhaps zeros."""
         pieces: dict[tuple[int, int], tuple[_Output, Fingerprint]] = {}
-        for output in outputs:
-            if output.size >= wanted.own.size or not wanted.may_contain(output):
+        for output, other in self._with_fingerprints(wanted.parts(outputs), wanted):
+            if other.is_weak or other.nonzero > wanted.fingerprint.nonzero or len(pieces) >= _MOST_PIECES:
                 continue
-            other = self._fingerprint(output, wanted.dtype_of(output))
-            if other is None or other.is_weak or other.nonzero > wanted.own.nonzero or len(pieces) >= _MOST_PIECES:
-                continue
-            if other.found_in(wanted.own):
+            if other.found_in(wanted.fingerprint):
                 pieces.setdefault((other.key(is_signed=wanted.is_signed), other.nonzero), (output, other))
-        chosen = _adding_up(wanted.own, list(pieces.values()), is_signed=wanted.is_signed)
-        makers = tuple(sorted((output.candidate for output in chosen), key=lambda candidate: candidate.place))
+        chosen = _adding_up(wanted.fingerprint, list(pieces.values()), is_signed=wanted.is_signed)
+        makers = _by_place(output.candidate for output in chosen)
         if makers:
             yield Source(makers, "joined" if len(makers) > 1 else "padded")
 
     def _repeated(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
         """Several copies of all of one output."""
-        for output in outputs:
-            if output.size < wanted.own.size and not wanted.own.size % output.size and wanted.may_equal(output):
-                other = self._fingerprint(output, wanted.dtype_of(output))
-                if other is not None and wanted.own.copies_of(other, is_signed=wanted.is_signed):
-                    yield Source((output.candidate,), "copies")
+        smaller = (output for output in outputs if output.size < wanted.size and not wanted.size % output.size)
+        for output, other in self._with_fingerprints(filter(wanted.may_equal, smaller), wanted):
+            if wanted.count_copies(other):
+                yield Source((output.candidate,), "copies")
 
     def _viewed(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
         """A slice of one output, permuted, reshaped or repeated."""
         likely: dict[bool, list[_Output]] = {True: [], False: []}
-        for output in outputs:
-            if wanted.may_be_in(output):
-                other = self._fingerprint(output, wanted.dtype_of(output))
-                sampled = wanted.own.found_in(other) if other is not None and not other.is_weak else None
-                if sampled is not None:
-                    likely[bool(sampled)].append(output)
+        for output, other in self._with_fingerprints(filter(wanted.may_be_in, outputs), wanted):
+            sampled = None if other.is_weak else wanted.fingerprint.found_in(other)
+            if sampled is not None:
+                likely[bool(sampled)].append(output)
         search = wanted.views()
         for output in _affordable((*likely[True], *likely[False])):
             array = load(output.leaf, self._side.tensors)
@@ -480,13 +496,13 @@ class ElementSearch:
         """All of some outputs, beside a slice of another one, or beside no more numbers that no record made."""
         makers: list[Candidate] = []
         numbers = real_numbers(wanted.array)
-        left, is_left, looked_up = wanted.own.nonzero, np.ones(0, np.bool_), 0
-        most = min(max(_MOST_NUMBERS // wanted.own.size, _FEWEST_LOOKED_UP), _MOST_LOOKED_UP)
-        for output in outputs:
-            if output.size >= wanted.own.size or not wanted.may_contain(output) or looked_up == most:
-                continue
-            other = self._fingerprint(output, wanted.dtype_of(output))
-            if other is None or other.is_weak or other.nonzero > left or not other.found_in(wanted.own):
+        is_open = np.ones(numbers.size, np.bool_)
+        remaining, looked_up = wanted.fingerprint.nonzero, 0
+        most = min(max(_MOST_NUMBERS // wanted.size, _FEWEST_LOOKED_UP), _MOST_LOOKED_UP)
+        for output, other in self._with_fingerprints(wanted.parts(outputs), wanted):
+            if looked_up == most:
+                break
+            if other.is_weak or other.nonzero > remaining or not other.found_in(wanted.fingerprint):
                 continue
             if not self._is_computed(output):
                 continue
@@ -494,45 +510,42 @@ class ElementSearch:
             looked_up += 1
             search = ViewSearch(array, wanted.dtype_of(output), other.distinct) if array is not None else None
             if search is not None and search.in_whole(wanted.array, wanted.dtype) == "part":
-                is_left = is_left if makers else np.ones(numbers.size, np.bool_)
                 for _, positions in search.positions():
-                    is_left[positions] = False
+                    is_open[positions] = False
                 makers.append(output.candidate)
-                left -= other.nonzero
-        rest = self._box(wanted, numbers, is_left.reshape(numbers.shape), outputs) if makers else None
+                remaining -= other.nonzero
+        rest = self._box(wanted, numbers, is_open.reshape(numbers.shape), outputs) if makers else None
         if rest is not None:
-            joined = {*makers, *rest.makers}
-            yield Source(tuple(sorted(joined, key=lambda candidate: candidate.place)), "joined")
-        elif makers and 2 * left <= wanted.own.nonzero:
+            yield Source(_by_place({*makers, *rest.makers}), "joined")
+        elif makers and 2 * remaining <= wanted.fingerprint.nonzero:
             yield Source(tuple(makers[::-1]), "extended")
 
     def _box(
-        self, wanted: _Wanted, numbers: Array, is_left: npt.NDArray[np.bool_], outputs: Sequence[_Output]
+        self, wanted: _Wanted, numbers: Array, is_open: npt.NDArray[np.bool_], outputs: Sequence[_Output]
     ) -> Source | None:
         """What the numbers that are left of a value were made from, where they are a block of it."""
         block = []
-        for axis in range(is_left.ndim):
-            others = tuple(other for other in range(is_left.ndim) if other != axis)
-            indices = np.flatnonzero(is_left.any(axis=others))
+        for axis in range(is_open.ndim):
+            others = tuple(other for other in range(is_open.ndim) if other != axis)
+            indices = np.flatnonzero(is_open.any(axis=others))
             block.append(slice(int(indices[0]), int(indices[-1]) + 1) if indices.size else slice(0))
         rest = numbers[tuple(block)]
-        if rest.size != np.count_nonzero(is_left):
+        if rest.size != np.count_nonzero(is_open):
             return None
-        own = Fingerprint.of(rest, wanted.dtype)
-        if own.is_weak:
+        part = _Wanted(wanted.leaf, rest, wanted.dtype, Fingerprint.of(rest, wanted.dtype), None)
+        if part.fingerprint.is_weak:
             return None
-        part = _Wanted(wanted.leaf, rest, wanted.dtype, own, None, is_signed=True)
-        found = ((part, source) for look in (self._whole, self._viewed) for source in look(part, outputs))
-        return self._original(found)
+        sources = chain(self._whole(part, outputs), self._viewed(part, outputs))
+        return self._original((part, source) for source in sources)
 
     def _is_computed(self, output: _Output) -> bool:
         """Whether no input of its record holds all numbers of an output, as a parameter that is cut does."""
-        own = self._fingerprint(output, output.dtype)
-        for given in self._inputs(output.candidate.record) if own is not None else ():
-            other = self._fingerprint(given, given.dtype)
-            if other is None or own is None or own.found_in(other):
-                return False
-        return own is not None
+        whole = self._fingerprint(output, output.dtype)
+        if whole is None:
+            return False
+        inputs = self._inputs(output.candidate.record)
+        others = [other for _, other in self._with_fingerprints(inputs)]
+        return len(others) == len(inputs) and not any(map(whole.found_in, others))
 
     def _fingerprint(self, output: _Output, dtype: np.dtype[Any]) -> Fingerprint | None:
         """That of an output cast to `dtype`; None where its values cannot be read."""
@@ -541,9 +554,6 @@ class ElementSearch:
             array = load(output.leaf, self._side.tensors)
             self._fingerprints[key] = Fingerprint.of(array, dtype) if array is not None else None
         return self._fingerprints[key]
-
-    def _values(self, record: str, path: str) -> Array | None:
-        return load(self._leaf(record, path), self._side.tensors)
 
     def _leaf(self, record: str, path: str) -> Leaf | None:
         return self._all_leaves(record).get(path)

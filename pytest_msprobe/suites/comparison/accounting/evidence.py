@@ -22,10 +22,8 @@ ARGUMENT_EXACT = 1e-13
 def shared_makers(mine: Source, theirs: Source) -> list[Maker]:
     """What made a value on both sides; all of it where the value is put together."""
     if mine.is_joined or theirs.is_joined:
-        names = [maker.identity for maker in mine.makers]
-        return list(mine.makers) if names == [maker.identity for maker in theirs.makers] else []
-    others = {maker.identity for maker in theirs.makers}
-    return [maker for maker in mine.makers if maker.identity in others][:1]
+        return list(mine.makers) if mine.identities == theirs.identities else []
+    return [maker for maker in mine.makers if maker.identity in theirs.identities][:1]
 
 
 def other_ends(mine: Source, theirs: Source) -> str:
@@ -53,9 +51,9 @@ def is_passed_on(step: Step) -> bool:
 def has_other_number(definition: Differences) -> bool:
     """Whether an argument is another number; an axis may be counted from the end."""
     for numbers in filter(None, map(numbers_of, definition)):
-        left, right = numbers
-        is_axis = left.is_integer() and right.is_integer() and (left < 0) != (right < 0)
-        if not is_axis and abs(left - right) > ARGUMENT_ROUNDED * max(abs(left), abs(right)):
+        target, golden = numbers
+        is_axis = target.is_integer() and golden.is_integer() and (target < 0) != (golden < 0)
+        if not is_axis and abs(target - golden) > ARGUMENT_ROUNDED * max(abs(target), abs(golden)):
             return True
     return False
 

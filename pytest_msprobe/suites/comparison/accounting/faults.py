@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Container, Iterator
+from dataclasses import dataclass
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import (
+    BORN_GOLDEN,
+    BORN_TARGET,
+    DEFINED,
+    Step,
+    ValueKey,
+    any_beyond,
+    any_differs,
+    key_at,
+    largest_distance,
+)
 from pytest_msprobe.suites.comparison.accounting.arguments import listed_differences, numbers_of
 from pytest_msprobe.suites.comparison.accounting.causes import OBSERVED, Causes, Fault, FaultKind, from_another_rank
 from pytest_msprobe.suites.comparison.accounting.evidence import (
@@ -23,7 +35,7 @@ from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Source
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
 from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 from pytest_msprobe.suites.comparison.accounting.recomputed import recomputed_otherwise
-from pytest_msprobe.suites.comparison.accounting.tracing import IsWrongSum, Tracer
+from pytest_msprobe.suites.comparison.accounting.tracing import IsWrongSum, RunTraits, Traced, Tracer, TraceState
 from pytest_msprobe.suites.comparison.cells import Origin
 
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden"}
@@ -33,280 +45,335 @@ _KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "
 _STATE = "input.state."
 
 
-class FaultFinder:
-    """Finds the faults, and what each of them reaches.
+@dataclass(frozen=True, slots=True)
+class FlowFaults:
+    """What the flow of values and the accounts of records show.
 
     Attributes:
+        faults: that with the largest effect first; those of unknown origin last.
         unknown: inputs of unknown origin that differ by more than they may and are not at fault.
         unexplained: records beyond their limits that no benchmark computed and that no fault reaches.
         passed_on: (record, place) of the outputs that differ and that another record uses.
+        origins: where differences begin: at the faults, and at what has equal inputs and another output although
+            nothing could compute it again.
     """
 
-    def __init__(
-        self,
-        flow: DataFlow,
-        is_wrong_sum: IsWrongSum,
-        *,
-        is_whole: bool = True,
-        other_leaves: OtherLeaves | None = None,
-    ) -> None:
-        """Prepare to find the causes in `flow`; `is_wrong_sum` tells whether gradients were added up wrongly.
+    faults: tuple[Fault, ...]
+    unknown: tuple[Fault, ...]
+    unexplained: tuple[Step, ...]
+    passed_on: frozenset[tuple[str, str]]
+    origins: tuple[Origin, ...]
 
-        Where the flow is not `is_whole`, a record that was left out may have made what none of the others did.
-        """
-        self._flow = flow
-        self._other_leaves = other_leaves or OtherLeaves(flow)
-        self._causes = Causes(flow)
-        self._tracer = Tracer(flow, self._causes, is_wrong_sum, self._other_leaves, is_whole=is_whole)
-        self._tells_dtypes = False
-        self.unknown = self._tracer.unknown
-        self.unexplained: list[Step] = []
-        self.passed_on = self._tracer.passed_on
 
-    def find(self) -> list[Fault]:
-        """The faults, that with the largest effect first; those of unknown origin last."""
-        steps = self._flow.steps.values()
-        with_floats = [
-            step for step in steps if step.account.partner and any(not key.is_integer for key in step.outputs)
-        ]
-        # A run in another precision changes the dtypes of most of its outputs, and is no fault.
-        casts = sum(bool(step.account.dtype) for step in with_floats)
-        is_other_precision = 2 * casts >= len(with_floats) or is_policy(with_floats)
-        basis = with_floats[0].account.basis if with_floats else "none"
-        self._tells_dtypes = not is_other_precision and basis in ("tensors", "sketches")
+def find_faults(
+    flow: DataFlow,
+    is_wrong_sum: IsWrongSum,
+    *,
+    is_whole: bool = True,
+    other_leaves: OtherLeaves | None = None,
+) -> FlowFaults:
+    """Return the faults in `flow`, and what each of them reaches.
+
+    Args:
+        flow: of a step.
+        is_wrong_sum: whether gradients were added up wrongly.
+        is_whole: whether no record was left out, which may have made what none of the others did.
+        other_leaves: which leaves differ in any bit.
+    """
+    leaves = other_leaves or OtherLeaves(flow)
+    run = _traits(flow, leaves, is_whole=is_whole)
+    causes = Causes(flow)
+    state = TraceState(causes)
+    tracer = Tracer(flow, state, run, leaves, is_wrong_sum)
+    for step in flow.steps.values():
+        _visit(step, flow, state, tracer, run)
+    _add_recomputed(flow, state)
+    for step, fault in _wrong_updates(flow):
+        if fault is not None:
+            causes.blame(step, fault, step.record)
+        elif not causes:
+            state.unexplained.append(step)
+    state.unexplained += _unexplained_cells(flow, has_causes=bool(causes))
+    tells_gradients = run.is_one_framework and run.tells_dtypes
+    is_open = bool(state.unknown or state.unexplained)
+    hidden = (tells_gradients, _lone_gradient), (is_open, _equal_wiring), (True, _shared_parameter)
+    for applies, look in hidden:
+        fault = look(flow) if applies and not causes else None
+        if fault is not None:
+            causes.blame(fault.step, fault)
+    reached = causes.settle()
+    unexplained = tuple(step for step in state.unexplained if step.record not in reached)
+    return FlowFaults(
+        faults=tuple(causes.ranked()),
+        unknown=tuple(fault for fault in state.unknown if fault.step.record not in reached),
+        unexplained=unexplained,
+        passed_on=frozenset(state.passed_on),
+        origins=(*_origins_of_faults(flow, causes), *_origins_without_faults(flow)),
+    )
+
+
+def _traits(flow: DataFlow, leaves: OtherLeaves, *, is_whole: bool) -> RunTraits:
+    """What is known of the two runs before any record is judged."""
+    steps = flow.steps.values()
+    with_floats = [step for step in steps if step.account.partner and step.gives_floats]
+    # A run in another precision changes the dtypes of most of its outputs, and is no fault.
+    casts = sum(bool(step.account.dtype) for step in with_floats)
+    is_other_precision = 2 * casts >= len(with_floats) or is_policy(with_floats)
+    basis = with_floats[0].account.basis if with_floats else "none"
+    return RunTraits(
+        is_whole=is_whole,
         # Frameworks cut one formula into other calls: a call of one side says nothing while the values agree.
-        self._tracer.is_one_framework = not any(step.has_other_type for step in steps)
-        self._tracer.first_place = self._first_beyond()
-        for step in steps:
-            self._visit(step)
-        self._blame_recomputed()
-        self._blame_updates()
-        self.unexplained += self._unexplained_cells()
-        if not self._causes and self._tracer.is_one_framework and self._tells_dtypes:
-            self._blame_lone_gradient()
-        if not self._causes and (self.unknown or self.unexplained):
-            self._blame_equal_wiring()
-        if not self._causes:
-            self._blame_sharing()
-        reached = self._causes.settle()
-        self.unknown = [fault for fault in self.unknown if fault.step.record not in reached]
-        self.unexplained = [step for step in self.unexplained if step.record not in reached]
-        return self._causes.ranked()
+        is_one_framework=not any(step.has_other_type for step in steps),
+        tells_dtypes=not is_other_precision and basis in ("tensors", "sketches"),
+        first_place=_first_beyond(flow, leaves),
+    )
 
-    def _first_beyond(self) -> int:
-        """Place of the first record with a value beyond its limit that means something; -1 without one."""
-        meaningless: set[tuple[str, str]] = set()
-        for step in self._flow.steps.values():
-            given = [key for key in step.inputs if key.is_beyond or self._other_leaves.has(step, key)]
-            made = [key for key in step.outputs if key.is_beyond]
-            if given and all(self._means_nothing(step, key, meaningless) for key in given):
-                meaningless |= {(step.record, key.path) for key in made}
-            elif given or made:
-                return step.account.place
-        return -1
 
-    def _means_nothing(self, step: Step, key: ValueKey, known: Container[tuple[str, str]]) -> bool:
-        """Whether a value is memory that nothing was written to, or is overwritten here."""
-        sources = self._flow.sources(step, key)
-        makers = [maker for source in sources for maker in source.makers[:1]]
-        is_from_such = any((maker.step.record, maker.key.path) in known for maker in makers)
-        is_unwritten = any(source.how == "uninitialized" for source in sources)
-        return is_unwritten or is_from_such or overwrites(step, key)
+def _first_beyond(flow: DataFlow, leaves: OtherLeaves) -> int:
+    """Place of the first record with a value beyond its limit that means something; -1 without one."""
+    meaningless: set[tuple[str, str]] = set()
+    for step in flow.steps.values():
+        inputs = [key for key in step.inputs if key.is_beyond or leaves.has(step, key)]
+        if inputs and all(_means_nothing(flow, step, key, meaningless) for key in inputs):
+            meaningless |= {(step.record, key.path) for key in step.outputs if key.is_beyond}
+        elif inputs or any_beyond(step.outputs):
+            return step.account.place
+    return -1
 
-    def origins(self) -> Iterator[Origin]:
-        """Where differences begin: at the faults that were found, and at what has equal inputs and another output
-        although nothing could compute it again.
-        """
-        for fault in (fault for fault in self._causes if fault.step.account.basis == "tensors"):
-            key = next((key for key in fault.step.account.keys if key.path == fault.value), None)
-            content = (key.target, key.golden) if key is not None and not key.is_output else None
-            for record in fault.records or [fault.step.record]:
-                step = self._flow.steps.get(record) or self._flow.golden_only.get(record) or fault.step
-                yield Origin(record, step.operation.phase, step.cells, content)
-        for step in self._flow.steps.values():
-            forward = self._flow.forward_of(step)
-            if step.account.kind != "unaccounted" or any(key.is_beyond for key in step.inputs):
-                continue
-            if forward is not None and any(key.differs for key in forward.account.keys):
-                continue
-            if any(key.is_beyond for key in step.outputs):
-                yield Origin(step.record, step.operation.phase, step.cells)
 
-    def _visit(self, step: Step) -> None:
-        """Blame what the account of a record shows, and follow its inputs to what made them.
-
-        A record is shown to be right when all that differs in it comes, through records that were computed again, from
-        differences within limits. The limit along a path is that of the coarsest dtype on it.
-        """
-        is_received = self._blame_account(step)
-        is_shown, limit = True, 0.0
-        for key in step.inputs:
-            self._tracer.limits[step.record, key.path] = self._own_limit(key)
-            if key.differs or key.is_frozen_on_one_side:
-                is_shown &= self._tracer.trace(step, key)
-            limit = max(limit, self._tracer.limits[step.record, key.path])
-        forward = self._flow.forward_of(step)
-        if forward is not None:
-            self._causes.inherit(step, forward)
-            is_shown &= self._tracer.shown.get(forward.record, True)
-            limits = (self._tracer.limits.get((forward.record, key.path), 0.0) for key in forward.account.keys)
-            limit = max((limit, *limits))
-        for key in step.outputs:
-            self._tracer.limits[step.record, key.path] = max(limit, self._own_limit(key))
-        if step.account.kind == "fault" or is_received:
-            is_shown = True
-        elif step.account.kind == "unaccounted" and any(self._tracer.is_beyond(step, key) for key in step.outputs):
-            if is_shown:
-                self.unexplained.append(step)
-            is_shown = False
-        self._tracer.shown[step.record] = is_shown
-
-    def _own_limit(self, key: ValueKey) -> float:
-        """What rounding in the dtypes of a value explains further on; where another dtype is a fault, in the finer."""
-        return min(key.limits) if self._tells_dtypes else max(key.limits)
-
-    def _blame_account(self, step: Step) -> bool:
-        """Blame what was computed; whether the record received a value from another rank."""
-        account = step.account
-        received = from_another_rank(step)
-        if received is not None:
-            self._causes.blame(step, received)
+def _means_nothing(flow: DataFlow, step: Step, key: ValueKey, meaningless: Container[tuple[str, str]]) -> bool:
+    """Whether a value is memory that nothing was written to, or is overwritten here."""
+    for source in flow.sources(step, key):
+        makers = {(maker.step.record, maker.key.path) for maker in source.makers[:1]}
+        if source.how == "uninitialized" or any(maker in meaningless for maker in makers):
             return True
-        is_given = self._causes.inherit_numbers(step)
-        for output, part, sentence in account.blamed:
-            if part in (DEFINED, ARGUMENTS) and is_given:
-                continue
-            if part in OBSERVED and self._takes_from_forward(step, output.path):
-                continue
-            if part == DEFINED and is_cast(step) and not self._tells_dtypes:
-                continue
-            kind, side = _KINDS.get(part, "born"), _SIDES.get(part, "both")
-            share, size = output.shares.get(part), output.size
-            self._causes.blame(step, Fault(step, kind, side, output.path, sentence, "", size, share, output.worst))
-        if account.definition and not account.blamed and not is_given:
-            self._blame_arguments(step)
-        if account.is_cast and step.operation.phase == "forward" and self._tells_dtypes and not account.blamed:
-            self._causes.blame(
-                step, Fault(step, "dtype", "both", "output.0", f"the same input dtypes become {account.dtype}")
-            )
-        return False
+    return overwrites(step, key)
 
-    def _blame_arguments(self, step: Step) -> None:
-        """Blame a call of one API with other arguments that matter less than the limits, or not to this step.
 
-        So do the momentum of running statistics, or a larger window on a single pixel. Arguments may be computed from
-        values, so that nothing that differs may come before it.
-        """
-        account = step.account
-        is_first = step.operation.phase == "forward" and (
-            step.account.place <= self._tracer.first_place or self._tracer.first_place < 0
+def _visit(step: Step, flow: DataFlow, state: TraceState, tracer: Tracer, run: RunTraits) -> None:
+    """Blame what the account of a record shows, and follow its inputs to what made them.
+
+    A record is shown to be right when all that differs in it comes, through records that were computed again, from
+    differences within limits. The limit along a path is that of the coarsest dtype on it.
+    """
+    received = from_another_rank(step)
+    if received is not None:
+        state.causes.blame(step, received)
+    else:
+        for fault in _own_faults(step, flow, state, run):
+            state.causes.blame(step, fault)
+        state.causes.pass_numbers(step)
+    is_shown, limit = True, 0.0
+    for key in step.inputs:
+        value = Traced(step, key, run.limit(key))
+        if key.differs or key.is_frozen_on_one_side:
+            value = tracer.trace(value)
+        state.add(value)
+        is_shown &= value.is_shown
+        limit = max(limit, value.limit)
+    forward = flow.forward_of(step)
+    if forward is not None:
+        state.causes.inherit(step, forward)
+        is_shown &= state.shown.get(forward.record, True)
+        limit = max((limit, *(state.limit(forward, key) for key in forward.account.keys)))
+    for key in step.outputs:
+        state.limits[step.record, key.path] = max(limit, run.limit(key))
+    if step.account.kind == "fault" or received is not None:
+        is_shown = True
+    elif step.account.kind == "unaccounted" and state.gives_beyond(step):
+        if is_shown:
+            state.unexplained.append(step)
+        is_shown = False
+    state.shown[step.record] = is_shown
+
+
+def _own_faults(step: Step, flow: DataFlow, state: TraceState, run: RunTraits) -> Iterator[Fault]:
+    """What a record computes wrongly, or is called with otherwise."""
+    account = step.account
+    # Numbers that earlier records gave are no arguments of its own.
+    is_given = bool(state.causes.makers_of_numbers(step))
+    for output, part, sentence in account.blamed:
+        if part in (DEFINED, ARGUMENTS) and is_given:
+            continue
+        if part in OBSERVED and _takes_from_forward(flow, step, output.path):
+            continue
+        if part == DEFINED and is_cast(step) and not run.tells_dtypes:
+            continue
+        yield Fault(
+            step,
+            _KINDS.get(part, "born"),
+            _SIDES.get(part, "both"),
+            output.path,
+            sentence,
+            size=output.size,
+            share=output.shares.get(part),
+            worst=output.worst,
         )
-        if not is_first or Operation.of(account.partner, 0).name != step.operation.name:
-            return
-        effect = max((output.sizes.get(DEFINED, 0.0) for output in account.outputs), default=0.0)
-        if effect > (ARGUMENT_ROUNDED if all(map(numbers_of, account.definition)) else ARGUMENT_EXACT):
-            words = f"its exact result is another one by {effect:.3g}"
-        elif has_other_number(account.definition):
-            words = "no value of this step shows an effect"
-        else:
-            return
-        sentence = f"called otherwise: {listed_differences(account.definition)}; {words}"
-        self._causes.blame(step, Fault(step, "arguments", "both", "output.0", sentence, "", effect))
+    if account.blamed:
+        return
+    if account.definition and not is_given:
+        yield from _other_arguments(step, run)
+    if account.is_cast and step.operation.phase == "forward" and run.tells_dtypes:
+        words = f"the same input dtypes become {account.dtype}"
+        yield Fault(step, "dtype", "both", "output.0", words)
 
-    def _takes_from_forward(self, step: Step, path: str) -> bool:
-        """Whether a backward may have its difference at `path` from what its forward kept, or a checkpoint made again.
 
-        Of elements that are off by a share d, as many may lie on the other side of a kink: sqrt(d) in the norm.
-        """
-        forward = self._flow.forward_of(step)
-        is_recomputed = step.account.recomputed in ((True, False), (False, True))
-        if forward is None or is_recomputed or any(key.is_beyond for key in forward.account.keys):
-            return forward is not None
-        kept = max((key.distance or 0.0 for key in forward.account.keys), default=0.0)
-        return any(key.path == path and (key.distance or 0.0) <= math.sqrt(kept) for key in step.outputs if kept)
+def _other_arguments(step: Step, run: RunTraits) -> Iterator[Fault]:
+    """A call of one API with other arguments that matter less than the limits, or not to this step.
 
-    def _unexplained_cells(self) -> list[Step]:
-        """Layers of which the dumps hold no call: the innermost that make a difference, else the first that has one."""
-        steps = self._flow.cells
-        beyond = [
-            step for step in steps if step.account.kind == "unaccounted" and any(k.is_beyond for k in step.outputs)
-        ]
-        for phase in ("forward", "backward"):
-            own = [step for step in beyond if step.operation.phase == phase and not step.account.is_given]
-            if own:
-                return [step for step in own if not any(is_inside(other, step) for other in own)]
-        return [] if self._causes else beyond[:1]
+    So do the momentum of running statistics, or a larger window on a single pixel. Arguments may be computed from
+    values, so that nothing that differs may come before it.
+    """
+    account = step.account
+    is_first = account.place <= run.first_place or run.first_place < 0
+    is_one_api = Operation.of(account.partner, 0).name == step.operation.name
+    if not (is_first and is_one_api and step.operation.phase == "forward"):
+        return
+    are_numbers = all(map(numbers_of, account.definition))
+    effect = max((output.sizes.get(DEFINED, 0.0) for output in account.outputs), default=0.0)
+    if effect > (ARGUMENT_ROUNDED if are_numbers else ARGUMENT_EXACT):
+        words = f"its exact result is another one by {effect:.3g}"
+    elif has_other_number(account.definition):
+        words = "no value of this step shows an effect"
+    else:
+        return
+    sentence = f"called otherwise: {listed_differences(account.definition)}; {words}"
+    yield Fault(step, "arguments", "both", "output.0", sentence, size=effect)
 
-    def _blame_updates(self) -> None:
-        """Optimizers that get the same and give something else, which no call in the dumps has made."""
-        made = {key.target for step in self._flow.steps.values() for key in step.outputs}
-        for step in self._flow.optimizers:
-            own = [key for key in step.outputs if key.is_beyond and key.target not in made]
-            if not own or any(key.is_beyond and not key.path.startswith(_STATE) for key in step.inputs):
-                continue
-            if step.account.definition:
-                sentence = f"called otherwise: {listed_differences(step.account.definition)}"
-                fault = Fault(step, "defined", "both", own[0].path, sentence, "", own[0].distance)
-                self._causes.blame(step, fault, step.record)
-            elif not self._causes:
-                self.unexplained.append(step)
 
-    def _blame_recomputed(self) -> None:
-        """A checkpoint computed a call again with another result: that reaches the backwards made of it."""
-        for found in recomputed_otherwise(self._flow):
-            call = found.step.operation.call
-            for step in found.reached:
-                self._causes.link(step, call)
-            known = self._causes.get(call)
-            if known is not None:
-                more = f"in the {found.run} its recomputation in the backward gave another result"
-                known.sentence = f"{known.sentence.rstrip('.')}; {more}"
-            elif any(self._tracer.is_beyond(step, key) for step in found.reached for key in step.outputs):
-                words = "its recomputation in the backward gives another result than its forward"
-                sentence = f"{words}, in the {found.run} only"
-                self._causes.blame(found.step, Fault(found.step, "recomputed", found.side, "output.0", sentence))
+def _takes_from_forward(flow: DataFlow, step: Step, path: str) -> bool:
+    """Whether a backward may have its difference at `path` from what its forward kept, or a checkpoint made again.
 
-    def _blame_lone_gradient(self) -> None:
-        """A gradient that one run computes and the other does not: a branch is detached, or a value needs none."""
-        for step in self._flow.steps.values():
-            lone = (key for key in step.outputs if bool(key.target) != bool(key.golden))
-            key = next(lone, None) if step.operation.phase == "backward" and step.account.partner else None
-            if key is not None:
+    Of elements that are off by a share d, as many may lie on the other side of a kink: sqrt(d) in the norm.
+    """
+    forward = flow.forward_of(step)
+    if forward is None:
+        return False
+    is_recomputed = step.account.recomputed in ((True, False), (False, True))
+    if is_recomputed or any_beyond(forward.account.keys):
+        return True
+    kept = largest_distance(forward.account.keys)
+    outputs = [key for key in step.outputs if key.path == path]
+    return kept > 0 and bool(outputs) and largest_distance(outputs) <= math.sqrt(kept)
+
+
+def _add_recomputed(flow: DataFlow, state: TraceState) -> None:
+    """Blame calls that a checkpoint computed again with another result: it reaches the backwards made of it."""
+    for recomputed in recomputed_otherwise(flow):
+        call = recomputed.step.operation.call
+        for step in recomputed.reached:
+            state.causes.link(step, call)
+        fault = state.causes.get(call)
+        if fault is not None:
+            more = f"in the {recomputed.run} its recomputation in the backward gave another result"
+            fault.sentence = f"{fault.sentence.rstrip('.')}; {more}"
+        elif any(map(state.gives_beyond, recomputed.reached)):
+            words = "its recomputation in the backward gives another result than its forward"
+            sentence = f"{words}, in the {recomputed.run} only"
+            fault = Fault(recomputed.step, "recomputed", recomputed.side, "output.0", sentence)
+            state.causes.blame(recomputed.step, fault)
+
+
+def _wrong_updates(flow: DataFlow) -> Iterator[tuple[Step, Fault | None]]:
+    """Optimizers that get the same and give something else, which no call in the dumps has made.
+
+    With each its fault; None where nothing says why.
+    """
+    made = {key.target for step in flow.steps.values() for key in step.outputs}
+    for step in flow.optimizers:
+        key = next((key for key in step.outputs if key.is_beyond and key.target not in made), None)
+        inputs = (key for key in step.inputs if not key.path.startswith(_STATE))
+        if key is None or any_beyond(inputs):
+            continue
+        if not step.account.definition:
+            yield step, None
+            continue
+        sentence = f"called otherwise: {listed_differences(step.account.definition)}"
+        yield step, Fault.of_value(step, key, "defined", sentence)
+
+
+def _unexplained_cells(flow: DataFlow, *, has_causes: bool) -> list[Step]:
+    """Layers of which the dumps hold no call: the innermost that make a difference, else the first that has one."""
+    unaccounted = (step for step in flow.cells if step.account.kind == "unaccounted")
+    beyond = [step for step in unaccounted if step.first_beyond is not None]
+    for phase in ("forward", "backward"):
+        making = [step for step in beyond if step.operation.phase == phase and not step.account.is_given]
+        around = {cell.record for step in making for cell in making if is_inside(step, cell)}
+        if making:
+            return [step for step in making if step.record not in around]
+    return [] if has_causes else beyond[:1]
+
+
+def _lone_gradient(flow: DataFlow) -> Fault | None:
+    """A gradient that one run computes and the other does not: a branch is detached, or a value needs none."""
+    for step in flow.steps.values():
+        if step.operation.phase != "backward" or not step.account.partner:
+            continue
+        for key in step.outputs:
+            if bool(key.target) != bool(key.golden):
                 side, other = ("target", "golden run") if key.target else ("golden run", "target")
-                sentence = f"the {side} computes the gradient {key.path}, the {other} none: detached, or frozen there"
-                self._causes.blame(step, Fault(step, "gradient", "both", key.path, sentence))
-                return
+                words = f"the {side} computes the gradient {key.path}, the {other} none: detached, or frozen there"
+                return Fault(step, "gradient", "both", key.path, words)
+    return None
 
-    def _connections(self) -> Iterator[tuple[Step, ValueKey, Source, Source]]:
-        """Each input of a forward of both runs, with where they have it from."""
-        for step in self._flow.steps.values():
-            for key in step.inputs if step.operation.phase == "forward" and step.account.partner else ():
-                yield step, key, *self._flow.sources(step, key)
 
-    def _blame_equal_wiring(self) -> None:
-        """An input from another call whose value agrees: only gradients show it."""
-        for step, key, mine, theirs in self._connections():
-            ends = (*mine.makers[:1], *theirs.makers[:1])
-            is_seen = mine.how == theirs.how == "written" and not (mine.is_changed or theirs.is_changed)
-            is_known = is_seen and all(maker.step.account.partner for maker in ends)
-            if is_known and not key.is_beyond and len({maker.identity for maker in ends}) > 1:
-                self._rewire_equal(step, key, mine, theirs)
-                return
+def _connections(flow: DataFlow) -> Iterator[tuple[Step, ValueKey, Source, Source]]:
+    """Each input of a forward of both runs, with where they have it from."""
+    for step in flow.steps.values():
+        if step.operation.phase == "forward" and step.account.partner:
+            for key in step.inputs:
+                yield step, key, *flow.sources(step, key)
 
-    def _blame_sharing(self) -> None:
-        """One parameter in one run where the other one has two, whose values need not differ yet: a weight is tied."""
-        uses: tuple[dict[str, dict[str, None]], ...] = ({}, {})
-        for step, key, mine, theirs in self._connections():
-            if not (mine.how == theirs.how == "leaf" and mine.name and theirs.name):
-                continue
-            for names, one, other in ((uses[0], mine, theirs), (uses[1], theirs, mine)):
-                names.setdefault(one.name, {})[other.name] = None
-            is_shared = len(uses[0][mine.name]) > 1 or len(uses[1][theirs.name]) > 1
-            if is_shared and mine.name != theirs.name:
-                self._rewire_equal(step, key, mine, theirs)
-                return
 
-    def _rewire_equal(self, step: Step, key: ValueKey, mine: Source, theirs: Source) -> None:
-        """Blame a connection of equal values."""
-        sentence = f"{key.path} {other_ends(mine, theirs)}, of equal values"
-        self._causes.blame(step, Fault(step, "rewired", "both", key.path, sentence))
+def _equal_wiring(flow: DataFlow) -> Fault | None:
+    """An input from another call whose value agrees: only gradients show it."""
+    for step, key, mine, theirs in _connections(flow):
+        ends = (*mine.makers[:1], *theirs.makers[:1])
+        is_written = mine.how == theirs.how == "written" and not (mine.is_changed or theirs.is_changed)
+        has_partners = all(maker.step.account.partner for maker in ends)
+        if is_written and has_partners and not key.is_beyond and len({maker.identity for maker in ends}) > 1:
+            return _rewired(step, key, mine, theirs)
+    return None
+
+
+def _shared_parameter(flow: DataFlow) -> Fault | None:
+    """One parameter in one run where the other one has two, whose values need not differ yet: a weight is tied."""
+    golden_names, target_names = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for step, key, mine, theirs in _connections(flow):
+        if mine.how == theirs.how == "leaf" and mine.name and theirs.name:
+            golden_names[mine.name].add(theirs.name)
+            target_names[theirs.name].add(mine.name)
+            names = max(len(golden_names[mine.name]), len(target_names[theirs.name]))
+            if mine.name != theirs.name and names > 1:
+                return _rewired(step, key, mine, theirs)
+    return None
+
+
+def _rewired(step: Step, key: ValueKey, mine: Source, theirs: Source) -> Fault:
+    """A connection of equal values that is another one."""
+    sentence = f"{key.path} {other_ends(mine, theirs)}, of equal values"
+    return Fault(step, "rewired", "both", key.path, sentence)
+
+
+def _origins_of_faults(flow: DataFlow, causes: Causes) -> Iterator[Origin]:
+    """Where faults begin that tensors show."""
+    for fault in causes:
+        if fault.step.account.basis != "tensors":
+            continue
+        key = key_at(fault.step.account.keys, fault.value)
+        content = (key.target, key.golden) if key is not None and not key.is_output else None
+        for record in fault.records or [fault.step.record]:
+            step = flow.steps.get(record) or flow.golden_only.get(record) or fault.step
+            yield Origin(record, step.operation.phase, step.cells, content)
+
+
+def _origins_without_faults(flow: DataFlow) -> Iterator[Origin]:
+    """Records that nothing could compute again, with equal inputs and another output."""
+    for step in flow.steps.values():
+        forward = flow.forward_of(step)
+        if step.account.kind != "unaccounted" or any_beyond(step.inputs):
+            continue
+        if forward is not None and any_differs(forward.account.keys):
+            continue
+        if any_beyond(step.outputs):
+            yield Origin(step.record, step.operation.phase, step.cells)

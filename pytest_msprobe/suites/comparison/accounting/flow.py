@@ -9,9 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey
+from pytest_msprobe.suites.comparison.content.values import split_name
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.accounting.elements import ElementSearch
@@ -65,12 +67,22 @@ class Source:
         return bool(self.makers) or self.how == "leaf"
 
     @property
+    def first_name(self) -> str:
+        """The earliest name of the value, which is that of the call that made it."""
+        return self.makers[-1].name if self.makers else self.text
+
+    @property
+    def identities(self) -> tuple[tuple[bool, str], ...]:
+        """What tells its makers from all others."""
+        return tuple(maker.identity for maker in self.makers)
+
+    @property
     def text(self) -> str:
         """What it is, by name."""
         if self.how == "leaf":
             return f"parameter {self.name}".strip()
-        names = " and ".join(maker.name for maker in self.makers[: 8 if self.is_joined else 1])
-        return names or "what no record made"
+        most = 8 if self.is_joined else 1
+        return " and ".join(maker.name for maker in self.makers[:most]) or "what no record made"
 
 
 @dataclass(slots=True)
@@ -122,18 +134,22 @@ class SideFlow:
 
     def source(self, step: Step, key: ValueKey) -> Source:
         """Where a record has a value from that goes into it."""
-        known = self.record(step), key.path
-        if known not in self._sources:
-            self._sources[known] = self._source(step, key)
-        return self._sources[known]
+        place = self.record(step), key.path
+        if place not in self._sources:
+            self._sources[place] = self._source(step, key)
+        return self._sources[place]
 
     def maker(self, record: str, path: str) -> Maker | None:
         """The value at `path` of `record`, as this side calls both."""
         step = self._steps.get(record)
-        keys = step.account.keys if step is not None else ()
-        own = (key for key in keys if path == ((self.is_golden and key.golden_path) or key.path))
-        key = next(own, None)
-        return Maker(step, key) if step is not None and key is not None else None
+        for key in step.account.keys if step is not None else ():
+            if step is not None and path == self.path(key):
+                return Maker(step, key)
+        return None
+
+    def path(self, key: ValueKey) -> str:
+        """Place of a value in its record of this side."""
+        return (self.is_golden and key.golden_path) or key.path
 
     def unheld(self, key: ValueKey) -> str:
         """Which record made a value, or that backward did, where this side does not hold it; "" for none."""
@@ -164,22 +180,18 @@ class SideFlow:
         return self._by_elements(step, key) if content and not key.is_weak else Source()
 
     def _written(self, made_by: str, place: int) -> Maker | None:
-        for field_name in (".output.", ".input.", ".other_gradients."):
-            record, mark, path = made_by.rpartition(field_name)
-            if mark and (maker := self.maker(record, f"{field_name[1:]}{path}")) is not None:
-                return maker if self.place(maker.step) < place else None
-        return None
+        maker = self.maker(*split_name(made_by))
+        return maker if maker is not None and self.place(maker.step) < place else None
 
     def _by_elements(self, step: Step, key: ValueKey) -> Source:
         if self.search is None:
             return Source()
-        path = (self.is_golden and key.golden_path) or key.path
-        found = self.search.source(self.record(step), path, self.place(step))
-        if found is None:
+        source = self.search.source(self.record(step), self.path(key), self.place(step))
+        if source is None:
             return Source()
-        makers = [self.maker(candidate.record, candidate.path) for candidate in found.makers]
-        known = tuple(maker for maker in makers if maker is not None)
-        return Source("elements", known, view=found.how, is_joined=len(known) > 1)
+        makers = (self.maker(candidate.record, candidate.path) for candidate in source.makers)
+        held = tuple(maker for maker in makers if maker is not None)
+        return Source("elements", held, view=source.how, is_joined=len(held) > 1)
 
     def _add_names(self, step: Step) -> None:
         """Names of parameters, from the record of a layer."""
@@ -189,6 +201,14 @@ class SideFlow:
         for key in step.account.keys:
             if _is_parameter(key) and (content := self.content(key)) and not key.is_weak:
                 self._names.setdefault(content, f"{path}.{key.path.partition('.')[2]}".lstrip("."))
+
+
+@dataclass(slots=True)
+class _Uses:
+    """(forward, input) of all uses: of outputs by record and place, of parameters by name."""
+
+    of_outputs: dict[tuple[str, str], list[tuple[Step, ValueKey]]] = field(default_factory=dict)
+    of_leaves: dict[str, list[tuple[Step, ValueKey]]] = field(default_factory=dict)
 
 
 class DataFlow:
@@ -217,9 +237,6 @@ class DataFlow:
         self.optimizers = [step for step in steps if step.operation.holds_calls and not step.operation.is_cell]
         outermost = [step for step in self.cells if len(step.cells) == 1]
         self.batch = {(key.target, key.golden) for step in outermost for key in step.inputs if not _is_parameter(key)}
-        self._given: tuple[dict[str, str], dict[str, str]] | None = None
-        self._users: dict[tuple[str, str], list[tuple[Step, ValueKey]]] | None = None
-        self._leaf_users: dict[str, list[tuple[Step, ValueKey]]] = {}
 
     def sources(self, step: Step, key: ValueKey) -> tuple[Source, Source]:
         """Where the target and the golden run have an input from."""
@@ -229,12 +246,26 @@ class DataFlow:
         """What made a value, as the dumps tell, and they do not hold on one of the sides; "" for none."""
         return self.sides[0].unheld(key) or self.sides[1].unheld(key)
 
+    @property
+    def says_makers(self) -> bool:
+        """Whether both dumps say who made values."""
+        return all(side.says_makers for side in self.sides)
+
+    @property
+    def says_no_makers(self) -> bool:
+        """Whether neither of them does."""
+        return not any(side.says_makers for side in self.sides)
+
     def forward_of(self, step: Step) -> Step | None:
         """The forward of a backward."""
         if step.operation.phase != "backward":
             return None
         steps = self.steps if step.account.place >= 0 else self.golden_only
         return steps.get(f"{step.operation.call}.forward")
+
+    def backward_of(self, step: Step) -> Step | None:
+        """The backward of a call of the target; None where the dump has none."""
+        return self.steps.get(f"{step.operation.call}.backward")
 
     def gradient_sources(self, step: Step, key: ValueKey) -> list[Maker]:
         """The gradients that an incoming gradient is the sum of: those of every use of the forward's output."""
@@ -246,44 +277,48 @@ class DataFlow:
 
     def gradients_of(self, parameter: str, before: int) -> list[Maker]:
         """The gradients that the gradient of `parameter` is the sum of, of records before the place `before`."""
-        self._fill_users()
-        uses = self._leaf_users.get(parameter, [])
-        return [maker for maker in self._gradients(uses, -1) if maker.step.account.place < before]
+        makers = self._gradients(self._uses.of_leaves.get(parameter, []), -1)
+        return [maker for maker in makers if maker.step.account.place < before]
 
     def given_elsewhere(self, key: ValueKey) -> str | None:
         """Which value of the golden run this value of the target is, of those that no record made; None for another."""
-        if self._given is None:
-            self._given = {}, {}
-            for step in self._calls:
-                for other in step.inputs if step.operation.phase == "forward" else ():
-                    for side, given in zip(self.sides, self._given):
-                        content = side.content(other)
-                        if content and not other.is_weak and side.source(step, other).how == "unknown":
-                            given.setdefault(content, f"{side.record(step)}.{other.path}")
-        return self._given[1].get(key.target) if key.target != key.golden else None
+        return self._unmade_golden.get(key.target) if key.target != key.golden else None
+
+    @cached_property
+    def _unmade_golden(self) -> dict[str, str]:
+        """The first name of each value that goes into a forward of the golden run and that no record made."""
+        names: dict[str, str] = {}
+        side = self.sides[1]
+        for step in self._calls:
+            for key in step.inputs if step.operation.phase == "forward" else ():
+                content = side.content(key)
+                if content and not key.is_weak and side.source(step, key).how == "unknown":
+                    names.setdefault(content, f"{side.record(step)}.{key.path}")
+        return names
 
     def users(self, step: Step, path: str) -> list[tuple[Step, ValueKey]]:
         """The forwards of the target that use an output of `step`, with the place where they get it."""
-        return self._fill_users().get((step.record, path), [])
+        return self._uses.of_outputs.get((step.record, path), [])
 
-    def _fill_users(self) -> dict[tuple[str, str], list[tuple[Step, ValueKey]]]:
-        if self._users is not None:
-            return self._users
-        self._users = {}
+    @cached_property
+    def _uses(self) -> _Uses:
+        """What the forwards of the target use."""
+        uses = _Uses()
         for step in self.steps.values():
             for key in step.inputs if step.operation.phase == "forward" else ():
                 source = self.sides[0].source(step, key)
                 if source.how == "leaf":
-                    self._leaf_users.setdefault(source.name, []).append((step, key))
+                    uses.of_leaves.setdefault(source.name, []).append((step, key))
                 for maker in source.makers:
-                    self._users.setdefault((maker.step.record, maker.key.path), []).append((step, key))
-        return self._users
+                    place = maker.step.record, maker.key.path
+                    uses.of_outputs.setdefault(place, []).append((step, key))
+        return uses
 
     def _gradients(self, uses: Sequence[tuple[Step, ValueKey]], after: int) -> Iterator[Maker]:
         for user, key in uses:
             if key.trains[0] == "False":  # detached, or data
                 continue
-            backward = self.steps.get(f"{user.operation.call}.backward")
+            backward = self.backward_of(user)
             if user.account.place > after and backward is not None:
                 gradient = gradient_of(user, key, backward)
                 if gradient is not None:
@@ -311,12 +346,12 @@ def gradient_of(forward: Step, key: ValueKey, backward: Step) -> ValueKey | None
     for path in (f"other_gradients.input.{inner}", f"other_gradients.kwargs.{inner}"):
         if path in gradients:
             return gradients[path]
-    positional = [value.path for value in forward.inputs if value.path.count(".") == 1 and value.path[6:].isdecimal()]
     everything = [value.path for value in forward.inputs]
+    positional = [path for path in everything if path.count(".") == 1 and path[6:].isdecimal()]
     for order in (positional, everything):
         if key.path in order:
-            found = gradients.get(f"output.{order.index(key.path)}")
-            if found is not None and found.shape == key.shape:
-                return found
+            gradient = gradients.get(f"output.{order.index(key.path)}")
+            if gradient is not None and gradient.shape == key.shape:
+                return gradient
     alike = [gradient for gradient in gradients.values() if gradient.shape == key.shape]
     return alike[0] if len(alike) == 1 else None

@@ -19,7 +19,7 @@ from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers.answer import SCHEMA
-from pytest_msprobe.suites.comparison.accounting.account import Step
+from pytest_msprobe.suites.comparison.accounting.account import Step, key_at
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
@@ -33,6 +33,7 @@ _OF_VALUES = ("rewired", "unrecorded", "gradient")
 
 
 Level = Literal["L0", "L1", "mix"]
+_LEVELS: dict[str, Level] = {"L0": "L0", "L1": "L1"}
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,24 +89,25 @@ def read_next_collection(path: Path) -> NextCollection | None:
 
 def next_collections(diagnoses: Sequence[RunDiagnosis]) -> Iterator[NextCollection]:
     """What to collect next, of ever fewer calls; nothing where nothing is suspected that tensors would clear up."""
-    known = [each for each in diagnoses if each.sides is not None and each.basis not in ("tensors", "values", "none")]
-    suspected = [(each, steps) for each in known for steps in _suspected(each)]
+    suspected = []
+    slots: tuple[list[Dump], list[Dump]] = [], []
+    for diagnosis in diagnoses:
+        if diagnosis.sides is not None and diagnosis.basis not in ("tensors", "values", "none"):
+            suspected += [(diagnosis.sides, steps) for steps in _suspected(diagnosis)]
+            for dumps, dump in zip(slots, diagnosis.sides):
+                dumps.append(dump)
     for most in range(_MOST_CALLS if suspected else 0, 0, -1):
         names: tuple[dict[str, None], dict[str, None]] = ({}, {})
         calls: dict[str, None] = {}
-        for each, steps in suspected:
-            found = {step.operation.call: None for step in steps if step.operation.call not in calls}
-            if calls and len(calls) + len(found) > most:
-                continue
-            calls |= found
-            for step in steps:
-                _add(each, step, names)
+        for sides, steps in suspected:
+            together = calls | dict.fromkeys(step.operation.call for step in steps)
+            if not calls or len(together) <= most:
+                calls = together
+                for step in steps:
+                    _add(sides, step, names)
         # An empty list would keep every record; what the other run is asked for is at most as much.
-        target, golden = (
-            _configuration([each.sides[side] for each in known if each.sides is not None], own or names[1 - side])
-            for side, own in enumerate(names)
-        )
-        yield NextCollection(list(calls), target, golden)
+        target = _configuration(slots[0], names[0] or names[1])
+        yield NextCollection(list(calls), target, _configuration(slots[1], names[1] or names[0]))
 
 
 def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
@@ -133,55 +135,53 @@ def _in_region(diagnosis: RunDiagnosis, region: Region) -> list[Step]:
 
 def _made_by(flow: DataFlow, fault: Fault) -> list[Step]:
     """Who made the value that a fault is about: for a gradient all whose gradients it is the sum of."""
-    key = next((key for key in fault.step.inputs if key.path == fault.value), None)
+    key = key_at(fault.step.inputs, fault.value)
     if key is None:
         return []
+    mine, theirs = flow.sources(fault.step, key)
     makers = flow.gradient_sources(fault.step, key) if fault.step.operation.phase == "backward" else []
-    makers = makers or [maker for source in flow.sources(fault.step, key) for maker in source.makers[:1]]
+    makers = makers or [*mine.makers[:1], *theirs.makers[:1]]
     if makers:
         # Calls of one run that stand for others of the other run would be taken for faults.
         return [maker.step for maker in makers if maker.step.account.partner]
     # Who gets in the other run what this call gets here.
     contents = {key.target, key.golden}
-    users = (
-        step
-        for step in flow.steps.values()
-        if any(len(contents & {other.target, other.golden}) == 1 for other in step.inputs)
-    )
-    return list(islice(users, 2))
+    return list(islice((step for step in flow.steps.values() if _gets_either(step, contents)), 2))
+
+
+def _gets_either(step: Step, contents: set[str]) -> bool:
+    """Whether a record gets one of two contents on one side."""
+    return any(len(contents & {key.target, key.golden}) == 1 for key in step.inputs)
 
 
 def _of_one_dtype(flow: DataFlow) -> list[Step]:
     """Small calls that give one dtype on both sides: without them another dtype may be that of a whole run."""
-    steps = [
-        step
-        for step in flow.steps.values()
-        if step.operation.phase == "forward" and step.account.partner and not step.account.dtype
-    ]
-    steps = [step for step in steps if any(not key.is_integer for key in step.outputs)]
-    return sorted(steps, key=lambda step: sum(math.prod(key.shape) for key in step.account.keys))[:_OF_ONE_DTYPE]
+    forwards = (step for step in flow.steps.values() if step.operation.phase == "forward" and step.account.partner)
+    steps = [step for step in forwards if step.gives_floats and not step.account.dtype]
+    return sorted(steps, key=_size)[:_OF_ONE_DTYPE]
 
 
-def _add(diagnosis: RunDiagnosis, step: Step, names: tuple[dict[str, None], dict[str, None]]) -> None:
+def _size(step: Step) -> int:
+    return sum(math.prod(key.shape) for key in step.account.keys)
+
+
+def _add(sides: tuple[Dump, Dump], step: Step, names: tuple[dict[str, None], dict[str, None]]) -> None:
     """Add the record of a step on both sides, as far as they have it, and of a backward its forward."""
-    assert diagnosis.sides is not None
-    partner = step.account.partner
-    own = (step.record, partner) if step.account.place >= 0 else ("", step.record)
-    for record, dump, found in zip(own, diagnosis.sides, names):
-        if not record:
-            continue
-        forward = f"{Operation.of(record, 0).call}.forward"
+    records = (step.record, step.account.partner) if step.account.place >= 0 else ("", step.record)
+    for record, dump, asked in zip(records, sides, names):
+        forward = f"{Operation.of(record, 0).call}.forward" if record else ""
         if step.operation.phase == "backward" and forward in dump:
-            found[forward] = None
-        found[record] = None
+            asked[forward] = None
+        if record:
+            asked[record] = None
 
 
 def _configuration(dumps: Sequence[Dump], names: Iterable[str]) -> Configuration:
     slots = [Slot.of(dump.path) for dump in dumps]
-    steps, ranks = ({number for number in found if number is not None} for found in zip(*map(_numbers, slots)))
-    level: Level = "L0" if dumps[0].level == "L0" else "L1" if dumps[0].level == "L1" else "mix"
-    return Configuration("tensor", level, {"list": list(names)}, sorted(steps), sorted(ranks))
+    steps = _numbers(slot.step for slot in slots)
+    ranks = _numbers(slot.rank for slot in slots)
+    return Configuration("tensor", _LEVELS.get(dumps[0].level, "mix"), {"list": list(names)}, steps, ranks)
 
 
-def _numbers(slot: Slot) -> tuple[int | None, int | None]:
-    return slot.step, slot.rank
+def _numbers(numbers: Iterable[int | None]) -> list[int]:
+    return sorted({number for number in numbers if number is not None})

@@ -7,7 +7,6 @@ the first that differs, for whatever reason.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 
 from msprobe_collector.dump_format.leaves import Leaf
@@ -18,7 +17,10 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
     ValueKey,
     account_of,
+    any_beyond,
+    any_differs,
     dtype_change,
+    largest_distance,
     value_key,
 )
 from pytest_msprobe.suites.comparison.accounting.arguments import (
@@ -28,7 +30,7 @@ from pytest_msprobe.suites.comparison.accounting.arguments import (
     other_arguments,
 )
 from pytest_msprobe.suites.comparison.operations import GROWTH, OperationComparison
-from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, farthest_of, is_whole
 
 #: The part of a difference that is the first one, beside those of `terms.PARTS`.
 FIRST = "first"
@@ -47,28 +49,28 @@ _BASES: dict[str, Basis] = {
 _EQUAL_BY = {"s": "its inputs have equal statistics", "k": "its inputs have equal sketches"}
 
 
-def observed(found: OperationComparison, limits: DistanceLimits, *, is_alone: bool = False) -> Account:
+def observed(compared: OperationComparison, limits: DistanceLimits, *, is_alone: bool = False) -> Account:
     """The account of an operation by its fingerprints, checksums, sketches and statistics.
 
     A layer `is_alone` where the dump holds none of the calls in it.
     """
-    tensors = [value for value in found.values if value.is_tensor]
+    tensors = [value for value in compared.values if value.is_tensor]
     keys = [_key(value, limits) for value in tensors]
-    if found.partner is None:
-        return account_of(found, "unmatched", keys, basis=_basis(keys))
+    if compared.partner is None:
+        return account_of(compared, "unmatched", keys, basis=_basis(keys))
     kind, fields = _kind(keys), {}
-    if found.operation.is_cell and not is_alone:
+    if compared.operation.is_cell and not is_alone:
         kind = "contained"
     elif is_alone and kind in ("first", "carried"):
         fields = {"is_given": kind == "carried", "reason": "the dump holds none of the calls of this layer"}
         kind = "unaccounted"
     differing = [value for value, key in zip(tensors, keys) if key.differs]
     is_noise = all(value.tolerance is not None and value.tolerance.basis != "dtype" for value in differing)
-    outputs = _outputs(found, tensors, keys, kind)
-    dtype, is_cast = dtype_change(found.values)
-    definition = () if found.operation.is_cell else other_arguments(found)
+    outputs = _outputs(compared, tensors, keys, kind)
+    dtype, is_cast = dtype_change(compared.values)
+    definition = () if compared.operation.is_cell else other_arguments(compared)
     return account_of(
-        found,
+        compared,
         kind,
         keys,
         outputs=outputs,
@@ -78,72 +80,68 @@ def observed(found: OperationComparison, limits: DistanceLimits, *, is_alone: bo
         is_cast=is_cast,
         definition=definition,
         **fields,
-        gives=numbers_given(found),
-        takes=numbers_taken(found) if definition else (),
+        gives=numbers_given(compared),
+        takes=numbers_taken(compared) if definition else (),
     )
 
 
 def _kind(keys: Sequence[ValueKey]) -> Kind:
-    if not any(key.differs for key in keys if key.is_output):
+    outputs = [key for key in keys if key.is_output]
+    if not any_differs(outputs):
         return "equal"
-    if not any(key.is_beyond for key in keys if key.is_output):
+    if not any_beyond(outputs):
         return "within"
     inputs = [key for key in keys if not key.is_output and key.target and key.golden]
-    farthest = max((key.distance or 0.0 for key in inputs), default=0.0)
-    nearest = max(math.inf if key.distance is None else key.distance for key in keys if key.is_output and key.is_beyond)
-    is_first = not any(key.is_beyond for key in inputs) and nearest > GROWTH * farthest
+    nearest = farthest_of([key.distance for key in outputs if key.is_beyond])
+    is_first = not any_beyond(inputs) and nearest > GROWTH * largest_distance(inputs)
     return "first" if is_first else "carried"
 
 
 def _outputs(
-    found: OperationComparison, tensors: Sequence[ValueComparison], keys: Sequence[ValueKey], kind: Kind
+    compared: OperationComparison, tensors: Sequence[ValueComparison], keys: Sequence[ValueKey], kind: Kind
 ) -> tuple[OutputAccount, ...]:
     """The output that is farthest off, with the growth of the distance."""
-    after, growth = found.growth
     pairs = [(value, key) for value, key in zip(tensors, keys) if key.is_output and key.differs]
     if not pairs:
         return ()
     value, key = max(pairs, key=lambda pair: (pair[1].is_beyond, pair[1].distance or 0.0))
+    inputs = [key for key in keys if not key.is_output]
     # Of equal inputs other arguments make any difference.
-    is_called_otherwise = kind == "within" and not any(key.differs for key in keys if not key.is_output)
-    is_called_otherwise &= bool(other_arguments(found))
-    blamed = _first(found, value, keys) if kind == "first" or is_called_otherwise else {}
-    return (OutputAccount(key.path, after, {}, {}, growth or None, blamed),)
+    is_equal = kind == "within" and not any_differs(inputs)
+    is_first = kind == "first" or (is_equal and bool(other_arguments(compared)))
+    after, growth = compared.growth
+    blamed = _first(compared, value, inputs) if is_first else {}
+    return (OutputAccount(key.path, after, {}, {}, growth=growth or None, blamed=blamed),)
 
 
-def _first(found: OperationComparison, value: ValueComparison, keys: Sequence[ValueKey]) -> dict[str, str]:
-    """Why this is the first that differs, as far as that is known."""
-    inputs = [key for key in keys if not key.is_output and key.target and key.golden]
+def _first(compared: OperationComparison, value: ValueComparison, keys: Sequence[ValueKey]) -> dict[str, str]:
+    """Why this is the first that differs, as far as that is known; `keys` are those of its inputs."""
+    inputs = [key for key in keys if key.target and key.golden]
     kinds = {key.target[:1] for key in inputs}
+    state = next((words for kind, words in _EQUAL_BY.items() if kind in kinds), "its inputs are equal")
     if not inputs:
         state = "it has no tensor among its inputs"
-    elif any(key.differs for key in inputs):
+    elif any_differs(inputs):
         state = "its inputs agree within their tolerances"
-    else:
-        state = next((words for kind, words in _EQUAL_BY.items() if kind in kinds), "its inputs are equal")
-    others = other_arguments(found)
     message = value.reasons[0].rstrip(".") if value.reasons else f"by {value.distance or 0.0:.3g}"
     if value.tolerance is not None:
         message += f" (tolerance {value.tolerance.limit:.3g}, noise run {value.tolerance.noise:.3g})"
-    if others:
+    if others := other_arguments(compared):
         called = f"called otherwise: {listed_differences(others)}"
         return {ARGUMENTS: f"{called}; {state}, and {value.path} differs: {message}"}
     return {FIRST: f"{state}, and {value.path} differs: {message}"}
 
 
 def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
-    leaf = value.target or value.golden
-    dtype = leaf.tensor.dtype if leaf is not None and leaf.tensor is not None else None
-    is_integer = dtype is not None and dtype.kind in ("int", "bool")
     if value.figures is not None:
         contents = _of_elements(value)
-    elif value.contents is not None and "k" in {key[:1] for key in value.contents}:
+    elif value.contents is not None and any(key.startswith("k") for key in value.contents):
         contents = value.contents
     else:
         contents = _contents(value.target, value.golden)
     # Values of two dtypes are no further apart than their elements are.
     distance = value.distance if value.estimate is None else value.estimate.distance
-    return value_key(value, contents, distance, limits, is_integer=is_integer)
+    return value_key(value, contents, distance, limits, is_integer=is_whole(value.leaf))
 
 
 def _of_elements(value: ValueComparison) -> tuple[str, str]:
@@ -155,8 +153,11 @@ def _of_elements(value: ValueComparison) -> tuple[str, str]:
 def _contents(target: Leaf | None, golden: Leaf | None) -> tuple[str, str]:
     """Keys of the content of both sides, of the best kind that both have."""
     sides = [leaf for leaf in (target, golden) if leaf is not None and leaf.tensor is not None]
-    has = {"f": [leaf.fingerprint for leaf in sides], "m": [leaf.md5 for leaf in sides], "s": []}
-    kind = next(kind for kind, found in has.items() if all(found))
+    kind = "s"
+    if all(leaf.fingerprint for leaf in sides):
+        kind = "f"
+    elif all(leaf.md5 for leaf in sides):
+        kind = "m"
     return _content(target, kind), _content(golden, kind)
 
 

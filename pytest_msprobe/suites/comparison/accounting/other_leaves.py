@@ -7,7 +7,7 @@ import math
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.manifest import manifest_beside
 from pytest_msprobe.manifests.differences import differing_batch_shapes
-from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey, any_differs
 from pytest_msprobe.suites.comparison.accounting.evidence import overwrites
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -34,7 +34,7 @@ class OtherLeaves:
         steps = flow.steps.values()
         backward = (step.account.place for step in steps if step.operation.phase == "backward")
         self._first_backward = min(backward, default=math.inf)
-        differing = (step.account.place for step in steps if any(key.differs for key in step.account.keys))
+        differing = (step.account.place for step in steps if any_differs(step.account.keys))
         self._first_differing = min(differing, default=math.inf)
 
     def has(self, step: Step, key: ValueKey) -> bool:
@@ -50,7 +50,7 @@ class OtherLeaves:
         if target.how == golden.how == "leaf":
             return self._is_first_step and place < self._first_backward
         is_data = target.how == golden.how == "unknown" and "True" not in key.trains and not self._flow.unheld(key)
-        says_makers = all(side.says_makers for side in self._flow.sides)
+        says_makers = self._flow.says_makers
         return is_data and says_makers and self._is_one_device and place <= self._first_differing
 
     def has_of_batch(self, step: Step, key: ValueKey) -> bool:

@@ -47,21 +47,21 @@ def recomputed_otherwise(flow: DataFlow) -> Iterator[Recomputed]:
         for call in [step.operation.call for step in forwards if step.operation.call in marked]:
             before = [first[maker] for maker in _makers(flow, side, call) if maker in first]
             first[call] = set().union(*before) or {call}
-            for one in first[call]:
-                reached.setdefault(one, []).append(marked[call])
+            for earliest in first[call]:
+                reached.setdefault(earliest, []).append(marked[call])
         for call, steps in reached.items():
             yield Recomputed(marked[call], name, steps)
 
 
 def _makers(flow: DataFlow, side: int, call: str) -> Iterator[str]:
     """The calls whose results `call` gets, also through calls that have no gradient."""
-    waiting, seen = [flow.steps[f"{call}.forward"]], {call}
+    waiting, calls = [flow.steps[f"{call}.forward"]], {call}
     while waiting:
         step = waiting.pop()
         for maker in [maker for key in step.inputs for maker in flow.sides[side].source(step, key).makers]:
             name = maker.step.operation.call
-            if name not in seen and maker.step.operation.phase == "forward":
-                seen.add(name)
+            if name not in calls and maker.step.operation.phase == "forward":
+                calls.add(name)
                 yield name
                 if f"{name}.backward" not in flow.steps:
                     waiting.append(maker.step)

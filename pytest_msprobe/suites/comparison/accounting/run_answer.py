@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,9 @@ from pytest_msprobe.answers.from_rows import place_of_calls
 from pytest_msprobe.answers.words import readable
 from pytest_msprobe.manifests.explanation import is_of_another_model
 from pytest_msprobe.manifests.value import ManifestDifference
-from pytest_msprobe.suites.comparison.accounting.account import Basis, Step
+from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, any_beyond, any_differs
 from pytest_msprobe.suites.comparison.accounting.causes import OPERATIONS, Fault
-from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, basis_of, open_key
+from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, are_by_content, basis_of, open_key
 from pytest_msprobe.suites.comparison.accounting.next_collection import next_collections
 from pytest_msprobe.suites.comparison.accounting.settings import Explained, called_alike, explained, of_unseen_updates
 from pytest_msprobe.suites.comparison.content.place import Region
@@ -83,48 +84,72 @@ def run_answer(
     pairs = [_without_expected(rows, Pair(dump, diagnosis)) for dump, diagnosis in diagnoses.items()]
     if "bits" in accept:
         pairs = [Pair(pair.dump, _without_bits(pair.diagnosis)) for pair in pairs]
-    basis = basis_of(step for pair in pairs for step in pair.diagnosis.steps)
+    basis = basis_of(chain.from_iterable(pair.diagnosis.steps for pair in pairs))
     if basis == "none" or not rows.judged:
         gaps = [Gap(kind="no tensors compared", reason="no tensor was compared"), *rows.gaps()]
         return structs.replace(rows.made(gaps=gaps, is_judged=False), basis=basis)
     causes = _causes(pairs)
     by_setup = [(pair, explained(setup, pair.diagnosis)) for pair in pairs]
-    of_setup = {id(fault) for _, reasons in by_setup for fault in reasons.faults}
-    findings = [_finding(rows, group) for group in causes if not all(id(fault) in of_setup for _, fault in group)]
     first = next(((pair, reasons) for pair, reasons in by_setup if reasons.differences), None)
-    if first is not None:
-        findings.insert(0 if first[1].is_first else len(findings), _of_setup(rows, *first))
-    if rows.unreadable or any(step.account.is_unreadable for pair in pairs for step in pair.diagnosis.unaccounted):
-        # Where values cannot be read it is not known what made others.
-        findings = [one if one.kind in _COMPUTED else structs.replace(one, confidence="possible") for one in findings]
-    is_open = "unaccounted" not in accept and any(pair.diagnosis.outcome == "unaccounted" for pair in pairs)
+    is_open = "unaccounted" not in accept and _has_open(pairs)
+    # What fails for another reason than its numbers, such as a dtype, is no rounding.
+    findings = _causing(rows, pairs, causes, by_setup)
     if not findings and is_open:
         findings = [*_open_records(rows, pairs)]
-    unseen = of_unseen_updates(setup, [pair.diagnosis for pair in pairs])
-    if not findings and unseen:
-        findings = [_of_unseen(unseen)]
-    # What fails for another reason than its numbers, such as a dtype, is no rounding.
-    findings = findings or _failed(rows)
+    findings = findings or [*_of_unseen(of_unseen_updates(setup, [pair.diagnosis for pair in pairs]))] or _failed(rows)
     steps = list(_next(rows, causes or _unknown(pairs), basis)) or _with_noise(pairs, basis) or None
+    if first is not None and first[1].is_first:
+        steps = _same_setup(first[1])
     answer = rows.made(
         findings,
         measure=_measure(rows, pairs, basis),
         are_new=True,
-        next_steps=_same_setup(first[1]) if first is not None and first[1].is_first else steps,
+        next_steps=steps,
         gaps=[*_not_covered(pairs, basis), *rows.gaps()],
     )
-    shown = [(pair, fault) for pair in pairs for fault in (*pair.diagnosis.faults, *pair.diagnosis.unknown)]
-    rows.following |= {node_id for pair, fault in shown for node_id in _shown_by(rows, pair, fault)}
-    rows.following |= {node_id for pair, reasons in by_setup for node_id in _around(rows, pair, reasons)}
-    rows.following |= {
-        _item_of(rows, pair, step) for pair, reasons in by_setup for step in called_alike(reasons, pair.diagnosis)
-    }
+    for pair, reasons in by_setup:
+        rows.following.update(_around(rows, pair, reasons))
+        rows.following.update(_item_of(rows, pair, step) for step in called_alike(reasons, pair.diagnosis))
+        for fault in (*pair.diagnosis.faults, *pair.diagnosis.unknown):
+            rows.following.update(_shown_by(rows, pair, fault))
     return structs.replace(
         answer,
         basis=basis,
         reach=_reach(causes),
         next_collection=_collection([pair.diagnosis for pair in pairs]),
     )
+
+
+def _causing(
+    rows: RunRows,
+    pairs: Sequence[Pair],
+    causes: Sequence[Sequence[tuple[Pair, Fault]]],
+    by_setup: Sequence[tuple[Pair, Explained]],
+) -> list[Finding]:
+    """The findings on what is at fault, and on other set-ups in place of what these explain."""
+    of_setup = {id(fault) for _, reasons in by_setup for fault in reasons.faults}
+    findings = [_finding(rows, group) for group in causes if not _ids(group) <= of_setup]
+    for pair, reasons in by_setup:
+        if reasons.differences:
+            findings.insert(0 if reasons.is_first else len(findings), _of_setup(rows, pair, reasons))
+            break
+    unaccounted = chain.from_iterable(pair.diagnosis.unaccounted for pair in pairs)
+    if not (rows.unreadable or any(step.account.is_unreadable for step in unaccounted)):
+        return findings
+    # Where values cannot be read it is not known what made others.
+    for place, finding in enumerate(findings):
+        if finding.kind not in _COMPUTED:
+            findings[place] = structs.replace(finding, confidence="possible")
+    return findings
+
+
+def _ids(group: Sequence[tuple[Pair, Fault]]) -> set[int]:
+    return {id(fault) for _, fault in group}
+
+
+def _has_open(pairs: Iterable[Pair]) -> bool:
+    """Whether it is not shown of a pair that rounding made its differences."""
+    return any(pair.diagnosis.outcome == "unaccounted" for pair in pairs)
 
 
 def open_keys(diagnosis: RunDiagnosis, accept: Collection[str]) -> Iterator[str]:
@@ -141,16 +166,17 @@ def open_keys(diagnosis: RunDiagnosis, accept: Collection[str]) -> Iterator[str]
 def _measure(rows: RunRows, pairs: Sequence[Pair], basis: Basis) -> Measure:
     """What a comparison without a finding shows."""
     steps = [step for pair in pairs for step in pair.diagnosis.steps]
-    differing = sum(any(key.differs for key in step.account.keys) for step in steps)
-    outcomes = {pair.diagnosis.outcome for pair in pairs}
-    again = sum(step.account.content == "rejoined" for step in steps)
-    if any(step.account.content for step in steps):
-        own = [step for step in steps if step.account.content in EQUAL_AGAIN]
+    if are_by_content(steps):
+        calls = sum(step.account.content in EQUAL_AGAIN for step in steps)
+        again = sum(step.account.content == "rejoined" for step in steps)
         measure = rows.measure("found", differing=again, names=(basis,))
-        return structs.replace(measure, judged=len(own), total=len(own), noun="calls")
-    kind = "equal" if not differing else "tolerance" if "unaccounted" in outcomes else "rounding"
-    if kind == "rounding" and basis != "tensors":
-        kind = "noise"
+        return structs.replace(measure, judged=calls, total=calls, noun="calls")
+    differing = sum(any_differs(step.account.keys) for step in steps)
+    kind = "rounding" if basis == "tensors" else "noise"
+    if not differing:
+        kind = "equal"
+    elif _has_open(pairs):
+        kind = "tolerance"
     measure = rows.measure(kind, differing=differing, names=(basis,))
     return structs.replace(measure, judged=len(steps), total=max(len(steps), measure.total))
 
@@ -173,9 +199,7 @@ def _without_expected(rows: RunRows, pair: Pair) -> Pair:
 def _without_bits(diagnosis: RunDiagnosis) -> RunDiagnosis:
     """`diagnosis` without the faults of values that are within their limits, and differ in their bits alone."""
     faults = tuple(
-        fault
-        for fault in diagnosis.faults
-        if fault.kind not in _OF_VALUES or any(key.is_beyond for key in fault.step.account.keys)
+        fault for fault in diagnosis.faults if fault.kind not in _OF_VALUES or any_beyond(fault.step.account.keys)
     )
     return diagnosis if len(faults) == len(diagnosis.faults) else replace(diagnosis, faults=faults)
 
@@ -183,17 +207,15 @@ def _without_bits(diagnosis: RunDiagnosis) -> RunDiagnosis:
 def _causes(pairs: Sequence[Pair]) -> list[list[tuple[Pair, Fault]]]:
     """Faults by their cause, those of earlier steps first, then in the order of each pair."""
     groups: dict[object, list[tuple[Pair, Fault]]] = {}
-    for pair in sorted(pairs, key=lambda pair: _first_step(pair.slot.step)):
+    for pair in sorted(pairs, key=_first_step):
         for fault in sorted(pair.diagnosis.faults, key=lambda fault: bool(fault.after)):
             groups.setdefault((pair.slot.step, cause_of(fault)), []).append((pair, fault))
-    ordered = sorted(
-        groups.values(),
-        key=lambda group: (
-            _first_step(group[0][0].slot.step),
-            CONFIDENCES.index(_confidence(group[0][1], group[0][0])),
-        ),
-    )
-    return _with_initial_state(ordered)
+
+    def rank(group: list[tuple[Pair, Fault]]) -> tuple[int, int]:
+        pair, fault = group[0]
+        return _first_step(pair), CONFIDENCES.index(_confidence(fault, pair))
+
+    return _with_initial_state(sorted(groups.values(), key=rank))
 
 
 def cause_of(fault: Fault) -> tuple[object, ...]:
@@ -205,7 +227,7 @@ def cause_of(fault: Fault) -> tuple[object, ...]:
         return fault.kind, fault.name or (fault.step.record, fault.value)
     operation = fault.step.operation
     name = operation.bare if operation.is_cell else operation.name
-    cell = fault.step.cells[-1] if fault.step.cells and fault.kind not in OPERATIONS else ""
+    cell = "" if fault.kind in OPERATIONS else fault.step.cell
     layer = tuple(part for part in cell.split(".") if not part.isdecimal())
     return fault.kind, fault.side, name, fault.value, fault.step.account.definition, layer
 
@@ -217,7 +239,7 @@ def _with_initial_state(groups: list[list[tuple[Pair, Fault]]]) -> list[list[tup
     if len(parameters) < _SEVERAL or len(steps) > 1:
         return groups
     others = [group for group in groups if group[0][1].kind != "parameter"]
-    return [[entry for group in parameters for entry in group], *others]
+    return [[*chain.from_iterable(parameters)], *others]
 
 
 _SEVERAL = 3
@@ -240,70 +262,82 @@ def _of_setup(rows: RunRows, pair: Pair, reasons: Explained) -> Finding:
         place=structs.replace(cause.place, operation=first.what, names=(), source="", cell=""),
         figures=figures,
         arguments=(first.argument,),
-        detail="; ".join(one.sentence for one in reasons.differences[:_SEVERAL]),
+        detail="; ".join(_sentences(reasons.differences)),
     )
 
 
-def _of_unseen(differences: Sequence[ManifestDifference]) -> Finding:
+def _sentences(differences: Sequence[ManifestDifference]) -> list[str]:
+    return [difference.sentence for difference in differences[:_SEVERAL]]
+
+
+def _of_unseen(differences: Sequence[ManifestDifference]) -> Iterator[Finding]:
     """The finding that optimizers are set up differently, of which the dumps show no effect."""
-    first = differences[0]
-    sentences = (*(one.sentence for one in differences[:_SEVERAL]), "the dumps end before the update")
-    return Finding(
-        kind="setting",
-        confidence="likely",
-        place=Place(record="", operation=first.what),
-        arguments=(first.argument,),
-        detail="; ".join(sentences),
-    )
+    if differences:
+        yield Finding(
+            kind="setting",
+            confidence="likely",
+            place=Place(record="", operation=differences[0].what),
+            arguments=(differences[0].argument,),
+            detail="; ".join([*_sentences(differences), "the dumps end before the update"]),
+        )
 
 
 def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
     pair, fault = group[0]
-    faults = [fault for _, fault in group]
-    own = [fault for other, fault in group if other is pair]
-    step = fault.step
+    same_pair = [fault for other, fault in group if other is pair]
+    parameters = _parameters_of(fault, same_pair)
+    figures = _figures_of_group(group)
+    if parameters:
+        figures["names"] = len(parameters)
+    detail = readable(fault.sentence).rstrip(".")
+    if len(parameters) >= _SEVERAL and fault.kind == "parameter":
+        detail = "they differ before any operation: another initial state, checkpoint or number of optimizer steps"
+    count = len(group)
+    if len(same_pair) == count:
+        count = len(set(chain.from_iterable(fault.all_records for fault in same_pair)))
     ids = [_node_id(rows, pair.dump, item) for item in _items_of(fault)]
-    sizes = [fault.size for fault in faults if fault.size is not None and math.isfinite(fault.size)]
-    ranks = {other.slot.rank for other, _ in group} - {None}
-    records = {record for fault in faults for record in fault.records or [fault.step.record]}
+    place = Place(**_place_of(group, same_pair), names=parameters[:_SEVERAL])
+    return Finding(
+        id=next((node_id for node_id in ids if not rows.is_expected(node_id)), ids[0]),
+        kind=fault.kind,
+        confidence=_confidence(fault, pair),
+        place=place,
+        figures=figures,
+        arguments=fault.arguments,
+        pattern=fault.pattern,
+        count=count,
+        detail=detail,
+    )
+
+
+def _parameters_of(fault: Fault, same_pair: Sequence[Fault]) -> tuple[str, ...]:
+    """The parameters that a finding on faults of one pair is about."""
+    region = fault.step.account.region
+    if region is not None:
+        return region.parameters
+    if fault.kind != "parameter":
+        return ()
+    return tuple(other.name or f"{other.step.record}.{other.value}" for other in same_pair)
+
+
+def _figures_of_group(group: Sequence[tuple[Pair, Fault]]) -> dict[str, float | int | str]:
+    pair, fault = group[0]
+    account = fault.step.account
     figures: dict[str, float | int | str] = {"side": fault.side, "inheriting": len(fault.reached)}
-    figures |= {"size": max(sizes)} if sizes else {}
-    if fault.step.account.region is not None:
-        figures |= _figures_of(fault.step.account.region, pair.diagnosis)
+    sizes = [fault.size for _, fault in group if fault.size is not None and math.isfinite(fault.size)]
+    if sizes:
+        figures["size"] = max(sizes)
+    if account.region is not None:
+        figures |= _figures_of(account.region, pair.diagnosis)
     if fault.share is not None:
         figures["share"] = fault.share
     if fault.worst is not None:
         figures["worst"] = str(list(fault.worst))
-    if fault.step.account.partner and fault.step.account.partner != step.record:
-        figures["partner"] = fault.step.account.partner
-    if growth := next(iter(pair.diagnosis.growths(fault.reached)), None):
-        figures |= {"grows_in": growth[0], "growth": growth[1]}
-    parameters = [each.name or f"{each.step.record}.{each.value}" for each in own] if fault.kind == "parameter" else []
-    if step.account.region is not None:
-        parameters = list(step.account.region.parameters)
-    detail = readable(fault.sentence).rstrip(".")
-    if len(parameters) >= _SEVERAL and fault.kind == "parameter":
-        detail = "they differ before any operation: another initial state, checkpoint or number of optimizer steps"
-    return Finding(
-        id=next((each for each in ids if not rows.is_expected(each)), ids[0]),
-        kind=fault.kind,
-        confidence=_confidence(fault, pair),
-        place=Place(
-            record=fault.records[0] if fault.records else step.record,
-            **_place_of(own),
-            names=tuple(parameters[:_SEVERAL]),
-            value=fault.value,
-            source=next((source for fault in own if (source := _source_of(pair.diagnosis, fault))), ""),
-            cell=step.cells[-1] if step.cells else "",
-            ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
-            steps=() if pair.slot.step is None else (pair.slot.step,),
-        ),
-        figures=figures | ({"names": len(parameters)} if parameters else {}),
-        arguments=fault.arguments,
-        pattern=fault.pattern if fault.kind == "born" else "",
-        count=len(records) if len({id(other) for other, _ in group}) == 1 else len(group),
-        detail=detail,
-    )
+    if account.partner and account.partner != fault.step.record:
+        figures["partner"] = account.partner
+    for record, growth in pair.diagnosis.growths(fault.reached)[:1]:
+        figures |= {"grows_in": record, "growth": growth}
+    return figures
 
 
 def _figures_of(region: Region, diagnosis: RunDiagnosis) -> dict[str, float | int | str]:
@@ -336,12 +370,24 @@ def _line(diagnosis: RunDiagnosis, record: str, side: int) -> str:
     return diagnosis.sides[side].stacks.user_line(record.rpartition(".")[0])
 
 
-def _place_of(group: Sequence[Fault]) -> dict[str, Any]:
-    operation = group[0].step.operation
-    records = [record for each in group for record in each.records or [each.step.record]]
-    calls = [(each.step.operation.call, each.step.cells[-1] if each.step.cells else "") for each in group]
-    directions = tuple(dict.fromkeys(record.rpartition(".")[2] for record in records))
-    return {**place_of_calls(operation.name if len(group) > 1 else operation.call, calls), "directions": directions}
+def _place_of(group: Sequence[tuple[Pair, Fault]], same_pair: Sequence[Fault]) -> dict[str, Any]:
+    pair, fault = group[0]
+    operation, step = fault.step.operation, pair.slot.step
+    ranks = {other.slot.rank for other, _ in group}
+    sources = (_source_of(pair.diagnosis, other) for other in same_pair)
+    records = chain.from_iterable(other.all_records for other in same_pair)
+    directions = dict.fromkeys(record.rpartition(".")[2] for record in records)
+    calls = [(other.step.operation.call, other.step.cell) for other in same_pair]
+    return {
+        "record": fault.all_records[0],
+        **place_of_calls(operation.name if len(same_pair) > 1 else operation.call, calls),
+        "directions": tuple(directions),
+        "value": fault.value,
+        "source": next(filter(None, sources), ""),
+        "cell": fault.step.cell,
+        "ranks": tuple(sorted(rank for rank in ranks if rank is not None)),
+        "steps": (step,) if step is not None else (),
+    }
 
 
 def _confidence(fault: Fault, pair: Pair) -> Confidence:
@@ -362,7 +408,7 @@ def _source_of(diagnosis: RunDiagnosis, fault: Fault) -> str:
 def _items_of(fault: Fault) -> Iterator[str]:
     """`CALL.PART` of the items at fault; what only the golden dump has is called so there."""
     golden = "golden." if fault.step.account.place < 0 else ""
-    for record in fault.records or [fault.step.record]:
+    for record in fault.all_records:
         operation = Operation.of(record, 0)
         yield f"{golden}{operation.call}.{operation.phase}"
 
@@ -405,28 +451,36 @@ def _node_id(rows: RunRows, dump: str, item: str) -> str:
 def _open_records(rows: RunRows, pairs: Iterable[Pair]) -> Iterator[Finding]:
     """Records beyond their limits of which it is not shown why, and inputs that nothing is known to have made."""
     for pair in pairs:
-        diagnosis = pair.diagnosis
-        for fault in _unmade(diagnosis)[:_MOST_OPEN]:
+        for fault in _unmade(pair.diagnosis)[:_MOST_OPEN]:
             yield structs.replace(_finding(rows, [(pair, fault)]), confidence="first difference only")
-        for step in diagnosis.unexplained[:_MOST_OPEN]:
-            key = next((key for key in step.outputs if key.is_beyond), None)
-            distance = key.distance if key is not None else None
-            yield Finding(
-                id=_node_id(rows, pair.dump, f"{step.operation.call}.{step.operation.phase}"),
-                kind="first" if is_compiled_record(step.record) else "unexplained",
-                confidence="first difference only",
-                place=Place(
-                    record=step.record,
-                    operation=step.operation.call,
-                    directions=(step.operation.phase,),
-                    value=key.path if key is not None else "",
-                    source=step.source,
-                    cell=step.cells[-1] if step.cells else "",
-                ),
-                figures={"size": distance} if distance is not None and math.isfinite(distance) else {},
-                # No benchmark computes a compiled graph, which is known: the inputs are equal, and this output is not.
-                detail="" if is_compiled_record(step.record) else readable(step.account.reason),
-            )
+        for step in pair.diagnosis.unexplained[:_MOST_OPEN]:
+            yield _open_record(rows, pair, step)
+
+
+def _open_record(rows: RunRows, pair: Pair, step: Step) -> Finding:
+    operation, key, detail = step.operation, step.first_beyond, readable(step.account.reason)
+    figures: dict[str, float | int | str] = {}
+    if key is not None and key.distance is not None and math.isfinite(key.distance):
+        figures["size"] = key.distance
+    is_compiled = is_compiled_record(step.record)
+    if is_compiled:
+        # No benchmark computes it, which is known: the inputs are equal, and this output is not.
+        detail = ""
+    return Finding(
+        id=_node_id(rows, pair.dump, f"{operation.call}.{operation.phase}"),
+        kind="first" if is_compiled else "unexplained",
+        confidence="first difference only",
+        place=Place(
+            record=step.record,
+            operation=operation.call,
+            directions=(operation.phase,),
+            value=getattr(key, "path", ""),
+            source=step.source,
+            cell=step.cell,
+        ),
+        figures=figures,
+        detail=detail,
+    )
 
 
 def _unknown(pairs: Iterable[Pair]) -> list[list[tuple[Pair, Fault]]]:
@@ -444,12 +498,13 @@ def _failed(rows: RunRows) -> list[Finding]:
 
 
 def _reach(causes: Iterable[Sequence[tuple[Pair, Fault]]]) -> Reach:
-    reached = {
-        (pair.dump, step.record): step.record for group in causes for pair, fault in group for step in fault.reached
-    }
-    own = {(pair.dump, record) for group in causes for pair, fault in group for record in fault.records}
-    last = next((fault.reached[-1].record for group in causes for _, fault in group if fault.reached), "")
-    return Reach(len(reached.keys() - own), last)
+    reached, causing, last = set(), set(), ""
+    for pair, fault in chain.from_iterable(causes):
+        reached.update((pair.dump, step.record) for step in fault.reached)
+        causing.update((pair.dump, record) for record in fault.records)
+        if fault.reached:
+            last = last or fault.reached[-1].record
+    return Reach(len(reached - causing), last)
 
 
 def _not_covered(pairs: Sequence[Pair], basis: Basis) -> Iterator[Gap]:
@@ -491,15 +546,16 @@ def _next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[NextStep]:
     """Commands and what to do by hand, most useful first."""
     call = fault.step.operation.call
     assert diagnosis.sides is not None
-    check = ("pytest", f"--msprobe-dump={diagnosis.sides[fault.side == 'golden'].path}", "-k", call)
     if fault.kind == "first":
-        return [NextStep("scope", subject=call), *([] if fault.step.account.is_noise else [NextStep("noise")])]
+        scope = NextStep("scope", subject=call)
+        return [scope] if fault.step.account.is_noise else [scope, NextStep("noise")]
     if fault.kind == "born":
+        check = ("pytest", f"--msprobe-dump={diagnosis.sides[fault.side == 'golden'].path}", "-k", call)
         kept = NextStep("error data", (*check, "--msprobe-error-data=error_data"))
         return [NextStep("by itself", check), kept, NextStep("this call", subject=call)]
     if fault.kind == "parameter":
-        is_later = bool(Slot.of(diagnosis.sides[0].path).step)
-        return [*([NextStep("earlier step")] if is_later else []), NextStep("values")]
+        values = NextStep("values")
+        return [NextStep("earlier step"), values] if Slot.of(diagnosis.sides[0].path).step else [values]
     return [NextStep(_BY_HAND.get(fault.kind, "lines"), subject=call)]
 
 
@@ -517,8 +573,7 @@ _BY_HAND = {
 
 def _with_noise(pairs: Sequence[Pair], basis: Basis) -> list[NextStep]:
     """What tells rounding from more where no tensors do."""
-    is_open = basis != "tensors" and any(pair.diagnosis.outcome == "unaccounted" for pair in pairs)
-    return [NextStep("noise")] if is_open else []
+    return [NextStep("noise")] if basis != "tensors" and _has_open(pairs) else []
 
 
 def _collection(diagnoses: Sequence[RunDiagnosis]) -> dict[str, object] | None:
@@ -528,5 +583,5 @@ def _collection(diagnoses: Sequence[RunDiagnosis]) -> dict[str, object] | None:
     return None if content is None else msgspec.json.decode(content, type=dict[str, object])
 
 
-def _first_step(step: int | None) -> int:
-    return -1 if step is None else step
+def _first_step(pair: Pair) -> int:
+    return -1 if pair.slot.step is None else pair.slot.step

@@ -37,18 +37,27 @@ _SAME = ("initial state", "batch")
 
 def explained(differences: Sequence[ManifestDifference], diagnosis: RunDiagnosis) -> Explained:
     """Which faults of a pair of dumps, or without faults which values of unknown origin, the `differences` explain."""
-    if diagnosis.is_one_model:  # its values are found, whatever shapes its parameters and its batch have
-        differences = [one for one in differences if one.section == "step" or not is_of_another_model(one)]
     faults = sorted(diagnosis.faults or diagnosis.unknown, key=lambda fault: _place(fault.step))
-    known = [*differences, *([] if diagnosis.is_one_model else _other_shapes(faults))]
+    candidates = [*differences, *_other_shapes(faults)]
+    if diagnosis.is_one_model:  # its values are found, whatever shapes its parameters and its batch have
+        candidates = [other for other in differences if other.section == "step" or not is_of_another_model(other)]
     effects = {id(fault): _effect(fault, diagnosis) for fault in faults}
     # That leaves or the states of generators differ is no reason, but the same difference.
-    found = explanations(known, list(effects.values()))
-    same = [one for one in found if one.what == "state" or (one.section in _SAME and not is_of_another_model(one))]
-    reasons = [one for one in found if one not in same]
-    reasons += same if reasons else []
-    of_setup = [fault for fault in faults if any(explains(one, effects[id(fault)]) for one in reasons)]
+    explaining = explanations(candidates, list(effects.values()))
+    reasons = [difference for difference in explaining if not _is_same(difference)]
+    if reasons:
+        reasons += filter(_is_same, explaining)
+    of_setup = [fault for fault in faults if _is_explained(effects[id(fault)], reasons)]
     return Explained(reasons, of_setup, bool(of_setup) and of_setup[0] is faults[0])
+
+
+def _is_same(difference: ManifestDifference) -> bool:
+    """Whether a difference is of values that no operation made."""
+    return difference.what == "state" or (difference.section in _SAME and not is_of_another_model(difference))
+
+
+def _is_explained(effect: Effect, reasons: Sequence[ManifestDifference]) -> bool:
+    return any(explains(difference, effect) for difference in reasons)
 
 
 def _place(step: Step) -> int:
@@ -63,7 +72,7 @@ def called_alike(reasons: Explained, diagnosis: RunDiagnosis) -> Iterator[Step]:
         if not arguments or step.account.blamed:
             continue
         effect = _effect_of(step, "arguments", arguments, diagnosis)
-        if (step.operation.name, arguments) in causes or any(explains(one, effect) for one in reasons.differences):
+        if (step.operation.name, arguments) in causes or _is_explained(effect, reasons.differences):
             yield step
 
 
@@ -75,13 +84,21 @@ def of_unseen_updates(
     differences: Sequence[ManifestDifference], diagnoses: Sequence[RunDiagnosis]
 ) -> list[ManifestDifference]:
     """Settings of optimizers whose effect no value can show: the dumps end before the update of the parameters."""
-    for steps in (diagnosis.steps for diagnosis in diagnoses):
-        last = max((step.account.place for step in steps if step.operation.phase == "backward"), default=math.inf)
-        if any(is_optimizer_record(step.record) for step in steps):
+    for diagnosis in diagnoses:
+        last = _last_backward(diagnosis)[0]
+        calls = (step.account.place for step in diagnosis.steps if not step.operation.holds_calls)
+        is_optimizer = any(is_optimizer_record(step.record) for step in diagnosis.steps)
+        if math.isinf(last) or is_optimizer or max(calls, default=-1) > last:
             return []
-        if math.isinf(last) or any(not step.operation.holds_calls and step.account.place > last for step in steps):
-            return []
-    return [one for one in differences if one.section == "optimizer" and one.likelihood > _SURE]
+    return [other for other in differences if other.section == "optimizer" and other.likelihood > _SURE]
+
+
+def _last_backward(diagnosis: RunDiagnosis) -> tuple[float, float]:
+    """Places of the last backward in the target and in the golden run; infinity without one."""
+    accounts = [step.account for step in diagnosis.steps if step.operation.phase == "backward"]
+    places = [(account.place, account.partner_place) for account in accounts]
+    mine, theirs = zip(*places) if places else ((math.inf,), (math.inf,))
+    return max(mine), max(theirs)
 
 
 def _effect(fault: Fault, diagnosis: RunDiagnosis) -> Effect:
@@ -89,24 +106,17 @@ def _effect(fault: Fault, diagnosis: RunDiagnosis) -> Effect:
 
 
 def _effect_of(step: Step, kind: str, arguments: Differences, diagnosis: RunDiagnosis) -> Effect:
-    backwards = [step.account for step in diagnosis.steps if step.operation.phase == "backward"]
-    account = step.account
-    if account.place >= 0:
-        is_update = account.place > max((one.place for one in backwards), default=account.place)
-    else:
-        is_update = account.partner_place > max((one.partner_place for one in backwards), default=account.partner_place)
+    is_update = _place(step) > _last_backward(diagnosis)[step.account.place < 0]
     number = Slot.of(diagnosis.sides[0].path).step if diagnosis.sides is not None else None
     is_drawn = kind == "defined" and fact_of("random", step.operation.name) is not None
     return Effect(kind, is_update, is_drawn, bool(number), arguments)
 
 
-def _other_shapes(faults: Sequence[Fault]) -> list[ManifestDifference]:
+def _other_shapes(faults: Sequence[Fault]) -> Iterator[ManifestDifference]:
     """The first value of another shape that no operation made: two models, or two batches."""
     for fault in faults[:1]:
         if fault.kind in ("parameter", "batch", "unknown") and fault.arguments:
+            section, what = ("batch", "shape of the batch") if fault.kind == "batch" else ("model", "shape")
             shape = fault.arguments[0]
-            what = "shape of the batch" if fault.kind == "batch" else "shape"
             sentence = f"{shape.name} {shape.target}, golden {shape.golden}"
-            section = "batch" if fault.kind == "batch" else "model"
-            return [ManifestDifference(section, what, shape.target, shape.golden, sentence, 0.9, (shape.name,))]
-    return []
+            yield ManifestDifference(section, what, shape.target, shape.golden, sentence, 0.9, (shape.name,))

@@ -113,15 +113,15 @@ class Terms:
 
     def worst(self, name: str) -> tuple[int, ...] | None:
         """Index of the largest element of a part, one that it makes NaN or infinite first; None when it is zero."""
-        place, largest, found = PARTS.index(name), 0.0, None
+        place, largest, flat = PARTS.index(name), 0.0, None
         for start, chain in chunks(*self.chain):
             with np.errstate(all="ignore"):
-                left, right = (widened(array) for array in chain[place : place + 2])
-                magnitude = np.where(is_same(left, right), 0, np.nan_to_num(np.abs(left - right), nan=np.inf))
+                before, after = (widened(array) for array in chain[place : place + 2])
+                magnitude = np.where(is_same(before, after), 0, np.nan_to_num(np.abs(before - after), nan=np.inf))
             at = int(magnitude.argmax())
             if magnitude[at] > largest:
-                largest, found = float(magnitude[at]), start + at
-        return None if found is None else unravelled(found, self.chain[-1].shape)
+                largest, flat = float(magnitude[at]), start + at
+        return None if flat is None else unravelled(flat, self.chain[-1].shape)
 
 
 def split(target: Array, from_target: Array, from_golden: Array, golden_reference: Array, golden: Array) -> Terms:
@@ -164,7 +164,8 @@ class _Sums:
     """
 
     def __init__(self, chain: Sequence[Array]) -> None:
-        wide = np.complex128 if any(array.dtype.kind == "c" for array in chain) else np.float64
+        is_complex = any(array.dtype.kind == "c" for array in chain)
+        wide = np.complex128 if is_complex else np.float64
         # The four parts, the whole, both born parts together, target and golden.
         self._rows = np.empty((len(PARTS) + 4, min(chain[0].size, CHUNK_ELEMENTS)), wide)
         # The smallest number of a dtype masks elements; beside it all others have no size.
@@ -178,7 +179,8 @@ class _Sums:
         with np.errstate(all="ignore"):
             rows = self._rows[:, : chain[0].size]
             rows[-2:] = chain[0], chain[-1]
-            wide = (rows[-2], *(array.astype(rows.dtype, copy=False) for array in chain[1:-1]), rows[-1])
+            middle = (array.astype(rows.dtype, copy=False) for array in chain[1:-1])
+            wide = (rows[-2], *middle, rows[-1])
             squares = _squared(rows, wide)
             *others, target, golden = squares.tolist()
             if not (sum(others) < math.inf and max(target, golden) < self._sentinel * self._sentinel):
@@ -191,8 +193,8 @@ class _Sums:
     def _squared_again(self, rows: Array, wide: Sequence[Array]) -> Array:
         """The same of elements that are finite throughout, target and golden without what masks others."""
         finite = np.isfinite(wide)
-        for place, (left, right) in enumerate(pairwise(wide)):
-            changed = ~is_same(left, right) & ~(finite[place] & finite[place + 1])
+        for place, (before, after) in enumerate(pairwise(wide)):
+            changed = ~is_same(before, after) & ~(finite[place] & finite[place + 1])
             self.nonfinite[place] += int(np.count_nonzero(changed))
         chain = _whole(wide)
         rows[-2:] = np.where(np.abs(chain[[0, -1]]) < self._sentinel, chain[[0, -1]], 0)
@@ -202,14 +204,15 @@ class _Sums:
         """What the sums of all chunks of `chain` amount to."""
         whole_size, born_size, target, golden = map(math.sqrt, self.squares[len(PARTS) :].tolist())
         whole = _over(whole_size, golden)
-        size = math.inf if any(self.nonfinite) else whole
         parts = {name: self._part(place, whole, golden) for place, name in enumerate(PARTS)}
-        ends = parts[BORN_TARGET], parts[BORN_GOLDEN]
+        size = math.inf if any(self.nonfinite) else whole
         # How far each run is off, by its own size.
-        scale = _over(golden, target)
-        sizes = ends[0].size * scale if ends[0].size else 0.0, ends[1].size
-        least, most = sorted(0.0 if end.nonfinite else size for end, size in zip(ends, sizes))
-        return Terms(size, parts, _over(born_size, golden), least >= _FAR and most < _ALIKE * least, chain)
+        mine, theirs = parts[BORN_TARGET], parts[BORN_GOLDEN]
+        far = [_finite_size(mine), _finite_size(theirs)]
+        if far[0]:
+            far[0] *= _over(golden, target)
+        is_of_another_value = min(far) >= _FAR and max(far) < _ALIKE * min(far)
+        return Terms(size, parts, _over(born_size, golden), is_of_another_value, chain)
 
     def _part(self, place: int, whole: float, norm: float) -> Part:
         nonfinite, all_nonfinite = self.nonfinite[place], sum(self.nonfinite)
@@ -226,19 +229,23 @@ class _Sums:
 
 def _squared(rows: Array, chain: Sequence[Array]) -> Array:
     """The sums of squares of all rows, once these hold the differences of `chain`; the last two are as they are."""
-    for row, (left, right) in zip(rows, pairwise(chain)):
-        np.subtract(left, right, out=row)
+    for row, (before, after) in zip(rows, pairwise(chain)):
+        np.subtract(before, after, out=row)
     np.subtract(chain[0], chain[-1], out=rows[len(PARTS)])
     np.add(rows[0], rows[len(PARTS) - 1], out=rows[len(PARTS) + 1])
     numbers = rows.view(np.float64)
-    found: Array = np.einsum("ij,ij->i", numbers, numbers)
-    return found
+    sums: Array = np.einsum("ij,ij->i", numbers, numbers)
+    return sums
 
 
 def _over(size: float, norm: float) -> float:
     if size == 0:
         return 0.0
     return size / norm if norm > 0 else math.inf
+
+
+def _finite_size(part: Part) -> float:
+    return 0.0 if part.nonfinite else part.size
 
 
 #: A sum that is farther off than this many times what rounding explains is another one; in between neither is shown.
@@ -253,12 +260,12 @@ def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
     off by up to 8 times what rounding explains.
     """
     arrays = (whole, *parts)
-    if any(part.size != whole.size or kind_of(array.dtype) != "float" for part in parts for array in (part, whole)):
+    if any(array.size != whole.size or kind_of(array.dtype) != "float" for array in arrays):
         return None
     formats = [float_format(array.dtype) for array in arrays]
     unit = max(unit_roundoff(array.dtype) for array in arrays) * (len(parts) + 1)
-    tiny = max(known.smallest_normal for known in formats)
-    largest = min(known.largest for known in formats)
+    tiny = max(precision.smallest_normal for precision in formats)
+    largest = min(precision.largest for precision in formats)
     worst = 0.0
     for _, (total, *terms) in chunks(whole, *(_oriented(part, whole.shape) for part in parts)):
         worst = max(worst, _excess(total, [term.astype(np.float64) for term in terms], unit, tiny, largest))
@@ -279,7 +286,8 @@ def _excess(whole: Array, terms: Sequence[Array], unit: float, tiny: float, larg
 
 def _oriented(part: Array, shape: tuple[int, ...]) -> Array:
     """The part, transposed where it is a matrix whose lengths are those of `shape` the other way round."""
-    mine, other = ([length for length in lengths if length > 1] for lengths in (part.shape, shape))
+    mine = [length for length in part.shape if length > 1]
+    other = [length for length in shape if length > 1]
     return part.reshape(mine).T if len(mine) == 2 and mine != other and mine[::-1] == other else part
 
 
@@ -294,8 +302,8 @@ def is_wrong_sum(
 
     None where that cannot be shown of one side, or they add up on neither.
     """
-    found = [_adds_up(side, step, key, sources, is_golden=side is sides[1]) for side in sides]
-    return None if None in found or not any(found) else found[0] != found[1]
+    is_sum_of = [_adds_up(side, step, key, sources, is_golden=side is sides[1]) for side in sides]
+    return None if None in is_sum_of or not any(is_sum_of) else is_sum_of[0] != is_sum_of[1]
 
 
 def _adds_up(
@@ -306,25 +314,26 @@ def _adds_up(
         return None
     if step.account.basis == "sketches":
         return _sketches_add_up(side, [leaf for leaf in leaves if leaf is not None], max(key.limits))
-    known = [array for leaf in leaves if (array := load(leaf, side.tensors)) is not None]
-    return is_sum(known[0], known[1:]) if len(known) == len(leaves) else None
+    arrays = [array for leaf in leaves if (array := load(leaf, side.tensors)) is not None]
+    return is_sum(arrays[0], arrays[1:]) if len(arrays) == len(leaves) else None
 
 
 def _sketches_add_up(side: ComparedDump, leaves: list[Leaf], limit: float) -> bool | None:
     """Whether the first value is the sum of the others by their sketches; None in between, and where they lack."""
     try:
-        whole, *parts = (sketch for leaf in leaves if (sketch := side.sketch(leaf)) is not None)
+        whole, *parts = filter(None, map(side.sketch, leaves))
         apart = distance(merged(parts, None), whole)
     except (DumpError, ValueError):
         return None
     if len(parts) + 1 < len(leaves):
         return None
     share = apart.value / max(sum(part.norm for part in parts), whole.norm, apart.resolution)
-    return True if share <= limit else False if share > _NO_SUM * limit else None
+    if share <= limit:
+        return True
+    return False if share > _NO_SUM * limit else None
 
 
 def _leaf(side: ComparedDump, step: Step, key: ValueKey, *, is_golden: bool) -> Leaf | None:
     record = step.account.partner if is_golden else step.record
-    if record not in side:
-        return None
-    return next((leaf for leaf in side.leaves(record) if leaf.path == key.path), None)
+    leaves = side.leaves(record) if record in side else []
+    return next((leaf for leaf in leaves if leaf.path == key.path), None)

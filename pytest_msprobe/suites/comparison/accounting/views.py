@@ -72,8 +72,8 @@ class _Hash:
 def is_negative(numbers: Array) -> npt.NDArray[np.bool_]:
     """Where a number is below zero."""
     with np.errstate(invalid="ignore"):
-        found: npt.NDArray[np.bool_] = numbers < 0
-    return found
+        below: npt.NDArray[np.bool_] = numbers < 0
+    return below
 
 
 #: Numbers that are looked up together where single ones are not distinct enough, and their weights in one hash.
@@ -90,10 +90,10 @@ _TABLE_BITS = 20
 
 def _runs(hashes: Hashes, stride: int) -> Hashes:
     """A hash of each number with the three that follow it, `stride` numbers apart."""
-    found = np.zeros(max(hashes.size - (_RUN - 1) * stride, 0), np.uint64)
+    runs = np.zeros(max(hashes.size - (_RUN - 1) * stride, 0), np.uint64)
     for step, weight in enumerate(_WEIGHTS):
-        found += hashes[step * stride : step * stride + found.size] * weight
-    return found
+        runs += hashes[step * stride : step * stride + runs.size] * weight
+    return runs
 
 
 class _Lookup:
@@ -154,10 +154,10 @@ class ViewSearch:
     def in_whole(self, whole: Array, dtype: np.dtype[Any]) -> Literal["part", "copies"] | None:
         """How the value is a view of `whole` cast to `dtype`; None when it is not shown to be one."""
         self._of_whole = _Hash(dtype, self._hash.is_signed)
-        found = self._probe(whole)
-        if found is None:
+        probed = self._probe(whole)
+        if probed is None:
             return None
-        for tables in islice(product(*self._tables(whole, *found)), _MOST_GUESSES):
+        for tables in islice(product(*self._tables(whole, *probed)), _MOST_GUESSES):
             steps = sum(int(np.count_nonzero(np.diff(table, 2))) for table in tables)
             if steps * _NUMBERS_FOR_A_STEP <= self._distinct and self._holds(whole, tables):
                 self._found = tables
@@ -188,22 +188,26 @@ class ViewSearch:
         return None
 
     def _points(self, axis: int | None) -> Places:
-        shape = [
-            max(length - (_RUN - 1 if dimension == axis else 0), 1)
-            for dimension, length in enumerate(self._value.shape)
-        ]
+        shape = [max(self._starts(dimension, axis), 1) for dimension in range(self._value.ndim)]
         flat = self._random.integers(0, math.prod(shape), _PROBES)
         return np.stack(np.unravel_index(flat, shape), axis=-1).astype(np.int64)
 
+    def _starts(self, dimension: int, axis: int | None) -> int:
+        """How many elements along a dimension begin a run along `axis`."""
+        length: int = self._value.shape[dimension]
+        return length - _RUN + 1 if dimension == axis else length
+
     def _at(self, points: Places, axis: int | None) -> Hashes:
         """Hashes of the numbers at some indices, or of the runs along `axis` that begin there."""
-        found = np.zeros(len(points), np.uint64)
-        for step, weight in enumerate(_WEIGHTS[: 1 if axis is None else _RUN]):
+        hashes = np.zeros(len(points), np.uint64)
+        for step, weight in enumerate(_WEIGHTS):
             at = points.copy()
             if axis is not None:
                 at[:, axis] += step
-            found += self._hash.of(self._value[tuple(at.T)]) * weight
-        return found
+            hashes += self._hash.of(self._value[tuple(at.T)]) * weight
+            if axis is None:
+                break
+        return hashes
 
     def _tables(self, whole: Array, bases: Places, axis: int | None, stride: int) -> list[list[Places]]:
         """For each dimension what may be the position by index, beside that of the first base.
@@ -212,24 +216,25 @@ class ViewSearch:
         """
         lines = [self._lines(bases, dimension, axis) for dimension in range(self._value.ndim)]
         hashes = [self._at(points.reshape(-1, self._value.ndim), axis) for _, points in lines]
-        known = self._at(bases, axis)
-        lookup = _Lookup(np.concatenate([known, *hashes]), stride)
+        of_bases = self._at(bases, axis)
+        lookup = _Lookup(np.concatenate([of_bases, *hashes]), stride)
         _looked_up(whole, self._of_whole, lookup)
-        starts = lookup.places(known)
+        starts = lookup.places(of_bases)
         tables = []
         for dimension, (indices, points) in enumerate(lines):
             places = lookup.places(hashes[dimension]).reshape(points.shape[:2])
             length, at = self._value.shape[dimension], int(bases[0, dimension])
             table = _table(indices, places, starts, length, stride if dimension == axis else 0)
-            steps = [1, *_strides(whole)[::-1]] if table is None else []
-            guesses = [step * np.arange(length) for step in steps]
-            tables.append([found - found[at] for found in ([table] if table is not None else guesses)])
+            guesses = [table]
+            if table is None:
+                guesses = [step * np.arange(length) for step in (1, *_strides(whole)[::-1])]
+            tables.append([guess - guess[at] for guess in guesses])
         tables[0] = [table + starts[0] for table in tables[0]]
         return tables
 
     def _lines(self, bases: Places, dimension: int, axis: int | None) -> tuple[Places, Places]:
         """(indices along a dimension, the points (base, index, dimension) there)."""
-        length = self._value.shape[dimension] - (_RUN - 1 if dimension == axis else 0)
+        length = self._starts(dimension, axis)
         indices = np.arange(length)
         if length > _LONGEST_LINE:
             half = _LONGEST_LINE // 2
@@ -246,8 +251,8 @@ class ViewSearch:
     def _positions(self, tables: Sequence[Places]) -> Iterator[tuple[int, Places]]:
         for start in range(0, self._value.size, CHUNK):
             indices = np.unravel_index(np.arange(start, min(start + CHUNK, self._value.size)), self._value.shape)
-            found: Places = np.sum([table[index] for table, index in zip(tables, indices)], axis=0)
-            yield start, found
+            positions: Places = np.sum([table[index] for table, index in zip(tables, indices)], axis=0)
+            yield start, positions
 
     def _holds(self, whole: Array, tables: Sequence[Places]) -> bool:
         flat, elements = real_numbers(whole).reshape(-1), self._value.reshape(-1)
@@ -269,7 +274,7 @@ def _table(indices: Places, places: Places, starts: Places, length: int, stride:
 
     Along the axis of runs, those have a `stride`.
     """
-    found = np.zeros(length, np.int64)
+    steps_of = np.zeros(length, np.int64)
     is_found = np.zeros(length, np.bool_)
     for line, start in zip(places, starts):
         steps = line - start
@@ -278,25 +283,25 @@ def _table(indices: Places, places: Places, starts: Places, length: int, stride:
         if is_found.any() and not shared.size:
             continue
         if shared.size:
-            steps = steps + found[shared[0]] - steps[np.searchsorted(indices, shared[0])]
+            steps = steps + steps_of[shared[0]] - steps[np.searchsorted(indices, shared[0])]
         fresh = is_known & ~is_found[indices]
-        found[indices[fresh]] = steps[fresh]
+        steps_of[indices[fresh]] = steps[fresh]
         is_found[indices[fresh]] = True
-    known = np.flatnonzero(is_found)
+    filled = np.flatnonzero(is_found)
     for step in range(1, _RUN if stride else 1):
-        fresh = (known + step)[~is_found[known + step]]
-        found[fresh] = found[fresh - step] + step * stride
+        fresh = (filled + step)[~is_found[filled + step]]
+        steps_of[fresh] = steps_of[fresh - step] + step * stride
         is_found[fresh] = True
-    return _filled(found, np.flatnonzero(is_found))
+    return _filled(steps_of, np.flatnonzero(is_found))
 
 
-def _filled(found: Places, known: Places) -> Places | None:
-    every = np.arange(found.size)
-    if known.size < 2:
-        return found if found.size == 1 else None
-    filled = np.rint(np.interp(every, known, found[known])).astype(np.int64)
-    ends = (known[0], known[1], every < known[0]), (known[-1], known[-2], every > known[-1])
+def _filled(positions: Places, places: Places) -> Places | None:
+    every = np.arange(positions.size)
+    if places.size < 2:
+        return positions if positions.size == 1 else None
+    filled = np.rint(np.interp(every, places, positions[places])).astype(np.int64)
+    ends = (places[0], places[1], every < places[0]), (places[-1], places[-2], every > places[-1])
     for end, beside, is_beyond in ends:
-        slope = (found[beside] - found[end]) // (beside - end)
-        filled[is_beyond] = found[end] + slope * (every[is_beyond] - end)
+        slope = (positions[beside] - positions[end]) // (beside - end)
+        filled[is_beyond] = positions[end] + slope * (every[is_beyond] - end)
     return filled

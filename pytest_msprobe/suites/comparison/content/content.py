@@ -56,18 +56,20 @@ class Content:
         self._sides = target.records, golden.records
         self._located = located
         self._parameters, self._last = target.parameters, target.last_backward
-        is_other_way = results.are_equal and not located.found.refuted
+        is_other_way = results.are_equal and not located.in_golden.refuted
         has_parted = bool(located.target.parted and located.golden.parted) and not is_other_way
         self.is_parted = has_parted or bool(results.lost)
         # What one run makes besides, or on another way to equal results, has no effect on the values of both.
-        other: ContentState = "" if has_parted else "rejoined" if is_other_way else "unused"
+        other: ContentState = "rejoined" if is_other_way else "unused"
+        if has_parted:
+            other = ""
         self._states = (
-            _states(target, located.target, located.found, other),
-            _states(golden, located.golden, located.held, other),
+            _states(target, located.target, located.in_golden, other),
+            _states(golden, located.golden, located.in_target, other),
         )
         self.is_one_model = results.are_equal or share_parameters(target, golden)
         self.place = region_of(located) if has_parted else None
-        self._states[0].update(dict.fromkeys(islands(target, golden, located.found), "coarser"))
+        self._states[0].update(dict.fromkeys(islands(target, golden, located.in_golden), "coarser"))
         if results.lost and not has_parted:
             self.place = region_of_results(results.lost, target.gradients)
             self._states[0][self.place.target[0]] = "first"
@@ -80,7 +82,7 @@ class Content:
         """What two dumps hold of each other; None where they have nothing in common."""
         runs = held_run(target), held_run(golden)
         located = locate(*runs)
-        return cls(*runs, located, results_of(*runs, located)) if located.found.partners else None
+        return cls(*runs, located, results_of(*runs, located)) if located.in_golden.partners else None
 
     def state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         """What is known of a record of one side."""
@@ -98,12 +100,12 @@ class Content:
 
     def partner(self, name: str) -> HeldValue | None:
         """The value of the golden run that is the value `name` of the target; None where it holds none."""
-        return self._located.found.partners.get(name)
+        return self._located.in_golden.partners.get(name)
 
     def is_rounding(self, target: Leaf, golden: Leaf) -> bool:
         """Whether two gradients are no larger than the rounding of what they are summed up of."""
         values = held_value(target), held_value(golden)
-        noise = self._located.found.noise, self._located.held.noise
+        noise = self._located.in_golden.noise, self._located.in_target.noise
         return all(value is not None and value.gradient_look in looks for value, looks in zip(values, noise))
 
     def is_update(self, operation: Operation) -> bool:
@@ -115,27 +117,27 @@ class Content:
         mine, theirs = self._sides[0].get(target), self._sides[1].get(golden)
         if mine is None or theirs is None:
             return mine is theirs
-        found = self._located.found
-        judged = [value for value in mine.outputs if value.name in found.partners]
-        if judged:
-            return any(
-                value.size == other.size and value.distance(other) <= max(found.distances[value.name], LONG_SUMS)
-                for value in judged
-                for other in theirs.outputs
-            )
-        if [value.shape for value in mine.outputs] != [value.shape for value in theirs.outputs]:
+        matches = self._located.in_golden
+        judged = [value for value in mine.outputs if value.name in matches.partners]
+        for value in judged:
+            limit = max(matches.distances[value.name], LONG_SUMS)
+            if any(value.size == other.size and value.distance(other) <= limit for other in theirs.outputs):
+                return True
+        if judged or mine.output_shapes != theirs.output_shapes:
             return False
-        given = {found.partners[name].name for name in mine.makers if name in found.partners}
-        return bool(given.intersection(theirs.makers)) or not (mine.makers or theirs.makers)
+        sources = {source.name for source in matches.sources_of(mine)}
+        return bool(sources.intersection(theirs.makers)) or not (mine.makers or theirs.makers)
 
     def refined(self, matching: Matching, target: Iterable[Operation], golden: Iterable[Operation]) -> Matching:
         """Return `matching` without the pairs of API calls that hold different values."""
-        calls = {call: self._is_one_call(matching, call) for call in {operation.call for operation in target}}
-        partners = {
-            operation.record: matching.partners[operation.record]
-            for operation in target
-            if operation.record in matching.partners and (operation.holds_calls or calls[operation.call])
-        }
+        agreeing: dict[str, bool] = {}
+        partners: dict[str, Operation] = {}
+        for operation in target:
+            partner, call = matching.partners.get(operation.record), operation.call
+            if call not in agreeing:
+                agreeing[call] = self._is_one_call(matching, call)
+            if partner is not None and (operation.holds_calls or agreeing[call]):
+                partners[operation.record] = partner
         taken = {partner.record for partner in partners.values()}
         lone = tuple(operation for operation in golden if operation.record not in taken)
         return replace(matching, partners=partners, golden_only=lone)
@@ -147,17 +149,18 @@ class Content:
         return partner is None or self.agrees(record, partner.record)
 
 
-def _states(run: HeldRun, side: Parting, found: Found, other: ContentState) -> dict[str, ContentState]:
+def _states(run: HeldRun, side: Parting, matches: Found, other: ContentState) -> dict[str, ContentState]:
     """What is known of each record of a run; `other` of those that part, where it has no effect."""
     states: dict[str, ContentState] = {}
     constants = constants_of(side.records)
     last = run.last_backward
-    parted, first = ({record.name for record in records} for records in (side.parted, side.first))
+    first = {record.name for record in side.first}
+    parted = {record.name for record in side.parted}
     for name, record in side.records.items():
         if name in parted:
             states[name] = other or ("first" if name in first else "parted")
-        elif any(value.name in found.partners for value in record.outputs):
-            states[name] = "rejoined" if any(map(found.is_lost, record.outputs)) else "found"
+        elif matches.partners_of(record):
+            states[name] = "rejoined" if any(map(matches.is_lost, record.outputs)) else "found"
         elif run.parameters and record.operation.index > last >= 0:
             states[name] = "beside"  # what an optimizer calls behind the gradients shows in the parameters
         elif record.users or record.operation.phase == "backward":

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, combinations
+from operator import attrgetter
+from typing import Literal
 
 from pytest_msprobe.suites.comparison.content.regions import GROWTH, LONG_SUMS, MOST, Located, tolerance_of
 from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRun, HeldValue
@@ -73,45 +75,48 @@ def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
     not judged: Adam makes a whole step of it. Of elements it does the same, so that updates are held to their norms,
     and those of vectors, of which a third may be such, are lost where several are by one factor.
     """
-    values = [value for record in located.target.records.values() for value in record.outputs]
+    values = chain.from_iterable(record.outputs for record in located.target.records.values())
     unit = max((value.unit for value in values), default=0.0)
-    farthest = max(located.found.distances.values(), default=0.0)
+    farthest = max(located.in_golden.distances.values(), default=0.0)
     tolerance = max(LONG_SUMS, tolerance_of(unit), min(GROWTH * farthest, MOST))
     rate = max(target.rate, golden.rate)
     lost: list[Lost] = []
     updates: list[tuple[float, Lost]] = []
-    known: tuple[set[str], set[str]] = set(), set()
+    paired: tuple[set[str], set[str]] = set(), set()
     for mine, theirs in _pairs(target.parameters, golden.parameters, tolerance):
-        names = tuple(it.name for it in mine), tuple(it.name for it in theirs)
-        gradient, other = _whole(mine, _gradient), _whole(theirs, _gradient)
+        names = _names(mine), _names(theirs)
+        gradient, other = _whole(mine, "gradient"), _whole(theirs, "gradient")
         if gradient is not None and other is not None:
-            for side, own in zip(known, names):
-                side.update(own)
-            if gradient.gradient_look in located.found.noise and other.gradient_look in located.held.noise:
+            paired[0].update(names[0])
+            paired[1].update(names[1])
+            if gradient.gradient_look in located.in_golden.noise and other.gradient_look in located.in_target.noise:
                 continue
             if gradient.distance(other) > tolerance:
-                lost.append(Lost(names[0], names[1], gradient, is_gradient=True))
+                lost.append(Lost(*names, gradient, is_gradient=True))
                 continue
-        after, other = _whole(mine, _after), _whole(theirs, _after)
-        if (
-            after is not None
-            and other is not None
-            and not abs(after.norm - other.norm) <= (tolerance * after.norm + _UNSURE_STEPS * rate)
-        ):
+        after, other = _whole(mine, "after"), _whole(theirs, "after")
+        if after is None or other is None:
+            continue
+        if not abs(after.norm - other.norm) <= tolerance * after.norm + _UNSURE_STEPS * rate:
             ratio = after.norm / other.norm - 1 if other.norm else math.inf
-            updates.append((ratio, Lost(names[0], names[1], after, is_gradient=False)))
-    every = [{it.name for it in run.parameters} for run in (target, golden)]
-    is_complete = all(every) and list(known) == every
-    return Results([*lost, *_sure(updates)], is_complete)
+            updates.append((ratio, Lost(*names, after, is_gradient=False)))
+    every = set(_names(target.parameters)), set(_names(golden.parameters))
+    return Results([*lost, *_sure(updates)], is_complete=all(every) and paired == every)
+
+
+def _names(parameters: Sequence[HeldParameter]) -> tuple[str, ...]:
+    return tuple(parameter.name for parameter in parameters)
 
 
 def share_parameters(target: HeldRun, golden: HeldRun) -> bool:
     """Return whether a part of the parameters that a port may leave as they are is the same in both runs."""
-    mine, theirs = (
-        {leaf.gradient_look for record in run.records.values() for leaf in record.leaves if not leaf.is_plain}
-        for run in (target, golden)
-    )
+    mine, theirs = _looks(target), _looks(golden)
     return len(mine & theirs) >= _ONE_MODEL * max(min(len(mine), len(theirs)), 1)
+
+
+def _looks(run: HeldRun) -> set[tuple[object, ...]]:
+    leaves = chain.from_iterable(record.leaves for record in run.records.values())
+    return {leaf.gradient_look for leaf in leaves if not leaf.is_plain}
 
 
 def _sure(updates: Sequence[tuple[float, Lost]]) -> list[Lost]:
@@ -121,33 +126,32 @@ def _sure(updates: Sequence[tuple[float, Lost]]) -> list[Lost]:
     return [lost for _, lost in updates if is_one or len(lost.value.shape) > 1]
 
 
-def _gradient(parameter: HeldParameter) -> HeldValue | None:
-    return parameter.gradient
-
-
-def _after(parameter: HeldParameter) -> HeldValue | None:
-    return parameter.after
-
-
-def _whole(parameters: Sequence[HeldParameter], of: Callable[[HeldParameter], HeldValue | None]) -> HeldValue | None:
-    values = [value for value in map(of, parameters) if value is not None]
+def _whole(parameters: Sequence[HeldParameter], field: Literal["gradient", "after"]) -> HeldValue | None:
+    """The gradients, or the parameters behind the step, in one; None where one is not known."""
+    values = [value for value in map(attrgetter(field), parameters) if value is not None]
     return joined(values) if len(values) == len(parameters) else None
 
 
 def joined(values: Sequence[HeldValue]) -> HeldValue:
     """Return what is known of several values in one."""
-    first, size = values[0], sum(value.size for value in values)
-    return HeldValue(
-        first.record,
-        first.path,
-        size,
-        first.shape if len(values) == 1 else (size,),
-        math.sqrt(sum(value.norm**2 for value in values)),
-        max(value.most for value in values),
-        min(value.least for value in values),
-        sum(value.mean * value.size for value in values) / size,
-        max(value.unit for value in values),
-        all(value.is_known for value in values),
+    first = values[0]
+    if len(values) == 1:
+        return first
+    size, squares, total = 0, 0.0, 0.0
+    for value in values:
+        size += value.size
+        squares += value.norm**2
+        total += value.mean * value.size
+    return replace(
+        first,
+        size=size,
+        shape=(size,),
+        norm=math.sqrt(squares),
+        most=max(value.most for value in values),
+        least=min(map(attrgetter("least"), values)),
+        mean=total / size,
+        unit=max(map(attrgetter("unit"), values)),
+        is_known=all(map(attrgetter("is_known"), values)),
     )
 
 
@@ -202,20 +206,25 @@ def _joins(
     for part in distinct:
         by_look.setdefault(_look(part.before.size, part.before.norm**2), []).append(part)
     for whole in wholes:
-        size, square = whole.before.size, whole.before.norm**2
-        for count in range(1, _MOST_JOINED):
-            some = [part for part in distinct if part.before.size < size and part.before.norm**2 < square]
-            for chosen in _neighbours(some, count):
-                rest = size - sum(it.before.size for it in chosen), square - sum(it.before.norm**2 for it in chosen)
-                last = by_look.get(_look(*rest), ()) if rest[0] > 0 and rest[1] > 0 else ()
-                together = ((*chosen, it) for it in last if it not in chosen)
-                found = next((it for it in together if joined([p.before for p in it]).is_like(whole.before)), None)
-                if found is not None:
-                    yield whole, found
-                    break
-            else:
-                continue
-            break
+        together = _together(whole.before, distinct, by_look)
+        if together:
+            yield whole, together
+
+
+def _together(
+    whole: HeldValue, parts: Sequence[HeldParameter], by_look: Mapping[tuple[int, str], Sequence[HeldParameter]]
+) -> tuple[HeldParameter, ...]:
+    """The parameters that are joined in one; () for none."""
+    smaller = [part for part in parts if part.before.size < whole.size and part.before.norm < whole.norm]
+    for count in range(1, _MOST_JOINED):
+        for chosen in _neighbours(smaller, count):
+            size = whole.size - sum(part.before.size for part in chosen)
+            square = whole.norm**2 - sum(part.before.norm**2 for part in chosen)
+            for last in by_look.get(_look(size, square), ()) if size > 0 and square > 0 else ():
+                values = [part.before for part in (*chosen, last)]
+                if last not in chosen and joined(values).is_like(whole):
+                    return (*chosen, last)
+    return ()
 
 
 def _neighbours(parts: Sequence[HeldParameter], count: int) -> Iterator[tuple[HeldParameter, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import dropwhile, islice
+from itertools import chain, dropwhile, islice
 from typing import NamedTuple
 
 import msgspec
@@ -54,32 +54,31 @@ class Region(msgspec.Struct, frozen=True):
 
 def region_of_results(lost: Sequence[Lost], gradients: Sequence[HeldValue]) -> Region:
     """Return the optimizer that gets or makes what the golden run does not have; of a gradient, what gives it."""
-    missing = [one for one in lost if one.is_gradient]
+    missing = [loss for loss in lost if loss.is_gradient]
     chosen = missing or lost
     look = chosen[0].value.gradient_look
     makers = (value.record for value in gradients if missing and value.gradient_look == look)
-    return Region(
-        (next(makers, chosen[0].value.record),),
-        parameters=tuple(dict.fromkeys(name for one in chosen for name in one.parameters)),
-        golden_parameters=tuple(dict.fromkeys(name for one in chosen for name in one.golden)),
-        is_update=not missing,
-    )
+    names = dict.fromkeys(chain.from_iterable(loss.parameters for loss in chosen))
+    golden = dict.fromkeys(chain.from_iterable(loss.golden for loss in chosen))
+    record = next(makers, chosen[0].value.record)
+    return Region((record,), parameters=(*names,), golden_parameters=(*golden,), is_update=not missing)
 
 
 def region_of(located: Located) -> Region:
     """Return the calls in which two runs part; where none of their values correspond, the first ones alone."""
     region = _trimmed(_nearest(located), located)
-    calls = [
-        [(side.records[name].operation.bare, name) for name in names]
-        for side, names in ((located.target, region.target), (located.golden, region.golden))
-    ]
-    counts = [Counter(bare for bare, _ in side) for side in calls]
-    for is_golden, side in enumerate(calls):
-        more, less = counts[is_golden] - counts[1 - is_golden], counts[1 - is_golden] - counts[is_golden]
-        if more.total() == 1 and not less and len(side) > 1:
-            extra = next(name for bare, name in side if bare in more)
-            return structs.replace(region, extra=extra, is_golden_extra=bool(is_golden))
+    apis = _apis(located.target, region.target), _apis(located.golden, region.golden)
+    counts = Counter(apis[0].values()), Counter(apis[1].values())
+    for is_golden in (False, True):
+        more, less = counts[is_golden] - counts[not is_golden], counts[not is_golden] - counts[is_golden]
+        if more.total() == 1 and not less and len(apis[is_golden]) > 1:
+            extra = next(name for name, api in apis[is_golden].items() if api in more)
+            return structs.replace(region, extra=extra, is_golden_extra=is_golden)
     return region
+
+
+def _apis(side: Parting, names: Sequence[str]) -> dict[str, str]:
+    return {name: side.records[name].operation.bare for name in names}
 
 
 class _Candidate(NamedTuple):
@@ -119,8 +118,10 @@ def _nearest(located: Located) -> Region:
 
 def _candidates(located: Located, target: Sequence[str], golden: Sequence[str]) -> Iterator[_Candidate]:
     """Regions between the first calls and values of one size that are not found."""
-    ways = [(value, tuple(_way(located.golden, value.record))) for value in _lost(located.golden, golden, located.held)]
-    for value in islice(_lost(located.target, target, located.found), _MOST_VALUES):
+    ways = [
+        (value, tuple(_way(located.golden, value.record))) for value in _lost(located.golden, golden, located.in_target)
+    ]
+    for value in islice(_lost(located.target, target, located.in_golden), _MOST_VALUES):
         mine = tuple(_way(located.target, value.record))
         # What parts later may have another cause.
         for other, theirs in ways if set(target[:1]) <= set(mine) and len(mine) <= _MOST_CALLS else ():
@@ -148,22 +149,25 @@ def _first(located: Located) -> tuple[list[str], list[str]]:
     Of a forward that makes one number, as a compiled loss does, only the gradients tell that it parts.
     """
     sides = (located.target, located.golden)
-    forward = [[record.name for record in side.first if record.operation.phase == "forward"] for side in sides]
-    backward = [[record.name for record in side.first if record.operation.phase == "backward"] for side in sides]
+    forward, backward = [], []
+    for side in sides:
+        forward.append([record.name for record in side.first if record.operation.phase == "forward"])
+        backward.append([record.name for record in side.first if record.operation.phase == "backward"])
     if not any(forward):
         return backward[0], backward[1]
     for side, mine, gradients in zip(sides, forward, backward):
         calls = (name.removesuffix("backward") + "forward" for name in gradients[:1] if is_compiled_record(name))
-        mine += [call for call in calls if not mine and call in side.records]
+        if not mine:
+            mine.extend(name for name in calls if name in side.records)
     return forward[0], forward[1]
 
 
-def _lost(side: Parting, first: Sequence[str], found: Found) -> Iterator[HeldValue]:
+def _lost(side: Parting, first: Sequence[str], matches: Found) -> Iterator[HeldValue]:
     """Values of the records that part which are not found, from the first one on."""
     behind = dropwhile(lambda record: record.name not in first, side.parted)
     for record in islice(behind, _MOST_RECORDS):
         if record.operation.phase == "forward" and not record.is_movement:
-            yield from (value for value in record.outputs if found.is_lost(value))
+            yield from (value for value in record.outputs if matches.is_lost(value))
 
 
 def _way(side: Parting, record: str) -> Iterator[str]:
@@ -180,12 +184,13 @@ def _way(side: Parting, record: str) -> Iterator[str]:
 
 def _trimmed(region: Region, located: Located) -> Region:
     """A region without calls whose values say nothing, such as masks of Inf."""
-    sides = (located.target, located.found, region.target), (located.golden, located.held, region.golden)
-    lost = [
-        tuple(name for name in names if any(map(found.is_lost, side.records[name].outputs)))
-        for side, found, names in sides
-    ]
-    return structs.replace(region, target=lost[0] or region.target, golden=lost[1] or region.golden)
+    target = _losing(located.target, located.in_golden, region.target)
+    golden = _losing(located.golden, located.in_target, region.golden)
+    return structs.replace(region, target=target or region.target, golden=golden or region.golden)
+
+
+def _losing(side: Parting, matches: Found, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if any(map(matches.is_lost, side.records[name].outputs)))
 
 
 def _factor(value: HeldValue, other: HeldValue) -> float:

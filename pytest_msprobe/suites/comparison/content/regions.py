@@ -46,6 +46,14 @@ class Found:
     noise: set[tuple[object, ...]] = field(default_factory=set)
     refuted: set[str] = field(default_factory=set)
 
+    def partners_of(self, record: HeldRecord) -> list[HeldValue]:
+        """The values of the other run that the outputs of a record are."""
+        return [self.partners[value.name] for value in record.outputs if value.name in self.partners]
+
+    def sources_of(self, record: HeldRecord) -> list[HeldValue]:
+        """The values of the other run that the inputs of a record are."""
+        return [self.partners[name] for name in record.makers if name in self.partners]
+
     def has(self, value: HeldValue) -> bool:
         """Whether a value is found, or is rounding."""
         return value.name in self.partners or value.name in self.unjudged
@@ -92,26 +100,28 @@ class _Run:
         return (value.size, math.isnan(value.norm)) in self._infinite
 
     def candidates(
-        self, value: HeldValue, record: HeldRecord, found: Found, unit: float, least: float
+        self, value: HeldValue, record: HeldRecord, matches: Found, unit: float, least: float
     ) -> list[tuple[float, HeldValue]]:
         """(distance, value) of what may be an output `value` of `record` of the other run, that of the first rank among
         them; `unit` is on its way, and it may be off by `least`.
         """
-        partners = [found.partners[name] for name in record.makers if name in found.partners]
-        makers = ((self.records[it.record], it.path) for it in partners if it.record in self.records)
-        users = {user for maker, path in makers for user in maker.users.get(path, ())}
+        users = set[str]().union(*(_users(source, self.records) for source in matches.sources_of(record)))
         others = sorted((self.records[user] for user in users), key=lambda other: other.operation.index)
-        alike = (it for other in others if other.operation.phase == record.operation.phase for it in other.outputs)
+        alike = [other.outputs for other in others if other.operation.phase == record.operation.phase]
         widest = max(tolerance_of(max(unit, self._coarsest)), least)
-        return self._near(value, unit, least, [alike]) or self._nearest(value, unit, least, widest)
+        return self._near(value, unit, least, alike) or self._nearest(value, unit, least, widest)
 
     def _near(
         self, value: HeldValue, unit: float, least: float, others: Iterable[Iterable[HeldValue]]
     ) -> list[tuple[float, HeldValue]]:
         """(distance, value) of those `others` that may be `value`."""
-        of_size = (other for some in others for other in some if other.size == value.size and other.is_finite)
-        apart = ((value.distance(other), other) for other in of_size)
-        return [it for it in apart if it[0] <= max(tolerance_of(max(unit, self.units[it[1].name])), least)]
+        near = []
+        for other in chain.from_iterable(others):
+            if other.size == value.size and other.is_finite:
+                distance = value.distance(other)
+                if distance <= max(tolerance_of(max(unit, self.units[other.name])), least):
+                    near.append((distance, other))
+        return near
 
     def _nearest(self, value: HeldValue, unit: float, least: float, widest: float) -> list[tuple[float, HeldValue]]:
         """The same of all values up to the distance `widest`; where there are many, of the nearest of them."""
@@ -155,42 +165,50 @@ def _cell(value: HeldValue, width: float) -> tuple[int, ...]:
 
 def sources_of(record: HeldRecord, records: Mapping[str, HeldRecord]) -> list[str]:
     """Names of the values that a record computes from: of a backward those that its forward made, too."""
-    forward = records.get(f"{record.operation.call}.forward") if record.operation.phase == "backward" else None
-    return record.makers if forward is None else [*record.makers, *(value.name for value in forward.outputs)]
+    forward = records.get(f"{record.operation.call}.forward")
+    if forward is None or record.operation.phase != "backward":
+        return record.makers
+    return [*record.makers, *(value.name for value in forward.outputs)]
+
+
+def _users(value: HeldValue, records: Mapping[str, HeldRecord]) -> set[str]:
+    """Names of the records of a run that use one of its values."""
+    maker = records.get(value.record)
+    return maker.users.get(value.path, set()) if maker is not None else set()
 
 
 def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
     """Return where the outputs of `target`, in the order of execution, are held by `golden`; `sums` is what sums in
     float32 may be off.
     """
-    found, mine, theirs = Found(), _Run(target), _Run(golden)
+    matches, mine, theirs = Found(), _Run(target), _Run(golden)
     levels: dict[str, float] = {}
     for record in target.records.values():
-        level = max((levels[name] for name in sources_of(record, target.records) if name in levels), default=0.0)
+        level = max((levels.get(name, 0.0) for name in sources_of(record, target.records)), default=0.0)
         for value in record.outputs:
             levels[value.name] = level
             least = max(sums, min(GROWTH * level, MOST))
             if not value.is_finite:
                 if not value.is_known or theirs.has_infinite(value):
-                    found.silent.add(value.name)
+                    matches.silent.add(value.name)
                 continue
             if value.is_plain:
-                rivals = list(_rivals(value, record, found, golden.records))
+                rivals = list(_rivals(value, record, matches, golden.records))
                 limit = max(least, tolerance_of(mine.units[value.name]))
                 is_refuted = bool(rivals) and all(value.distance(rival) > limit for rival in rivals)
-                (found.refuted if is_refuted else found.silent).add(value.name)
+                (matches.refuted if is_refuted else matches.silent).add(value.name)
                 continue
             if _is_noise(value, record, max(least, tolerance_of(mine.units[value.name]))):
-                found.unjudged.add(value.name)
-                found.noise.add(value.look)
+                matches.unjudged.add(value.name)
+                matches.noise.add(value.look)
                 continue
-            candidates = theirs.candidates(value, record, found, mine.units[value.name], least)
+            candidates = theirs.candidates(value, record, matches, mine.units[value.name], least)
             if candidates:
-                distance, partner = min(candidates, key=lambda item: _rank(record, item, found, golden.records))
-                found.partners[value.name], found.distances[value.name] = partner, distance
+                distance, partner = min(candidates, key=lambda item: _rank(record, item, matches, golden.records))
+                matches.partners[value.name], matches.distances[value.name] = partner, distance
                 # What is near by its statistics may be as far as the roundings on its way, as its like was.
                 levels[value.name] = max(distance, min(level, tolerance_of(mine.units[value.name])))
-    return found
+    return matches
 
 
 def tolerance_of(unit: float) -> float:
@@ -199,14 +217,13 @@ def tolerance_of(unit: float) -> float:
 
 
 def _rivals(
-    value: HeldValue, record: HeldRecord, found: Found, golden: Mapping[str, HeldRecord]
+    value: HeldValue, record: HeldRecord, matches: Found, golden: Mapping[str, HeldRecord]
 ) -> Iterator[HeldValue]:
     """What the same call of the other run makes of the same values."""
-    partners = [found.partners[name] for name in record.makers if name in found.partners]
+    partners = matches.sources_of(record)
     if not partners or len(partners) < len(record.makers):
         return
-    users = (golden[it.record].users.get(it.path, set()) if it.record in golden else set() for it in partners)
-    for name in set[str].intersection(*users):
+    for name in set[str].intersection(*(_users(partner, golden) for partner in partners)):
         if golden[name].operation.bare == record.operation.bare:
             yield from (other for other in golden[name].outputs if other.is_plain and other.size == value.size)
 
@@ -224,7 +241,7 @@ def _is_noise(value: HeldValue, record: HeldRecord, tolerance: float) -> bool:
 
 
 def _rank(
-    record: HeldRecord, candidate: tuple[float, HeldValue], found: Found, golden: Mapping[str, HeldRecord]
+    record: HeldRecord, candidate: tuple[float, HeldValue], matches: Found, golden: Mapping[str, HeldRecord]
 ) -> tuple[bool, int, bool, float]:
     """Order of candidates for an output of `record`: of its phase, of what its inputs are, of one name, nearest.
 
@@ -234,7 +251,7 @@ def _rank(
     other = golden.get(value.record)
     if other is None:
         return True, 1, True, distance
-    shared = sum(found.partners[name].name in other.makers for name in record.makers if name in found.partners)
+    shared = sum(source.name in other.makers for source in matches.sources_of(record))
     is_other_phase = other.operation.phase != record.operation.phase
     return is_other_phase, -shared, other.operation.bare != record.operation.bare, distance
 
@@ -255,47 +272,56 @@ class Parting:
     first: list[HeldRecord] = field(default_factory=list)
 
 
-def parting(run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldValue]]) -> Parting:
+def parting(run: HeldRun, matches: Found, parameters: Mapping[int, Sequence[HeldValue]]) -> Parting:
     """Return where a run parts from what is found.
 
     Args:
         run: the run.
-        found: its values that the other run holds.
+        matches: its values that the other run holds.
         parameters: of the other run, by number of elements.
     """
-    records, last = run.records, run.last_backward
-    logs = _logs_of(run)
-    rejoins: dict[str, bool] = {}
-    is_clean: dict[str, bool] = {}
-    for name, record in reversed(list(records.items())):
-        rejoins[name] = all(
-            found.has(value) or all(rejoins[user] for user in record.users[value.path] - logs)
-            for value in record.outputs
-            if value.path in record.users
-        ) and all(found.has(value) for value in _results(record, run, found, parameters, last))
-        if record.operation.phase == "forward" and logs.issuperset(chain.from_iterable(record.users.values())):
-            rejoins[name] = rejoins[name] and _is_right_end(record, records, found, is_clean)
-        is_clean[name] = rejoins[name] and all(
-            all(is_clean[user] for user in record.users[value.path]) if value.path in record.users else found.has(value)
-            for value in record.outputs
-        )
+    records, rejoins = run.records, _rejoining(run, matches, parameters)
     result, sources, others, constants = Parting(records), set[str](), [], constants_of(records)
     for name, record in records.items():
-        if not rejoins[name]:
-            result.parted.append(record)
-            makers = {maker_record(maker) for maker in record.makers}
-            forward = f"{record.operation.call}.forward" if record.operation.phase == "backward" else ""
-            is_given = all(rejoins.get(maker, True) or maker in sources for maker in (*makers, forward))
-            is_silent = not any(map(found.is_lost, record.outputs))
-            if is_given and (is_silent or name in constants or record.is_movement):
-                sources.add(name)
-                others.append(record)
-            elif is_given:
-                result.first.append(record)
-    if not any(found.is_lost(value) for record in result.parted for value in record.outputs):
+        if rejoins[name]:
+            continue
+        result.parted.append(record)
+        before = {maker_record(maker) for maker in record.makers}
+        if record.operation.phase == "backward":
+            before.add(f"{record.operation.call}.forward")
+        is_given = all(rejoins.get(maker, True) or maker in sources for maker in before)
+        is_silent = not any(map(matches.is_lost, record.outputs))
+        if is_given and (is_silent or name in constants or record.is_movement):
+            sources.add(name)
+            others.append(record)
+        elif is_given:
+            result.first.append(record)
+    if not any(map(matches.is_lost, chain.from_iterable(record.outputs for record in result.parted))):
         return Parting(records)
     result.first = result.first or others
     return result
+
+
+def _rejoining(run: HeldRun, matches: Found, parameters: Mapping[int, Sequence[HeldValue]]) -> dict[str, bool]:
+    """Whether all that is made of a record is found again, by its name; see `parting`."""
+    logs, last = _logs_of(run), run.last_backward
+    rejoins: dict[str, bool] = {}
+    is_clean: dict[str, bool] = {}
+    for name, record in reversed(list(run.records.items())):
+        used = [value for value in record.outputs if value.path in record.users]
+        ends = [value for value in record.outputs if value.path not in record.users]
+        rejoins[name] = all(map(matches.has, _results(record, run, matches, parameters, last))) and all(
+            matches.has(value) or _all(rejoins, record.users[value.path] - logs) for value in used
+        )
+        if record.operation.phase == "forward" and logs.issuperset(chain.from_iterable(record.users.values())):
+            rejoins[name] = rejoins[name] and _is_right_end(record, run.records, matches, is_clean)
+        are_clean = all(_all(is_clean, record.users[value.path]) for value in used)
+        is_clean[name] = rejoins[name] and are_clean and all(map(matches.has, ends))
+    return rejoins
+
+
+def _all(marks: Mapping[str, bool], names: Iterable[str]) -> bool:
+    return all(marks[name] for name in names)
 
 
 def _logs_of(run: HeldRun) -> set[str]:
@@ -321,7 +347,7 @@ def constants_of(records: Mapping[str, HeldRecord]) -> set[str]:
 
 
 def _is_right_end(
-    record: HeldRecord, records: Mapping[str, HeldRecord], found: Found, is_clean: Mapping[str, bool]
+    record: HeldRecord, records: Mapping[str, HeldRecord], matches: Found, is_clean: Mapping[str, bool]
 ) -> bool:
     """Whether what is made of a loss shows that it is right: its gradients.
 
@@ -329,22 +355,22 @@ def _is_right_end(
     behind it tell.
     """
     backward = records.get(f"{record.operation.call}.backward")
-    if any(value.name in found.refuted for value in record.outputs):
+    if any(value.name in matches.refuted for value in record.outputs):
         return False
-    if backward is None or all(value.name in found.partners for value in record.outputs):
+    if backward is None or all(value.name in matches.partners for value in record.outputs):
         return True
-    if all(name in found.partners for name in record.makers):
-        return not any(found.is_lost(value) and value.path not in backward.users for value in backward.outputs)
+    if all(name in matches.partners for name in record.makers):
+        return not any(matches.is_lost(value) and value.path not in backward.users for value in backward.outputs)
     return is_clean[backward.name]
 
 
 def _results(
-    record: HeldRecord, run: HeldRun, found: Found, parameters: Mapping[int, Sequence[HeldValue]], last: int
+    record: HeldRecord, run: HeldRun, matches: Found, parameters: Mapping[int, Sequence[HeldValue]], last: int
 ) -> list[HeldValue]:
     """Outputs that no record uses and that count all the same: gradients of parameters that the other run has, and what
     is made behind the `last` backward without an optimizer, or without any.
     """
-    unused = [value for value in record.outputs if value.path not in record.users and value.name not in found.silent]
+    unused = [value for value in record.outputs if value.path not in record.users and value.name not in matches.silent]
     if record.operation.phase == "forward":
         is_behind = not run.parameters and record.operation.index > last
         return unused if is_behind and not record.users else []
@@ -354,7 +380,7 @@ def _results(
     return [value for value in unused if value.shape in shapes]
 
 
-def islands(target: HeldRun, golden: HeldRun, found: Found) -> list[str]:
+def islands(target: HeldRun, golden: HeldRun, matches: Found) -> list[str]:
     """Return the first records of each stretch in which a run computes in a coarser dtype than the other one.
 
     Where most products do, that is the precision of the run.
@@ -364,16 +390,18 @@ def islands(target: HeldRun, golden: HeldRun, found: Found) -> list[str]:
     products = 0
     for name, record in target.records.items():
         if record.operation.phase == "forward":
-            partners = [(value, found.partners[value.name]) for value in record.outputs if value.name in found.partners]
-            is_other = any(value.unit > other.unit > 0 for value, other in partners)
-            if is_other or any(value.unit > coarsest for value in record.outputs):
+            if any(_is_coarser(value, matches, coarsest) for value in record.outputs):
                 coarser[name] = record
             products += record.is_product
     if 2 * sum(record.is_product for record in coarser.values()) >= max(products, 1):
         return []
-    return [
-        name for name, record in coarser.items() if not any(maker_record(maker) in coarser for maker in record.makers)
-    ]
+    return [name for name, record in coarser.items() if coarser.keys().isdisjoint(map(maker_record, record.makers))]
+
+
+def _is_coarser(value: HeldValue, matches: Found, coarsest: float) -> bool:
+    """Whether a value has a coarser dtype than its partner, or than any value of the other run."""
+    partner = matches.partners.get(value.name)
+    return value.unit > coarsest or (partner is not None and value.unit > partner.unit > 0)
 
 
 def maker_record(name: str) -> str:
@@ -386,13 +414,13 @@ class Located:
     """What two runs hold of each other.
 
     Attributes:
-        found: values of the target that the golden run holds.
-        held: values of the golden run that the target holds.
+        in_golden: values of the target that the golden run holds.
+        in_target: values of the golden run that the target holds.
         target, golden: where each run parts from the other one.
     """
 
-    found: Found
-    held: Found
+    in_golden: Found
+    in_target: Found
     target: Parting
     golden: Parting
 
@@ -408,9 +436,9 @@ def locate(target: HeldRun, golden: HeldRun) -> Located:
 
 
 def _located(target: HeldRun, golden: HeldRun, sums: float) -> Located:
-    found, held = find(target, golden, sums), find(golden, target, sums)
+    in_golden, in_target = find(target, golden, sums), find(golden, target, sums)
     mine, theirs = _parameters_of(target), _parameters_of(golden)
-    return Located(found, held, parting(target, found, theirs), parting(golden, held, mine))
+    return Located(in_golden, in_target, parting(target, in_golden, theirs), parting(golden, in_target, mine))
 
 
 def _parameters_of(run: HeldRun) -> dict[int, list[HeldValue]]:

@@ -6,6 +6,7 @@ A region is a connected set of records that are not found, of one run or of both
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -13,7 +14,7 @@ from msprobe_collector.dump_format.dump import Dump
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers.content import Parted, SharedContent, SourceCall
 from pytest_msprobe.suites.comparison.content.place import Region
-from pytest_msprobe.suites.comparison.content.regions import Located, maker_record
+from pytest_msprobe.suites.comparison.content.regions import Found, Located, maker_record
 from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun
 from pytest_msprobe.verdicts import FigureWire
 
@@ -25,7 +26,7 @@ class RecordContent(msgspec.Struct, frozen=True, array_like=True):
         record: its name.
         order: place in the order of execution of its dump.
         state: see `ContentState`.
-        found, values: how many of its outputs the other run holds, of those that say something.
+        matched, values: how many of its outputs the other run holds, of those that say something.
         partner: record of the other run that holds the first of them; "" for none.
         region: number of the region that it is in; -1 for none.
     """
@@ -33,7 +34,7 @@ class RecordContent(msgspec.Struct, frozen=True, array_like=True):
     record: str
     order: int
     state: str
-    found: int
+    matched: int
     values: int
     partner: str = ""
     region: int = -1
@@ -51,24 +52,31 @@ def record_contents(
     target: HeldRun, golden: HeldRun, located: Located, states: Sequence[Mapping[str, str]]
 ) -> tuple[dict[str, RecordContent], dict[str, RecordContent]]:
     """What is found of each record of both runs, by name."""
-    numbers = _numbered(target, golden, located, states)
-    parts = zip((target, golden), (located.found, located.held), states, numbers)
-    mine, theirs = (
-        {
-            name: RecordContent(
-                name,
-                record.operation.index,
-                state := side[name],
-                sum(value.name in found.partners for value in record.outputs),
-                0 if state == "beside" else sum(map(found.is_judged, record.outputs)),
-                next((found.partners[it.name].record for it in record.outputs if it.name in found.partners), ""),
-                regions.get(name, -1),
-            )
-            for name, record in run.records.items()
-        }
-        for run, found, side, regions in parts
+    mine, theirs = _numbered(target, golden, located, states)
+    return (
+        _contents(target, located.in_golden, states[0], mine),
+        _contents(golden, located.in_target, states[1], theirs),
     )
-    return mine, theirs
+
+
+def _contents(
+    run: HeldRun, matches: Found, states: Mapping[str, str], regions: Mapping[str, int]
+) -> dict[str, RecordContent]:
+    """What is found of each record of one run."""
+    contents = {}
+    for name, record in run.records.items():
+        state, partners = states[name], matches.partners_of(record)
+        values = sum(map(matches.is_judged, record.outputs)) if state != "beside" else 0
+        contents[name] = RecordContent(
+            name,
+            record.operation.index,
+            state,
+            matched=len(partners),
+            values=values,
+            partner=partners[0].record if partners else "",
+            region=regions.get(name, -1),
+        )
+    return contents
 
 
 def parted_of(region: Region, target: Dump, golden: Dump) -> Parted:
@@ -107,23 +115,33 @@ class ContentRows:
 
     def content(self) -> SharedContent | None:
         """What the rows amount to; None where they say nothing."""
-        target, golden = (tuple(side.values()) for side in self._sides)
+        target, golden = self._sides
         if not (target or golden):
             return None
+        regions = {record.region for record in chain(target.values(), golden.values())}
+        held = sum(min(record.matched, record.values) for record in target.values())
         return SharedContent(
-            found=sum(min(record.found, record.values) for record in target),
-            values=sum(record.values for record in target),
-            regions=len({record.region for record in (*target, *golden)} - {-1}),
-            target_records=sum(record.region >= 0 for record in target),
-            golden_records=sum(record.region >= 0 for record in golden),
+            found=held,
+            values=sum(record.values for record in target.values()),
+            regions=len(regions - {-1}),
+            target_records=_in_regions(target),
+            golden_records=_in_regions(golden),
             parted=self._parted,
         )
 
     def columns(self) -> dict[str, object]:
         """For the page: [record, state, region, partner] of each record of both runs, in the order of execution."""
-        ordered = (sorted(side.values(), key=lambda record: record.order) for side in self._sides)
-        target, golden = ([[it.record, it.state, it.region, it.partner] for it in side] for side in ordered)
+        target, golden = map(_columns, self._sides)
         return {"target": target, "golden": golden, "parted": msgspec.to_builtins(self._parted)}
+
+
+def _in_regions(side: Mapping[str, RecordContent]) -> int:
+    return sum(record.region >= 0 for record in side.values())
+
+
+def _columns(side: Mapping[str, RecordContent]) -> list[list[object]]:
+    records = sorted(side.values(), key=lambda record: record.order)
+    return [[it.record, it.state, it.region, it.partner] for it in records]
 
 
 #: A record of the target (0) or of the golden run (1).
@@ -134,36 +152,34 @@ def _numbered(
     target: HeldRun, golden: HeldRun, located: Located, states: Sequence[Mapping[str, str]]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """The number of the region of each record that is in one, of both runs."""
-    sides = (target.records, located.found), (golden.records, located.held)
-    inside = [
-        dict.fromkeys(
-            name
-            for name, record in records.items()
-            if state[name] == "rejoined" and any(map(found.is_lost, record.outputs))
-        )
-        for (records, found), state in zip(sides, states)
-    ]
+    sides = (target.records, located.in_golden), (golden.records, located.in_target)
+    inside = [_rejoined(records, matches, state) for (records, matches), state in zip(sides, states)]
     joined, ends = _Joined(), set[_Key]()
-    for side, (records, found) in enumerate(sides):
+    for side, (records, matches) in enumerate(sides):
         others = sides[1 - side][0]
         for record in records.values():
             before = [(side, name) for name in _front(record, inside[side])]
             if record.name in inside[side]:
                 joined.join([*before, *((side, maker_record(maker)) for maker in record.makers)], inside)
-            partners = (found.partners[it.name].record for it in record.outputs if it.name in found.partners)
-            for partner in dict.fromkeys(partners):
+            for partner in dict.fromkeys(it.record for it in matches.partners_of(record)):
                 theirs = _front(others[partner], inside[1 - side]) if partner in others else []
                 behind = [*before, *((1 - side, name) for name in theirs)]
                 joined.join(behind, inside)
                 ends.update(behind)
-    roots = {joined.root(end) for end in ends}
+    roots = set(map(joined.root, ends))
     numbers: dict[_Key, int] = {}
-    found_in: tuple[dict[str, int], dict[str, int]] = {}, {}
+    numbers_of: tuple[dict[str, int], dict[str, int]] = {}, {}
     for side, names in enumerate(inside):
         for name in names:
             if (root := joined.root((side, name))) in roots:
-                found_in[side][name] = numbers.setdefault(root, len(numbers))
-    return found_in
+                numbers_of[side][name] = numbers.setdefault(root, len(numbers))
+    return numbers_of
+
+
+def _rejoined(records: Mapping[str, HeldRecord], matches: Found, states: Mapping[str, str]) -> dict[str, None]:
+    """The records whose values are not all found, and all that is made of them is."""
+    rejoined = (record for name, record in records.items() if states[name] == "rejoined")
+    return dict.fromkeys(record.name for record in rejoined if any(map(matches.is_lost, record.outputs)))
 
 
 def _front(record: HeldRecord, inside: Collection[str]) -> list[str]:

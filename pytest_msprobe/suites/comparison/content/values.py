@@ -56,11 +56,12 @@ class HeldValue:
     @property
     def gradient_look(self) -> tuple[object, ...]:
         """What a gradient of a parameter that an optimizer gets has in common with that of the backward."""
-        parts = (self.most, self.least, self.mean * math.sqrt(self.size))
         if not self.is_finite:
             return True, self.size, self.record, self.path
-        shares = (round(part / self.norm, _LOOK_DIGITS) for part in parts) if self.norm else parts
-        return True, self.size, f"{self.norm:.{_LOOK_DIGITS}e}", *shares
+        parts = (self.most, self.least, self.mean * math.sqrt(self.size))
+        if self.norm:
+            parts = tuple(round(part / self.norm, _LOOK_DIGITS) for part in parts)
+        return True, self.size, f"{self.norm:.{_LOOK_DIGITS}e}", *parts
 
     @property
     def is_finite(self) -> bool:
@@ -118,6 +119,11 @@ class HeldRecord:
     def name(self) -> str:
         """`Torch.exp.0.forward`."""
         return self.operation.record
+
+    @property
+    def output_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of its outputs."""
+        return [value.shape for value in self.outputs]
 
     @property
     def is_movement(self) -> bool:
@@ -242,8 +248,8 @@ def _parameters(values: Sequence[tuple[Leaf, HeldValue]]) -> Iterator[HeldParame
 def split_name(name: str) -> tuple[str, str]:
     """(record, path) of `Torch.chunk.0.forward.output.1`."""
     for mark in (".output.", ".input.", ".other_gradients."):
-        record, found, rest = name.rpartition(mark)
-        if found:
+        record, separator, rest = name.rpartition(mark)
+        if separator:
             return record, f"{mark[1:]}{rest}"
     return name, ""
 
@@ -258,5 +264,15 @@ def held_value(leaf: Leaf, operation: Operation | None = None) -> HeldValue | No
     most, least, mean, norm = numbers if is_known else [math.nan] * 4
     elements = array_dtype(dtype)
     unit = unit_roundoff(elements) if elements is not None and dtype.kind in ("float", "complex") else 0.0
-    record, size = "" if operation is None else operation.record, math.prod(leaf.shape)
-    return HeldValue(record, leaf.path, size, leaf.shape, norm, most, least, mean, unit, is_known)
+    return HeldValue(
+        getattr(operation, "record", ""),
+        leaf.path,
+        math.prod(leaf.shape),
+        leaf.shape,
+        norm=norm,
+        most=most,
+        least=least,
+        mean=mean,
+        unit=unit,
+        is_known=is_known,
+    )

@@ -7,9 +7,8 @@ import pytest
 from pytest_msprobe.suites.comparison.mapping import (
     MappingError,
     read_api_mapping,
-    read_cell_mapping,
-    read_data_mapping,
     read_layer_mapping,
+    read_names,
 )
 from pytest_msprobe.suites.comparison.matching import canonical_operation, canonical_parameter
 
@@ -23,8 +22,8 @@ BAD = [
     (read_api_mapping, "- ms_api: a\n  pt_api: b\n  ms_args: [0, 1]\n  pt_args: [0]\n", "equally many positions"),
     (read_api_mapping, "- ms_api: a\n  pt_api: b\n  ms_args: [0]\n", "equally many positions"),
     (read_api_mapping, "just words", "expected a list of entries"),
-    (read_cell_mapping, "a: 3\n", "key 'a': expected a name, found 3"),
-    (read_data_mapping, "- a\n", "expected names and names, found list"),
+    (read_names, "a: 3\n", "key 'a': expected a name, found 3"),
+    (read_names, "- a\n", "expected names and names, found list"),
     (read_layer_mapping, "Net: [a]\n", "key 'Net': expected names and names, found list"),
     (read_layer_mapping, "a: {b: c\n", "is not valid YAML"),
 ]

@@ -13,7 +13,7 @@ from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import Provenance
 from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
-from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder
+from pytest_msprobe.suites.comparison.accounting.faults import FlowFaults, find_faults
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 
 BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "arises in the target: wrong."})
@@ -38,7 +38,6 @@ class Run:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self.blamed: list[Fault] = []
 
     def call(
         self,
@@ -71,14 +70,11 @@ class Run:
         self.steps.append(Step(Operation.of(record, place), account, cells))
         return self
 
-    def found(self, *, is_wrong_sum: bool | None = False) -> FaultFinder:
-        finder = FaultFinder(DataFlow(self.steps), lambda step, key, sources: is_wrong_sum)
-        self.blamed = finder.find()
-        return finder
+    def found(self, *, is_wrong_sum: bool | None = False) -> FlowFaults:
+        return find_faults(DataFlow(self.steps), lambda step, key, sources: is_wrong_sum)
 
     def faults(self, *, is_wrong_sum: bool = False) -> list[Fault]:
-        self.found(is_wrong_sum=is_wrong_sum)
-        return self.blamed
+        return list(self.found(is_wrong_sum=is_wrong_sum).faults)
 
 
 def both(**fields: Any) -> tuple[Provenance, Provenance]:
@@ -195,9 +191,9 @@ def test_what_no_record_made_is_blamed_only_where_nothing_else_is() -> None:
 
 def test_in_a_part_of_a_run_a_value_may_come_from_a_record_that_was_left_out() -> None:
     run = Run().call("Mint.exp.0.forward", ["b|B"], "c|C")
-    causes = FaultFinder(DataFlow(run.steps), lambda step, key, sources: False, is_whole=False)
-    assert causes.find() == []
-    assert len(causes.unknown) == 1
+    shown = find_faults(DataFlow(run.steps), lambda step, key, sources: False, is_whole=False)
+    assert not shown.faults
+    assert len(shown.unknown) == 1
 
 
 def test_an_input_from_another_output_of_one_maker_is_rewired() -> None:
@@ -251,31 +247,31 @@ def test_a_value_that_was_changed_behind_the_collectors_back_is_unrecorded() -> 
 def test_what_uninitialised_memory_holds_is_never_at_fault() -> None:
     origins = both(is_uninitialized=True)
     run = Run().call("Tensor.zero_.0.forward", [value("input.0", "u|U", origins=origins)], "z", kind="equal")
-    finder = run.found()
-    assert (run.blamed, finder.unknown, finder.unexplained) == ([], [], [])
+    shown = run.found()
+    assert (shown.faults, shown.unknown, shown.unexplained) == ((), (), ())
 
 
 def test_a_value_of_unknown_origin_is_at_fault_only_before_all_others() -> None:
     run = Run().call("Mint.sin.0.forward", ["x|X"], "s|S").call("Mint.cos.0.forward", ["y|Y"], "c|C")
-    finder = run.found()
-    assert [(fault.kind, fault.records) for fault in run.blamed] == [("unknown", ["Mint.sin.0.forward"])]
-    assert [fault.records for fault in finder.unknown] == [["Mint.cos.0.forward"]]
+    shown = run.found()
+    assert [(fault.kind, fault.records) for fault in shown.faults] == [("unknown", ["Mint.sin.0.forward"])]
+    assert [fault.records for fault in shown.unknown] == [["Mint.cos.0.forward"]]
 
 
 def test_a_record_beyond_its_limit_that_could_not_be_computed_is_unexplained() -> None:
     run = Run().call("Mint.exp.0.forward", [near("input.0", "a|A")], [near("output.0", "b|B")], kind="rounding")
     run.call("Custom.mix.0.forward", [near("input.0", "b|B")], "c|C", kind="unaccounted")
     run.call("Mint.log.0.forward", ["c|C"], "d|D").call("Custom.mix.1.forward", ["d|D"], "e|E", kind="unaccounted")
-    finder = run.found()
-    assert run.blamed == []
-    assert [step.record for step in finder.unexplained] == ["Custom.mix.0.forward"]
+    shown = run.found()
+    assert not shown.faults
+    assert [step.record for step in shown.unexplained] == ["Custom.mix.0.forward"]
 
 
 def test_what_a_fault_reaches_is_not_unexplained() -> None:
     run = Run().call("Mint.exp.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
-    finder = run.call("Custom.mix.0.forward", ["b|B"], "c|C", kind="unaccounted").found()
-    assert [fault.kind for fault in run.blamed] == ["born"]
-    assert finder.unexplained == []
+    shown = run.call("Custom.mix.0.forward", ["b|B"], "c|C", kind="unaccounted").found()
+    assert [fault.kind for fault in shown.faults] == ["born"]
+    assert not shown.unexplained
 
 
 def test_the_limit_along_a_path_is_that_of_the_coarsest_dtype() -> None:
@@ -400,8 +396,8 @@ def test_an_optimizer_whose_calls_no_dump_holds_is_no_rounding(
         kind="contained",
         definition=differences(definition) if definition else (),
     )
-    finder = run.found()
-    assert ([fault.kind for fault in run.blamed], len(finder.unexplained)) == (kinds, unexplained)
+    shown = run.found()
+    assert ([fault.kind for fault in shown.faults], len(shown.unexplained)) == (kinds, unexplained)
 
 
 @pytest.mark.parametrize(("before", "count"), [("b|B", 1), ("x", 2)])
@@ -420,9 +416,9 @@ def test_of_layers_without_calls_the_innermost_that_makes_the_difference_is_unex
     run.call("Cell.b.c.C.forward.0", ["y"], "z|Z", kind="unaccounted", cells=("b.B", "b.c.C"))
     run.call("Cell.b.B.forward.0", ["y"], "z|Z", kind="unaccounted", cells=("b.B",))
     run.call("Cell.d.D.forward.0", ["z|Z"], "u|U", kind="unaccounted", is_given=True, cells=("d.D",))
-    finder = run.found()
-    assert run.blamed == []
-    assert [step.record for step in finder.unexplained] == ["Cell.b.c.C.forward.0"]
+    shown = run.found()
+    assert not shown.faults
+    assert [step.record for step in shown.unexplained] == ["Cell.b.c.C.forward.0"]
 
 
 def test_what_enters_an_outermost_layer_is_the_batch_only_before_all_that_differs() -> None:
@@ -431,9 +427,9 @@ def test_what_enters_an_outermost_layer_is_the_batch_only_before_all_that_differ
     assert [fault.kind for fault in run.faults()] == ["batch"]
     late = Run().call("Mint.exp.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
     late.call("Cell.net.Net.forward.0", ["x|X"], "y|Y", kind="contained", cells=("net.Net",))
-    finder = late.call("Mint.conv.0.forward", ["x|X"], "y|Y", cells=("net.Net",)).found()
-    assert [fault.kind for fault in late.blamed] == ["born"]
-    assert [fault.kind for fault in finder.unknown] == ["unknown"]
+    shown = late.call("Mint.conv.0.forward", ["x|X"], "y|Y", cells=("net.Net",)).found()
+    assert [fault.kind for fault in shown.faults] == ["born"]
+    assert [fault.kind for fault in shown.unknown] == ["unknown"]
 
 
 def test_a_gradient_that_only_one_run_computes_is_told() -> None:
@@ -481,29 +477,29 @@ def checkpointed(first: str, **marks: Any) -> Run:
 @pytest.mark.parametrize(("which", "side", "run_name"), [(0, "target", "target"), (1, "golden", "golden run")])
 def test_a_result_that_only_the_recomputation_has_is_told_of_its_call(which: int, side: str, run_name: str) -> None:
     run = checkpointed("b", **repeated(which))
-    finder = run.found()
-    (fault,) = run.blamed
+    shown = run.found()
+    (fault,) = shown.faults
     assert (fault.kind, fault.side, fault.records) == ("recomputed", side, ["Mint.gelu.0.backward"])
     words = "its recomputation in the backward gives another result than its forward"
     assert fault.sentence == f"{words}, in the {run_name} only"
     assert {step.record for step in fault.reached} == {"Mint.linear.0.backward", "Mint.norm.0.forward"}
-    assert not finder.unexplained
+    assert not shown.unexplained
 
 
 def test_a_result_that_only_the_first_forward_has_is_one_fault_and_says_so() -> None:
     run = checkpointed("b|B", **repeated())
-    finder = run.found()
-    (fault,) = run.blamed
+    shown = run.found()
+    (fault,) = shown.faults
     assert (fault.kind, fault.records[0]) == ("born", "Mint.gelu.0.forward")
     assert fault.sentence.endswith("; in the target its recomputation in the backward gave another result")
-    assert not finder.unexplained
+    assert not shown.unexplained
 
 
 def test_recomputations_that_differ_in_both_runs_blame_nothing_and_explain_nothing() -> None:
     run = checkpointed("b", **repeated(2))
-    finder = run.found()
-    assert run.blamed == []
-    assert [step.record for step in finder.unexplained] == ["Mint.linear.0.backward"]
+    shown = run.found()
+    assert not shown.faults
+    assert [step.record for step in shown.unexplained] == ["Mint.linear.0.backward"]
 
 
 def test_a_recomputation_that_changes_no_gradient_by_more_than_it_may_is_no_fault() -> None:
@@ -581,9 +577,9 @@ def test_a_value_that_the_golden_run_gets_elsewhere_is_rewired_and_no_other_batc
 
 def test_a_gradient_beyond_its_limit_whose_sum_nothing_shows_is_of_unknown_origin() -> None:
     run = gradients("u|U")
-    finder = run.found(is_wrong_sum=None)
-    assert run.blamed == []
-    assert [fault.records for fault in finder.unknown] == [["Mint.exp.0.backward"]]
+    shown = run.found(is_wrong_sum=None)
+    assert not shown.faults
+    assert [fault.records for fault in shown.unknown] == [["Mint.exp.0.backward"]]
 
 
 def test_the_gradient_of_a_detached_use_is_none_of_the_sum() -> None:
@@ -635,9 +631,9 @@ def test_an_input_of_equal_value_from_another_call_is_told_where_gradients_diffe
 @pytest.mark.parametrize("of", [{"made_by": "Mint.matmul.3.forward.output.0"}, {"grad_of": "up.weight"}])
 def test_what_a_call_made_that_the_dumps_do_not_hold_is_not_before_any_operation(of: dict[str, str]) -> None:
     run = Run().call("Mint.exp.0.forward", [value("input.0", "a|A", origins=both(**of))], "b|B")
-    finder = run.found()
-    assert run.blamed == []
-    (unknown,) = finder.unknown
+    shown = run.found()
+    assert not shown.faults
+    (unknown,) = shown.unknown
     assert "which the dumps do not hold" in unknown.sentence
 
 

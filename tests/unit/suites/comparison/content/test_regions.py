@@ -107,7 +107,7 @@ def test_what_is_computed_in_other_steps_rejoins(target, golden) -> None:
     located = locate(target(), golden())
     assert names(located) == ([], [])
     steps = ("Torch.square.0", "Tensor.mean.0", "Tensor.__add__.0", "Tensor.__truediv__.0")
-    lost = [it for record in located.target.records.values() for it in record.outputs if located.found.is_lost(it)]
+    lost = [it for record in located.target.records.values() for it in record.outputs if located.in_golden.is_lost(it)]
     assert {value.record.removesuffix(".forward") for value in lost} <= set(steps)
 
 
@@ -235,7 +235,7 @@ def test_a_stretch_in_a_coarser_dtype_is_an_island_and_a_run_in_one_is_none() ->
     golden = run_of([])
     for coarse, expected in (([], []), ([7, 8], ["Torch.relu.7.forward"]), (range(12), [])):
         target = run_of(coarse)
-        assert islands(target, golden, locate(target, golden).found) == expected
+        assert islands(target, golden, locate(target, golden).in_golden) == expected
 
 
 def test_a_weight_that_is_tied_in_one_run_has_another_gradient_in_the_other_one() -> None:
@@ -367,7 +367,7 @@ def test_values_that_are_alike_are_found_without_a_look_at_all_pairs(monkeypatch
         counts.clear()
         located = locate(of_alike_values(count, "exp"), of_alike_values(count, "special_exp"))
         looks.append(len(counts))
-        partners = {name: it.record for name, it in located.found.partners.items()}
+        partners = {name: it.record for name, it in located.in_golden.partners.items()}
         assert partners[f"Torch.exp.{count - 1}.forward.output.0"] == f"Torch.special_exp.{count - 1}.forward"
         assert len(partners) == count
     assert looks[1] < 3 * looks[0]
