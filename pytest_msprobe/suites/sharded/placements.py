@@ -100,6 +100,11 @@ class Placement:
         return self.held_as == "P"
 
     @property
+    def has_shards(self) -> bool:
+        """Whether it is sharded over any group."""
+        return any(axis.kind == "S" for axis in self.axes)
+
+    @property
     def is_doubtful(self) -> bool:
         """Whether it adds up what ranks of the logical run hold, and so many ranks have the sum: parts may be added."""
         added = [axis.size for axis in self.logical if axis.kind == "P"]

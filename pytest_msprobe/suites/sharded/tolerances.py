@@ -24,7 +24,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.suites.sharded.copies import parameter_of
-from pytest_msprobe.suites.sharded.judgement import Phase, ValueFinding, form_of, loaded, roundoff_of
+from pytest_msprobe.suites.sharded.judgement import Phase, ValueFinding, form_of, forward_of, loaded, roundoff_of
 from pytest_msprobe.suites.sharded.layer_names import layer_path, without_wrappers
 from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.ranks import RankDump
@@ -368,13 +368,6 @@ def _content(leaf: Leaf) -> tuple[object, ...]:
 
 def _is_after(path: str, name: str) -> bool:
     return path.startswith("output.") and ".parameters." in path and parameter_of(path) == name
-
-
-def forward_of(operation: Operation) -> str:
-    """The forward record of a call or layer."""
-    if operation.is_cell:
-        return f"{operation.name}.forward.{operation.number}"
-    return f"{operation.call}.forward"
 
 
 def _amplifies(operation: Operation) -> bool:
