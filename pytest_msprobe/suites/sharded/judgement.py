@@ -110,8 +110,8 @@ class RecordFinding(FigureWire):
     @property
     def wrong(self) -> tuple[ValueFinding, ...]:
         """Its values that are not what the logical run has; of an optimizer settings come first, then what is worst."""
-        found = [value for value in self.values if value.is_wrong]
-        return tuple(sorted(found, key=_badness) if self.phase == "optimizer" else found)
+        wrong = [value for value in self.values if value.is_wrong]
+        return tuple(sorted(wrong, key=_badness) if self.phase == "optimizer" else wrong)
 
     def changed(self, values: Iterable[ValueFinding]) -> RecordFinding:
         """The finding with these values in place of those that it has at the same places."""
@@ -155,13 +155,13 @@ def may_be_partial(operation: Operation, leaf: Leaf) -> bool:
 
 def form_of(leaves: Iterable[Leaf]) -> Form:
     """What all these values have: tensors, else a sketch where there is no tensor, else statistics at most."""
-    found: Form = "tensor"
+    form: Form = "tensor"
     for leaf in leaves:
         if not leaf.data_name:
             if leaf.tensor is None or leaf.tensor.sketch is None:
                 return "statistics"
-            found = "sketch"
-    return found
+            form = "sketch"
+    return form
 
 
 def widened(tolerance: float, form: Form) -> float:
@@ -191,8 +191,8 @@ def loaded(leaf: Leaf, dump: RankDump, form: Form = "tensor") -> Any:
             return Sketched.of(sketch)
         array = dump.tensors.load(leaf.tensor, leaf.place)
         return Sketched.of(Sketch.of(array), array)
-    found = dump.tensors.load(leaf.tensor, leaf.place)
-    return found.astype(np.complex128 if found.dtype.kind == "c" else np.float64)
+    values = dump.tensors.load(leaf.tensor, leaf.place)
+    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def roundoff_of(dtype_text: str) -> float:

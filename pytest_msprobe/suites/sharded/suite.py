@@ -29,7 +29,7 @@ from pytest_msprobe.suites.sharded.blame import Blame, Role
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
 from pytest_msprobe.suites.sharded.options import ShardedSettings
 from pytest_msprobe.suites.sharded.outline import StepOutline
-from pytest_msprobe.suites.sharded.ranks import dumps_below, step_folders
+from pytest_msprobe.suites.sharded.ranks import dumps_below, listed, step_folders
 from pytest_msprobe.suites.sharded.report import ShardedReport, ShardedSummary
 from pytest_msprobe.suites.sharded.session import ShardedSession
 from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
@@ -39,8 +39,6 @@ _STATUS: dict[str, Status] = {"placed": "pass", "illegal": "error", "unexplained
 _MOST_BEFORE = 3
 #: Wrong values of one record that are told.
 _MOST_VALUES = 6
-#: Ranks of one record that are named.
-_MOST_RANKS = 16
 
 
 class ShardedSuite(Suite):
@@ -73,16 +71,16 @@ class ShardedSuite(Suite):
         if settings.logical is None:
             return LawsSuite(context, LawsSession(step_folders(context.dumps), settings.data_dir))
         if settings.logical.is_file():
-            found = [settings.logical]
+            logical = [settings.logical]
         elif settings.logical.is_dir():
-            found = dumps_below(settings.logical)
+            logical = dumps_below(settings.logical)
         else:
             raise SuiteError(f"--msprobe-logical={settings.logical}: there is no such file or folder")
-        if not found:
+        if not logical:
             raise SuiteError(
                 f"--msprobe-logical={settings.logical}: holds no dump.json; give a dump, step or rank folder"
             )
-        return cls(context, ShardedSession(settings, context.dumps, found))
+        return cls(context, ShardedSession(settings, context.dumps, logical))
 
     def __init__(self, context: Context, session: ShardedSession) -> None:
         super().__init__(context)
@@ -139,14 +137,15 @@ class ShardedSuite(Suite):
             with suppress(DumpError, SuiteError):
                 logical = self._session.logical_of(paths[0])
                 ranks = len(self._session.step(paths[0]).ranks)
-                whole = file_id(logical[0], root)
-                by = f"{whole} and {counted(len(logical) - 1, 'other ranks')}" if len(logical) > 1 else whole
+                by = file_id(logical[0], root)
+                if len(logical) > 1:
+                    by += f" and {counted(len(logical) - 1, 'other ranks')}"
                 lines.append(
                     f"msprobe: {file_id(folder, root)}: {counted(ranks, 'ranks')}, judged by the logical run {by}"
                 )
                 if len(logical) > 1 and (beside := self._session.blame(paths[0]).outline.run.beside):
-                    left = counted(beside, "records of its other ranks", "are")
-                    lines.append(f"msprobe: {left} not judged: the first one has no such call")
+                    records = counted(beside, "records of its other ranks", "are")
+                    lines.append(f"msprobe: {records} not judged: the first one has no such call")
         return [*lines, *(f"msprobe: not whole: {line}" for line in self._session.problems())]
 
     def dumps(self) -> Iterator[Dump]:
@@ -215,22 +214,15 @@ def _begin(blame: Blame, operation: Operation, finding: RecordFinding, role: Rol
         yield "what goes into it is right: it goes wrong in here"
     elif role == "first" and finding.phase != "optimizer" and is_wrong_before:
         before = [unjudged.record for unjudged in blame.not_judged_before(operation)]
-        made = "what no record shows"
-        if before:
-            made = f"{', '.join(before[:_MOST_BEFORE])}{_dots(before, _MOST_BEFORE)}, not judged here"
+        made = f"{listed(before, _MOST_BEFORE)}, not judged here" if before else "what no record shows"
         yield f"what goes into it is wrong already: it is made by {made}"
 
 
 def _where(finding: RecordFinding, calls: StepOutline | RankLaws, operation: Operation) -> Iterator[str]:
     """The ranks, and the line of the script."""
-    ranks = ", ".join(map(str, finding.ranks[:_MOST_RANKS]))
-    yield f"on ranks {ranks}{_dots(finding.ranks, _MOST_RANKS)}"
+    yield f"on ranks {listed(finding.ranks, 16)}"
     if source := calls.source(operation):
         yield f"called from {source}"
-
-
-def _dots(named: Sequence[object], most: int) -> str:
-    return ", ..." if len(named) > most else ""
 
 
 def _output(value: ValueFinding) -> OutputRow:
