@@ -95,7 +95,9 @@ class _Layers:
         """Those of `dump`; `numbers` where another dump with the same records has told them."""
         self.dump = dump
         self.numbers = {} if numbers is None else numbers
-        for operation in dump.operations if numbers is None else ():
+        if numbers is not None:
+            return
+        for operation in dump.operations:
             if operation.is_cell and operation.phase == "forward":
                 path = layer_path(operation.name)
                 for match in _NUMBER.finditer(path):

@@ -127,11 +127,14 @@ class RecordMatching:
         if key is None:
             return [], "it is communication, which a run that is sharded otherwise has for itself"
         logical = self._logical.calls[key]
-        held = {index: records for index in self._indexes if (records := index.calls.get(key))}
+        held = {index: index.calls[key] for index in self._indexes if key in index.calls}
         if not held:
             return [], "no rank has such a record"
-        # A dump without its end lacks the last calls, and is no reason to doubt those that it has.
-        counts = {i.dump.number: len(records) for i, records in held.items() if len(held) == 1 or not i.dump.problem}
+        counts = {}
+        for index, records in held.items():
+            # A dump without its end lacks the last calls, and is no reason to doubt those that it has.
+            if len(held) == 1 or not index.dump.problem:
+                counts[index.dump.number] = len(records)
         most = max(counts.values(), default=len(logical))
         if key == _STEP and set(counts.values()) != {len(logical)}:  # parameters are known by their names
             return [Calls(rank, tuple(held[index])) for rank, index in self._ranks if index in held], ""
@@ -159,8 +162,9 @@ class RecordMatching:
         rows, others = self._logical.rows(logical), index.rows(held)
         lengths = {len(row) for row in (*rows, *others)}
         if times > 1 and len(lengths) == 1 and len(others) == times * len(rows):
-            row, at = next((place, row.index(record)) for place, row in enumerate(rows) if record in row)
-            return [other[at] for other in others[row * times : (row + 1) * times]]
+            for place, row in enumerate(rows):
+                if record in row:
+                    return [other[row.index(record)] for other in others[place * times : (place + 1) * times]]
         place = logical.index(record) * times
         return held[place : place + times]
 
@@ -173,10 +177,12 @@ class RecordMatching:
         leaves = {leaf.path: leaf for leaf in dump.leaves(record) if leaf.tensor is not None}
         if not record.startswith(_OPTIMIZER):
             return leaves
-        offsets = self._layers.get(dump.number, {}) if dump is not self._logical.dump else {}
-        return {
-            named(path, lambda name: renamed(without_wrappers(name), offsets)): leaf for path, leaf in leaves.items()
-        }
+        offsets = {} if dump is self._logical.dump else self._layers.get(dump.number, {})
+
+        def logical_name(name: str) -> str:
+            return renamed(without_wrappers(name), offsets)
+
+        return {named(path, logical_name): leaf for path, leaf in leaves.items()}
 
     def updates(self) -> tuple[list[tuple[RankDump, str]], list[tuple[RankDump, str]]]:
         """The steps of optimizers of the logical run, and those of the ranks."""
@@ -190,12 +196,10 @@ class RecordMatching:
     def all_calls(self, record: str) -> tuple[list[str], list[Calls]]:
         """All calls of the logical `record`, in their order, and all those of the ranks; none where numbers differ."""
         key = self._logical.keys[record]
-        calls_of_ranks = [
-            Calls(rank, tuple(records)) for rank, index in self._ranks if (records := index.calls.get(key))
-        ]
-        if len({len(calls.records) for calls in calls_of_ranks}) != 1:
+        parts = [Calls(rank, tuple(index.calls[key])) for rank, index in self._ranks if key in index.calls]
+        if len({len(calls.records) for calls in parts}) != 1:
             return [], []
-        return self._logical.calls[key], calls_of_ranks
+        return self._logical.calls[key], parts
 
     def is_certain(self, record: str) -> bool:
         """Whether it is certain that the parts are the same calls: a layer is, a call where the layer makes no others.
@@ -207,9 +211,9 @@ class RecordMatching:
             return key is not None
         if key[1] not in self._certain:
             logical = self._logical.sequences.get(key[1], [])
-            others = [index.sequences[key[1]] for index in self._indexes if key[1] in index.sequences]
+            others = (index.sequences.get(key[1], []) for index in self._indexes)
             self._certain[key[1]] = bool(logical) and all(
-                len(other) % len(logical) == 0 and other == logical * (len(other) // len(logical)) for other in others
+                other == logical * (len(other) // len(logical)) for other in others
             )
         return self._certain[key[1]]
 
@@ -221,11 +225,13 @@ class RecordMatching:
             first = next((place for place, name in enumerate(names) if index.dump.holds_half(name)), len(names))
             # Calls outside of layers may be other ones.
             behind = {key for key, (call, *_) in index.calls.items() if key[1] and index.dump.orders[call] >= first}
-            places += [self._logical.dump.orders[name] for name, key in self._logical.keys.items() if key in behind][:1]
+            places += [self._logical.dump.orders[name] for name, key in self._logical.keys.items() if key in behind]
         return min(places, default=math.inf)
 
     @cached_property
     def only_on_ranks(self) -> int:
         """How many records of ranks, communication aside, belong to no record of the logical run."""
-        keys = ((key, records) for _, index in self._ranks for key, records in index.calls.items())
-        return sum(len(records) for key, records in keys if key not in self._logical.calls)
+        count = 0
+        for _, index in self._ranks:
+            count += sum(len(records) for key, records in index.calls.items() if key not in self._logical.calls)
+        return count

@@ -222,9 +222,14 @@ def distance(value: Any, whole: Any, scale: float, room: Array | None = None) ->
         size = float(np.linalg.norm(difference.ravel()))
     if not math.isfinite(size):
         return math.inf
-    if scale:
-        return size / scale
-    return math.inf if size else 0.0
+    return relative(size, scale)
+
+
+def relative(size: float, scale: float) -> float:
+    """The size in parts of `scale`: infinite where that is 0, unless both are."""
+    if not scale:
+        return math.inf if size else 0.0
+    return size / scale
 
 
 def norm_of(value: Value) -> float:
@@ -335,7 +340,7 @@ def _measured(
     axes: tuple[Axis, ...], value: Any, spread: float, whole: Any, scale: float, room: Array | None
 ) -> Placement:
     away, factor, size = distance(value, whole, scale), 1.0, norm_of(whole)
-    apart = away * scale / size if size else away and math.inf
+    apart = relative(away * scale, size) if scale else away
     pair: tuple[Any, Any] | None = None
     if not isinstance(value, _ARRAYS):
         factor = value.factor(whole)

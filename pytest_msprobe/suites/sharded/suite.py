@@ -228,7 +228,9 @@ def _where(finding: RecordFinding, calls: StepOutline | RankLaws, operation: Ope
 def _output(value: ValueFinding) -> OutputRow:
     ratio = None
     if value.distance is not None and value.tolerance is not None and value.state in ("placed", "unexplained"):
-        ratio = value.distance / value.tolerance if value.tolerance else math.inf if value.distance else 0.0
+        ratio = math.inf if value.distance else 0.0
+        if value.tolerance:
+            ratio = value.distance / value.tolerance
     return OutputRow(
         label=value.path,
         bench_dtype=value.dtype,
