@@ -226,10 +226,11 @@ class Findings(RowSummary):
             figures["similarity"] = worst.agreement.similarity
         if worst.norm is not None:
             figures["norm"] = worst.norm
+        detail = f"{worst.parameter}: {worst.message}" if len(problems) > 1 else worst.message
         return Finding(
             id=self._id_of(worst),
             kind=worst.kind,
-            confidence="first difference only" if worst.agreement is not None else _SURE.get(worst.kind, "likely"),
+            confidence=_SURE.get(worst.kind, "likely") if worst.agreement is None else "first difference only",
             place=Place(
                 record=f"{worst.parameter}.step{worst.step}",
                 operation=f"gradient of {worst.parameter} at step {worst.step}",
@@ -239,7 +240,7 @@ class Findings(RowSummary):
             ),
             figures=figures,
             count=len(problems),
-            detail=f"{worst.parameter}: {worst.message}" if len(problems) > 1 else worst.message,
+            detail=detail,
         )
 
     def _problem_lines(self) -> Iterator[str]:

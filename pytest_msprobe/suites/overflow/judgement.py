@@ -85,10 +85,11 @@ def judge_record(session: OverflowSession, path: Path, operation: Operation) -> 
         properties[MOOT] = finding.level
     if surveyed.fault:
         properties[UNREADABLE] = "dump"
+    outputs = tuple(_output_row(value, status) for value in surveyed.bad if not value.is_input)
     return Verdict(
         status,
         finding.message,
-        tuple(_output_row(value, status) for value in surveyed.bad if not value.is_input),
+        outputs,
         explanation=_explanation(surveyed, finding, bench),
         device=RECORDED,
         bench=bench,
@@ -109,8 +110,8 @@ def _finding(session: OverflowSession, path: Path, surveyed: SurveyedRecord) -> 
     if surveyed.is_uncollected and (parameters := bad_parameters(session.survey(path), surveyed)):
         held = (f"parameter {name} holds {what}" for name, what in parameters.items())
         verdict, message = "parameter", f"{', '.join(held)} before any call"
-    counts = (*surveyed.inputs.counts, *surveyed.outputs.counts)
-    in_nan, in_inf, out_nan, out_inf = ("some" if count is None else count for count in counts)
+    in_nan, in_inf = map(_count, surveyed.inputs.counts)
+    out_nan, out_inf = map(_count, surveyed.outputs.counts)
     finding = OverflowRecord(
         dump=str(path),
         order=surveyed.operation.index,
@@ -135,6 +136,10 @@ def _finding(session: OverflowSession, path: Path, surveyed: SurveyedRecord) -> 
         first_bad_index="" if index is None else str(list(index)),
         stack=session.dump(path).called_from(surveyed.operation),
     )
+
+
+def _count(count: int | None) -> int | str:
+    return "some" if count is None else count
 
 
 def _rule_on(surveyed: SurveyedRecord) -> tuple[Status, str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from msprobe_collector.dump_format import ApiName, Direction
-from pytest_msprobe.engines.protocol import Array, Ending, Engine, NotJudged, Output, dtype_names
+from pytest_msprobe.engines.protocol import Array, Ending, NotJudged, Output, dtype_names
 from pytest_msprobe.engines.reference import Reference, ReferenceEngine
 from pytest_msprobe.support import place_of, text_of
 
@@ -120,21 +120,23 @@ class Hooks:
         raise NotJudged(status, text)
 
 
-def reference_fault(bench: Engine, tested: Sequence[Output], reference: Sequence[Output]) -> str:
+def reference_fault(bench: ReferenceEngine, tested: Sequence[Output], reference: Sequence[Output]) -> str:
     """One line on outputs of the user's reference that cannot be those of the tested side, or ""."""
-    if not isinstance(bench, ReferenceEngine):
-        return ""
     present = [output for output in tested if output.value is not None]
-    right = [output for output in reference if output.value is not None]
-    if len(present) != len(right):
-        return f"{bench.label} returned {_count(right)}, the tested side has {_count(present)}"
-    for actual, expected in zip(present, right):
-        shapes = [getattr(output.value, "shape", None) for output in (expected, actual)]
-        if shapes[0] != shapes[1]:
-            texts = ["a plain Python value" if shape is None else f"shape {shape}" for shape in shapes]
+    benchmark = [output for output in reference if output.value is not None]
+    if len(present) != len(benchmark):
+        return f"{bench.label} returned {_count(benchmark)}, the tested side has {_count(present)}"
+    for actual, expected in zip(present, benchmark):
+        returned, wanted = _form(expected), _form(actual)
+        if returned != wanted:
             place = ".".join(map(str, actual.path))
-            return f"{bench.label} returned {texts[0]} for output {place}, the tested side has {texts[1]}"
+            return f"{bench.label} returned {returned} for output {place}, the tested side has {wanted}"
     return ""
+
+
+def _form(output: Output) -> str:
+    shape = getattr(output.value, "shape", None)
+    return "a plain Python value" if shape is None else f"shape {shape}"
 
 
 def _count(outputs: Sequence[Output]) -> str:

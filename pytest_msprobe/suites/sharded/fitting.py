@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, combinations, product
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import DumpError
@@ -125,9 +126,9 @@ class Fitting:
             finding, placements = self.fit_to(value, whole, parts, form)
             finding = replace(checked(finding, placements, stated, dump), shape=whole[1].shape)
             if finding.state == "placed":
-                return finding if self._is_settled(value, whole[0], held) else unless_doubtful(
-                    finding, placements
-                ), placements
+                if not self._is_settled(value, whole[0], held):
+                    finding = unless_doubtful(finding, placements)
+                return finding, placements
             fit = finding, placements
             nearest = min(nearest or fit, fit, key=order_of_wrong)
             is_whole |= all(axis.kind == "R" for axis in whole[0])
@@ -166,7 +167,8 @@ class Fitting:
         """What placements of the values `parts` say, where `whole` is what the logical run has."""
         operation, leaf, path, tolerances = value.operation, value.leaf, value.path, self._tolerances
         room = tolerances.room(leaf, path) if form == "tensor" else None
-        parts = [part / value.factor for part in parts] if value.factor != 1 else parts
+        if value.factor != 1:
+            parts = [part / value.factor for part in parts]
         tolerance = widened(min(LARGEST, tolerances.of(operation, leaf, path)), form)
         ranks = len(parts) + len(self._run.ranks) - 1
         close = widened(tolerances.close(operation, leaf, path, ranks), form)
@@ -330,18 +332,16 @@ def finding_of(value: ValueParts, placements: Sequence[Placement], grid: Grid, t
     elif best is None:
         message = "nothing that the ranks hold gives it: no shapes fit together"
     elif not legal:
-        nearest = factor_words(best, grid, tolerance) or f"the nearest is {best}, {_away(best.distance)}"
+        away = f"{best.distance:.3g} away"
+        if math.isinf(best.distance):
+            away = "at no finite distance: other elements are NaN or Inf, or the logical value is 0"
+        nearest = factor_words(best, grid, tolerance) or f"the nearest is {best}, {away}"
         message = f"nothing that the ranks hold gives it: {nearest}"
-    finding = ValueFinding(
-        value.path,
-        state,
-        dtype=leaf.dtype,
-        shape=leaf.shape,
+    finding = replace(
+        value.empty(message, state),
         tolerance=tolerance,
-        message=message,
         tried=tuple(f"{placement}: {placement.distance:.3g}" for placement in placements[:4]),
-        is_output=leaf.is_output,
-        is_ambiguous=len(legal) > 1 or any(placement.is_rank_by_rank for placement in legal),
+        is_ambiguous=len(legal) > 1 or any(map(attrgetter("is_rank_by_rank"), legal)),
         is_partial=is_partial,
     )
     if best is None:
@@ -364,12 +364,6 @@ def factor_words(placement: Placement, grid: Grid, tolerance: float) -> str:
 def _is_near(factor: float, size: int) -> bool:
     root = math.sqrt(size)
     return any(abs(factor - wanted) < 1e-3 * wanted for wanted in (size, 1 / size, root, 1 / root))
-
-
-def _away(distance: float) -> str:
-    if math.isinf(distance):
-        return "at no finite distance: other elements are NaN or Inf, or the logical value is 0"
-    return f"{distance:.3g} away"
 
 
 def where_sketches_fail(fit: Fit, by_statistics: Fit, leaf: Leaf, parts: Sequence[Leaf]) -> Fit:
@@ -418,8 +412,8 @@ def unless_doubtful(finding: ValueFinding, placements: Sequence[Placement]) -> V
 
 
 def _fitting(finding: ValueFinding, placements: Sequence[Placement]) -> list[Placement]:
-    limit = finding.tolerance
-    return [] if limit is None else [placement for placement in placements if placement.distance <= limit]
+    limit = -math.inf if finding.tolerance is None else finding.tolerance
+    return [placement for placement in placements if placement.distance <= limit]
 
 
 def order_of_wrong(fit: Fit) -> tuple[bool, float]:

@@ -121,8 +121,8 @@ class RecordFinding(FigureWire):
     @property
     def has_good_inputs(self) -> bool:
         """Whether inputs are known and none of them is wrong."""
-        inputs = [value for value in self.values if not value.is_output]
-        return any(value.state == "placed" for value in inputs) and not any(value.is_wrong for value in inputs)
+        states = {value.state for value in self.values if not value.is_output}
+        return "placed" in states and states.isdisjoint(WRONG)
 
 
 def _badness(value: ValueFinding) -> tuple[bool, bool, float]:

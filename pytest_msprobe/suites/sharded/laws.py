@@ -120,7 +120,8 @@ class TermsOfSums:
         if path not in call.leaves[call.dump.number]:
             path = "input.bias"
         held = call.values(path)
-        if all(rank in held for rank in row.ranks) and any(leaf.statistics[3] for leaf in held.values()):
+        is_zero = not any(leaf.statistics[3] for leaf in held.values())
+        if not is_zero and all(rank in held for rank in row.ranks):
             said = alike([(call.spread.step.ranks[rank], held[rank]) for rank in row.ranks])
             if said in ("equal", "constant"):
                 words = f"every rank of {row} adds it to its terms of the sum: it is counted {len(row.ranks)} times"

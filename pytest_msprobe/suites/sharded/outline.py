@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -52,21 +53,18 @@ class StepOutline:
         return [operation for operation in self.logical.operations if self.matching.is_update(operation.record)]
 
     @cached_property
-    def _last_backward(self) -> int:
-        """Place of the last record of a backward; -1 for none."""
+    def _last_backward(self) -> float:
+        """Place of the last record of a backward; infinite for none."""
         places = (operation.index for operation in self.logical.operations if phase_of(operation) == "backward")
-        return max(places, default=-1)
-
-    @cached_property
-    def has_layers(self) -> bool:
-        """Whether the dump has records of layers."""
-        return any(operation.is_cell for operation in self.logical.operations)
+        return max(places, default=math.inf)
 
     def phase(self, operation: Operation) -> Phase:
         """Which pass of the step a record belongs to: what is called behind the last backward updates parameters."""
         phase = phase_of(operation)
-        is_update = phase == "forward" and not operation.is_cell and -1 < self._last_backward < operation.index
-        return "optimizer" if is_update and self.around(operation) is None else phase
+        is_behind = operation.index > self._last_backward and not operation.is_cell
+        if phase == "forward" and is_behind and self.around(operation) is None:
+            return "optimizer"
+        return phase
 
     def is_arithmetic_of_update(self, operation: Operation) -> bool:
         """Whether a call behind the last backward is part of what the records of optimizers amount to."""

@@ -232,8 +232,9 @@ class Slices(Mapping[str, Any]):
                 return None
             spans.extend((at, at + len(view)))
             at += len(view)
-        names = like.places if isinstance(like, Slices) else {name: place for place, name in enumerate(like)}
-        return cls(path, names, spans)
+        if isinstance(like, Slices):
+            return cls(path, like.places, spans)
+        return cls(path, {name: place for place, name in enumerate(like)}, spans)
 
     def __getitem__(self, name: str) -> memoryview:
         """The text of a record. Raises DumpError where the file is gone."""

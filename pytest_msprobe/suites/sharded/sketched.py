@@ -81,7 +81,8 @@ class Sketched:
         if kind == "S" and any(d == dimension for d, _ in self.sketch.splits):
             return None
         try:
-            sketch = merged([member.sketch for member in members], None if kind == "P" else dimension)
+            along = None if kind == "P" else dimension
+            sketch = merged([member.sketch for member in members], along)
         except ValueError:
             return None
         reach = math.hypot(*(member.reach for member in members))

@@ -2,16 +2,280 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
+from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from pytest_msprobe.suites.sharded.judgement import RecordFinding
+from pytest_msprobe.suites.sharded.copies import Copies, parameter_of
+from pytest_msprobe.suites.sharded.fitting import Fitting, ValueParts, order_of_wrong
+from pytest_msprobe.suites.sharded.inference import settings_of
+from pytest_msprobe.suites.sharded.judgement import (
+    SETTINGS,
+    RecordFinding,
+    ValueFinding,
+    form_of,
+    forward_of,
+    is_given,
+    loaded,
+    phase_of,
+    roundoff_of,
+)
 from pytest_msprobe.suites.sharded.layer_names import layer_path
+from pytest_msprobe.suites.sharded.matching import Calls
+from pytest_msprobe.suites.sharded.orders import Along, Kind, Order, disordered
 from pytest_msprobe.suites.sharded.outline import StepOutline
-from pytest_msprobe.suites.sharded.record_judge import RecordJudge
-from pytest_msprobe.suites.sharded.tolerances import Tolerances
+from pytest_msprobe.suites.sharded.ranks import RankDump
+from pytest_msprobe.suites.sharded.tolerances import LARGEST, Tolerances
+
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.sharded.logical import Whole
+    from pytest_msprobe.suites.sharded.outline import Held
+    from pytest_msprobe.suites.sharded.placements import Grid, Placement
+    from pytest_msprobe.suites.sharded.rows import Rows
+
+    #: What is found of a value, and how it is held; None for no placement.
+    Judged = tuple[ValueFinding, Placement | None]
+
+_ARITHMETIC = "it is arithmetic behind the last backward: the records of optimizer.step hold what it amounts to"
+_BEHIND_UPDATES = "what goes into it, behind the step of the optimizer, is no part of the logical value for certain"
+_BEYOND = "its rows beyond the own part of a rank are not those of the logical run, and what is made of it is wrong"
+_NOISE = "what it is made of is within its own noise"
+_ONLY_RANKS = "only ranks hold it"
+_OTHER_ORDER = "it fits only in another order than what belongs to it"
+
+
+class RecordJudge:
+    """Judges one record after the other; those before tell how far values may be off, and in which order they are."""
+
+    def __init__(self, outline: StepOutline, tolerances: Tolerances) -> None:
+        self._outline, self._tolerances = outline, tolerances
+        self._fitting = Fitting(outline, tolerances)
+        self._orders: dict[tuple[str, bool], dict[Kind, Order]] = {}
+        self._latest_rows: tuple[str, Rows] | None = None
+
+    def judge(self, operation: Operation) -> RecordFinding:
+        """What is found of a logical record; each is to be judged once."""
+        outline = self._outline
+        parts, reason = outline.matching.parts(operation.record)
+        finding = RecordFinding(operation.record, operation.index, outline.phase(operation))
+        is_behind_updates = outline.is_behind_updates(operation)
+        if outline.is_arithmetic_of_update(operation) and not is_behind_updates:
+            reason = _ARITHMETIC
+        if reason:
+            return replace(finding, reason=reason)
+        try:
+            leaves = outline.matching.tensors(outline.logical, operation.record)
+            held = outline.held(parts)
+        except DumpError as error:
+            return replace(finding, reason=str(error))
+        judged = self._values(operation, leaves, held, outline.grids_of(parts))
+        ranks = tuple(calls.dump.number for calls in parts)
+        finding = replace(finding, values=tuple(value for value, _ in judged), ranks=ranks)
+        if any(value.is_output for value in finding.wrong):
+            beyond = (value for value, placement in judged if placement is not None and placement.has_others_beyond)
+            finding = finding.changed(replace(value, state="unexplained", message=_BEYOND) for value in beyond)
+        if is_behind_updates and any(value.state != "placed" for value in finding.values if not value.is_output):
+            finding = finding.changed(
+                replace(value, state="unjudged", message=_BEHIND_UPDATES) for value in finding.wrong
+            )
+        finding = finding.changed(self._in_other_orders(operation, judged))
+        values = (*self._settings(operation, parts), *finding.values, *self._only_on_ranks(operation, leaves, held))
+        return replace(finding, values=values)
+
+    def _values(
+        self, operation: Operation, leaves: Mapping[str, Leaf], held: Held, grids: Sequence[Grid]
+    ) -> list[Judged]:
+        """What is found of each value of the logical record, and how it is held."""
+        # What an optimizer gets says which elements of what it leaves can be judged.
+        paths = sorted(leaves, key=lambda path: not path.startswith("input.gradients."))
+        return [self._value(operation, leaves[path], path, held, grids) for path in paths]
+
+    def _value(self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid]) -> Judged:
+        """What is found of the value at `path`, and how it is held; ranks without a parameter have others."""
+        value = ValueParts(operation, leaf, path, (), grids)
+        if operation.record.startswith("Optimizer."):
+            held = _outermost([of_record for of_record in held if path in of_record[1]] or held)
+            owners = [dump for dump, _ in held]
+            if len({dump.number for dump in owners}) < len(owners):
+                return value.empty("several steps of a rank's optimizers have it"), None
+            grids = self._outline.grids.of(owners, 1)
+        lacking = [f"rank {dump.number}" for dump, tensors in held if path not in tensors]
+        if lacking:
+            return self._in_a_row(value, held) or self._missing(value, lacking, len(held))
+        parts = [(dump, tensors[path]) for dump, tensors in held]
+        if roundoff_of(leaf.dtype):
+            dtypes = [leaf.dtype, *(part.dtype for _, part in parts)]
+            leaf = replace(leaf, dtype=max(dtypes, key=roundoff_of))
+        is_gradient = phase_of(operation) == "backward" and bool(leaf.shape)
+        factor = self._fitting.gradient_factor if is_gradient else 1
+        try:
+            return self._measured(ValueParts(operation, leaf, path, parts, grids, factor))
+        except DumpError as error:
+            return value.empty(str(error), "unreadable"), None
+
+    def _missing(self, value: ValueParts, lacking: Sequence[str], count: int) -> Judged:
+        self._tolerances.unknown(value.operation, value.leaf, value.path)
+        ranks = ", ".join(dict.fromkeys(lacking[:4]))
+        return value.empty(f"{ranks} of {count} parts has no such tensor", "missing"), None
+
+    def _measured(self, value: ValueParts) -> Judged:
+        """What is found of a value that all parts have.
+
+        Raises:
+            DumpError: a file cannot be read.
+        """
+        tolerances = self._tolerances
+        fit = self._fitting.fit(value)
+        if fit[0].is_wrong and value.factor != 1 and value.operation.phase == GRADIENTS:
+            averaged = self._fitting.fit(replace(value, factor=1))  # they may be averaged already
+            fit = min(fit, averaged, key=lambda fit: (fit[0].is_wrong, *order_of_wrong(fit)))
+        finding, placement = fit[0], next(iter(fit[1]), None)
+        if finding.is_wrong and tolerances.of(value.operation, value.leaf, value.path) > LARGEST:
+            finding = replace(finding, state="unjudged", message=_NOISE, reason=_NOISE, is_noise=True)
+        tolerances.arrived(value.operation, finding, value.leaf, placement)
+        if finding.state == "illegal" and all(dump.is_partial(part) for dump, part in value.parts):
+            # Terms of a sum are legal where the run itself says so: who reads them adds them up.
+            words = f"{finding.placement}, as its DTensor says"
+            return replace(finding, state="placed", message="", placement=words), placement
+        return _unless_uncertain(self._outline, value, finding), placement
+
+    def _in_a_row(self, value: ValueParts, held: Held) -> Judged | None:
+        """What is found of a value that stands in a row with those of all other parameters; None for none."""
+        outline, operation, leaf = self._outline, value.operation, value.leaf
+        is_on_one_rank = len(outline.run.ranks) == 1 and form_of([leaf]) == "tensor"
+        if not is_on_one_rank or not outline.matching.is_update(operation.record):
+            return None
+        from pytest_msprobe.suites.sharded.placements import Grid
+
+        with suppress(DumpError):
+            part = self._rows(operation, held).value(value.path)
+            if part is None:
+                return None
+            whole: Whole = (), loaded(leaf, outline.logical)
+            finding, placements = self._fitting.fit_to(
+                replace(value, grids=[Grid((), (), ((),))]), whole, [part], "tensor"
+            )
+            finding = replace(finding, placement="S(flat), all parameters in a row", held_as="S")
+            self._tolerances.arrived(operation, finding, leaf, placements[0])
+            return finding, placements[0]
+        return None
+
+    def _rows(self, operation: Operation, held: Held) -> Rows:
+        """The rows of this step of the ranks' optimizers; those of the last one are kept."""
+        from pytest_msprobe.suites.sharded.rows import Rows
+
+        if self._latest_rows is None or self._latest_rows[0] != operation.record:
+            leaves = self._outline.matching.tensors(self._outline.logical, operation.record)
+            self._latest_rows = operation.record, Rows(leaves, self._outline.logical, held)
+        return self._latest_rows[1]
+
+    def _only_on_ranks(self, operation: Operation, leaves: Mapping[str, Leaf], held: Held) -> Iterator[ValueFinding]:
+        """What is found of values that the logical record lacks: those of copies of its parameters can be judged."""
+        others: dict[str, Leaf] = {}
+        for _, tensors in held:
+            for path, leaf in tensors.items():
+                if path not in leaves:
+                    others.setdefault(path, leaf)
+        for path, leaf in others.items():
+            whole, reason = "", _ONLY_RANKS
+            if operation.record.startswith("Optimizer."):
+                whole, reason = self._copies.original(path)
+            logical = leaves.get(whole)
+            if logical is None and self._outline.matching.is_update(operation.record):
+                logical = self._copies.leaf(whole)
+            if logical is None:
+                finding = ValueParts(operation, leaf, path, (), ()).empty(
+                    reason or f"{_ONLY_RANKS}, and the logical run has no {whole}"
+                )
+                yield replace(finding, reason=reason or _ONLY_RANKS)
+                continue
+            finding, _ = self._value(operation, logical, path, held, ())
+            words = f"a copy of {parameter_of(whole)}"
+            if finding.is_wrong:
+                yield replace(finding, message=f"{words}: {finding.message}")
+            elif finding.placement:
+                yield replace(finding, placement=f"{finding.placement}, {words}")
+            else:
+                yield finding
+
+    @cached_property
+    def _copies(self) -> Copies:
+        """What the logical run has for parameters that only ranks have."""
+        logical, of_ranks = self._outline.matching.updates()
+        leaves: dict[str, Leaf] = {}
+        counts = Counter[str]()
+        for dump, record in logical:
+            tensors = self._tensors(dump, record)
+            leaves |= tensors
+            counts.update(tensors.keys())
+        unique = {path: leaf for path, leaf in leaves.items() if counts[path] == 1}
+        held = [(dump, self._tensors(dump, record)) for dump, record in of_ranks]
+
+        def fits(path: str, leaf: Leaf) -> bool:
+            having = _outermost([of_record for of_record in held if path in of_record[1]])
+            owners = [dump for dump, _ in having]
+            if not self._outline.updates or not having or len({dump.number for dump in owners}) < len(owners):
+                return False
+            parts = [(dump, tensors[path]) for dump, tensors in having]
+            grids = self._outline.grids.of(owners, 1)
+            with suppress(DumpError):  # a trial: nothing is noted of it
+                finding, _ = self._fitting.fit(ValueParts(self._outline.updates[0], leaf, path, parts, grids))
+                return finding.state == "placed"
+            return False
+
+        return Copies(unique, fits)
+
+    def _tensors(self, dump: RankDump, record: str) -> dict[str, Leaf]:
+        """The tensors of a record; none where it cannot be decoded, which its own item says."""
+        with suppress(DumpError):
+            return self._outline.matching.tensors(dump, record)
+        return {}
+
+    def _settings(self, operation: Operation, parts: Sequence[Calls]) -> Iterator[ValueFinding]:
+        """What is found of the first setting of an optimizer, such as its learning rate, that a rank has otherwise."""
+        if not self._outline.matching.is_update(operation.record):
+            return
+        whole = settings_of(self._outline.logical, operation.record)
+        for calls in parts:
+            for record in calls.records:
+                if Operation.of(record, 0).name != operation.name:
+                    continue
+                for name, values in settings_of(calls.dump, record).items():
+                    if others := [value for value in values if value not in whole.get(name, values)]:
+                        logical = ", ".join(map(str, whole[name]))
+                        words = f"rank {calls.dump.number} has {name} {others[0]}, the logical run {logical}"
+                        yield ValueFinding(f"{SETTINGS}{name}", "unexplained", message=words)
+                        return
+
+    def _in_other_orders(self, operation: Operation, judged: Sequence[Judged]) -> Iterator[ValueFinding]:
+        """The values that fit only in another order than what belongs to them, as wrong ones."""
+        along: list[Along] = []
+        for finding, placement in judged:
+            if finding.state == "placed" and finding.tolerance is not None:
+                along += Along.of(finding.path, placement, finding.tolerance)
+        wrong: dict[str, str] = {}
+        if operation.record.startswith("Optimizer."):
+            for name in dict.fromkeys(parameter_of(value.path) for value in along):
+                moved, _ = disordered([value for value in along if parameter_of(value.path) == name], {})
+                wrong |= moved
+        elif operation.phase != GRADIENTS:
+            is_backward = operation.phase == "backward"
+            for side in ("input.", "output."):
+                # What comes into a backward is as what its forward gave.
+                key = forward_of(operation), (side == "output.") is not is_backward
+                of_side = [value for value in along if value.path.startswith(side)]
+                moved, self._orders[key] = disordered(of_side, self._orders.get(key, {}))
+                wrong |= moved
+        for finding, _ in judged:
+            if finding.path in wrong and (operation.phase == "backward" or not finding.is_output):
+                words = f"{wrong[finding.path]}: {_OTHER_ORDER}"
+                yield replace(finding, state="unexplained", message=words)
 
 
 class StepJudge:
@@ -103,3 +367,45 @@ def without_local(finding: RecordFinding, layer: str, outer: RecordFinding) -> R
         words = f"{reason}; what {layer} gives was not judged"
     wrong = (value for value in finding.wrong if not value.path.startswith("parameters."))
     return finding.changed(replace(value, state="unjudged", message=words, reason=reason) for value in wrong)
+
+
+def _unless_uncertain(outline: StepOutline, value: ValueParts, finding: ValueFinding) -> ValueFinding:
+    """The finding, where it is certain which value of the ranks this is, and that all of them are there."""
+    operation, leaf = value.operation, value.leaf
+    if finding.state == "unexplained" and outline.step.missing:
+        ranks = ", ".join(map(str, outline.step.missing[:8]))
+        return replace(
+            finding, state="missing", message=f"ranks {ranks} are missing, and the others do not hold it whole"
+        )
+    if not finding.is_wrong or operation.is_cell or leaf.path.startswith("parameters."):
+        return finding
+    if outline.phase(operation) == "optimizer":
+        return finding
+    has_layers = any(other.is_cell for other in outline.logical.operations)
+    is_certain = outline.matching.is_certain(operation.record) and outline.run.is_certain(operation.record)
+    if not roundoff_of(leaf.dtype):
+        words = "numbers of elements, places or masks of a rank's part"
+    elif has_layers and outline.around(operation) is None:
+        words = "it is outside of all layers, where a script for several ranks does other things"
+    elif not is_certain:
+        words = "the ranks make other calls here, so that it is not certain which value this is"
+    else:
+        return finding
+    return replace(finding, state="unjudged", message=words, differs=leaf.is_output or is_given(leaf))
+
+
+def _outermost(held: Held) -> Held:
+    """The outermost of the steps of a rank: a wrapper of optimizers steps all their parameters, and ends last."""
+    begins = []
+    for _, tensors in held:
+        begin = {path: leaf.statistics for path, leaf in tensors.items() if path.startswith("input.parameters.")}
+        begins.append(begin)
+
+    def is_within(inner: int, outer: int) -> bool:
+        return held[inner][0] is held[outer][0] and begins[inner].items() <= begins[outer].items()
+
+    outermost = []
+    for place, of_record in enumerate(held):
+        if not any(is_within(place, outer) for outer in range(place + 1, len(held))):
+            outermost.append(of_record)
+    return outermost

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import DumpError
@@ -76,8 +75,10 @@ class Tolerances:
         self._run, self._logical, self._phase, self._steps = run, logical, phase, steps
         self.begins: dict[str, float] = {}
         fine, half = 2.0**-24, 2.0**-9
-        is_half = (place >= half_from or logical.holds_half(name) for place, name in enumerate(logical.record_names))
-        self._roundoffs = [half if is_coarse else fine for is_coarse in accumulate(is_half, max)]
+        self._roundoffs = []
+        for place, name in enumerate(logical.record_names):
+            is_half = half in self._roundoffs[-1:] or place >= half_from or logical.holds_half(name)
+            self._roundoffs.append(half if is_half else fine)
         self._inside: dict[str, int] = {}
         self._amplifying: set[str] = set()
         self._arrived: dict[tuple[str, str], float] = {}
@@ -218,7 +219,7 @@ class Tolerances:
             return away or (0.0 if self._before else _ROUNDINGS * unit * math.sqrt(self._steps))
         name = parameter_of(path)
         for after in self._leaves(operation):
-            if _is_after(after.path, name):
+            if after.path.startswith("output.") and ".parameters." in after.path and parameter_of(after.path) == name:
                 break
         else:
             return 0.0
@@ -371,10 +372,6 @@ def _is_sum(shape: Sequence[int], incoming: Sequence[int]) -> bool:
 
 def _content(leaf: Leaf) -> tuple[object, ...]:
     return math.prod(leaf.shape), *leaf.statistics
-
-
-def _is_after(path: str, name: str) -> bool:
-    return path.startswith("output.") and ".parameters." in path and parameter_of(path) == name
 
 
 def _amplifies(operation: Operation) -> bool:
