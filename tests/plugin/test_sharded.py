@@ -14,6 +14,9 @@ import pytest
 from dump_builder import DumpBuilder
 from page_reader import page_content
 
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.sharded.options import ShardedSettings
+from pytest_msprobe.suites.sharded.session import ShardedSession
 from tools.benchmarks import make_ranks
 
 F32 = np.float32
@@ -640,3 +643,24 @@ def test_a_gradient_in_another_order_than_its_forward_is_at_fault(pytester: pyte
     result = pytester.runpytest(*ARGUMENTS)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["Wrong: Module.norm.Norm.0 backward*", "*input.0: its rows are in another order*"])
+
+
+def _findings(folder: Path, order: Callable[[list[Operation]], list[Operation]]) -> dict[str, Any]:
+    """What is found of each record, asked in this order, and once more."""
+    settings = ShardedSettings(logical=folder / "single", data_dir=(), inherited="pass")
+    paths = sorted((folder / "tp2").rglob("dump.json"))
+    session = ShardedSession(settings, paths, list((folder / "single").rglob("dump.json")))
+    blame = session.blame(paths[0])
+    operations = order(blame.outline.items)
+    findings = {operation.record: blame.judged(operation) for operation in operations}
+    assert findings == {operation.record: blame.judged(operation) for operation in reversed(operations)}
+    return findings
+
+
+@pytest.mark.parametrize("change", [_no_reduction, _rows_in_another_order])
+def test_verdicts_do_not_depend_on_who_asks_first(tmp_path: Path, change: Callable[[list[Arrays]], None]) -> None:
+    sharded(tmp_path, change)
+    findings = _findings(tmp_path, lambda operations: operations)
+    assert len(findings) == ITEMS
+    assert findings == _findings(tmp_path, lambda operations: operations[::-1])
+    assert findings == _findings(tmp_path, lambda operations: operations[1::2] + operations[::2])

@@ -150,34 +150,34 @@ class GradientCheck:
         """The verdict on the gradient of the parameter `name`. Raises DumpError when a summary cannot be read."""
         target, golden = self._summaries(rank, step)
         row, reference = target.rows.get(name), golden.rows.get(name) if golden is not None else None
-        found = GradientResult(rank, step, name, row.order if row is not None else len(target.rows), "error")
+        result = GradientResult(rank, step, name, row.order if row is not None else len(target.rows), "error")
         if golden is not None and (row is None or reference is None):
             missing, other = (target, golden) if row is None else (golden, target)
-            return replace(found, kind="unmatched", message=f"{missing.path} has no {name}, which {other.path} has")
+            return replace(result, kind="unmatched", message=f"{missing.path} has no {name}, which {other.path} has")
         assert row is not None  # parameters() took it from there
         if fault := row.fault or (reference.fault if reference is not None else ""):
-            return replace(found, kind="unreadable", message=fault)
+            return replace(result, kind="unreadable", message=fault)
         if reference is not None and row.shape != reference.shape:
             shapes = f"its shape is {list(row.shape)}, that of the golden run {list(reference.shape)}"
-            return replace(found, kind="unmatched", message=shapes)
-        found = replace(found, shape=row.shape, norm=row.norm)
-        unsound = _unsound(found, row)
+            return replace(result, kind="unmatched", message=shapes)
+        result = replace(result, shape=row.shape, norm=row.norm)
+        unsound = _unsound(result, row)
         if reference is None:
-            return unsound or self._of_one_run(found, row)
+            return unsound or self._of_one_run(result, row)
         if unsound is not None:
             details = (f"golden: {reference.nonfinite() or 'all finite'}",)
             return replace(unsound, details=details, agreement=self._agreement(rank, step, name))
         if row.md5 is not None or reference.md5 is not None:
-            return self._of_bits(found, row, reference)
-        return self._of_signs(found, row, reference)
+            return self._of_bits(result, row, reference)
+        return self._of_signs(result, row, reference)
 
-    def _of_one_run(self, found: GradientResult, row: GradientRow) -> GradientResult:
+    def _of_one_run(self, result: GradientResult, row: GradientRow) -> GradientResult:
         if row.is_zero and self._settings.fails_zero:
-            return replace(found, kind="zero", message=f"all {row.size} elements are 0")
-        kind, message = judge_norm(row.norm, self._history(found.rank).before(found.step, row.name), self._settings)
+            return replace(result, kind="zero", message=f"all {row.size} elements are 0")
+        kind, message = judge_norm(row.norm, self._history(result.rank).before(result.step, row.name), self._settings)
         if kind:
-            return replace(found, kind=kind, message=message)
-        return replace(found, status="pass", message=f"norm {row.norm:.4g}" if not row.is_zero else "zero throughout")
+            return replace(result, kind=kind, message=message)
+        return replace(result, status="pass", message=f"norm {row.norm:.4g}" if not row.is_zero else "zero throughout")
 
     def _of_bits(self, blank: GradientResult, row: GradientRow, golden: GradientRow) -> GradientResult:
         if row.md5 is None or golden.md5 is None:
@@ -201,14 +201,14 @@ class GradientCheck:
         wrong, change = judge_similarity(
             agreement.similarity, lambda: self._earlier(blank.rank, blank.step, row.name), self._settings
         )
-        found = replace(blank, agreement=agreement)
+        compared = replace(blank, agreement=agreement)
         if not wrong:
-            return replace(found, status="pass", message=f"similarity {agreement.similarity:.4f}, {change}")
+            return replace(compared, status="pass", message=f"similarity {agreement.similarity:.4f}, {change}")
         details = (
             f"signs  {agreement.agreeing} of {agreement.size} agree",
             f"norm   {row.norm:.6g}, golden {golden.norm:.6g}",
         )
-        return replace(found, kind="similarity", message=wrong, details=details)
+        return replace(compared, kind="similarity", message=wrong, details=details)
 
     def _earlier(self, rank: int, step: int, name: str) -> Iterator[EarlierStep]:
         steps = self._steps[rank]
@@ -256,10 +256,10 @@ class GradientCheck:
         return target, golden
 
 
-def _unsound(found: GradientResult, row: GradientRow) -> GradientResult | None:
+def _unsound(result: GradientResult, row: GradientRow) -> GradientResult | None:
     """The verdict on a gradient that no rule on values can judge."""
     if not row.size:
         message = "an empty gradient has nothing to judge"
-        return replace(found, status="skip", kind="unjudged", message=message, agreement=SignAgreement(0, 0))
+        return replace(result, status="skip", kind="unjudged", message=message, agreement=SignAgreement(0, 0))
     nonfinite = row.nonfinite()
-    return replace(found, kind="nonfinite", message=nonfinite) if nonfinite else None
+    return replace(result, kind="nonfinite", message=nonfinite) if nonfinite else None

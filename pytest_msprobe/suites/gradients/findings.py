@@ -6,8 +6,9 @@ Files of signs are read without trusting them; large ones are mapped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,8 +49,10 @@ def compare_signs(row: GradientRow, target: StepSummary, golden: StepSummary) ->
     from pytest_msprobe.numerics.measurement import chunks
 
     tested, reference = _signs(row, target), _signs(row, golden)
-    parts = chunks(tested, reference, elements=_CHUNK)
-    return SignAgreement(sum(int(np.count_nonzero(left == right)) for _, (left, right) in parts), row.size)
+    agreeing = 0
+    for _, (part, expected) in chunks(tested, reference, elements=_CHUNK):
+        agreeing += int(np.count_nonzero(part == expected))
+    return SignAgreement(agreeing, row.size)
 
 
 def _signs(row: GradientRow, summary: StepSummary) -> Any:
@@ -154,10 +157,16 @@ class Findings(RowSummary):
         """The compared steps of `rank` in order."""
         return sorted({step for steps in self.agreements.get(rank, {}).values() for step in steps})
 
+    def row(self, rank: int, name: str, steps: Sequence[int]) -> list[float | None]:
+        """The similarity of one parameter in each of these steps; None where it was not compared."""
+        agreements = self.agreements[rank][name]
+        return [agreements[step].similarity if step in agreements else None for step in steps]
+
     def overall(self, rank: int, step: int) -> SignAgreement:
         """The agreement of all gradients of one step together, weighted by their numbers of elements."""
-        found = [steps[step] for steps in self.agreements[rank].values() if step in steps]
-        return SignAgreement(sum(one.agreeing for one in found), sum(one.size for one in found))
+        agreements = [steps[step] for steps in self.agreements[rank].values() if step in steps]
+        agreeing = sum(agreement.agreeing for agreement in agreements)
+        return SignAgreement(agreeing, sum(agreement.size for agreement in agreements))
 
     def lines(self) -> Iterator[str]:
         """The findings, most important first."""
@@ -192,8 +201,9 @@ class Findings(RowSummary):
         """
         problems = [problem for problem in self.problems if not rows.is_expected(self._id_of(problem))]
         if not problems:
-            agreed = [one for steps in self.agreements.values() for each in steps.values() for one in each.values()]
-            is_equal = bool(agreed) and all(one.agreeing == one.size for one in agreed)
+            parameters = chain.from_iterable(steps.values() for steps in self.agreements.values())
+            agreements = list(chain.from_iterable(steps.values() for steps in parameters))
+            is_equal = bool(agreements) and all(agreement.agreeing == agreement.size for agreement in agreements)
             return rows.made(rows.findings(by_order=True), measure=rows.measure("signs" if is_equal else "rules"))
         step, rank = min((problem.step, problem.rank) for problem in problems)
         first = [problem for problem in problems if (problem.step, problem.rank) == (step, rank)]
@@ -201,7 +211,7 @@ class Findings(RowSummary):
         rows.following |= set(map(self._id_of, later))
         nearest = max(first, key=lambda problem: problem.order)
         others = [problem for problem in first if problem is not nearest]
-        findings = [self._finding([nearest]), *([self._finding(others)] if others else [])]
+        findings = [self._finding(group) for group in ([nearest], others) if group]
         where = f"step {step} of rank {rank}"
         answer = rows.made(findings, next_steps=[NextStep("gradients", subject=where)])
         return structs.replace(answer, reach=Reach(len(later)))
@@ -210,16 +220,17 @@ class Findings(RowSummary):
         return self._ids[problem.rank, problem.step, problem.parameter]
 
     def _finding(self, problems: list[GradientResult]) -> Finding:
-        worst = min(problems, key=lambda one: one.agreement.similarity if one.agreement is not None else -1.0)
+        worst = min(problems, key=_similarity)
         figures: dict[str, float | int | str] = {"of": self._parameters[worst.step, worst.rank]}
         if worst.agreement is not None:
             figures["similarity"] = worst.agreement.similarity
         if worst.norm is not None:
             figures["norm"] = worst.norm
+        detail = f"{worst.parameter}: {worst.message}" if len(problems) > 1 else worst.message
         return Finding(
             id=self._id_of(worst),
             kind=worst.kind,
-            confidence="first difference only" if worst.agreement is not None else _SURE.get(worst.kind, "likely"),
+            confidence=_SURE.get(worst.kind, "likely") if worst.agreement is None else "first difference only",
             place=Place(
                 record=f"{worst.parameter}.step{worst.step}",
                 operation=f"gradient of {worst.parameter} at step {worst.step}",
@@ -229,20 +240,26 @@ class Findings(RowSummary):
             ),
             figures=figures,
             count=len(problems),
-            detail=f"{worst.parameter}: {worst.message}" if len(problems) > 1 else worst.message,
+            detail=detail,
         )
 
     def _problem_lines(self) -> Iterator[str]:
         step, rank = min((problem.step, problem.rank) for problem in self.problems)
         first = [problem for problem in self.problems if (problem.step, problem.rank) == (step, rank)]
-        first.sort(key=lambda one: (one.agreement.similarity if one.agreement is not None else -1.0, one.order))
+        first.sort(key=lambda problem: (_similarity(problem), problem.order))
         nearest = max(first, key=lambda problem: problem.order)
         total = counted(self._parameters[step, rank], "gradients")
         yield f"first problem step: {step}, rank {rank}: {len(first)} of {total}"
-        yield from (f"  {problem.parameter}: {problem.message}" for problem in first[:_MOST_NAMED])
+        for problem in first[:_MOST_NAMED]:
+            yield f"  {problem.parameter}: {problem.message}"
         if len(first) > _MOST_NAMED:
             yield f"  and {len(first) - _MOST_NAMED} more"
         yield (
             f"nearest the loss: {nearest.parameter}; look between it and the loss first: "
             f"dump step {step} of rank {rank} (level mix) in both runs and compare"
         )
+
+
+def _similarity(problem: GradientResult) -> float:
+    """How similar the signs are; -1 where they were not compared."""
+    return -1.0 if problem.agreement is None else problem.agreement.similarity

@@ -69,12 +69,10 @@ class SimilarityPictures:
 
     def heat_map(self) -> Picture:
         """Parameter x step; a cross marks a problem, grey what was not compared."""
+        import numpy as np
+
         names = self._findings.parameters(self._rank)
-        found = self._findings.agreements[self._rank]
-        values = [
-            [found[name][step].similarity if step in found[name] else float("nan") for step in self._steps]
-            for name in names
-        ]
+        values = np.array([self._findings.row(self._rank, name, self._steps) for name in names], np.float64)
         height = max(1.2 + 0.18 * min(len(names), _MOST_NAMES), 2.2)
         figure = _figure(9, height)
         axes = figure.subplots(gridspec_kw={"left": 0.25, "right": 1, "bottom": 0.5 / height, "top": 1 - 0.3 / height})
@@ -86,10 +84,9 @@ class SimilarityPictures:
         axes.set_xticks(range(0, len(self._steps), every), self._steps[::every])
         rows = {name: row for row, name in enumerate(names)}
         columns = {step: column for column, step in enumerate(self._steps)}
-        marks = [
-            (columns[step], rows[name]) for name, step in sorted(self._problems) if name in rows and step in columns
-        ]
-        axes.plot(*zip(*marks) if marks else ((), ()), "kx", markersize=4)
+        marks = [(name, step) for name, step in sorted(self._problems) if name in rows and step in columns]
+        places = [columns[step] for _, step in marks], [rows[name] for name, _ in marks]
+        axes.plot(*places, "kx", markersize=4)
         axes.tick_params(labelsize=7)
         axes.set_xlabel("step", fontsize=8)
         title = f"rank {self._rank}: similarity of gradient signs by parameter and step"
@@ -104,8 +101,8 @@ class SimilarityPictures:
         overall = {step: self._findings.overall(self._rank, step).similarity for step in self._steps}
         yield lines.draw(f"{title}: summary", "summary_similarities", overall, ())
         for name in self.shown:
-            found = self._findings.agreements[self._rank][name]
-            values = {step: found[step].similarity for step in sorted(found)}
+            agreements = self._findings.agreements[self._rank][name]
+            values = {step: agreements[step].similarity for step in sorted(agreements)}
             bad = [step for step in values if (name, step) in self._problems]
             yield lines.draw(f"{title}: {name}", f"{name}_similarities", values, bad)
 
@@ -175,14 +172,13 @@ def write_similarities(folder: Path, findings: Findings, rank: int) -> Path:
         OSError: it cannot be written.
     """
     folder.mkdir(exist_ok=True)
-    path, steps, found = folder / "similarities.csv", findings.steps(rank), findings.agreements[rank]
+    path, steps = folder / "similarities.csv", findings.steps(rank)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     with open(descriptor, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["step", *steps])
         for name in findings.parameters(rank):
-            cells = [found[name][step].similarity if step in found[name] else "" for step in steps]
-            writer.writerow([neutral(name), *cells])
+            writer.writerow([neutral(name), *findings.row(rank, name, steps)])
         writer.writerow(["summary", *(findings.overall(rank, step).similarity for step in steps)])
     return path
 
@@ -210,9 +206,9 @@ class GradientReport(SuiteReport):
             return
         folder = reserve_folder(self._out)
         for rank in sorted(self.summary.agreements):
-            own = folder if self._pair.target.is_one_rank else folder / f"rank{rank}"
-            self._files.append(write_similarities(own, self.summary, rank))
-            self._draw(own / "similarities_picture", rank)
+            own_folder = folder if self._pair.target.is_one_rank else folder / f"rank{rank}"
+            self._files.append(write_similarities(own_folder, self.summary, rank))
+            self._draw(own_folder / "similarities_picture", rank)
 
     def answer(self, rows: RunRows) -> Answer:
         gaps = [Gap(kind="without a partner", what="steps", reason=line) for line in self._pair.all_unpaired()]
@@ -227,11 +223,12 @@ class GradientReport(SuiteReport):
         yield from self._unpaired()
 
     def _unpaired(self) -> Iterator[str]:
-        yield from (f"not compared: {line}" for line in self._pair.all_unpaired())
+        yield from map("not compared: {}".format, self._pair.all_unpaired())
         yield from self._notes
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        yield from (("pictures" if path.is_dir() else "similarities", path) for path in self._files)
+        for path in self._files:
+            yield "pictures" if path.is_dir() else "similarities", path
 
     def fault(self) -> str:
         return "not every step has a partner, so this run is not a success" if self._pair.all_unpaired() else ""
@@ -239,11 +236,11 @@ class GradientReport(SuiteReport):
     def markup(self) -> str:
         heat_maps = "".join(_image(picture) for picture in self._pictures if picture.stem == HEAT_MAP)
         curves = "".join(_image(picture) for picture in self._pictures if picture.stem != HEAT_MAP)
-        parts = [f'<div class="msprobe-summary">{heat_maps}</div>'] if heat_maps else []
+        markup = f'<div class="msprobe-summary">{heat_maps}</div>' if heat_maps else ""
         if curves:
             summary = "<summary>Similarity over steps, by parameter</summary>"
-            parts.append(f'<div class="msprobe-summary"><details>{summary}<div>{curves}</div></details></div>')
-        return "".join(parts)
+            markup += f'<div class="msprobe-summary"><details>{summary}<div>{curves}</div></details></div>'
+        return markup
 
     def _draw(self, folder: Path, rank: int) -> None:
         if not is_installed("matplotlib"):
@@ -261,9 +258,9 @@ class GradientReport(SuiteReport):
         except (ValueError, TypeError, ImportError, AttributeError) as error:
             self._note(f"not all pictures could be drawn: {type(error).__name__}: {error}")
         self._files.append(folder)
-        if (left := len(self.summary.parameters(rank)) - len(pictures.shown)) > 0:
+        if (others := len(self.summary.parameters(rank)) - len(pictures.shown)) > 0:
             self._note(
-                f"pictures of {MOST_PARAMETERS} parameters per rank, those with a problem first; {left} have none"
+                f"pictures of {MOST_PARAMETERS} parameters per rank, those with a problem first; {others} have none"
             )
 
     def _note(self, note: str) -> None:

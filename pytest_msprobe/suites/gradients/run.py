@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,12 +48,12 @@ class GradientRun:
             RunError: it holds no summary of gradients, or cannot be read.
         """
         try:
-            own = _numbered(root, _SUMMARY)
+            summaries = _numbered(root, _SUMMARY)
             folders = _numbered(root, _RANK)
-            if own and not folders:
+            if summaries and not folders:
                 name = _RANK.fullmatch(root.name)
-                rank = int(name[1]) if name is not None else 0
-                return cls(root, {rank: root}, {rank: own}, is_one_rank=True)
+                rank = 0 if name is None else int(name[1])
+                return cls(root, {rank: root}, {rank: summaries}, is_one_rank=True)
             steps = {rank: _numbered(folder, _SUMMARY) for rank, folder in folders.items() if folder.is_dir()}
         except OSError as error:
             raise RunError(f"cannot be read: {error.strerror}") from None
@@ -62,7 +62,7 @@ class GradientRun:
             if any("dump.json" in files for _, _, files in os.walk(root)):
                 advice = f"it holds dumps; judge them with --msprobe-dump={root}"
             raise RunError(f"holds no rank<N>/grad_summary_<step>.csv; {advice}")
-        if own:
+        if summaries:
             raise RunError("holds grad_summary_<step>.csv both itself and in rank<N>; name the folder that is meant")
         return cls(root, {rank: folders[rank] for rank in steps}, steps)
 
@@ -84,7 +84,7 @@ class RunPair:
         runs = []
         for option, path in (("--msprobe-gradients", root), ("--msprobe-golden", golden_root)):
             try:
-                runs.append(GradientRun.of(path) if path is not None else None)
+                runs.append(None if path is None else GradientRun.of(path))
             except RunError as error:
                 raise RunError(f"{option}: {path}: {error}") from None
         target, golden = runs
@@ -97,35 +97,37 @@ class RunPair:
 
     def steps(self, rank: int) -> list[int]:
         """The steps of `rank` that can be judged, in order."""
-        golden = self.golden.steps.get(rank, {}) if self.golden is not None else self.target.steps[rank]
-        return [step for step in self.target.steps[rank] if step in golden]
+        steps = self.target.steps[rank]
+        if self.golden is None:
+            return list(steps)
+        return [step for step in steps if step in self.golden.steps.get(rank, ())]
 
     def find(self, path: Path) -> tuple[int, int] | None:
         """(rank, step) of the summary file at `path` of the target that can be judged, or None."""
         folders = {folder: rank for rank, folder in self.target.ranks.items()}
-        found = _SUMMARY.fullmatch(path.name)
-        if found is None or path.parent not in folders:
+        match = _SUMMARY.fullmatch(path.name)
+        if match is None or path.parent not in folders:
             return None
-        rank, step = folders[path.parent], int(found[1])
+        rank, step = folders[path.parent], int(match[1])
         return (rank, step) if step in self.steps(rank) and self.target.steps[rank][step] == path else None
 
     def unpaired(self, rank: int) -> str:
         """One line on the steps of `rank` that only one run has; "" when there are none."""
-        target, golden = self.target.steps.get(rank), self.golden.steps.get(rank) if self.golden is not None else None
         if self.golden is None:
-            return "" if target else f"rank {rank}: {self.target.ranks[rank]} holds no grad_summary_<step>.csv"
-        parts = [
-            f"{other.root} has no {_text(set(mine or ()) - set(others))}"
-            if others is not None
-            else f"{other.root} has no such rank"
-            for mine, others, other in ((golden, target, self.target), (target, golden, self.golden))
-            if others is None or set(mine or ()) - set(others)
-        ]
+            has_steps = bool(self.target.steps.get(rank))
+            return "" if has_steps else f"rank {rank}: {self.target.ranks[rank]} holds no grad_summary_<step>.csv"
+        parts = []
+        for run, other in ((self.target, self.golden), (self.golden, self.target)):
+            lacking = set(other.steps.get(rank, ())).difference(run.steps.get(rank, ()))
+            if rank not in run.steps:
+                parts.append(f"{run.root} has no such rank")
+            elif lacking:
+                parts.append(f"{run.root} has no {_text(lacking)}")
         return f"rank {rank}: {', and '.join(parts)}, which the other run has" if parts else ""
 
     def all_unpaired(self) -> list[str]:
         """The sentences of all ranks of both runs."""
-        return [sentence for rank in self.all_ranks() if (sentence := self.unpaired(rank))]
+        return list(filter(None, map(self.unpaired, self.all_ranks())))
 
     def all_ranks(self) -> list[int]:
         """The ranks that either run has, in order."""
@@ -135,8 +137,12 @@ class RunPair:
 def number_ranges(numbers: Iterable[int]) -> str:
     """`0-3, 7` for 0, 1, 2, 3, 7."""
     groups = groupby(enumerate(sorted(numbers)), key=lambda entry: entry[1] - entry[0])
-    ends = [[number for _, number in group] for _, group in groups]
-    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in ends)
+    ranges = []
+    for _, group in groups:
+        numbers_of_range = [number for _, number in group]
+        ends = dict.fromkeys((numbers_of_range[0], numbers_of_range[-1]))
+        ranges.append("-".join(map(str, ends)))
+    return ", ".join(ranges)
 
 
 def _text(steps: set[int]) -> str:
@@ -146,8 +152,8 @@ def _text(steps: set[int]) -> str:
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
     """Paths in `folder` by the number in their names, in the order of the numbers."""
     with os.scandir(folder) as entries:
-        found = {int(match[1]): folder / entry.name for entry in entries if (match := pattern.fullmatch(entry.name))}
-    return dict(sorted(found.items()))
+        matches = filter(None, (pattern.fullmatch(entry.name) for entry in entries))
+        return dict(sorted((int(match[1]), folder / match[0]) for match in matches))
 
 
 Parsed = TypeVar("Parsed")
@@ -227,7 +233,7 @@ def read_summary(path: Path) -> StepSummary:
         raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise DumpError(f"is not a CSV file in UTF-8: {error}", file=str(path)) from None
-    columns = [cell.strip().lower() for cell in table[0]] if table else []
+    columns = [cell.strip().lower() for cell in chain.from_iterable(table[:1])]
     missing = [name for name in _NEEDED if name not in columns]
     if missing:
         raise DumpError(
@@ -246,22 +252,24 @@ def read_summary(path: Path) -> StepSummary:
 
 def _row(path: Path, place_in_file: tuple[int, int], columns: Sequence[str], cells: Sequence[str]) -> GradientRow:
     line, order = place_in_file
-    found = dict(zip(columns, cells))
-    name = found.get("param_name", "").strip() or f"line {line}"
+    row = dict(zip(columns, cells))
+    name = row.get("param_name", "").strip() or f"line {line}"
     if len(cells) != len(columns):
         held = f"line {line} holds {len(cells)} of {len(columns)} cells"
         return GradientRow(name, order, fault=f"{path}: {name}: {held}; it is truncated")
     try:
+        nans = _parsed(row, "nan", int) if "nan" in row else None
+        infs = _parsed(row, "inf", int) if "inf" in row else None
         return GradientRow(
             name,
             order,
-            shape=_parsed(found, "shape", _shape),
-            max=_parsed(found, "max", float),
-            min=_parsed(found, "min", float),
-            norm=_parsed(found, "norm", float),
-            nans=_parsed(found, "nan", int) if "nan" in found else None,
-            infs=_parsed(found, "inf", int) if "inf" in found else None,
-            md5=found.get("md5"),
+            shape=_parsed(row, "shape", _shape),
+            max=_parsed(row, "max", float),
+            min=_parsed(row, "min", float),
+            norm=_parsed(row, "norm", float),
+            nans=nans,
+            infs=infs,
+            md5=row.get("md5"),
         )
     except ValueError as error:
         return GradientRow(name, order, fault=f"{path}: {name}: {error}; record this step again")

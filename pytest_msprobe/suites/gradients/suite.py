@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -133,29 +135,29 @@ class GradientSuite(Suite):
 
     def judge(self, record: Record) -> Verdict:
         rank, step, parameters = record.payload
-        found = [self._check.verdict(rank, step, name) for name in parameters]
-        golden = self.pair.golden
-        benchmark = golden.steps.get(rank, {}).get(step) if golden is not None else None
-        bench = f"golden run {golden.root}" if golden is not None else ""
-        states = {result.status for result in found}
-        status: Status = "error" if "error" in states else "pass" if "pass" in states else "skip"
-        return Verdict(
-            status,
-            _message(found, status),
-            outputs=tuple(_output(result, is_alone=len(found) == 1) for result in found),
-            explanation=_explanation(found, record.file, benchmark) if status == "error" else "",
-            bench=bench if any(result.agreement is not None for result in found) else "",
-            attachment={"verdicts": [result.to_wire() for result in found]},
-        )
+        results = [self._check.verdict(rank, step, name) for name in parameters]
+        order: tuple[Status, ...] = ("error", "pass", "skip")
+        status = min((result.status for result in results), key=order.index)
+        outputs = tuple(_output(result, is_alone=len(results) == 1) for result in results)
+        attachment = {"verdicts": [result.to_wire() for result in results]}
+        verdict = Verdict(status, _message(results, status), outputs, attachment=attachment)
+        golden, benchmark = self.pair.golden, None
+        if golden is not None:
+            benchmark = golden.steps.get(rank, {}).get(step)
+            if any(result.agreement is not None for result in results):
+                verdict = replace(verdict, bench=f"golden run {golden.root}")
+        if status == "error":
+            return replace(verdict, explanation=_explanation(results, record.file, benchmark))
+        return verdict
 
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
         """Gradients that were not judged, for the findings."""
         rank, step, parameters = record.payload
         kind: Kind = "unjudged" if status == "skip" else "unreadable"
-        results = (
-            GradientResult(rank, step, name, order, status, kind, message) for order, name in enumerate(parameters)
-        )
-        return {"verdicts": [result.to_wire() for result in results]}
+        results = []
+        for order, name in enumerate(parameters):
+            results.append(GradientResult(rank, step, name, order, status, kind, message).to_wire())
+        return {"verdicts": results}
 
     def headline(self, record: Record) -> str:
         """`embed.weight, rank 0, step 3`."""
@@ -171,13 +173,9 @@ class GradientSuite(Suite):
         """Place in the order of the optimizer; the Cells of a parameter are the words of its name."""
         rank, step, parameters = record.payload
         name = parameters[0] if len(parameters) == 1 else ""
-        words = name.split(".")[:-1]
-        return StepPosition(
-            order=self._check.parameters(rank, step).index(name) if name else -1,
-            cells=tuple(printable(".".join(words[: depth + 1])) for depth in range(len(words))),
-            rank=rank,
-            step=step,
-        )
+        cells = accumulate(name.split(".")[:-1], "{}.{}".format)
+        order = self._check.parameters(rank, step).index(name) if name else -1
+        return StepPosition(order=order, cells=tuple(map(printable, cells)), rank=rank, step=step)
 
     def marks(self, record: Record) -> tuple[str, ...]:
         return ("Gradient",)
@@ -207,21 +205,21 @@ class GradientSuite(Suite):
         return GradientCheck(self.pair, self.settings)
 
 
-def _message(found: Sequence[GradientResult], status: Status) -> str:
-    if len(found) == 1:
-        return found[0].message
-    worst = [result for result in found if result.status == status]
-    count = f"{len(worst)} of {len(found)} gradients"
+def _message(results: Sequence[GradientResult], status: Status) -> str:
+    if len(results) == 1:
+        return results[0].message
+    worst = [result for result in results if result.status == status]
+    count = f"{len(worst)} of {len(results)} gradients"
     if status == "pass":
         return f"{count} passed"
     named = "; ".join(f"{result.parameter}: {result.message}" for result in worst[:3])
     return f"{count}: {named}{'; ...' if len(worst) > 3 else ''}"
 
 
-def _explanation(found: Sequence[GradientResult], tested: Path, benchmark: Path | None) -> str:
+def _explanation(results: Sequence[GradientResult], tested: Path, benchmark: Path | None) -> str:
     """What is wrong with each gradient that fails, and which files say so."""
     lines = []
-    for result in found:
+    for result in results:
         if result.status == "error":
             lines.append(f"{result.parameter} {list(result.shape)}: {result.message}")
             lines += [f"  {line}" for line in result.details]
@@ -230,6 +228,7 @@ def _explanation(found: Sequence[GradientResult], tested: Path, benchmark: Path 
 
 
 def _output(result: GradientResult, *, is_alone: bool) -> OutputRow:
+    similarity = None if result.agreement is None else result.agreement.similarity
     return OutputRow(
         label=result.parameter,
         bench_dtype="",
@@ -237,8 +236,5 @@ def _output(result: GradientResult, *, is_alone: bool) -> OutputRow:
         shape=result.shape,
         status=result.status,
         message="" if is_alone else result.message,  # of one, it is that of the item
-        figures={
-            "similarity": result.agreement.similarity if result.agreement is not None else None,
-            "norm": result.norm,
-        },
+        figures={"similarity": similarity, "norm": result.norm},
     )

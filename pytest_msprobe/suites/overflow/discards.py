@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
+from itertools import chain
 
 from msprobe_collector.dump_format import parse_api_name
 from pytest_msprobe.apis import facts
@@ -56,16 +57,15 @@ def discarding(uses: Mapping[str, Use], framework: str) -> dict[str, bool]:
     discarded: dict[str, bool] = {}
     for name, use in reversed(list(uses.items())):
         takers = [users[f"{name}.{value.path}"] for value in use.outputs]
-        if takers and all(
-            _is_taken_out(of_value, value, discarded, framework)
-            for of_value, value in zip(takers, use.outputs, strict=True)
-        ):
-            discarded[name] = all(
-                discarded.get(taker.record, False) if taker.outputs else _is(taker.record, "selections", framework)
-                for of_value in takers
-                for taker in of_value
-                if not taker.is_inspection
-            )
+        pairs = zip(takers, use.outputs, strict=True)
+        if takers and all(_is_taken_out(of_value, value, discarded, framework) for of_value, value in pairs):
+            selects = []
+            for taker in chain.from_iterable(takers):
+                if taker.outputs:
+                    selects.append(taker.is_inspection or discarded.get(taker.record, False))
+                else:
+                    selects.append(taker.is_inspection or _is(taker.record, "selections", framework))
+            discarded[name] = all(selects)
     return discarded
 
 
@@ -75,13 +75,15 @@ def _users(uses: Mapping[str, Use]) -> dict[str, list[Use]]:
     alike: dict[_Look, str] = {}
     for name, use in uses.items():
         call, _, phase = name.rpartition(".")
-        backward = uses.get(f"{call}.backward") if phase == "forward" else None
+        backwards = []
+        if phase == "forward" and f"{call}.backward" in uses and uses[f"{call}.backward"].outputs:
+            backwards = [uses[f"{call}.backward"]]
         for value in use.inputs:
             maker = value.made_by or alike.get(_look(value), "")
-            users[maker] += [use] if backward is None or not backward.outputs else [use, backward]
+            users[maker] += [use, *backwards]
         for value in use.outputs:
             alike[_look(value)] = f"{name}.{value.path}"
-            users[f"{name}.{value.path}"] += [] if backward is None or not backward.outputs else [backward]
+            users[f"{name}.{value.path}"] += backwards
     return users
 
 

@@ -45,18 +45,18 @@ class Meeting:
 
 def meetings(dump: OverflowDump, rank: int) -> dict[str, tuple[Meeting, ...]]:
     """The communications of one rank by record, in the order of execution."""
-    seen: Counter[tuple[str, tuple[int, ...], str]] = Counter()
-    found: dict[str, tuple[Meeting, ...]] = {}
+    counts: Counter[tuple[str, tuple[int, ...], str]] = Counter()
+    meetings_: dict[str, tuple[Meeting, ...]] = {}
     for record in dump.record_names:
         api = record.rpartition(".forward")[0].rpartition(".")[0].rpartition(".")[2]
         if not is_communication(record) or not api or _kind(api) == "local":
             continue
         here = []
         for key in _keys_of(dump, record, api, rank):
-            here.append(Meeting(*key, seen[key]))
-            seen[key] += 1
-        found[record] = tuple(here)
-    return found
+            here.append(Meeting(*key, counts[key]))
+            counts[key] += 1
+        meetings_[record] = tuple(here)
+    return meetings_
 
 
 def _keys_of(dump: OverflowDump, record: str, api: str, rank: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
@@ -65,13 +65,15 @@ def _keys_of(dump: OverflowDump, record: str, api: str, rank: int) -> Iterator[t
     except DumpError:
         return  # its own item reports it
     arguments, keywords = fields.get(ARGUMENTS), fields.get(KEYWORDS)
-    arguments = arguments if isinstance(arguments, tuple) else ()
-    keywords = keywords if isinstance(keywords, dict) else {}
+    if not isinstance(arguments, tuple):
+        arguments = ()
+    if not isinstance(keywords, dict):
+        keywords = {}
+    messages = []
+    for is_sent, peer in _messages(api, arguments, keywords):
+        messages.append((rank, peer) if is_sent else (peer, rank))
     # In one order on all ranks, or two that exchange a batch would wait for each other.
-    messages = sorted(
-        (rank, peer) if is_sent else (peer, rank) for is_sent, peer in _messages(api, arguments, keywords)
-    )
-    for ends in messages:
+    for ends in sorted(messages):
         yield "send", ends, ""
     if not messages:
         yield api, *_group(f"Distributed.{api}", arguments, keywords)
@@ -89,15 +91,15 @@ def _messages(api: str, arguments: Sequence[Value], keywords: Mapping[str, Value
                 yield "send" in str(_content(parts.get("op"))), peer
     elif kind in ("send", "receive"):
         is_sent = kind == "send"
-        given = keywords.get("dst" if is_sent else "src", arguments[1] if len(arguments) > 1 else None)
-        peer = _number(given)
-        yield is_sent, 0 if peer is None else peer  # both frameworks take rank 0 by default
+        name = "dst" if is_sent else "src"
+        values = [*arguments[1:2], None]
+        yield is_sent, _number(keywords.get(name, values[0])) or 0  # both frameworks take rank 0 by default
 
 
 def _kind(api: str) -> str:
     """What a communication call does: `local`, `send`, `receive`, `messages`, or "" for a collective."""
-    found = facts("communication").word(api)
-    return found.text if found else ""
+    meaning = facts("communication").word(api)
+    return meaning.text if meaning else ""
 
 
 def _group(operation: str, arguments: Sequence[Value], keywords: Mapping[str, Value]) -> tuple[tuple[int, ...], str]:
@@ -128,23 +130,24 @@ def layers(ranks: Mapping[int, Mapping[str, Sequence[Meeting]]]) -> dict[tuple[i
 
     A meeting that not all its ranks reach, as in dumps of killed runs, counts for those alone that wait for it.
     """
-    queues = {
-        rank: [(record, meeting) for record, all_ in found.items() for meeting in all_] for rank, found in ranks.items()
-    }
-    expected = Counter(meeting for queue in queues.values() for _, meeting in queue)
+    queues = {}
+    expected = Counter[Meeting]()
+    for rank, by_record in ranks.items():
+        queues[rank] = [(record, meeting) for record, all_ in by_record.items() for meeting in all_]
+        expected.update(meeting for _, meeting in queues[rank])
     at = dict.fromkeys(queues, 0)
     clock = dict.fromkeys(queues, 0)
     passed: dict[Meeting, int] = {}
-    found: dict[tuple[int, str], int] = {}
+    layers_: dict[tuple[int, str], int] = {}
     while waiting := {rank: queue[at[rank]] for rank, queue in queues.items() if at[rank] < len(queue)}:
         meeting, ready = _next(waiting, expected)
         layer = 1 + max(passed.get(meeting, 0), *(clock[rank] for rank in ready))
         passed[meeting] = layer
         for rank in ready:
             clock[rank] = layer
-            found[rank, waiting[rank][0]] = layer
+            layers_[rank, waiting[rank][0]] = layer
             at[rank] += 1
-    return found
+    return layers_
 
 
 def _next(waiting: Mapping[int, tuple[str, Meeting]], expected: Mapping[Meeting, int]) -> tuple[Meeting, list[int]]:
@@ -152,12 +155,13 @@ def _next(waiting: Mapping[int, tuple[str, Meeting]], expected: Mapping[Meeting,
     here: defaultdict[Meeting, list[int]] = defaultdict(list)
     for rank, (_, meeting) in waiting.items():
         here[meeting].append(rank)
-    complete = next((meeting for meeting, ranks in here.items() if len(ranks) == expected[meeting]), None)
-    sent = next(
-        (meeting for meeting, ranks in here.items() if meeting.kind == "send" and meeting.members[:1] == (ranks[0],)),
-        None,
-    )
-    chosen = complete or sent or next(iter(here))
+    chosen = next(iter(here))
+    for meeting, ranks in reversed(here.items()):
+        if meeting.kind == "send" and meeting.members[:1] == (ranks[0],):
+            chosen = meeting
+    for meeting, ranks in reversed(here.items()):
+        if len(ranks) == expected[meeting]:
+            chosen = meeting
     return chosen, here[chosen]
 
 
@@ -221,14 +225,14 @@ class StepAnomalies(Wire):
         """One line."""
         place = f"step {self.step}" if self.step is not None else self.folder
         if not self.anomalies:
-            left = f"; {self.unjudged} dumps or records could not be judged" if self.unjudged else ""
-            return f"no anomaly in {place}: no NaN or Inf is left{left}"
+            unjudged = f"; {self.unjudged} dumps or records could not be judged" if self.unjudged else ""
+            return f"no anomaly in {place}: no NaN or Inf is left{unjudged}"
         return f"first anomaly of {place}: {self.anomalies[0]}"
 
     def details(self) -> Iterator[str]:
         """What is not finite there, where it was called, and what goes wrong on other ranks first."""
         first, *others = self.anomalies
-        yield from (f"  {value}" for value in first.values)
+        yield from map("  {}".format, first.values)
         if first.cells:
             yield f"  in {' > '.join(first.cells)}"
         if first.called_from:
@@ -249,18 +253,18 @@ def steps_of(paths: Sequence[Path]) -> dict[Path, list[Path]]:
     steps: dict[Path, list[Path]] = {}
     for path in paths:
         steps.setdefault(step_folder(path), []).append(path)
-    return {
-        folder: sorted(found, key=lambda path: (Slot.of(path).rank or 0, str(path))) for folder, found in steps.items()
-    }
+    for of_step in steps.values():
+        of_step.sort(key=lambda path: (Slot.of(path).rank or 0, str(path)))
+    return steps
 
 
 def rank_numbers(paths: Sequence[Path]) -> dict[Path, int]:
     """The rank of each dump of one step: the number in its folder's name, its place among the others without one."""
-    found = {}
+    numbers = {}
     for place, path in enumerate(paths):
         rank = Slot.of(path).rank if path.parent.name.startswith("rank") else None
-        found[path] = place if rank is None else rank
-    return found
+        numbers[path] = place if rank is None else rank
+    return numbers
 
 
 def first_anomalies(ranks: Sequence[tuple[int, Survey]]) -> list[RankAnomaly]:
@@ -270,13 +274,13 @@ def first_anomalies(ranks: Sequence[tuple[int, Survey]]) -> list[RankAnomaly]:
     ordered by any communication: then that comes first which has fewer records after its rank's last communication.
     """
     layer_of = layers({rank: meetings(survey.dump, rank) for rank, survey in ranks})
-    found = []
+    anomalies = []
     for rank, survey in ranks:
         if survey.first is not None:
             layer, gap = _place(rank, survey, survey.first, layer_of)
-            found.append((gap, _anomaly(rank, survey, survey.first, layer)))
-    found.sort(key=lambda entry: (entry[1].level != "origin", entry[1].communications, entry[0], entry[1].rank))
-    return [anomaly for _, anomaly in found]
+            anomalies.append((gap, _anomaly(rank, survey, survey.first, layer)))
+    anomalies.sort(key=lambda entry: (entry[1].level != "origin", entry[1].communications, entry[0], entry[1].rank))
+    return [anomaly for _, anomaly in anomalies]
 
 
 def _place(

@@ -70,28 +70,31 @@ class OverflowRecord(Wire):
 def judge_record(session: OverflowSession, path: Path, operation: Operation) -> Verdict:
     """The verdict on one record of the dump at `path`."""
     survey = session.survey(path)
-    found = survey.records[operation.record]
-    finding, bench = _finding(session, path, found), ""
-    if found.level == "origin" or (found.level == "discarded" and found.conduct in MAKERS):
-        finding, bench = _judge_origin(session, path, found, finding)
-        finding = replace(finding, is_first_origin=finding.level == "origin" and survey.first is found)
+    surveyed = survey.records[operation.record]
+    finding, bench = _finding(session, path, surveyed), ""
+    if surveyed.level == "origin" or (surveyed.level == "discarded" and surveyed.conduct in MAKERS):
+        finding, bench = _judge_origin(session, path, surveyed, finding)
+        finding = replace(finding, is_first_origin=finding.level == "origin" and survey.first is surveyed)
     if finding.status == "pass" and _is_first_of_step(session, path, finding.record):
         finding = replace(finding, status="error")
     status = finding.status
-    place = (("called_from", finding.stack),) if finding.stack and status == "error" else ()
-    source = (("propagated_from", found.source),) if found.source else ()
-    verdict = (("overflow_verdict", finding.verdict),) if finding.verdict else ()
-    moot = ((MOOT, finding.level),) if finding.level in _FOLLOWING and status == "skip" else ()
-    unreadable = ((UNREADABLE, "dump"),) if found.fault else ()
+    properties = {"level": finding.level, "overflow_verdict": finding.verdict, "propagated_from": surveyed.source}
+    if status == "error":
+        properties["called_from"] = finding.stack
+    if status == "skip" and finding.level in _FOLLOWING:
+        properties[MOOT] = finding.level
+    if surveyed.fault:
+        properties[UNREADABLE] = "dump"
+    outputs = tuple(_output_row(value, status) for value in surveyed.bad if not value.is_input)
     return Verdict(
         status,
         finding.message,
-        tuple(_output_row(value, status) for value in found.bad if not value.is_input),
-        explanation=_explanation(found, finding, bench),
+        outputs,
+        explanation=_explanation(surveyed, finding, bench),
         device=RECORDED,
         bench=bench,
         attachment={"finding": finding.to_wire()},
-        properties=(("level", finding.level), *verdict, *source, *place, *moot, *unreadable),
+        properties=tuple((name, text) for name, text in properties.items() if text),
     )
 
 
@@ -101,65 +104,72 @@ def _is_first_of_step(session: OverflowSession, path: Path, record: str) -> bool
     return bool(anomalies) and (anomalies[0].dump, anomalies[0].record) == (str(path), record)
 
 
-def _finding(session: OverflowSession, path: Path, found: SurveyedRecord) -> OverflowRecord:
+def _finding(session: OverflowSession, path: Path, surveyed: SurveyedRecord) -> OverflowRecord:
     """What the survey says of a record, with the ruling on all but origins."""
-    status, verdict, message = _rule_on(found)
-    if found.is_uncollected and (parameters := bad_parameters(session.survey(path), found)):
+    status, verdict, message = _rule_on(surveyed)
+    if surveyed.is_uncollected and (parameters := bad_parameters(session.survey(path), surveyed)):
         held = (f"parameter {name} holds {what}" for name, what in parameters.items())
         verdict, message = "parameter", f"{', '.join(held)} before any call"
-    in_nan, in_inf, out_nan, out_inf = (
-        "some" if count is None else count for count in (*found.inputs.counts, *found.outputs.counts)
-    )
-    outputs = (value for value in found.bad if not value.is_input)
-    shown = next(outputs, found.bad[0] if found.bad else None)
-    index = shown.finiteness.first_index if shown is not None else None
-    return OverflowRecord(
+    in_nan, in_inf = map(_count, surveyed.inputs.counts)
+    out_nan, out_inf = map(_count, surveyed.outputs.counts)
+    finding = OverflowRecord(
         dump=str(path),
-        order=found.operation.index,
-        record=found.operation.record,
+        order=surveyed.operation.index,
+        record=surveyed.operation.record,
         status=status,
-        level=found.level,
+        level=surveyed.level,
         verdict=verdict,
         in_nan=in_nan,
         in_inf=in_inf,
         out_nan=out_nan,
         out_inf=out_inf,
-        dtype=shown.dtype if shown is not None else "",
-        shape=str(shown.shape) if shown is not None else "",
-        first_bad_index="" if index is None else str(list(index)),
-        stack=session.dump(path).called_from(found.operation) if shown is not None else "",
         message=message,
+    )
+    if not surveyed.bad:
+        return finding
+    shown = min(surveyed.bad, key=lambda value: value.is_input)  # the first that came out, else that went in
+    index = shown.finiteness.first_index
+    return replace(
+        finding,
+        dtype=shown.dtype,
+        shape=str(shown.shape),
+        first_bad_index="" if index is None else str(list(index)),
+        stack=session.dump(path).called_from(surveyed.operation),
     )
 
 
-def _rule_on(found: SurveyedRecord) -> tuple[Status, str, str]:
+def _count(count: int | None) -> int | str:
+    return "some" if count is None else count
+
+
+def _rule_on(surveyed: SurveyedRecord) -> tuple[Status, str, str]:
     """(status, verdict, message) of a record; of an origin, before it is computed again."""
-    bad = ", ".join(map(str, found.bad))
-    if found.fault:
-        return "error", "unreadable", found.fault
-    if found.level == "unknown":
+    bad = ", ".join(map(str, surveyed.bad))
+    if surveyed.fault:
+        return "error", "unreadable", surveyed.fault
+    if surveyed.level == "unknown":
         return "skip", "unknown", "the dump holds neither data nor statistics of its outputs"
-    if found.level == "ignored":
+    if surveyed.level == "ignored":
         return "skip", "uninitialised", "uninitialised buffer: its content means nothing"
-    if found.level == "absorbed":
+    if surveyed.level == "absorbed":
         return "pass", "", f"absorbed: its outputs are finite although {bad or 'its forward was not'}"
-    if found.level == "discarded":
+    if surveyed.level == "discarded":
         return "pass", "", f"no loss and no gradient is computed from what is not finite: {bad}"
-    if found.level in ("clean", "origin"):
+    if surveyed.level in ("clean", "origin"):
         return "pass", "", ""
-    if found.is_uncollected:
+    if surveyed.is_uncollected:
         return "error", "uncollected", f"no record before it made what it passes on: {bad}; collect its producer"
-    if not found.source:
+    if not surveyed.source:
         return "pass", "intended", f"begins with a number that the script passed: {bad}"
-    turn = ", whose Inf becomes NaN here" if found.conduct is Conduct.MAKES_NAN else ""
-    return "skip", "", f"propagated from {found.source}{turn}"
+    turn = ", whose Inf becomes NaN here" if surveyed.conduct is Conduct.MAKES_NAN else ""
+    return "skip", "", f"propagated from {surveyed.source}{turn}"
 
 
 def _judge_origin(
-    session: OverflowSession, path: Path, found: SurveyedRecord, finding: OverflowRecord
+    session: OverflowSession, path: Path, surveyed: SurveyedRecord, finding: OverflowRecord
 ) -> tuple[OverflowRecord, str]:
     """(`finding` with the ruling on an origin, who computed it again)."""
-    operation, settings = found.operation, session.settings
+    operation, settings = surveyed.operation, session.settings
     cause, message, bench = "undecided", "", ""
     if is_communication(operation.record):
         first = session.anomalies(step_folder(path))[0]
@@ -171,12 +181,12 @@ def _judge_origin(
     elif operation.is_cell:
         message = _IS_CELL
     else:
-        again = session.recomputer(path).recompute(operation.call, operation.phase, found.bad)
+        again = session.recomputer(path).recompute(operation.call, operation.phase, surveyed.bad)
         cause, message, bench = again.cause, again.message, again.bench
         finding = replace(finding, cpu_same=again.same, cpu_high=again.high)
-    if found.level == "discarded":
+    if surveyed.level == "discarded":
         # What a right device has there is lost, whoever takes it out; so is what float64 has, by a division.
-        if cause != "abnormal" and (cause != "normal-range" or found.is_selected_out):
+        if cause != "abnormal" and (cause != "normal-range" or surveyed.is_selected_out):
             return replace(finding, verdict=cause), bench
         # No item of the step fails by it: this one does.
         return replace(finding, status="error", level="origin", verdict=cause, message=message), bench
@@ -204,11 +214,11 @@ def _output_row(value: ObservedValue, status: Status) -> OutputRow:
     )
 
 
-def _explanation(found: SurveyedRecord, finding: OverflowRecord, bench: str) -> str:
+def _explanation(surveyed: SurveyedRecord, finding: OverflowRecord, bench: str) -> str:
     what = f"{finding.level}, {finding.verdict}" if finding.level != "unknown" else finding.verdict
     lines = [printable(f"{finding.record}: {what}: {finding.message}")]
-    if not found.fault:
-        lines.append("\n".join(printable(f"  {value}") for value in found.bad))
+    if not surveyed.fault:
+        lines.append("\n".join(printable(f"  {value}") for value in surveyed.bad))
     if bench:
         lines.append(
             f"in the dtype of the dump: {finding.cpu_same or '-'}; in float64: {finding.cpu_high or '-'} ({bench})"

@@ -150,29 +150,29 @@ class Recomputer:
 
     def _same_engines(self) -> list[Engine]:
         second = self.engines.second_opinion
-        own = self.engines.device(DeviceSpecification("mindspore", "cpu"))
-        return [own] if second is None else [second, own]
+        device = self.engines.device(DeviceSpecification("mindspore", "cpu"))
+        return [device] if second is None else [second, device]
 
     def _places(self, bad: Sequence[ObservedValue], *, are_drawn: bool) -> dict[str, Array | None]:
         """Mask by path of each bad output: where it is not finite; None where that is not known or says nothing."""
-        found: dict[str, Array | None] = {}
+        outputs: dict[str, Array | None] = {}
         for value in bad:
             if value.is_input:
                 continue
-            found[value.path] = None
+            outputs[value.path] = None
             if value.tensor is not None and not are_drawn:
                 array = self.dump.tensors.load(value.tensor, value.place)
                 places = ~np.isfinite(array)
                 # A file that is finite where the statistics were not tells no places.
-                found[value.path] = places if places.any() else None
-        return found
+                outputs[value.path] = places if places.any() else None
+        return outputs
 
 
 def _are_drawn(case: Case) -> bool:
     """Whether inputs are random ones, not the values that the device got."""
     backward: tuple[Value, ...] = case.backward.incoming or () if case.backward is not None else ()
-    given: tuple[Value, ...] = (*(case.forward.arguments or ()), *case.forward.keywords.values(), *backward)
-    drawn = [tensor for value in given for tensor in tensors_in(value) if tensor.data_name is None and tensor.size]
+    inputs: tuple[Value, ...] = (*(case.forward.arguments or ()), *case.forward.keywords.values(), *backward)
+    drawn = [tensor for value in inputs for tensor in tensors_in(value) if tensor.data_name is None and tensor.size]
     return any(
         tensor.maximum is None or not math.isfinite(tensor.maximum) or tensor.maximum != tensor.minimum
         for tensor in drawn
@@ -184,9 +184,9 @@ def _outputs(execution: Execution) -> _Results:
 
 
 def _gradients(case: Case, incoming: Incoming, execution: Execution) -> _Results:
-    found = execution.gradients(incoming)
+    gradients = execution.gradients(incoming)
     entries = [case.pairing.entries.get(path, place) for place, path in enumerate(case.wanted)]
-    return {f"{gradient_field(entry)}.{entry}": value for entry, value in zip(entries, found)}
+    return {f"{gradient_field(entry)}.{entry}": value for entry, value in zip(entries, gradients)}
 
 
 def _first(
@@ -212,8 +212,8 @@ def _kind_at(results: _Results, places: Mapping[str, Array | None]) -> _Kind:
             continue
         dtype = dtype_of_array(value.dtype)
         if dtype is None or dtype.kind in ("float", "complex"):
-            seen = value if mask is None or mask.shape != value.shape else value[mask]
-            kind = kind.joined(_Kind.of(seen, has_places=seen is not value))
+            visible = value if mask is None or mask.shape != value.shape else value[mask]
+            kind = kind.joined(_Kind.of(visible, has_places=visible is not value))
     return kind
 
 

@@ -18,7 +18,7 @@ from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers import Answer, Confidence, Finding, Gap, Place, Reach, RunRows
 from pytest_msprobe.answers.from_rows import short_source
 from pytest_msprobe.suites.contract import RowSummary, escape, file_id
-from pytest_msprobe.suites.overflow.first_anomaly import StepAnomalies
+from pytest_msprobe.suites.overflow.first_anomaly import RankAnomaly, StepAnomalies
 from pytest_msprobe.suites.overflow.judgement import OverflowRecord
 from pytest_msprobe.suites.overflow.session import OverflowSession
 from pytest_msprobe.suites.table_report import TableReport
@@ -141,11 +141,11 @@ class OverflowSummary(RowSummary):
             origins = [summary.first_origin for summary in self.ranks.values() if summary.first_origin is not None]
             findings = [self._of_origin(rows, origin) for origin in origins]
         gaps = rows.gaps()
-        gaps += [
-            Gap(kind="values unknown", what=step.folder, count=step.unjudged, noun="dumps or records")
-            for step in steps
-            if step.unjudged and not gaps
-        ]
+        if not gaps:
+            for step in steps:
+                if step.unjudged:
+                    gap = Gap(kind="values unknown", what=step.folder, count=step.unjudged, noun="dumps or records")
+                    gaps.append(gap)
         judged = sum(summary.levels[level] for summary in self.ranks.values() for level in _JUDGED)
         total = sum(summary.levels.total() for summary in self.ranks.values())
         taken_out = sum(summary.levels["discarded"] for summary in self.ranks.values())
@@ -156,14 +156,14 @@ class OverflowSummary(RowSummary):
 
     def _finding(self, rows: RunRows, step: StepAnomalies) -> Finding:
         first = step.anomalies[0]
-        origin = self.ranks[first.dump].first_origin if first.dump in self.ranks else None
-        if origin is not None and origin.record != first.record:
-            origin = None
         kind = "parameter" if first.parameters else first.level
-        kind = origin.verdict if origin is not None and origin.verdict else kind
-        told = f"; {origin.message}" if origin is not None and origin.message else ""
+        message = ""
+        figures: dict[str, float | int | str] = {}
+        if (origin := self._origin_of(first)) is not None:
+            kind = origin.verdict or kind
+            message = f"; {origin.message}" if origin.message else ""
+            figures = _figures(origin)
         same = [other for other in step.anomalies if other.record == first.record]
-        figures: dict[str, float | int | str] = {} if origin is None else _figures(origin)
         if first.parameters:
             figures |= {"names": len(first.parameters), "holds": next(iter(first.parameters.values()))}
         return Finding(
@@ -182,7 +182,7 @@ class OverflowSummary(RowSummary):
             ),
             figures=figures,
             count=len(same),
-            detail=f"{'; '.join(first.values[:3])}{told}",
+            detail=f"{'; '.join(first.values[:3])}{message}",
         )
 
     def _of_origin(self, rows: RunRows, origin: OverflowRecord) -> Finding:
@@ -200,12 +200,15 @@ class OverflowSummary(RowSummary):
         """The headline, with what computing it again showed where that item has run."""
         if not finding.anomalies:
             return finding.headline
-        first = finding.anomalies[0]
-        origin = self.ranks[first.dump].first_origin if first.dump in self.ranks else None
-        is_known = origin is not None and origin.record == first.record and origin.verdict
-        if not is_known or origin is None:
+        origin = self._origin_of(finding.anomalies[0])
+        if origin is None or not origin.verdict:
             return finding.headline
         return f"{finding.headline}: {VERDICT_WORDS.get(origin.verdict, origin.verdict)}"
+
+    def _origin_of(self, anomaly: RankAnomaly) -> OverflowRecord | None:
+        """The record of an anomaly, if it was judged and is the first origin of its rank."""
+        origin = self.ranks[anomaly.dump].first_origin if anomaly.dump in self.ranks else None
+        return origin if origin is not None and origin.record == anomaly.record else None
 
 
 def _item(rows: RunRows, dump: str, record: str) -> str:
@@ -227,11 +230,9 @@ _COUNTS = {"out_nan": "nan", "out_inf": "inf", "in_nan": "in_nan", "in_inf": "in
 
 
 def _figures(origin: OverflowRecord) -> dict[str, float | int | str]:
-    figures: dict[str, float | int | str] = {
-        name: count for column, name in _COUNTS.items() if (count := getattr(origin, column))
-    }
-    texts = {"cpu_same": origin.cpu_same, "cpu_high": origin.cpu_high, "first_bad_index": origin.first_bad_index}
-    return figures | {name: text for name, text in texts.items() if text}
+    names = _COUNTS | {name: name for name in ("cpu_same", "cpu_high", "first_bad_index")}
+    figures = {name: getattr(origin, column) for column, name in names.items()}
+    return {name: figure for name, figure in figures.items() if figure}
 
 
 class OverflowReport(TableReport):
@@ -245,9 +246,8 @@ class OverflowReport(TableReport):
         """A report with files in the folder `out`, made when the first row comes; `root` is pytest's rootdir."""
         super().__init__(out)
         self.summary = OverflowSummary(lambda dump: file_id(Path(dump), root))
-        self.summary.ranks.update(
-            {str(path): RankSummary(str(path), session.ranks[path], Slot.of(path).step) for path in dumps}
-        )
+        for path in dumps:
+            self.summary.ranks[str(path)] = RankSummary(str(path), session.ranks[path], Slot.of(path).step)
         self._json: Path | None = None
 
     def receive(self, name: str, row: VerdictRow) -> None:
@@ -285,10 +285,6 @@ class OverflowReport(TableReport):
 
 def _cells(record: OverflowRecord, summary: RankSummary) -> list[Any]:
     operation = Operation.of(record.record, record.order)
-    named: dict[str, Any] = {
-        "step": "" if summary.step is None else summary.step,
-        "rank": summary.rank,
-        "api_name": operation.call,
-        "direction": operation.phase,
-    }
+    step = "" if summary.step is None else summary.step
+    named = {"step": step, "rank": summary.rank, "api_name": operation.call, "direction": operation.phase}
     return [named[column] if column in named else getattr(record, column) for column in COLUMNS]

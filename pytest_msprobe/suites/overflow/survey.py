@@ -119,9 +119,10 @@ def _observe(
     bad = tuple(value for value in values if value.finiteness.is_bad)
     inputs = combined([value.finiteness for value in ins])
     outputs = combined([value.finiteness for value in outs])
-    if not outputs.is_bad:
-        is_known = outputs.is_known and (outs or OUTPUT in fields)
-        conduct = (Conduct.ABSORBS if bad_ins else Conduct.CLEAN) if is_known else Conduct.IS_UNKNOWN
+    if not outputs.is_bad and not (outputs.is_known and (outs or OUTPUT in fields)):
+        conduct = Conduct.IS_UNKNOWN
+    elif not outputs.is_bad:
+        conduct = Conduct.ABSORBS if bad_ins else Conduct.CLEAN
     elif not bad_ins and _are_buffers(rule, bad):
         conduct = Conduct.HOLDS_BUFFERS
     elif not bad_ins:
@@ -161,26 +162,24 @@ class Survey:
         self._inner: dict[str, str] = {}
         self._bad: dict[str, tuple[ObservedValue, ...]] = {}
         self._uses: dict[str, Use] = {}
-        seen = [self._observed(Operation.of(name, order)) for order, name in enumerate(dump.record_names)]
+        observed = [self._observed(Operation.of(name, order)) for order, name in enumerate(dump.record_names)]
         discarded = discarding(self._uses, dump.framework)
-        seen = [
-            replace(record, is_discarded=True, is_selected_out=discarded[record.operation.record])
-            if record.conduct is not Conduct.FROM_A_CONSTANT and record.operation.record in discarded
-            else record
-            for record in seen
-        ]
-        for record in seen:
+        for place, record in enumerate(observed):
+            name = record.operation.record
+            if record.conduct is not Conduct.FROM_A_CONSTANT and name in discarded:
+                observed[place] = replace(record, is_discarded=True, is_selected_out=discarded[name])
+        for record in observed:
             if record.conduct in MAKERS and not record.is_discarded:
                 for cell in dump.ancestors(record.operation.record):
                     self._inner.setdefault(cell, record.operation.record)  # the first one inside it
         self._entered: dict[str, str] = {}
-        for record in seen:
+        for record in observed:
             if record.conduct is Conduct.PASSES_ON and not record.operation.is_cell:
                 for cell in dump.ancestors(record.operation.record):
                     self._entered.setdefault(cell, record.operation.record)
-        self.records = {record.operation.record: record for record in seen}
+        self.records = {record.operation.record: record for record in observed}
         # What a Cell does is explained by the calls inside it, and dumps list these before or after it.
-        for record in sorted(seen, key=lambda record: record.operation.is_cell):
+        for record in sorted(observed, key=lambda record: record.operation.is_cell):
             self.records[record.operation.record] = replace(record, source=self._source(record))
         origins = (record for record in self.records.values() if record.level == "origin")
         uncollected = (record for record in self.records.values() if record.is_uncollected)
@@ -211,10 +210,10 @@ class Survey:
             saved = [value for value in self._bad.get(name, ()) if not rule.covers(value.path)]
         return _observe(operation, values, fields, saved, rule)
 
-    def _source(self, found: SurveyedRecord) -> str:
+    def _source(self, surveyed: SurveyedRecord) -> str:
         """Where a record's NaN and Inf come from, given those before it; "" for its own and those of the script."""
-        conduct, record = found.conduct, found.operation.record
-        if conduct in _LEVELS or found.is_discarded:
+        conduct, record = surveyed.conduct, surveyed.operation.record
+        if conduct in _LEVELS or surveyed.is_discarded:
             return ""
         if record in self._inner:
             return self._inner[record]
@@ -227,7 +226,7 @@ class Survey:
         if conduct is Conduct.MAKES or (conduct is Conduct.MAKES_NAN and not earlier):
             self._origin = self._origin or record
             return ""
-        if not earlier and self._constant and not found.outputs.has_nan:
+        if not earlier and self._constant and not surveyed.outputs.has_nan:
             return self._constant
         self._entry = self._entry or ("" if earlier else record)
         return earlier

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +59,11 @@ class Finiteness:
     @property
     def kinds(self) -> str:
         """What is not finite, without counts: NaN, Inf or both."""
-        return " and ".join(word for has, word in ((self.has_nan, "NaN"), (self.has_inf, "Inf")) if has)
+        return " and ".join(compress(("NaN", "Inf"), (self.has_nan, self.has_inf)))
 
     def __str__(self) -> str:
-        kinds = ((self.has_nan, self.nan_count, "NaN"), (self.has_inf, self.inf_count, "Inf"))
-        return ", ".join(f"{count} {word}" if count else word for has, count, word in kinds if has)
+        words = (f"{self.nan_count or ''} NaN", f"{self.inf_count or ''} Inf")
+        return ", ".join(map(str.strip, compress(words, (self.has_nan, self.has_inf))))
 
 
 FINITE = Finiteness()
@@ -103,20 +104,18 @@ def of_statistics(tensor: TensorValue) -> Finiteness:
     or Norm is none beside finite Max and Min: sums and squares of finite numbers overflow in a small dtype.
     """
     ends = [float(end) for end in (tensor.maximum, tensor.minimum) if end is not None]
-    mean, norm = (None if number is None else float(number) for number in (tensor.mean, tensor.norm))
-    sums = [number for number in (mean, norm) if number is not None]
+    numbers = {"mean": tensor.mean, "norm": tensor.norm}
+    sums = {name: float(number) for name, number in numbers.items() if number is not None}
     if not ends and not sums and tensor.nan_count is None and tensor.inf_count is None:
         return UNKNOWN
     cancels = math.inf in ends and -math.inf in ends
-    has_nan = bool(tensor.nan_count) or any(map(math.isnan, ends)) or (norm is not None and math.isnan(norm))
-    has_nan = has_nan or (mean is not None and math.isnan(mean) and not cancels)
-    has_inf = bool(tensor.inf_count) or any(map(math.isinf, ends or sums))
+    has_nan = bool(tensor.nan_count) or any(map(math.isnan, ends))
+    has_nan |= math.isnan(sums.get("norm", 0.0)) or (math.isnan(sums.get("mean", 0.0)) and not cancels)
+    has_inf = bool(tensor.inf_count) or any(map(math.isinf, ends or sums.values()))
     if not (has_nan or has_inf):
         return FINITE
-    nan_count, inf_count = (
-        count if count is not None else None if has else 0
-        for has, count in ((has_nan, tensor.nan_count), (has_inf, tensor.inf_count))
-    )
+    nan_count = tensor.nan_count if has_nan else tensor.nan_count or 0
+    inf_count = tensor.inf_count if has_inf else tensor.inf_count or 0
     return Finiteness(has_nan, has_inf, nan_count, inf_count)
 
 
@@ -129,20 +128,19 @@ def of_plain(value: Value) -> Finiteness:
     return Finiteness(is_nan, not is_nan, int(is_nan), int(not is_nan), ())
 
 
-def combined(found: Sequence[Finiteness]) -> Finiteness:
+def combined(parts: Sequence[Finiteness]) -> Finiteness:
     """Several values as one; a count is None when one of them is."""
 
     def total(counts: Sequence[int | None]) -> int | None:
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
+        numbers = [count for count in counts if count is not None]
+        return sum(numbers) if len(numbers) == len(counts) else None
 
-    return Finiteness(
-        any(one.has_nan for one in found),
-        any(one.has_inf for one in found),
-        total([one.nan_count for one in found]),
-        total([one.inf_count for one in found]),
-        is_known=all(one.is_known for one in found),
-    )
+    has_nan = any(part.has_nan for part in parts)
+    has_inf = any(part.has_inf for part in parts)
+    nan_count = total([part.nan_count for part in parts])
+    inf_count = total([part.inf_count for part in parts])
+    is_known = all(part.is_known for part in parts)
+    return Finiteness(has_nan, has_inf, nan_count, inf_count, is_known=is_known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +201,9 @@ class OverflowDump(Dump):
         Raises:
             DumpError: the record cannot be decoded.
         """
-        found = self.record(record)
-        values = [self._observed(leaf) for leaf in flatten(found)]
-        return sorted(values, key=lambda value: not value.is_input), found.fields
+        decoded = self.record(record)
+        values = [self._observed(leaf) for leaf in flatten(decoded)]
+        return sorted(values, key=lambda value: not value.is_input), decoded.fields
 
     def frames(self, operation: Operation) -> Sequence[Frame]:
         """The call stack of the operation's forward, or its own, innermost frame first."""
@@ -266,24 +264,24 @@ class RuleError(Exception):
 class BufferRules:
     """What is known of all APIs (`apis.unwritten`), and what a user's file says instead."""
 
-    def __init__(self, own: Mapping[tuple[str, str], UnwrittenMemory]) -> None:
-        """`own` are the user's rules by framework and API in lower case."""
-        self._own = own
+    def __init__(self, rules: Mapping[tuple[str, str], UnwrittenMemory]) -> None:
+        """`rules` are the user's rules by framework and API in lower case."""
+        self._own = rules
 
     def of(self, api: str, framework: str) -> UnwrittenMemory:
         """Which values of an API called `Mint.empty` mean nothing in a dump of `framework`."""
         name = api.lower()
-        own = self._own.get((framework, name)) or self._own.get((_ANY_FRAMEWORK, name))
-        return own or unwritten_memory(api, framework, "overwritten")
+        rule = self._own.get((framework, name)) or self._own.get((_ANY_FRAMEWORK, name))
+        return rule or unwritten_memory(api, framework, "overwritten")
 
 
-def read_rules(own: Path | None) -> BufferRules:
-    """The built-in rules, and those in the YAML file `own`, which replace built-in ones for the same API.
+def read_rules(path: Path | None) -> BufferRules:
+    """The built-in rules, and those in the YAML file `path`, which replace built-in ones for the same API.
 
     Raises:
         RuleError: the file cannot be read or has another form.
     """
-    return BufferRules({} if own is None else _read(own))
+    return BufferRules({} if path is None else _read(path))
 
 
 def _read(path: Path) -> dict[tuple[str, str], UnwrittenMemory]:

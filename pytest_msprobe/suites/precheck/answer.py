@@ -74,7 +74,9 @@ class PrecheckSummary(RowSummary):
         findings.sort(key=lambda finding: CONFIDENCES.index(finding.confidence))
         # What must be equal is judged by no standard's bounds, and has none.
         standards = {name.partition(" ")[0] for name in rows.counts.standards} - {"", OF_INDICES}
-        kind = "limits" if not standards else "rounding" if standards == {SHOWING_ROUNDING[0]} else "standard"
+        kind = "standard" if standards else "limits"
+        if standards == {SHOWING_ROUNDING[0]}:
+            kind = "rounding"
         measure = rows.measure(kind, names=tuple(sorted(standards)), operands=tuple(sorted(rows.counts.operands)))
         answer = rows.made(findings, measure=measure, next_steps=_next(rows, findings) if findings else None)
         if answer.outcome == "right" and not any(_RECORDED in device for device in rows.counts.devices):

@@ -88,9 +88,9 @@ def worst_of_draws(
 
     The worst is an error before a pass before a skip, and the largest error over its bound among equals.
     """
-    found = [(seed, check(seed, direction)) for seed in range(first, first + count)]
-    seed, worst = max(found, key=lambda one: _badness(one[1]))
-    failed = sum(finding.status == "error" for _, finding in found)
+    findings = [(seed, check(seed, direction)) for seed in range(first, first + count)]
+    seed, worst = max(findings, key=lambda entry: _badness(entry[1]))
+    failed = sum(finding.status == "error" for _, finding in findings)
     if not failed:
         return worst
     note = f"{failed} of {count} draws of random inputs fail, the worst with --msprobe-seed={seed}"
@@ -99,8 +99,8 @@ def worst_of_draws(
 
 
 def _badness(finding: Verdict) -> tuple[int, float]:
-    found = (row.figures.get("ratio") for row in finding.outputs)
-    ratios = [ratio for ratio in found if ratio is not None and not math.isnan(ratio)]
+    figures = (row.figures.get("ratio") for row in finding.outputs)
+    ratios = [ratio for ratio in figures if ratio is not None and not math.isnan(ratio)]
     return {"skip": 0, "pass": 1, "error": 2}[finding.status], max(ratios, default=0.0)
 
 
@@ -122,24 +122,23 @@ class Comparison:
 
     def add_outputs(self, tested: Sequence[Output], reference: Sequence[Output]) -> None:
         """Compare forward outputs in order."""
-        left, right = paired_outputs(self._case.call, tested, reference)
-        if len(left) != len(right):
-            compared = min(len(left), len(right))
-            self.problem = (
-                f"{len(left)} outputs tested, but the benchmark has {len(right)}; the first {compared} are compared"
-            )
+        actual, expected = paired_outputs(self._case.call, tested, reference)
+        if len(actual) != len(expected):
+            compared = min(len(actual), len(expected))
+            self.problem = f"{len(actual)} outputs tested, but the benchmark has {len(expected)}"
+            self.problem += f"; the first {compared} are compared"
         recorded = self._case.output_dtypes()
-        for position, (actual, expected) in enumerate(zip(left, right)):
-            label = output_label(actual.path)
-            if not (hasattr(actual.value, _ARRAY) and hasattr(expected.value, _ARRAY)):
-                self._add_plain(label, actual.value, expected.value)
+        for position, (output, other) in enumerate(zip(actual, expected)):
+            label = output_label(output.path)
+            if not (hasattr(output.value, _ARRAY) and hasattr(other.value, _ARRAY)):
+                self._add_plain(label, output.value, other.value)
                 continue
-            arrays = cast("Array", actual.value), cast("Array", expected.value)
-            indices = self._index_metrics(label, *arrays, left)
+            arrays = cast("Array", output.value), cast("Array", other.value)
+            indices = index_metrics(self._case.call, label, *arrays, lambda: actual)
             if indices is not None:
                 self._add_indices(label, *arrays, indices)
             else:
-                dtype = recorded[position] if len(recorded) == len(left) else None
+                dtype = recorded[position] if len(recorded) == len(actual) else None
                 self._add_arrays(position, label, *arrays, recorded=dtype)
 
     def add_gradients(self, tested: Incoming, reference: Incoming) -> None:
@@ -162,20 +161,14 @@ class Comparison:
         if not self._rows and not failed:
             text, moot = "the call returned nothing that can be compared", ((MOOT, "no output"),)
             return Verdict("skip", text, device=device, bench=bench, properties=moot)
-        unjudged = dict.fromkeys(row.message for row in self._rows if row.status == "skip")
-        notes = self._case.notes
-        return Verdict(
-            status="error" if failed else "skip" if unjudged else "pass",
-            message=self.problem or "; ".join(notes if failed else (*unjudged, *notes)),
-            outputs=tuple(self._rows),
-            explanation="\n\n".join(filter(None, [self.problem, *self._explanations])),
-            device=device,
-            bench=bench,
-        )
-
-    def _index_metrics(self, label: str, actual: Array, expected: Array, tested: Sequence[Output]) -> Metrics | None:
-        """What the values that an output selects are off by; None where it is no indices."""
-        return index_metrics(self._case.call, label, actual, expected, lambda: tested)
+        rows = tuple(self._rows)
+        text = "\n\n".join(filter(None, [self.problem, *self._explanations]))
+        if failed:
+            message = self.problem or "; ".join(self._case.notes)
+            return Verdict("error", message, rows, text, device=device, bench=bench)
+        unjudged = dict.fromkeys(row.message for row in rows if row.status == "skip")
+        message = "; ".join([*unjudged, *self._case.notes])
+        return Verdict("skip" if unjudged else "pass", message, rows, text, device=device, bench=bench)
 
     def _add_arrays(
         self, position: int, label: str, actual: Array, expected: Array, *, recorded: Dtype | None = None
@@ -210,14 +203,11 @@ class Comparison:
         self._add(label, names, tuple(expected.shape), metrics, judgement, SelectedValues.name, diagnosis)
 
     def _add_plain(self, label: str, actual: OutputValue, expected: OutputValue) -> None:
-        first: Any = self._case.call.arguments[0] if self._case.call.arguments else None
+        first: Any = next(iter(self._case.call.arguments), None)
         # A Python float out of a float32 tensor is as coarse as that tensor.
         dtype = first.dtype if hasattr(first, _ARRAY) and is_differentiable(first) else None
         metrics, judgement = compare_scalars(actual, expected, self._standard, dtype=dtype)
-        names = [
-            dtype_names(value)[0] if hasattr(value, _ARRAY) else type(value).__name__ for value in (expected, actual)
-        ]
-        self._add(label, names, (), metrics, judgement, self._standard.name)
+        self._add(label, [_type(expected), _type(actual)], (), metrics, judgement, self._standard.name)
 
     def _add(
         self,
@@ -230,32 +220,31 @@ class Comparison:
         diagnosis: RoundingDiagnosis = NOTHING_MORE,
     ) -> None:
         """Enter one compared output: (benchmark dtype, tested dtype), the benchmark's shape, figures and verdict."""
-        is_pass = judgement.status == "pass"
-        self._rows.append(
-            OutputRow(
-                label=label,
-                bench_dtype=dtypes[0],
-                tested_dtype=dtypes[1],
-                shape=shape,
-                status=judgement.status,
-                message="" if is_pass else summarise(metrics, judgement, diagnosis),
-                standard=standard if standard != CosineMaxAbs.name else "",
-                figures={
-                    **{name: getattr(metrics, name) for name in _FIGURES},
-                    "ratio": judgement.ratio,
-                    "excess": diagnosis.excess,
-                },
-                rounding=diagnosis.rounding,
-                pattern=str(diagnosis.pattern),
-                pattern_kind=diagnosis.pattern.kind,
-                pattern_figure=BITS_OF_LOOKALIKES.get(diagnosis.pattern.words, diagnosis.pattern.figure),
-                difference="" if is_pass else _difference(metrics),
-            )
+        figures = {name: getattr(metrics, name) for name in _FIGURES}
+        row = OutputRow(
+            label=label,
+            bench_dtype=dtypes[0],
+            tested_dtype=dtypes[1],
+            shape=shape,
+            status=judgement.status,
+            standard="" if standard == CosineMaxAbs.name else standard,
+            figures={**figures, "ratio": judgement.ratio, "excess": diagnosis.excess},
+            rounding=diagnosis.rounding,
+            pattern=str(diagnosis.pattern),
+            pattern_kind=diagnosis.pattern.kind,
+            pattern_figure=BITS_OF_LOOKALIKES.get(diagnosis.pattern.words, diagnosis.pattern.figure),
         )
-        if not is_pass:
+        if judgement.status != "pass":
+            message = summarise(metrics, judgement, diagnosis)
+            row = replace(row, message=message, difference=_difference(metrics))
             self._explanations.append(
                 explain(metrics, judgement, label=label, dtype=dtypes[1], shape=shape, diagnosis=diagnosis)
             )
+        self._rows.append(row)
+
+
+def _type(value: OutputValue) -> str:
+    return dtype_names(value)[0] if hasattr(value, _ARRAY) else type(value).__name__
 
 
 def _difference(metrics: Metrics) -> Difference:
@@ -466,14 +455,14 @@ class CallCheck:
     def _outputs_of(self, engine: Engine, run: CallRun) -> tuple[Output, ...] | None:
         """Forward outputs of an engine that has run; None when it raised."""
         try:
-            found = run.ask(engine, OUTPUTS)
+            outputs = run.ask(engine, OUTPUTS)
         except NotJudged:
             return None
-        if isinstance(found, (Unsupported, CapturedError)):
+        if isinstance(outputs, (Unsupported, CapturedError)):
             return None
         if self._hooks is None or engine.label != self._device(run).label:
-            return found
-        return self._hooks.outputs(run.case.api, found)[0]
+            return outputs
+        return self._hooks.outputs(run.case.api, outputs)[0]
 
     def _standard(self, case: Case, direction: Direction, tested: Sequence[object]) -> Standard:
         chosen = self._settings.standard
@@ -492,8 +481,9 @@ class CallCheck:
         api, device = run.case.api, self._device(run)
         mode = self._settings.numeric.hf32.mode_of(api)
         if mode != "auto":
-            is_rounded = mode != "off" and has_rounded_operands(api.short, mode)
-            return ("TF32" if "CUDA" in device.label else "HF32") if is_rounded else ""
+            if mode == "off" or not has_rounded_operands(api.short, mode):
+                return ""
+            return "TF32" if "CUDA" in device.label else "HF32"
         formats = rounded_operands(self._switches(device))
         return next((name for kind, name in formats.items() if has_rounded_operands(api.short, kind)), "")
 
@@ -508,7 +498,7 @@ class CallCheck:
         if not has_rounded_operands(run.case.api.short, "conv"):
             return ""
         bits = {output.pattern_figure for output in finding.outputs if output.status == "error"}
-        return next((name for name, own in FORMATS.items() if bits == {own}), "none")
+        return next((name for name, figure in FORMATS.items() if bits == {figure}), "none")
 
     def _narrow_sums(self, run: CallRun) -> Mapping[str, float]:
         is_product = has_rounded_operands(run.case.api.short, "all")
@@ -522,8 +512,8 @@ class CallCheck:
         """The user's own benchmark of this API, and then those that there are."""
         if self._own_benchmark is None:
             assert self._hooks is not None  # without any there is none
-            found = self._hooks.reference(case.api)
-            self._own_benchmark = () if found is None else (found,)
+            reference = self._hooks.reference(case.api)
+            self._own_benchmark = () if reference is None else (reference,)
         return (*self._own_benchmark, *self._engines.benchmarks)
 
     def _device(self, run: CallRun) -> Engine:
@@ -544,7 +534,9 @@ class CallCheck:
     def _skip_refused_inputs(self, run: CallRun, raised: CapturedError, result: Callable[[Execution], Any]) -> None:
         """Raise NotJudged where the benchmark refuses the inputs as well, and nobody has recorded them."""
         case, drawn = run.case, drawn_arguments(run.case.forward)
-        origin = "; ".join(case.notes[-1:]) if case.constructed else f"drawn at random ({drawn})" if drawn else ""
+        origin = f"drawn at random ({drawn})" if drawn else ""
+        if case.constructed:
+            origin = "; ".join(case.notes[-1:])
         outcomes = run.outcomes(self._benchmarks(case), result) if origin else ()
         if any(isinstance(outcome, CapturedError) for _, outcome in outcomes):
             raise NotJudged("skip", f"both sides refuse the inputs, which were {origin}: {raised}")

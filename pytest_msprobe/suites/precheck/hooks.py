@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from msprobe_collector.dump_format import ApiName, Direction
-from pytest_msprobe.engines.protocol import Array, Ending, Engine, NotJudged, Output, dtype_names
+from pytest_msprobe.engines.protocol import Array, Ending, NotJudged, Output, dtype_names
 from pytest_msprobe.engines.reference import Reference, ReferenceEngine
 from pytest_msprobe.support import place_of, text_of
 
@@ -41,14 +41,14 @@ class Hooks:
         Raises:
             NotJudged: the hook raised or skipped, or answered something else than a Reference, a function or None.
         """
-        found = self._ask("pytest_msprobe_reference", api=api)
-        if found is None:
+        reference = self._ask("pytest_msprobe_reference", api=api)
+        if reference is None:
             return None
-        if isinstance(found, Reference):
-            return ReferenceEngine(found)
-        if not callable(found) or isinstance(found, type):
-            raise _wrong("pytest_msprobe_reference", str(api), found, "a Reference, a function or None")
-        return ReferenceEngine(Reference(found))
+        if isinstance(reference, Reference):
+            return ReferenceEngine(reference)
+        if not callable(reference) or isinstance(reference, type):
+            raise _wrong("pytest_msprobe_reference", str(api), reference, "a Reference, a function or None")
+        return ReferenceEngine(Reference(reference))
 
     def standard(self, api: ApiName, direction: Direction, tested: Sequence[Any], default: Standard) -> Standard:
         """The standard for the `tested` values.
@@ -59,13 +59,13 @@ class Hooks:
         if not self._config.hook.pytest_msprobe_standard.get_hookimpls():
             return default
         dtypes = dtype_names(*filter(_is_array, tested))
-        found = self._ask("pytest_msprobe_standard", api=api, direction=direction, dtypes=dtypes, default=default)
-        if found is None:
+        returned = self._ask("pytest_msprobe_standard", api=api, direction=direction, dtypes=dtypes, default=default)
+        if returned is None:
             return default
-        if isinstance(found, type) or not all(hasattr(found, name) for name in ("name", "off_bound", "judge")):
+        if isinstance(returned, type) or not all(hasattr(returned, name) for name in ("name", "off_bound", "judge")):
             wanted = "a Standard, such as CosineMaxAbs(0.99, 1e-3), or None"
-            raise _wrong("pytest_msprobe_standard", f"{api} {direction}", found, wanted)
-        standard: Standard = found
+            raise _wrong("pytest_msprobe_standard", f"{api} {direction}", returned, wanted)
+        standard: Standard = returned
         return standard
 
     def outputs(self, api: ApiName, tested: tuple[Output, ...]) -> tuple[tuple[Output, ...], str]:
@@ -85,24 +85,23 @@ class Hooks:
         if not getattr(self._config.hook, name).get_hookimpls():
             return None
         shown = [_read_only(value) for value in values]
-        found = self._ask(name, api=api, direction=direction, outputs=shown)
-        if found is None:
+        returned = self._ask(name, api=api, direction=direction, outputs=shown)
+        if returned is None:
             return None
         where = f"{api} {direction}"
-        if not isinstance(found, (list, tuple)) or len(found) != len(values):
-            raise _wrong(name, where, found, f"a list of {len(values)}, or None")
-        for index, (old, new) in enumerate(zip(values, found)):
+        if not isinstance(returned, (list, tuple)) or len(returned) != len(values):
+            raise _wrong(name, where, returned, f"a list of {len(values)}, or None")
+        for index, (old, new) in enumerate(zip(values, returned)):
             is_allowed = _is_array(new)
             if not (_is_array(old) and direction == "backward"):
                 is_allowed = is_allowed or isinstance(new, (bool, int, float, str))
             if (new is None) != (old is None) or not (new is None or is_allowed):
-                raise _wrong(
-                    name, f"entry {index} of {where}", new, "an array" if old is not None else "None, as given"
-                )
+                wanted = "None, as given" if old is None else "an array"
+                raise _wrong(name, f"entry {index} of {where}", new, wanted)
         import numpy as np
 
         # A NumPy scalar becomes an array of no dimension.
-        return [np.asarray(value) if _is_array(value) else value for value in found]
+        return [np.asarray(value) if _is_array(value) else value for value in returned]
 
     def _ask(self, name: str, **arguments: Any) -> Any:
         caller = getattr(self._config.hook, name)
@@ -121,29 +120,35 @@ class Hooks:
         raise NotJudged(status, text)
 
 
-def reference_fault(bench: Engine, tested: Sequence[Output], reference: Sequence[Output]) -> str:
+def reference_fault(bench: ReferenceEngine, tested: Sequence[Output], reference: Sequence[Output]) -> str:
     """One line on outputs of the user's reference that cannot be those of the tested side, or ""."""
-    if not isinstance(bench, ReferenceEngine):
-        return ""
-    left = [output for output in tested if output.value is not None]
-    right = [output for output in reference if output.value is not None]
-    if len(left) != len(right):
-        return f"{bench.label} returned {_count(right)}, the tested side has {_count(left)}"
-    for actual, expected in zip(left, right):
-        shapes = [getattr(output.value, "shape", None) for output in (expected, actual)]
-        if shapes[0] != shapes[1]:
-            texts = ["a plain Python value" if shape is None else f"shape {shape}" for shape in shapes]
+    present = [output for output in tested if output.value is not None]
+    benchmark = [output for output in reference if output.value is not None]
+    if len(present) != len(benchmark):
+        return f"{bench.label} returned {_count(benchmark)}, the tested side has {_count(present)}"
+    for actual, expected in zip(present, benchmark):
+        returned, wanted = _form(expected), _form(actual)
+        if returned != wanted:
             place = ".".join(map(str, actual.path))
-            return f"{bench.label} returned {texts[0]} for output {place}, the tested side has {texts[1]}"
+            return f"{bench.label} returned {returned} for output {place}, the tested side has {wanted}"
     return ""
+
+
+def _form(output: Output) -> str:
+    shape = getattr(output.value, "shape", None)
+    return "a plain Python value" if shape is None else f"shape {shape}"
 
 
 def _count(outputs: Sequence[Output]) -> str:
     return f"{len(outputs)} output{'' if len(outputs) == 1 else 's'}"
 
 
-def _wrong(name: str, where: str, found: object, wanted: str) -> NotJudged:
-    shown = f"a {type(found).__name__} of {len(found)}" if isinstance(found, (list, tuple)) else f"{found!r:.80}"
+def _wrong(name: str, where: str, returned: object, wanted: str) -> NotJudged:
+    shown = (
+        f"a {type(returned).__name__} of {len(returned)}"
+        if isinstance(returned, (list, tuple))
+        else f"{returned!r:.80}"
+    )
     return NotJudged("error", f"{name} returned {shown} for {where}; expected {wanted}")
 
 

@@ -223,7 +223,7 @@ def _bounds_by_standard(entries: Mapping[str, Any]) -> Iterator[tuple[str, Bound
 
 
 def _standards_by_dtype(entries: Mapping[str, Any]) -> Iterator[tuple[str, NamedStandard]]:
-    seen: dict[str, str] = {}
+    places: dict[str, str] = {}
     for key, value in entries.items():
         where = f"standards: dtypes: {key!r}"
         dtype = find_dtype(key)
@@ -231,9 +231,9 @@ def _standards_by_dtype(entries: Mapping[str, Any]) -> Iterator[tuple[str, Named
             raise ValueError(f"{where}: is not a dtype; write it as dumps do, such as Float16, BFloat16 or Float32")
         if dtype.kind not in ("float", "complex"):
             raise ValueError(f"{where}: {dtype.name} outputs must be equal under every standard")
-        if dtype.name in seen:
-            raise ValueError(f"{where}: means the same as {seen[dtype.name]!r}; keep one")
-        seen[dtype.name] = key
+        if dtype.name in places:
+            raise ValueError(f"{where}: means the same as {places[dtype.name]!r}; keep one")
+        places[dtype.name] = key
         yield dtype.name, _named(value, where)
 
 
@@ -244,8 +244,8 @@ def _named(value: Any, where: str) -> NamedStandard:
     if "standard" not in entry:
         raise ValueError(f"{where}: lacks the key 'standard', found {', '.join(map(repr, entry)) or 'nothing'}")
     name = _name(entry["standard"], where)
-    given = {key: number for key, number in entry.items() if key != "standard"}
-    return NamedStandard(name, _bounds(name, given, where) if given else ())
+    bounds = {key: number for key, number in entry.items() if key != "standard"}
+    return NamedStandard(name, _bounds(name, bounds, where) if bounds else ())
 
 
 def _name(value: Any, where: str) -> str:
@@ -255,17 +255,17 @@ def _name(value: Any, where: str) -> str:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _bounds(name: str, given: Mapping[str, Any], where: str) -> Bounds:
-    known = STANDARD_BOUNDS.get(name, ())
-    if not known:
-        raise ValueError(f"{where}: {name} has no bounds, found {', '.join(map(repr, given)) or 'nothing'}")
-    for key in given:
-        if key not in known:
-            raise ValueError(f"{where}: {name} has no bound {key!r}; {_hint(key, known)}")
-    missing = [key for key in known if key not in given]
+def _bounds(name: str, numbers: Mapping[str, Any], where: str) -> Bounds:
+    keys = STANDARD_BOUNDS.get(name, ())
+    if not keys:
+        raise ValueError(f"{where}: {name} has no bounds, found {', '.join(map(repr, numbers)) or 'nothing'}")
+    for key in numbers:
+        if key not in keys:
+            raise ValueError(f"{where}: {name} has no bound {key!r}; {_hint(key, keys)}")
+    missing = [key for key in keys if key not in numbers]
     if missing:
         raise ValueError(f"{where}: lacks {', '.join(map(repr, missing))}; give all bounds of {name}, or none")
-    return tuple((key, _number(key, given[key], f"{where}: {key}")) for key in known)
+    return tuple((key, _number(key, numbers[key], f"{where}: {key}")) for key in keys)
 
 
 def _number(key: str, value: Any, where: str) -> float:
@@ -288,9 +288,9 @@ def _mapping(content: Any, where: str) -> Mapping[str, Any]:
     return content
 
 
-def _hint(text: str, known: Any) -> str:
-    near = get_close_matches(text, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+def _hint(text: str, choices: Any) -> str:
+    near = get_close_matches(text, choices, n=1)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(choices)}"
 
 
 def _error_data(text: str) -> Path | bool | None:

@@ -63,14 +63,14 @@ def _integers(bounds: tuple[Any, ...], low: Any, high: Any) -> OutputLaw:
 
     `bounds` are (high,) or (low, high), perhaps with a size behind them.
     """
-    given = [_scalar(bound) for bound in bounds if not isinstance(bound, tuple)]
-    if len(given) == 1 and high is None:
-        given = [_scalar(low), *given]
-    elif len(given) == 1:
-        given = [*given, _scalar(high)]
-    elif not given:
-        given = [_scalar(low), _scalar(high)]
-    first, end = (int(bound) for bound in given[:2])
+    ends = [_scalar(bound) for bound in bounds if not isinstance(bound, tuple)]
+    if len(ends) == 1 and high is None:
+        ends = [_scalar(low), *ends]
+    elif len(ends) == 1:
+        ends = [*ends, _scalar(high)]
+    elif not ends:
+        ends = [_scalar(low), _scalar(high)]
+    first, end = (int(bound) for bound in ends[:2])
     if first >= end:
         raise ValueError(f"there is no integer from {first} to below {end}")
     return _of(laws.integers(first, end))
@@ -115,10 +115,8 @@ def _bernoulli(probability: Any) -> OutputLaw:
 
 
 def _categories(weights: Array, with_replacement: Any) -> OutputLaw:
-    return OutputLaw(
-        f"categories {'with' if with_replacement else 'without'} replacement",
-        lambda output: judge_categories(output, weights, with_replacement=bool(with_replacement)),
-    )
+    text = f"categories {'with' if with_replacement else 'without'} replacement"
+    return OutputLaw(text, lambda output: judge_categories(output, weights, with_replacement=bool(with_replacement)))
 
 
 def _categories_of_logits(logits: Array) -> OutputLaw:
@@ -146,7 +144,10 @@ def _dropout(source: Array, probability: Any, is_training: Any, axes: int) -> Ou
     if kind_of(source.dtype) != "float":
         raise ValueError(f"only floats can be distinguished from their scaled values, not {source.dtype}")
     # dropout2d of three axes drops as dropout1d does (torch.nn.functional.dropout2d, Warning).
-    axes = min(axes, source.ndim - 2) if axes == 2 else source.ndim + axes if axes < 0 else axes
+    if axes == 2:
+        axes = min(axes, source.ndim - 2)
+    elif axes < 0:
+        axes += source.ndim
     if not 0 <= axes < max(source.ndim, 1):
         raise ValueError(f"an input of shape {source.shape} has no channels")
     if probability is None:
@@ -159,12 +160,12 @@ def _dropout(source: Array, probability: Any, is_training: Any, axes: int) -> Ou
 
 
 def _hidden_dropout(output: Array, source: Array, axes: int) -> DropoutResult:
-    seen = Dropout.seen_in(output, source, unit_axes=axes) if output.shape == source.shape else None
-    if seen is not None:
-        return judge_dropout(output, source, seen)
-    found = judge_dropout(output, source, Dropout((0.0, 1.0), 0.0, unit_axes=axes))
+    shown = Dropout.seen_in(output, source, unit_axes=axes) if output.shape == source.shape else None
+    if shown is not None:
+        return judge_dropout(output, source, shown)
+    result = judge_dropout(output, source, Dropout((0.0, 1.0), 0.0, unit_axes=axes))
     note = "no element was kept that would show keep_prob, which the dump does not hold: judged by range and form only"
-    return DropoutResult(found.verdict + SampleResult(notes=(note,)), found.is_kept, found.scales)
+    return DropoutResult(result.verdict + SampleResult(notes=(note,)), result.is_kept, result.scales)
 
 
 def _alpha_dropout(source: Array, probability: Any, is_training: Any) -> OutputLaw:
@@ -226,7 +227,7 @@ LAWS: Mapping[str, Callable[..., OutputLaw]] = MappingProxyType(
         "integers_in": _integers_in,
         "bernoulli": _bernoulli,
         # torch.bernoulli: of the input's own values unless p is given.
-        "bernoulli_or_given": lambda source, given: _bernoulli(source if given is None else given),
+        "bernoulli_or_given": lambda source, probability: _bernoulli(source if probability is None else probability),
         "categories": _categories,
         "categories_of_logits": _categories_of_logits,
         "gumbel_softmax": _gumbel_softmax,
@@ -268,11 +269,15 @@ def _size(size: Any, dtype: Any, default: str) -> ExpectedForm:
 
 def _size_in(size: Any, bounds: tuple[Any, ...], dtype: Any, default: str) -> ExpectedForm:
     """randint, whose size stands last among its positional arguments."""
-    return _size(size if size is not None else bounds[-1] if bounds else None, dtype, default)
+    if size is None and bounds:
+        size = bounds[-1]
+    return _size(size, dtype, default)
 
 
-def _dtype(given: Any) -> Dtype | None:
-    return find_dtype(given) if isinstance(given, str) else given if isinstance(given, Dtype) else None
+def _dtype(dtype: Any) -> Dtype | None:
+    if isinstance(dtype, str):
+        return find_dtype(dtype)
+    return dtype if isinstance(dtype, Dtype) else None
 
 
 def _shape(size: Any) -> tuple[int, ...] | None:
@@ -353,15 +358,15 @@ class RandomCall:
         Raises:
             NotJudged: the law says nothing of gradients, or what was dropped is not known.
         """
-        found = [(path, gradient) for path, gradient in zip(self.case.wanted, gradients) if gradient is not None]
-        labels = [f"output.{self.case.pairing.entries.get(path, 0)}" for path, _ in found]
-        arrays = [gradient for _, gradient in found]
+        present = [(path, gradient) for path, gradient in zip(self.case.wanted, gradients) if gradient is not None]
+        labels = [f"output.{self.case.pairing.entries.get(path, 0)}" for path, _ in present]
+        arrays = [gradient for _, gradient in present]
         if self.law.has_zero_gradient:
             return self._finding(labels, arrays, [_zero_verdict(array) for array in arrays], device)
         if self.law.dropout is None:
             raise NotJudged("skip", _NO_GRADIENT_LAW)
         forward = _arrays(outputs or ())
-        if not forward or incoming[0] is None or len(found) != 1:
+        if not forward or incoming[0] is None or len(present) != 1:
             raise NotJudged("skip", f"{_NO_GRADIENT_LAW}, and the tested forward output is not known")
         try:
             verdict = judge_dropout_gradient(arrays[0], incoming[0], self.law.dropout(forward[0]))
@@ -389,25 +394,24 @@ class RandomCall:
             for place, (value, array) in enumerate(zip(recorded, arrays)):
                 form = ExpectedForm(value.dtype, value.shape) if isinstance(value, TensorValue) else ExpectedForm()
                 faults[place] = faults[place] or form.fault(array, "the dump recorded")
-        return [SampleResult((fault,) if fault else ()) for fault in faults] if any(faults) else []
+        if not any(faults):
+            return []
+        return [SampleResult((fault,) if fault else ()) for fault in faults]
 
     def _finding(
         self, labels: Sequence[str], arrays: Sequence[Array], verdicts: Sequence[SampleResult], device: str
     ) -> Verdict:
-        rows = tuple(_row(*parts) for parts in zip(labels, arrays, verdicts))
-        failed = [(row, verdict) for row, verdict in zip(rows, verdicts) if verdict.reasons]
-        notes = dict.fromkeys([*self.case.notes, *(note for verdict in verdicts for note in verdict.notes)])
-        texts = (
-            f"{row.label} {row.tested_dtype} {row.shape}: " + "\n  ".join(verdict.reasons) for row, verdict in failed
-        )
-        return Verdict(
-            status="error" if failed else "pass",
-            message="" if failed else "; ".join(notes),
-            outputs=rows,
-            explanation="\n\n".join(texts),
-            device=device,
-            bench=f"law: {self.law.text}",
-        )
+        rows = tuple(map(_row, labels, arrays, verdicts))
+        notes, texts = dict.fromkeys(self.case.notes), []
+        for row, verdict in zip(rows, verdicts):
+            notes.update(dict.fromkeys(verdict.notes))
+            if verdict.reasons:
+                reasons = "\n  ".join(verdict.reasons)
+                texts.append(f"{row.label} {row.tested_dtype} {row.shape}: {reasons}")
+        bench = f"law: {self.law.text}"
+        if not texts:
+            return Verdict("pass", "; ".join(notes), rows, device=device, bench=bench)
+        return Verdict("error", "", rows, "\n\n".join(texts), device=device, bench=bench)
 
 
 def random_call(case: Case, *, is_recorded: bool) -> RandomCall:
@@ -430,8 +434,10 @@ def random_call(case: Case, *, is_recorded: bool) -> RandomCall:
 
 def _zero_verdict(gradient: Array) -> SampleResult:
     count = int(np.count_nonzero(gradient))
+    if not count:
+        return SampleResult()
     verb = "is" if count == 1 else "are"
-    return SampleResult((f"{count_of(count, gradient.size)} {verb} not 0, the gradient of a draw.",) if count else ())
+    return SampleResult((f"{count_of(count, gradient.size)} {verb} not 0, the gradient of a draw.",))
 
 
 def _untestable(error: Exception) -> NotJudged:

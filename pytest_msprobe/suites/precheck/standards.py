@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,21 +38,27 @@ from pytest_msprobe.numerics import (
 )
 from pytest_msprobe.suites.precheck.options import BY_API, NamedStandard, StandardChoice
 
+
+def _with_bounds(standard: Callable[[Any], Standard], form: Callable[..., Any], **bounds: float) -> Standard:
+    """A standard with all of its bounds, or with none."""
+    return standard(form(**bounds) if bounds else None)
+
+
 #: By name, each from all of its bounds or from none.
 MAKERS: Mapping[str, Callable[..., Standard]] = {
     CosineMaxAbs.name: CosineMaxAbs,
     BackwardError.name: BackwardError,
     Fused.name: Fused,
-    AbsoluteThreshold.name: lambda **bounds: AbsoluteThreshold(AbsoluteBounds(**bounds) if bounds else None),
+    AbsoluteThreshold.name: partial(_with_bounds, AbsoluteThreshold, AbsoluteBounds),
     AgainstSecondOpinion.name: lambda **bounds: AgainstSecondOpinion(
         ErrorMultiples(**bounds) if bounds else ERROR_MULTIPLES[0]
     ),
-    Ulp.name: lambda **bounds: Ulp(UlpBounds(**bounds) if bounds else None),
+    Ulp.name: partial(_with_bounds, Ulp, UlpBounds),
     Binary.name: Binary,
     Thousandth.name: Thousandth,
-    AccumulativeError.name: lambda **bounds: AccumulativeError(AccumulativeBounds(**bounds) if bounds else None),
-    MereMare.name: lambda **bounds: MereMare(RelativeErrorBounds(**bounds) if bounds else None),
-    MixedTolerance.name: lambda **bounds: MixedTolerance(MixedBounds(**bounds) if bounds else None),
+    AccumulativeError.name: partial(_with_bounds, AccumulativeError, AccumulativeBounds),
+    MereMare.name: partial(_with_bounds, MereMare, RelativeErrorBounds),
+    MixedTolerance.name: partial(_with_bounds, MixedTolerance, MixedBounds),
 }
 
 
@@ -79,13 +86,13 @@ class ByDtype:
 
     def of(self, dtype: np.dtype[Any]) -> Standard:
         """The standard for outputs of `dtype`."""
-        known = dtype_of_array(dtype)
-        return self.dtypes.get(known.name, self.default) if known is not None else self.default
+        known_dtype = dtype_of_array(dtype)
+        return self.default if known_dtype is None else self.dtypes.get(known_dtype.name, self.default)
 
     def of_all(self, dtypes: Sequence[np.dtype[Any]]) -> Standard:
         """The one standard for outputs of all `dtypes`; this one where they have different ones, or there is none."""
-        first, *others = [self.of(dtype) for dtype in dtypes] or [self]
-        return first if all(one == first for one in others) else self
+        standards = [self.of(dtype) for dtype in dtypes] or [self]
+        return standards[0] if all(standard == standards[0] for standard in standards) else self
 
     def judge(self, metrics: Metrics) -> Judgement:
         """The verdict on a value without elements."""
@@ -129,11 +136,12 @@ class Standards:
 
     def _made(self, named: NamedStandard, api: ApiName) -> Standard:
         if named.name == BY_API:
-            own = facts("msprobe_standards").of(api)
-            named = NamedStandard(own.text if own else AgainstSecondOpinion.name)
+            fact = facts("msprobe_standards").of(api)
+            named = NamedStandard(fact.text if fact else AgainstSecondOpinion.name)
         bounds = named.bounds or self._bounds.get(named.name, ())
         made = MAKERS[named.name](**dict(bounds))
         if isinstance(made, AgainstSecondOpinion) and not bounds:
-            level = facts("benchmark_levels").of(api)
-            return replace(made, levels=ERROR_MULTIPLES[int(level.text.removeprefix("level ")) if level else 0])
+            fact = facts("benchmark_levels").of(api)
+            level = int(fact.text.removeprefix("level ")) if fact else 0
+            return replace(made, levels=ERROR_MULTIPLES[level])
         return replace(made, strict=self._strict) if isinstance(made, BackwardError) else made

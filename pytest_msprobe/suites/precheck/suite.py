@@ -88,24 +88,24 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
         devices[suite.engines.device_for(dump)] += 1
         untested += suite.engines.tests_no_device(dump)
         for record in dump.record_names:
-            found = split_record_name(record)
+            parts = split_record_name(record)
             if is_cell_record(record):
                 left_out["Cell records"] += 1
             elif is_optimizer_record(record):
                 left_out["optimizer records"] += 1
             elif is_compiled_record(record):
                 left_out["compiled records"] += 1
-            elif found is not None:
-                calls[dump.path, found[0]] = dump.framework
+            elif parts is not None:
+                calls[dump.path, parts[0]] = dump.framework
                 if dump.holds_half(record):
-                    half.add((dump.path, found[0]))
+                    half.add((dump.path, parts[0]))
     files = suite.files
     shown = file_id(files[0], root) if len(files) == 1 else f"{len(files)} dumps"
     tested = f", {', '.join(map(_device_text, devices))} against {_benchmark_text(suite, calls)}" if calls else ""
     others = [counted(count, noun) for noun, count in left_out.items()]
     verb = "is" if left_out.total() == 1 else "are"
-    left = f"; {' and '.join(others)} {verb} left to the other suites" if others else ""
-    lines = [f"msprobe: {shown}: {counted(len(calls), 'API calls')}{tested}{left}"]
+    remainder = f"; {' and '.join(others)} {verb} left to the other suites" if others else ""
+    lines = [f"msprobe: {shown}: {counted(len(calls), 'API calls')}{tested}{remainder}"]
     if suite.engines.choice.bench == "auto" and not is_installed("torch"):
         lines.append(f"msprobe: {NO_TORCH}")
     if drawn:
@@ -166,10 +166,10 @@ def _benchmark_text(suite: PrecheckSuite, calls: dict[tuple[Path, str], str]) ->
         if engine is not None:
             covered[engine.name] += 1
     where = {"torch": "CUDA" if ":" in suite.engines.choice.bench else "CPU", "mindspore": "CPU"}
-    parts = [
-        f"{name_of(name)} {version_of(name)} {where[name]} float64" + (f" for {count}" if count < len(calls) else "")
-        for name, count in covered.items()
-    ]
+    parts = []
+    for name, count in covered.items():
+        reach = f" for {count}" if count < len(calls) else ""
+        parts.append(f"{name_of(name)} {version_of(name)} {where[name]} float64{reach}")
     return ", ".join(parts) or "no benchmark"
 
 
@@ -228,10 +228,10 @@ def edge_case_groups(dump: Dump, calls: Iterable[str]) -> Iterator[Group]:
 
     A recorded call has no "-" behind its number, so that no other group has such a name.
     """
-    seen = set()
+    apis = set()
     for call in calls:
         api = parse_api_name(call)
-        if (api.type, api.api) in seen:
+        if (api.type, api.api) in apis:
             continue
         if reason_not_judged(api, dump.framework) is not None or random_api(api, dump.framework) is not None:
             continue
@@ -241,7 +241,7 @@ def edge_case_groups(dump: Dump, calls: Iterable[str]) -> Iterator[Group]:
             continue  # its own item says so
         if record is None or record.arguments is None:
             continue
-        seen.add((api.type, api.api))
+        apis.add((api.type, api.api))
         directions = DIRECTIONS if f"{call}.backward" in dump else DIRECTIONS[:1]
         for name in edge_cases_of(record):
             parts = directions if name in WITH_GRADIENTS else DIRECTIONS[:1]
@@ -360,10 +360,10 @@ class PrecheckSuite(ApiCallSuite):
 
     def groups(self, file: Path) -> Iterator[Group]:
         """One per API call, in the order of their first records, per record without a valid name, and per edge case."""
-        found = [*group_api_calls(self.dump(file).record_names)]
-        yield from found
+        groups = [*group_api_calls(self.dump(file).record_names)]
+        yield from groups
         if self.settings.edge_cases:
-            calls = [group.call for group in found if group.parts != (RECORD,)]
+            calls = [group.call for group in groups if group.parts != (RECORD,)]
             yield from edge_case_groups(self.dump(file), calls)
 
     def make_check(self, record: Record) -> CallCheck | _NoDevice:
@@ -484,8 +484,8 @@ class PrecheckSuite(ApiCallSuite):
 def _refuse_unused_options(context: Context, settings: PrecheckSettings) -> None:
     """Refuse what standards mean that judge nothing in this run, and the size of folders that it does not write."""
     choice = settings.standards
-    chosen = {settings.standard}
-    chosen |= {named.name for named in (*choice.dtypes.values(), *(named for _, named in choice.apis))}
+    chosen = {settings.standard, *(named.name for named in choice.dtypes.values())}
+    chosen.update(named.name for _, named in choice.apis)
     if DEFAULT not in chosen:
         why = (
             f"is a limit of the standard {DEFAULT}, which judges nothing in this run; leave it out, or give the limits "

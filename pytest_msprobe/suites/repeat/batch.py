@@ -65,7 +65,8 @@ def find_batch(call: Call) -> Batch:
     """
     term = _term(call.api, call.framework)
     tensors = {path: value for path, value in leaves(call) if hasattr(value, _ARRAY)}
-    if any(len(path) > 2 for path in tensors) or any(isinstance(value, NumpyArgument) for _, value in leaves(call)):
+    has_arrays = any(isinstance(value, NumpyArgument) for _, value in leaves(call))
+    if has_arrays or any(len(path) > 2 for path in tensors):
         raise UnknownBatch("some of its tensors are in a list, or NumPy arrays")
     rows = _matching(tensors, term) if term.name in ("matching", "matmul") else _named(call, tensors, term)
     size = rows[0][1].shape[0] if rows and rows[0][1].ndim else 0
@@ -107,11 +108,11 @@ _Tensors = Mapping[LeafPath, Any]
 def _matching(tensors: _Tensors, term: Term) -> list[tuple[LeafPath, Any]]:
     """Tensors of the most dimensions and rows; of a product with a matrix the first one alone."""
     if term.name == "matmul" and len(tensors) == 2:
-        (path, left), (_, right) = tensors.items()
-        if min(left.ndim, right.ndim) < 3:
-            if left.ndim < 2 or right.ndim > 2:
+        (path, first), (_, second) = tensors.items()
+        if min(first.ndim, second.ndim) < 3:
+            if first.ndim < 2 or second.ndim > 2:
                 raise UnknownBatch("its first argument has no rows")
-            return [(path, left)]
+            return [(path, first)]
     most = max((value.ndim for value in tensors.values()), default=0)
     full = [(path, value) for path, value in tensors.items() if value.ndim == most > 0]
     longest = max((value.shape[0] for _, value in full), default=0)
@@ -119,53 +120,55 @@ def _matching(tensors: _Tensors, term: Term) -> list[tuple[LeafPath, Any]]:
 
 
 def _named(call: Call, tensors: _Tensors, term: Term) -> list[tuple[LeafPath, Any]]:
-    found = []
+    rows = []
     for item in term.arguments:
         path, value = _argument(call, ast.literal_eval(item))
         if path not in tensors:
             raise UnknownBatch(f"{_name(path)} is no tensor")
-        found.append((path, value))
-    return found
+        rows.append((path, value))
+    return rows
 
 
 def _argument(call: Call, where: Any) -> tuple[LeafPath, Any]:
     """Place and value of an argument: by position, or by one of its names; None where it is not given."""
-    positions = [one for one in (where if isinstance(where, tuple) else (where,)) if isinstance(one, int)]
-    names = [one for one in (where if isinstance(where, tuple) else (where,)) if isinstance(one, str)]
-    for position in positions:
-        if position < len(call.arguments):
-            return ("input", position), call.arguments[position]
-    for name in names:
-        if name in call.named:
-            return ("kwargs", name), call.named[name]
-    return ("input", positions[0]) if positions else ("kwargs", names[0]), None
+    paths: list[LeafPath] = []
+    for key in sorted(where if isinstance(where, tuple) else (where,), key=lambda key: isinstance(key, str)):
+        if isinstance(key, int):
+            paths.append(("input", key))
+            if key < len(call.arguments):
+                return paths[-1], call.arguments[key]
+        else:
+            paths.append(("kwargs", key))
+            if key in call.named:
+                return paths[-1], call.named[key]
+    return paths[0], None
 
 
 def _check_form(call: Call, first: Any, term: Term) -> None:
     """Raises UnknownBatch where dimension 0 is none, or values are joined along it."""
-    given = term.keywords
-    fewest = given.get("fewest", 1)
-    if "dims_of" in given:
-        other = _argument(call, given["dims_of"])[1]
+    options = term.keywords
+    fewest = options.get("fewest", 1)
+    if "dims_of" in options:
+        other = _argument(call, options["dims_of"])[1]
         fewest = getattr(other, "ndim", 99)
-    if "inner" in given:
-        inner = _argument(call, given["inner"])[1]
-        count = inner.ndim if hasattr(inner, _ARRAY) else len(inner) if isinstance(inner, tuple) else 1
+    if "inner" in options:
+        inner = _argument(call, options["inner"])[1]
+        count = len(inner) if isinstance(inner, tuple) else getattr(inner, "ndim", 1)
         fewest = count + 1
     if first.ndim < fewest:
         raise UnknownBatch(f"a tensor of {first.ndim} dimensions is one without a batch here")
-    if "axis" in given:
-        axis = _argument(call, given["axis"])[1]
-        axis = given.get("default") if axis is None else axis
+    if "axis" in options:
+        axis = _argument(call, options["axis"])[1]
+        axis = options.get("default") if axis is None else axis
         axes = axis if isinstance(axis, tuple) else (axis,)
-        if not axes or any(type(one) is not int for one in axes):
+        if not axes or any(type(dimension) is not int for dimension in axes):
             raise UnknownBatch("values are joined over all dimensions")
-        if 0 in [one % first.ndim for one in axes]:
+        if any(dimension % first.ndim == 0 for dimension in axes):
             raise UnknownBatch("values are joined along dimension 0")
-    if "absent" in given and _argument(call, given["absent"])[1] is not None:
-        raise UnknownBatch(f"{_name(_argument(call, given['absent'])[0])} is given")
-    if "layout" in given:
-        layout = _argument(call, given["layout"])[1]
+    if "absent" in options and _argument(call, options["absent"])[1] is not None:
+        raise UnknownBatch(f"{_name(_argument(call, options['absent'])[0])} is given")
+    if "layout" in options:
+        layout = _argument(call, options["layout"])[1]
         if not isinstance(layout, str) or not layout.startswith("B"):
             raise UnknownBatch(f"its layout is {layout}")
 
@@ -245,24 +248,24 @@ class BatchCheck:
         try:
             batch = find_batch(self._call)
             whole = self._rows_of(self._call, batch, incoming)
-            found = {label: (array, _Found()) for label, array in whole.items()}
+            outputs = {label: (array, _Found()) for label, array in whole.items()}
             for name, runs in variants(batch.size):
                 for rows in runs:
-                    self._compare_run(batch, incoming, name, rows, found)
+                    self._compare_run(batch, incoming, name, rows, outputs)
         except UnknownBatch as stop:
             return Verdict("skip", f"its rows were not compared: {stop}")
-        return _verdict(found, batch.size, self._engine.label)
+        return _verdict(outputs, batch.size, self._engine.label)
 
     def _compare_run(
-        self, batch: Batch, incoming: Incoming | None, name: str, rows: Array, found: dict[str, tuple[Array, _Found]]
+        self, batch: Batch, incoming: Incoming | None, name: str, rows: Array, outputs: dict[str, tuple[Array, _Found]]
     ) -> None:
         call = with_rows(self._call, batch, rows)
         held = sum(value.nbytes for _, value in leaves(call) if hasattr(value, _ARRAY))
         if len(rows) > batch.size and _COPIES * held > self._memory:
             return
-        given = None if incoming is None else tuple(_taken(array, batch.size, rows) for array in incoming)
-        arrays = self._rows_of(call, replace(batch, size=len(rows)), given)
-        for label, (whole, result) in found.items():
+        of_rows = incoming and tuple(_taken(array, batch.size, rows) for array in incoming)
+        arrays = self._rows_of(call, replace(batch, size=len(rows)), of_rows)
+        for label, (whole, result) in outputs.items():
             array = arrays.get(label)
             if array is None or array.shape[1:] != whole.shape[1:] or array.dtype != whole.dtype:
                 raise UnknownBatch(f"{label} has another form with the batch {name}")
@@ -276,19 +279,19 @@ class BatchCheck:
         if isinstance(execution, (CapturedError, Unsupported)):
             raise UnknownBatch(f"the device does not run it with another batch: {execution}")
         if incoming is None:
-            found: dict[str, Any] = {output_label(output.path): output.value for output in execution.outputs}
+            results: dict[str, Any] = {output_label(output.path): output.value for output in execution.outputs}
         else:
             gradients = attempt(partial(execution.gradients, incoming))
             if isinstance(gradients, (CapturedError, Unsupported)):
                 raise UnknownBatch(f"the device does not run its gradient with another batch: {gradients}")
             pairs = zip(self._wanted, self._labels, gradients)
-            found = {label: value for path, label, value in pairs if path in batch.places and value is not None}
-        for label, value in found.items():
+            results = {label: value for path, label, value in pairs if path in batch.places and value is not None}
+        for label, value in results.items():
             if not hasattr(value, _ARRAY) or not value.ndim or value.shape[0] != batch.size:
                 raise UnknownBatch(f"{label} does not have a row for each of the batch")
-        if not found:
+        if not results:
             raise UnknownBatch("it has no output" if is_forward else "its gradients are sums over the batch")
-        return found
+        return results
 
 
 def _taken(array: Array | None, size: int, rows: Array) -> Array | None:
@@ -303,35 +306,35 @@ def _taken(array: Array | None, size: int, rows: Array) -> Array | None:
 def _note(result: _Found, name: str, whole: Array, array: Array, rows: Array) -> None:
     """Add the rows that are other bytes."""
     result.tried.setdefault(name, set()).update(map(int, rows))
-    left, right = (bytes_of(one).reshape(len(rows), -1) for one in (array, whole))
-    for place in np.flatnonzero((left != right).any(axis=1)):
+    actual, expected = bytes_of(array).reshape(len(rows), -1), bytes_of(whole).reshape(len(rows), -1)
+    for place in np.flatnonzero((actual != expected).any(axis=1)):
         result.rows.setdefault(name, set()).add(int(rows[place]))
         _measure(result, np.atleast_1d(array[place]), np.atleast_1d(whole[place]))
 
 
-def _measure(result: _Found, found: Array, own: Array) -> None:
+def _measure(result: _Found, row: Array, expected: Array) -> None:
     """How many elements of a row changed, and by how much."""
-    left, right = (bytes_of(one).reshape(one.size, -1) for one in (found, own))
-    result.elements = max(result.elements, int((left != right).any(axis=1).sum()))
-    if kind_of(own.dtype) != "float":
+    is_changed = (bytes_of(row) != bytes_of(expected)).reshape(row.size, -1).any(axis=1)
+    result.elements = max(result.elements, int(is_changed.sum()))
+    if kind_of(expected.dtype) != "float":
         return
-    a, b = (one.astype(np.float64).reshape(-1) for one in (found, own))
+    a, b = row.astype(np.float64).reshape(-1), expected.astype(np.float64).reshape(-1)
     finite = np.isfinite(a) & np.isfinite(b)
     off, magnitude = np.abs(a - b)[finite], np.abs(b)[finite]
     ulp = share = float("inf")
     if (np.isfinite(a) == np.isfinite(b)).all():
-        ulp = float(in_spacings(off, magnitude, float_format(own.dtype)).max(initial=0.0))
+        ulp = float(in_spacings(off, magnitude, float_format(expected.dtype)).max(initial=0.0))
         share = float(off.max(initial=0.0)) / (float(magnitude.max(initial=0.0)) or 1.0)
     result.ulp, result.share = max(ulp, result.ulp or 0.0), max(share, result.share)
 
 
-def _verdict(found: Mapping[str, tuple[Array, _Found]], size: int, device: str) -> Verdict:
-    rows = tuple(_row(label, array, result, size) for label, (array, result) in found.items())
+def _verdict(outputs: Mapping[str, tuple[Array, _Found]], size: int, device: str) -> Verdict:
+    rows = tuple(_row(label, array, result, size) for label, (array, result) in outputs.items())
     wrong = [row for row in rows if row.status == "error"]
     if not wrong:
         return Verdict("pass", outputs=rows, device=device)
     lines = [f"{row.label} {row.tested_dtype} {row.shape}: {row.message}" for row in wrong]
-    is_rounding = not any(result.is_large(array.dtype) for array, result in found.values())
+    is_rounding = not any(result.is_large(array.dtype) for array, result in outputs.values())
     return Verdict(
         "error",
         "rows change with the batch",
@@ -342,26 +345,26 @@ def _verdict(found: Mapping[str, tuple[Array, _Found]], size: int, device: str) 
     )
 
 
-def _row(label: str, array: Array, found: _Found, size: int) -> OutputRow:
+def _row(label: str, array: Array, changes: _Found, size: int) -> OutputRow:
     (dtype,) = dtype_names(array)
-    if not found.rows:
+    if not changes.rows:
         figures: dict[str, float | None] = {"rows": 0.0}
         return OutputRow(label, "", dtype, array.shape, "pass", figures=figures)
-    changed = sorted({row for rows in found.rows.values() for row in rows})
-    figures = {"rows": float(len(changed)), "elements": float(found.elements), "ulp": found.ulp}
-    batches = "; ".join(_batch_words(name, found, size) for name in found.rows)
+    changed = set().union(*changes.rows.values())
+    figures = {"rows": float(len(changed)), "elements": float(changes.elements), "ulp": changes.ulp}
+    batches = "; ".join(_batch_words(name, changes, size) for name in changes.rows)
     by = ""
-    if found.ulp is not None:
-        by = f" by up to {found.ulp:.3g} ulp, {found.share:.1g} of the largest value of the row"
-        by += ", more than rounding" if found.is_large(array.dtype) else ""
+    if changes.ulp is not None:
+        by = f" by up to {changes.ulp:.3g} ulp, {changes.share:.1g} of the largest value of the row"
+        by += ", more than rounding" if changes.is_large(array.dtype) else ""
     message = f"rows change{by}: {batches}"
     return OutputRow(label, "", dtype, array.shape, "error", message, figures=figures, pattern="rows change")
 
 
-def _batch_words(name: str, found: _Found, size: int) -> str:
+def _batch_words(name: str, changes: _Found, size: int) -> str:
     """`alone (batch of 1) 2 of 8 rows: 0, 3`."""
     half = f"{size // 2}" if size % 2 == 0 else f"{size // 2} and {size - size // 2}"
     sizes = {"alone": "1", "halved": half, "doubled": f"{2 * size}", "reversed": f"{size}"}
-    rows, tried = sorted(found.rows[name]), len(found.tried[name])
+    rows, tried = sorted(changes.rows[name]), len(changes.tried[name])
     shown = ", ".join(map(str, rows[:_SHOWN])) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
     return f"{name} (batch of {sizes[name]}) {len(rows)} of {tried} rows: {shown}"

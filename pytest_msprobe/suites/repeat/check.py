@@ -91,12 +91,12 @@ class RepeatCheck:
                 incoming = call_run.incoming("backward")
             except NotJudged as stop:
                 verdicts["backward"] = Verdict(stop.status, stop.message, properties=stop.properties)
-        found = self._repeat(case, case.wanted if incoming is not None else (), incoming)
+        runs = self._repeat(case, case.wanted if incoming is not None else (), incoming)
         drawn = drawn_arguments(case.forward)
         for direction in self._directions:
             if direction not in verdicts:
                 kind = documented_difference(case.api, case.call.framework, self._target, direction)
-                verdict = judge_runs(found[direction], settings.runs, self._engine.label, documented=kind, drawn=drawn)
+                verdict = judge_runs(runs[direction], settings.runs, self._engine.label, documented=kind, drawn=drawn)
                 if self._unfilled and verdict.status == "pass":
                     verdict = replace(verdict, message=f"memory was not filled between runs: {self._unfilled}")
                 if settings.batch and verdict.status == "pass":
@@ -108,10 +108,10 @@ class RepeatCheck:
         """The `verdict` on runs that agree, or what other batches than the recorded one change of it."""
         labels = [case.gradient_label(path) for path in case.wanted]
         check = BatchCheck(self._engine, case.call, case.wanted, labels, self._settings.max_memory_bytes)
-        found = check.run(incoming)
-        if found.status != "pass":
-            return replace(found, device=verdict.device, attachment=verdict.attachment)
-        figures = {row.label: row.figures for row in found.outputs}
+        by_batch = check.run(incoming)
+        if by_batch.status != "pass":
+            return replace(by_batch, device=verdict.device, attachment=verdict.attachment)
+        figures = {row.label: row.figures for row in by_batch.outputs}
         rows = (replace(row, figures={**row.figures, **figures.get(row.label, {})}) for row in verdict.outputs)
         return replace(verdict, outputs=tuple(rows))
 

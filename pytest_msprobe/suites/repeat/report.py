@@ -65,17 +65,17 @@ def listed(devices: Sequence[str]) -> str:
     return f"devices {', '.join(devices[:-1])} and {devices[-1]}"
 
 
-def _where(found: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]) -> str:
+def _where(parts: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]) -> str:
     """The outputs that differ, with the places of their blocks that do."""
     texts = []
-    for one, other in zip(found, right):
-        if one["shape"] != other["shape"] or len(one["blocks"]) != len(other["blocks"]):
-            texts.append(f"{one['label']} of shape {tuple(one['shape'])} in place of {tuple(other['shape'])}")
+    for part, other in zip(parts, right):
+        if part["shape"] != other["shape"] or len(part["blocks"]) != len(other["blocks"]):
+            texts.append(f"{part['label']} of shape {tuple(part['shape'])} in place of {tuple(other['shape'])}")
             continue
-        blocks = [place for place, pair in enumerate(zip(one["blocks"], other["blocks"])) if pair[0] != pair[1]]
+        blocks = [place for place, pair in enumerate(zip(part["blocks"], other["blocks"])) if pair[0] != pair[1]]
         if blocks:
-            region = _region(blocks, one["length"], tuple(one["shape"]))
-            texts.append(f"{one['label']}{f' within {region}' if region else ''}")
+            region = _region(blocks, part["length"], tuple(part["shape"]))
+            texts.append(f"{part['label']}{f' within {region}' if region else ''}")
     return ", ".join(texts) or "other outputs"
 
 
@@ -128,8 +128,8 @@ class RepeatReport(TableReport):
         whole = self._open.pop((rows[0].dump, rows[0].call))
         whole.sort(key=lambda row: row.recorded.index(row.part))
         directions = dict.fromkeys(direction_and_device(row.part)[0] for row in whole)
-        found = {direction: self._compare(name, direction, whole) for direction in directions}
-        self.write(_cells(name, row, found) for row in whole)
+        disagreements = {direction: self._compare(name, direction, whole) for direction in directions}
+        self.write(_cells(name, row, disagreements) for row in whole)
 
     def findings(self) -> Iterator[str]:
         if self._rows:
@@ -149,15 +149,16 @@ class RepeatReport(TableReport):
 
     def answer(self, rows: RunRows) -> Answer:
         """Calls that do not repeat, and devices that disagree."""
-        findings = [
-            structs.replace(one, confidence="possible") if one.kind == _DEPENDS_ON_BATCH else one
-            for one in rows.findings()
-        ]
-        findings.sort(key=lambda one: CONFIDENCES.index(one.confidence))
+        findings = list(rows.findings())
+        for place, finding in enumerate(findings):
+            if finding.kind == _DEPENDS_ON_BATCH:
+                findings[place] = structs.replace(finding, confidence="possible")
+        findings.sort(key=lambda finding: CONFIDENCES.index(finding.confidence))
         if not self._odd_rows or all(map(rows.is_known, self.fault_keys())):
             return rows.made(findings)
         row, odd = self._odd_rows[0]
         (first, count), *others = self._odd.most_common()
+        operation = f"device {first} and {len(others)} more" if others else f"device {first}"
         verb = "differs" if len(odd.odd) == 1 else "differ"
         device = Finding(
             id=row.node_id,
@@ -165,7 +166,7 @@ class RepeatReport(TableReport):
             confidence="proved" if odd.usual else "likely",
             place=Place(
                 record=f"{row.call}.{direction_and_device(row.part)[0]}",
-                operation=f"device {first}{f' and {len(others)} more' if others else ''}",
+                operation=operation,
                 source=short_source(row.place.source) if row.place is not None else "",
             ),
             figures={"differing": count, "of": self._compared},
@@ -187,29 +188,28 @@ class RepeatReport(TableReport):
         )
 
     def _compare(self, name: str, direction: str, rows: Sequence[VerdictRow]) -> Disagreement | None:
-        contents = {
-            device: row.attachment
-            for row in rows
-            for own, device in [direction_and_device(row.part)]
-            if own == direction and device and row.attachment and row.attachment.get("digest")
-        }
+        contents = {}
+        for row in rows:
+            part, device = direction_and_device(row.part)
+            if part == direction and device and row.attachment and row.attachment.get("digest"):
+                contents[device] = row.attachment
         if len(contents) < 2:
             return None
         self._compared += 1
-        found = compare_devices(contents)
-        if found is not None:
-            self._odd.update(found.odd)
-            others = f"against {listed(found.usual)}" if found.usual else "differ, without a majority"
-            self._lines.append(f"  {name} {direction}: {listed(found.odd)} {others}: {found.where}")
-            row = next(row for row in rows if direction_and_device(row.part)[1] in found.odd)
-            self._odd_rows.append((row, found))
-        return found
+        disagreement = compare_devices(contents)
+        if disagreement is not None:
+            self._odd.update(disagreement.odd)
+            others = f"against {listed(disagreement.usual)}" if disagreement.usual else "differ, without a majority"
+            self._lines.append(f"  {name} {direction}: {listed(disagreement.odd)} {others}: {disagreement.where}")
+            row = next(row for row in rows if direction_and_device(row.part)[1] in disagreement.odd)
+            self._odd_rows.append((row, disagreement))
+        return disagreement
 
 
-def _cells(name: str, row: VerdictRow, found: dict[str, Disagreement | None]) -> tuple[str, ...]:
+def _cells(name: str, row: VerdictRow, disagreements: dict[str, Disagreement | None]) -> tuple[str, ...]:
     direction, device = direction_and_device(row.part)
     digest = (row.attachment or {}).get("digest", "")
-    other = found.get(direction)
+    other = disagreements.get(direction)
     agreement = "agrees" if device and digest else ""
     if other is not None and device in other.odd:
         agreement = f"differs: {other.where}"

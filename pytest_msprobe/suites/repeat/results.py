@@ -77,15 +77,16 @@ def bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 def describe_bits(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> BitDifference:
     """How `tested` differs from `reference`, an array of the same dtype and shape with other bytes."""
-    found, right = (bytes_of(array).reshape(array.size, -1) for array in (tested, reference))  # a row per element
-    is_off = (found != right).any(axis=1)
+    off = (bytes_of(tested) ^ bytes_of(reference)).reshape(tested.size, -1)  # a row per element
+    is_off = off.any(axis=1)
     places = np.flatnonzero(is_off)
-    changed = np.unpackbits((found ^ right)[places[:_MOST_ELEMENTS]], axis=1, bitorder="little")
+    changed = np.unpackbits(off[places[:_MOST_ELEMENTS]], axis=1, bitorder="little")
     where = describe_region(is_off.reshape(reference.shape)) or "everywhere"
     what = find_pattern(tested, reference) if tested.size > 1 else Pattern()
-    telling = what.words if what.kind in _TELLING else ""
-    bits = _bits_phrase(changed, is_one=places.size == 1)
-    pattern = f"{bits}{' of ' if places.size == 1 else ', '}{where}{f' ({telling})' if telling else ''}"
+    pattern = _bits_phrase(changed, is_one=places.size == 1)
+    pattern += f" of {where}" if places.size == 1 else f", {where}"
+    if what.kind in _TELLING:
+        pattern += f" ({what.words})"
     return BitDifference(int(places.size), int(changed.sum(axis=1).max()), _size(tested, reference), pattern)
 
 
@@ -108,7 +109,9 @@ def _bits_phrase(changed: npt.NDArray[np.uint8], *, is_one: bool) -> str:
     if positions.size == 1:
         return f"bit {positions[0]}"
     least, most = int(counts.min()), int(counts.max())
-    bits = f"{most} bit{'s' if most > 1 else ''}" if least == most else f"{least} to {most} bits"
+    bits = f"{least} to {most} bits"
+    if least == most:
+        bits = "1 bit" if most == 1 else f"{most} bits"
     return bits if is_one else f"{bits} each"
 
 
@@ -116,13 +119,15 @@ def _size(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> float:
     if kind_of(reference.dtype) != "float" or reference.dtype.kind == "c":
         return math.nan
     with np.errstate(all="ignore"):
-        found, right = tested.astype(np.float64), reference.astype(np.float64)
+        actual, right = tested.astype(np.float64), reference.astype(np.float64)
         finite = np.isfinite(right)
-        if (finite != np.isfinite(found)).any():
+        if (finite != np.isfinite(actual)).any():
             return math.inf
         largest = float(np.abs(right[finite]).max(initial=0.0))
-        off = float(np.abs(found[finite] - right[finite]).max(initial=0.0))
-    return off / largest if largest else (0.0 if not off else math.inf)
+        off = float(np.abs(actual[finite] - right[finite]).max(initial=0.0))
+    if not largest:
+        return math.inf if off else 0.0
+    return off / largest
 
 
 #: The outputs of a run; or why there are none.
@@ -267,59 +272,55 @@ def judge_runs(runs: Runs, count: int, device: str, *, documented: Kind | None =
 def _problems(runs: Runs, count: int) -> list[str]:
     """What no single output shows: runs that raised or returned something else, memory that is not theirs."""
     usual = runs.usual
-    found = []
+    problems = []
     for result in runs.results:
         text = failure_text(result.outcome)
         if text:
-            found.append(f"{_share(result.runs, count)} raised: {text}")
+            problems.append(f"{_share(result.runs, count)} raised: {text}")
         elif _count(result.outcome) != _count(usual.outcome):
-            found.append(f"{_share(result.runs, count)} returned {_count(result.outcome)} outputs")
+            problems.append(f"{_share(result.runs, count)} returned {_count(result.outcome)} outputs")
     if runs.others:
-        found.append(f"there are more than {len(runs.results)} different results in {count} runs")
+        problems.append(f"there are more than {len(runs.results)} different results in {count} runs")
     if changed := runs.changed:
-        found.append(f"the result of {_share(changed, count)} was written to afterwards")
+        problems.append(f"the result of {_share(changed, count)} was written to afterwards")
     if runs.overwritten:
-        found.append(f"{_share(runs.overwritten, count)} wrote into memory beside its own tensors")
-    return found
+        problems.append(f"{_share(runs.overwritten, count)} wrote into memory beside its own tensors")
+    return problems
 
 
 def _rows(runs: Runs, count: int, documented: Kind | None) -> list[OutputRow]:
     usual = runs.usual
     if not isinstance(usual.outcome, tuple):
         return []
-    same_length = [
-        (one, one.outcome)
-        for one in runs.results
-        if one is not usual and isinstance(one.outcome, tuple) and len(one.outcome) == len(usual.outcome)
-    ]
+    complete = [(result, result.outcome) for result in runs.results if isinstance(result.outcome, tuple)]
+    same_length = [(result, outputs) for result, outputs in complete if len(outputs) == len(usual.outcome)]
     rows = []
     for place, (label, value) in enumerate(zip(runs.labels, usual.outcome)):
-        others = [(one, out[place]) for one, out in same_length if one.content[place] != usual.content[place]]
+        others = [(result, out[place]) for result, out in same_length if result.content[place] != usual.content[place]]
         rows.append(_row(label, value, others, count, documented))
     return rows
 
 
 def _row(
-    label: str, value: OutputValue, found: Sequence[tuple[Result, OutputValue]], count: int, documented: Kind | None
+    label: str, value: OutputValue, others: Sequence[tuple[Result, OutputValue]], count: int, documented: Kind | None
 ) -> OutputRow:
-    """The row of one output: the usual `value`, and what was `found` in its place."""
+    """The row of one output: the usual `value`, and what `others` gave in its place."""
     dtype, shape = _form(value)
-    if not found:
+    if not others:
         return OutputRow(label, "", dtype, shape, "pass", figures={"results": 1.0})
-    share = _share(sorted(run for result, _ in found for run in result.runs), count)
-    figures: dict[str, float | None] = {"results": 1.0 + len(found)}
-    arrays = [other for _, other in found if isinstance(other, np.ndarray) and _form(other) == (dtype, shape)]
-    if not isinstance(value, np.ndarray) or len(arrays) < len(found):
-        shown = [
-            " ".join(map(str, _form(other))) if isinstance(other, np.ndarray) else repr(other) for _, other in found
-        ]
-        message = f"{share} differ: {', '.join(shown)} in place of {dtype} {shape}"
+    share = _share(sorted(run for result, _ in others for run in result.runs), count)
+    figures: dict[str, float | None] = {"results": 1.0 + len(others)}
+    arrays = [other for _, other in others if isinstance(other, np.ndarray) and _form(other) == (dtype, shape)]
+    if not isinstance(value, np.ndarray) or len(arrays) < len(others):
+        shown = ", ".join(_shown(other) for _, other in others)
+        message = f"{share} differ: {shown} in place of {dtype} {shape}"
         return OutputRow(label, "", dtype, shape, "error", message, figures=figures)
     differences = [describe_bits(other, value) for other in arrays]
-    worst = max(differences, key=lambda one: (one.size, one.elements))
-    is_documented = documented is not None and all(
-        is_reordering(one, value.dtype) if documented == "sums" else one.size != np.inf for one in differences
-    )
+    worst = max(differences, key=lambda difference: (difference.size, difference.elements))
+    if documented == "sums":
+        is_documented = all(is_reordering(difference, value.dtype) for difference in differences)
+    else:
+        is_documented = documented is not None and worst.size != np.inf
     figures |= {"elements": float(worst.elements), "bits": float(worst.bits)}
     message = f"{share} differ: {worst.pattern}"
     status: Status = "skip" if is_documented else "error"
@@ -330,6 +331,10 @@ def _share(numbers: Sequence[int], count: int) -> str:
     """`2 of 50 runs (7 and 31)`."""
     shown = ", ".join(map(str, numbers[:_SHOWN_RUNS])) + (", .." if len(numbers) > _SHOWN_RUNS else "")
     return f"{len(numbers)} of {count} runs ({shown})"
+
+
+def _shown(value: OutputValue) -> str:
+    return " ".join(map(str, _form(value))) if isinstance(value, np.ndarray) else repr(value)
 
 
 def _count(outcome: Outcome) -> int:

@@ -126,8 +126,8 @@ class RepeatSuite(ApiCallSuite):
 
 def _directions(record: Record) -> Iterable[Direction]:
     """Directions of the record's call that this run judges on its device."""
-    own = direction_and_device(record.part)[1]
+    device_of_record = direction_and_device(record.part)[1]
     for part in record.group.parts:
         direction, device = direction_and_device(part)
-        if device == own and part in (record.selected or record.group.parts):
+        if device == device_of_record and part in (record.selected or record.group.parts):
             yield cast("Direction", direction)

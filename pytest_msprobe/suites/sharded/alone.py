@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.sharded.blame import Role
 from pytest_msprobe.suites.sharded.inference import Call, Law, Row, Spread
-from pytest_msprobe.suites.sharded.judgement import PHASES, Phase, RecordFinding, ValueFinding, phase_of
+from pytest_msprobe.suites.sharded.judgement import PHASES, Phase, RecordFinding, ValueFinding, forward_of, phase_of
 from pytest_msprobe.suites.sharded.laws import all_laws
 from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep
 
@@ -36,7 +36,11 @@ class StepLaws:
 
     def operations(self, dump: RankDump) -> list[Operation]:
         """The records of a rank that are no call of a rank before it: each call is judged once."""
-        return [one for one in dump.operations if min(self.spread.together(dump, one.record)) == dump.number]
+        return [
+            operation
+            for operation in dump.operations
+            if min(self.spread.together(dump, operation.record)) == dump.number
+        ]
 
     def finding(self, dump: RankDump, operation: Operation) -> RecordFinding:
         """What the laws say of the values of a call."""
@@ -48,13 +52,13 @@ class StepLaws:
     @cached_property
     def first(self) -> dict[Phase, tuple[int, str]]:
         """The rank and record of the first call of each pass that breaks a law."""
-        found: dict[Phase, tuple[int, str]] = {}
+        first: dict[Phase, tuple[int, str]] = {}
         for dump in self.step.ranks.values():
             for operation in self.operations(dump):
                 finding = self.finding(dump, operation)
                 if finding.wrong:
-                    found.setdefault(finding.phase, (dump.number, operation.record))
-        return found
+                    first.setdefault(finding.phase, (dump.number, operation.record))
+        return first
 
     def role(self, dump: RankDump, finding: RecordFinding) -> Role:
         """What a call has to do with the broken laws of its step: what comes behind the first of a pass follows."""
@@ -69,24 +73,23 @@ class StepLaws:
         records = self.spread.together(dump, operation.record)
         empty = RecordFinding(operation.record, operation.index, self.phase(dump, operation), ranks=tuple(records))
         call = Call(self.spread, dump, operation, records)
-        found: dict[str, ValueFinding] = {}
+        values: dict[str, ValueFinding] = {}
         try:
             for path in call.leaves[dump.number]:
-                found[path] = call.found(path, "unjudged")
+                values[path] = call.found(path, "unjudged")
             for law in self._laws:
                 for value in law.findings(call):
-                    if _WORST.index(value.state) <= _WORST.index(found[value.path].state):
-                        found[value.path] = value
-            values = [self._told(call, value) for value in found.values()]
+                    if _WORST.index(value.state) <= _WORST.index(values[value.path].state):
+                        values[value.path] = value
+            judged = [self._with_contents(call, value) for value in values.values()]
         except DumpError as error:
-            reason = str(error)
-            if not found:
-                return replace(empty, reason=reason)
-            first = next(iter(found.values()))
-            values = [replace(first, state="unreadable", message=reason), *list(found.values())[1:]]
-        return replace(empty, values=tuple(values))
+            judged = list(values.values())
+            if not judged:
+                return replace(empty, reason=str(error))
+            judged[0] = replace(judged[0], state="unreadable", message=str(error))
+        return replace(empty, values=tuple(judged))
 
-    def _told(self, call: Call, value: ValueFinding) -> ValueFinding:
+    def _with_contents(self, call: Call, value: ValueFinding) -> ValueFinding:
         """A value of which no law speaks, with what its contents say of how it is spread."""
         if value.state != "unjudged" or value.message or not math.prod(value.shape):
             return value
@@ -96,21 +99,21 @@ class StepLaws:
 
     def phase(self, dump: RankDump, operation: Operation) -> Phase:
         """Which pass of the step a record belongs to; communication that no layer made belongs to what it is among."""
-        found = phase_of(operation)
-        if found == "forward" and not operation.is_cell and not dump.parents.get(operation.record):
+        phase = phase_of(operation)
+        if phase == "forward" and not operation.is_cell and not dump.parents.get(operation.record):
             start, end = self._backwards[dump.number]
             if start < operation.index:
                 return "backward" if operation.index < end else "optimizer"
-        return found
+        return phase
 
     @cached_property
     def _backwards(self) -> dict[int, tuple[float, float]]:
         """Places of the first and the last record of the backward, by ranks."""
-        found = {}
+        places_of_backward = {}
         for number, dump in self.step.ranks.items():
-            places = [one.index for one in dump.operations if phase_of(one) == "backward"]
-            found[number] = (min(places), max(places)) if places else (math.inf, math.inf)
-        return found
+            places = [operation.index for operation in dump.operations if phase_of(operation) == "backward"]
+            places_of_backward[number] = (min(places), max(places)) if places else (math.inf, math.inf)
+        return places_of_backward
 
 
 def _words(row: Row, said: str, path: str) -> str:
@@ -142,17 +145,21 @@ class RankLaws:
 
     def frames(self, operation: Operation) -> Sequence[Frame]:
         """Its call stack, innermost first; () where the dump has none."""
-        return next((found for one in _stacked(operation) if (found := self.dump.stacks.frames(one))), ())
+        for record in _stacked(operation):
+            if frames := self.dump.stacks.frames(record):
+                return frames
+        return ()
 
     def source(self, operation: Operation) -> str:
         """The line of the script that made the call; "" where the dump does not say."""
-        frames = (self.dump.stacks.user_frame(one) for one in _stacked(operation))
-        return next((str(frame) for frame in frames if frame is not None), "")
+        for record in _stacked(operation):
+            if (frame := self.dump.stacks.user_frame(record)) is not None:
+                return str(frame)
+        return ""
 
 
-def _stacked(operation: Operation) -> Iterator[str]:
-    yield operation.record
-    yield f"{operation.name}.forward.{operation.number}" if operation.is_cell else f"{operation.call}.forward"
+def _stacked(operation: Operation) -> tuple[str, str]:
+    return operation.record, forward_of(operation)
 
 
 class LawsSession:
@@ -181,8 +188,10 @@ class LawsSession:
         laws = self.laws(path)
         if path in laws.step.unreadable:
             raise laws.step.unreadable[path]
-        dump = next((one for one in laws.step.ranks.values() if one.path == path), None)
-        return RankLaws(laws, dump) if dump is not None else None
+        for dump in laws.step.ranks.values():
+            if dump.path == path:
+                return RankLaws(laws, dump)
+        return None
 
     def problems(self) -> list[str]:
         """What is missing of the steps, or contradicts itself, one line each."""

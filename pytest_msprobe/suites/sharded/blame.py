@@ -6,151 +6,219 @@ that differs is the place; of a gradient, what labels or parameters behind its l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from pytest_msprobe.suites.sharded.judgement import PHASES, Phase, RecordFinding, State, ValueFinding, is_given
+from pytest_msprobe.suites.sharded.judgement import (
+    PHASES,
+    SETTINGS,
+    Phase,
+    RecordFinding,
+    State,
+    ValueFinding,
+    forward_of,
+    is_given,
+)
 from pytest_msprobe.suites.sharded.step_judge import StepJudge
-from pytest_msprobe.suites.sharded.tolerances import forward_of
 
 #: `first`: the first record of its pass with a wrong value, and the passes before are right. `own`: its inputs are
 #: right, its outputs are not. `inherited`: what it got was wrong already. `right`: no value of it is wrong.
 Role = Literal["right", "first", "own", "inherited"]
 _TERMS = "the ranks hold terms of a sum that nothing has added"
+_ANOTHER = "is another one, as far as it is the one of the ranks"
 
 
-def judged(judge: StepJudge, operation: Operation) -> tuple[RecordFinding, Role]:
-    """What is found of a record, and what it has to do with the wrong values of its step."""
-    finding = judge.finding(operation)
-    if any(value.is_partial or value.differs for value in finding.values):
-        for phase in PHASES[:2]:  # such values are right until something goes wrong by them
-            first(judge, phase)
-        finding = judge.finding(operation)
-    return finding, _role_of(judge, operation, finding)
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first record of a pass that goes wrong.
 
-
-def first(judge: StepJudge, phase: Phase) -> str | None:
-    """The first record of a pass that goes wrong; None for none."""
-    if phase in judge.first:
-        return judge.first[phase]
-    own = (one for one in judge.logical.operations if judge.phase(one) == phase)
-    wrong = next((one for one in own if judge.finding(one).wrong), None)
-    if wrong is not None and wrong.phase == GRADIENTS:  # they are made of what comes into the layer
-        incoming = f"{wrong.name}.backward.{wrong.number}"
-        there = [one for one in judge.logical.operations[wrong.index :] if one.record == incoming]
-        wrong = next((one for one in there if not judge.finding(one).has_good_inputs), wrong)
-    judge.first[phase] = wrong.record if wrong is not None else None
-    if wrong is None or phase == "optimizer":
-        return judge.first[phase]
-    is_inherited = wrong.phase != GRADIENTS and not judge.finding(wrong).has_good_inputs
-    start = _start_of_sum(judge, wrong) if is_inherited or phase == "backward" else None
-    if start is not None:
-        judge.first[phase] = _blamed(judge, *start, f"{_TERMS}: {start[1].placement}; {wrong.record} goes wrong by it")
-    elif is_inherited and not (phase == "backward" and first(judge, "forward")):
-        suspect = _suspect(judge, wrong)
-        if suspect is not None:
-            words = f"is another one, as far as it is the one of the ranks; {wrong.record} goes wrong behind it"
-            judge.first["forward"] = _blamed(judge, *suspect, words)
-    return judge.first[phase]
-
-
-def _blamed(judge: StepJudge, operation: Operation, value: ValueFinding, message: str) -> str:
-    """The record, of which a value is wrong from now on."""
-    found = judge.finding(operation)
-    state: State = "illegal" if value.is_partial else "unexplained"
-    wrong = replace(value, state=state, message=message)
-    judge.change(replace(found, values=tuple(wrong if one.path == value.path else one for one in found.values)))
-    return operation.record
-
-
-def _start_of_sum(judge: StepJudge, wrong: Operation) -> tuple[Operation, ValueFinding] | None:
-    """The value from which on the ranks have terms of a sum, if they have gone on from there to the wrong record.
-
-    A backward is linear: what nothing has added up goes wrong only where something else is added to it. Terms that the
-    loss itself has are those of parts of the batch.
+    Attributes:
+        record: its name.
+        changed: what is found of it, if a value of it is wrong only for what goes wrong behind it; else None.
     """
-    is_forward = wrong.phase == "forward"
-    start, is_of_loss = None, not is_forward
-    for one in judge.logical.operations[: wrong.index + (not is_forward)]:
-        if one.phase != wrong.phase or not (is_forward or one.is_cell is wrong.is_cell):
-            continue
-        for value in judge.finding(one).values:
-            if value.state == "placed" and value.is_output is is_forward and value.shape:
-                is_of_loss &= value.is_partial
-                start = (start or (one, value)) if value.is_partial and not is_of_loss else None
-    return start
+
+    record: str
+    changed: RecordFinding | None = None
 
 
-def _suspect(judge: StepJudge, wrong: Operation) -> tuple[Operation, ValueFinding] | None:
-    """The first value that differs, of calls of which it is not certain which values they are: that made the wrong one.
+class Blame:
+    """Tells which records of a step are at fault.
 
-    A gradient is made by all that its forward is followed by: of that it may be what is given, labels or parameters,
-    to a call that gets something right besides, which is then the same one.
+    Attributes:
+        outline: of the step.
     """
-    is_forward = judge.phase(wrong) == "forward"
-    operations: Iterable[Operation] = judge.logical.operations
-    if is_forward:
-        inputs = {value.path for value in judge.finding(wrong).wrong if not value.is_output}
-        given = (leaf.path for leaf in judge.logical.leaves(wrong.record) if is_given(leaf))
-        if inputs.intersection(given):
-            return None
-        names = not_judged_before(judge, wrong)
-        operations = [one for one in operations if one.record in names]
-    else:
-        begin = judge.logical.orders.get(forward_of(wrong), wrong.index)
-        behind = (one for one in operations if judge.phase(one) == "forward" and one.index > begin)
-        operations = [one for one in behind if judge.around(one) is None]
-    for one in operations:
-        values = judge.finding(one).values
-        is_known = any(value.state == "placed" and not value.is_output for value in values)
-        differing = (value for value in values if value.differs and (is_forward or (is_known and not value.is_output)))
-        if (value := next(differing, None)) is not None:
-            return one, value
-    return None
 
+    def __init__(self, judge: StepJudge) -> None:
+        self._judge, self.outline = judge, judge.outline
 
-def _role_of(judge: StepJudge, operation: Operation, finding: RecordFinding) -> Role:
-    if not finding.wrong:
-        return "right"
-    if settings := judge.differs_in_settings if judge.number or finding.phase == "optimizer" else "":
-        return "first" if operation.record == settings else "inherited"
-    before = PHASES[: PHASES.index(finding.phase)]
-    is_first = first(judge, finding.phase) == operation.record
-    if is_first and not any(first(judge, phase) for phase in before):
-        return "first"
-    if finding.phase == "optimizer" or any(found.wrong for found in _reasons(judge, operation)):
-        return "inherited"
-    return "own" if finding.has_good_inputs or operation.phase == GRADIENTS else "inherited"
+    def judged(self, operation: Operation) -> tuple[RecordFinding, Role]:
+        """What is found of a record, and what it has to do with the wrong values of its step."""
+        finding = self._judge.finding(operation)
+        if any(value.is_partial or value.differs for value in finding.values):
+            finding = self._finding(operation)
+        return finding, self._role(operation, finding)
 
+    def _finding(self, operation: Operation) -> RecordFinding:
+        """What is found of a record, with a value that something behind it goes wrong by."""
+        start = self._start(self.outline.phase(operation))
+        if start is not None and start.record == operation.record and start.changed is not None:
+            return start.changed
+        return self._judge.finding(operation)
 
-def not_judged_before(judge: StepJudge, operation: Operation) -> list[str]:
-    """Records of its pass before a record, back to one of which what it gives is judged: they may be wrong."""
-    found: list[str] = []
-    for one in reversed(judge.logical.operations[: operation.index]):
-        if judge.phase(one) == judge.phase(operation):
-            if any(value.is_output and value.state != "unjudged" for value in judge.finding(one).values):
+    def _start(self, phase: Phase) -> Start | None:
+        """Where a pass goes wrong; None where it does not."""
+        if phase == "forward":
+            return self._forward
+        return self._backward if phase == "backward" else self._optimizer
+
+    @cached_property
+    def _forward(self) -> Start | None:
+        wrong = self._first_wrong("forward")
+        if wrong is None:
+            wrong = self._first_wrong("backward")
+            is_explained = wrong is None or not self._is_inherited(wrong) or self._start_of_sum(wrong) is not None
+            return None if is_explained else self._suspect(wrong)
+        if self._is_inherited(wrong):
+            return self._start_of_sum(wrong) or self._suspect(wrong) or Start(wrong.record)
+        return Start(wrong.record)
+
+    @cached_property
+    def _backward(self) -> Start | None:
+        wrong = self._first_wrong("backward")
+        return None if wrong is None else self._start_of_sum(wrong) or Start(wrong.record)
+
+    @cached_property
+    def _optimizer(self) -> Start | None:
+        wrong = self._first_wrong("optimizer")
+        return None if wrong is None else Start(wrong.record)
+
+    def _first_wrong(self, phase: Phase) -> Operation | None:
+        """The first record of a pass with a wrong value."""
+        operations = self.outline.logical.operations
+        for operation in operations:
+            if self.outline.phase(operation) == phase and self._judge.finding(operation).wrong:
                 break
-            found.insert(0, one.record)
-    return found
+        else:
+            return None
+        if operation.phase == GRADIENTS:  # they are made of what comes into the layer
+            incoming = f"{operation.name}.backward.{operation.number}"
+            for following in operations[operation.index :]:
+                if following.record == incoming and not self._judge.finding(following).has_good_inputs:
+                    return following
+        return operation
 
+    def _is_inherited(self, wrong: Operation) -> bool:
+        """Whether nothing says that a record got right values."""
+        return wrong.phase != GRADIENTS and not self._judge.finding(wrong).has_good_inputs
 
-def _reasons(judge: StepJudge, operation: Operation) -> Iterator[RecordFinding]:
-    """Findings of records whose wrong values would be the reason for those of `operation`."""
-    if operation.phase == GRADIENTS or (operation.is_cell and operation.phase == "backward"):
-        for phase in ("forward", "backward") if operation.phase == GRADIENTS else ("forward",):
-            yield from _known(judge, f"{operation.name}.{phase}.{operation.number}")
-    elif operation.phase == "backward":
-        yield from _known(judge, f"{operation.call}.forward")
-    if operation.is_cell and operation.phase in ("forward", "backward"):
-        inside = f".{operation.phase}"
-        for one in judge.logical.operations:
-            around = judge.logical.ancestors(one.record)
-            if operation.record in around and inside in one.record:
-                yield judge.finding(one)
+    def _blamed(self, operation: Operation, value: ValueFinding, message: str) -> Start:
+        """The record as the start, of which this value is wrong."""
+        finding = self._judge.finding(operation)
+        state: State = "illegal" if value.is_partial else "unexplained"
+        return Start(operation.record, finding.changed([replace(value, state=state, message=message)]))
 
+    def _start_of_sum(self, wrong: Operation) -> Start | None:
+        """The value from which on the ranks have terms of a sum, if they have gone on from there to the wrong record.
 
-def _known(judge: StepJudge, record: str) -> Iterator[RecordFinding]:
-    if record in judge.logical:
-        yield judge.finding(Operation.of(record, judge.logical.orders[record]))
+        A backward is linear: what nothing has added up goes wrong only where something else is added to it. Terms that
+        the loss itself has are those of parts of the batch.
+        """
+        is_forward = wrong.phase == "forward"
+        start, is_of_loss = None, not is_forward
+        for operation in self.outline.logical.operations[: wrong.index + (not is_forward)]:
+            if operation.phase != wrong.phase or not (is_forward or operation.is_cell is wrong.is_cell):
+                continue
+            for value in self._judge.finding(operation).values:
+                if value.state == "placed" and value.is_output is is_forward and value.shape:
+                    is_of_loss &= value.is_partial
+                    if not value.is_partial or is_of_loss:
+                        start = None
+                    elif start is None:
+                        start = operation, value
+        if start is None:
+            return None
+        return self._blamed(*start, f"{_TERMS}: {start[1].placement}; {wrong.record} goes wrong by it")
+
+    def _suspect(self, wrong: Operation) -> Start | None:
+        """The value that made the wrong one: the first that differs, of calls that may have other values.
+
+        A gradient is made by all that its forward is followed by: of that it may be what is given, labels or
+        parameters, to a call that gets something right besides, which is then the same one.
+        """
+        is_forward = self.outline.phase(wrong) == "forward"
+        for operation in self._made_before(wrong) if is_forward else self._behind_forward(wrong):
+            values = self._judge.finding(operation).values
+            has_right_input = any(value.state == "placed" and not value.is_output for value in values)
+            for value in values:
+                if value.differs and (is_forward or (has_right_input and not value.is_output)):
+                    return self._blamed(operation, value, f"{_ANOTHER}; {wrong.record} goes wrong behind it")
+        return None
+
+    def _made_before(self, wrong: Operation) -> list[Operation]:
+        """The calls that may have made what goes into a record of the forward; none of what the run is given."""
+        inputs = {value.path for value in self._judge.finding(wrong).wrong if not value.is_output}
+        for leaf in self.outline.logical.leaves(wrong.record):
+            if leaf.path in inputs and is_given(leaf):
+                return []
+        return self.not_judged_before(wrong)
+
+    def _behind_forward(self, wrong: Operation) -> Iterator[Operation]:
+        """The calls outside of layers that follow the forward of a record of the backward."""
+        begin = self.outline.logical.orders.get(forward_of(wrong), wrong.index)
+        for operation in self.outline.logical.operations[begin + 1 :]:
+            if self.outline.phase(operation) == "forward" and self.outline.around(operation) is None:
+                yield operation
+
+    def not_judged_before(self, operation: Operation) -> list[Operation]:
+        """Records of its pass before a record, back to one of which what it gives is judged: they may be wrong."""
+        unjudged: list[Operation] = []
+        phase = self.outline.phase(operation)
+        for before in reversed(self.outline.logical.operations[: operation.index]):
+            if self.outline.phase(before) == phase:
+                values = self._judge.finding(before).values
+                if any(value.is_output and value.state != "unjudged" for value in values):
+                    break
+                unjudged.insert(0, before)
+        return unjudged
+
+    def _role(self, operation: Operation, finding: RecordFinding) -> Role:
+        if not finding.wrong:
+            return "right"
+        phase = finding.phase
+        if (self.outline.number or phase == "optimizer") and self._differs_in_settings:
+            return "first" if operation.record == self._differs_in_settings else "inherited"
+        start, earlier = self._start(phase), PHASES[: PHASES.index(phase)]
+        is_start = start is not None and start.record == operation.record
+        if is_start and all(self._start(before) is None for before in earlier):
+            return "first"
+        if phase == "optimizer" or any(self._finding(reason).wrong for reason in self._reasons(operation)):
+            return "inherited"
+        return "own" if finding.has_good_inputs or operation.phase == GRADIENTS else "inherited"
+
+    @cached_property
+    def _differs_in_settings(self) -> str:
+        """The record of an optimizer that was set otherwise on a rank; "" for none."""
+        for operation in self.outline.updates:
+            wrong = self._judge.finding(operation).wrong
+            if wrong and wrong[0].path.startswith(SETTINGS):
+                return operation.record
+        return ""
+
+    def _reasons(self, operation: Operation) -> Iterator[Operation]:
+        """Records whose wrong values would be the reason for those of `operation`."""
+        outline, records = self.outline, []
+        if operation.phase == GRADIENTS:
+            records = [f"{operation.name}.{phase}.{operation.number}" for phase in ("forward", "backward")]
+        elif operation.phase == "backward":
+            records = [forward_of(operation)]
+        for record in records:
+            if (reason := outline.operation(record)) is not None:
+                yield reason
+        if operation.is_cell and operation.phase in ("forward", "backward"):
+            for inner in outline.logical.operations:
+                is_in_phase = f".{operation.phase}" in inner.record
+                if is_in_phase and operation.record in outline.logical.ancestors(inner.record):
+                    yield inner

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.suites.sharded.inference import MESSAGES, Call, Spread, alike, plain, tensors
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of
-from pytest_msprobe.suites.sharded.ranks import RankDump
+from pytest_msprobe.suites.sharded.ranks import RankDump, listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,29 +42,33 @@ class Collectives:
         outputs = [path for path in call.leaves[call.dump.number] if path.startswith("output.")]
         lacking = [rank for rank in group if rank not in call.records]
         if call.dump.number not in group:
-            yield from (
-                call.found(path, "missing", "its rank is not in the group that it names") for path in outputs[:1]
-            )
+            for path in outputs[:1]:
+                yield call.found(path, "missing", "its rank is not in the group that it names")
             return
         if lacking:
             words = f"rank {lacking[0]} of its group has no such call, or other numbers of them"
-            yield from (call.found(path, "missing", words) for path in outputs[:1])
+            for path in outputs[:1]:
+                yield call.found(path, "missing", words)
             return
-        forms = {rank: _Form.of(call, rank) for rank in group}
-        if any(form is None for form in forms.values()):
-            return
-        if not all(leaf.data_name for rank in group for leaf in call.leaves[rank].values()):
-            yield from (call.found(path, "unjudged", "its law needs tensors") for path in outputs[:1])
-            return
-        known = {rank: form for rank, form in forms.items() if form is not None}
+        forms: dict[int, _Form] = {}
+        for rank in group:
+            form = _Form.of(call, rank)
+            if form is None:
+                return
+            forms[rank] = form
+        for rank in group:
+            if not all(leaf.data_name for leaf in call.leaves[rank].values()):
+                for path in outputs[:1]:
+                    yield call.found(path, "unjudged", "its law needs tensors")
+                return
         for place, rank in enumerate(group):
-            wrong = self._wrong(call, (rank, place), known, made)
+            wrong = self._wrong(call, (rank, place), forms, made)
             if wrong is not None:
                 yield wrong
                 return
-        form = known[call.dump.number]
         kind = "R" if call.operation.bare in ("all_reduce", "broadcast", "all_gather") else "as communicated"
-        yield from (call.found(path, "placed", placement=kind) for path in form.outputs)
+        for path in forms[call.dump.number].outputs:
+            yield call.found(path, "placed", placement=kind)
 
     @staticmethod
     def _wrong(call: Call, at: tuple[int, int], forms: dict[int, _Form], made: Any) -> ValueFinding | None:
@@ -75,21 +79,18 @@ class Collectives:
             expected, allowed = made(call, place, forms)
         except (ValueError, IndexError):  # of shapes or numbers of tensors that no such call has
             expected, allowed = None, 0.0
-        found = [call.array(rank, path) for path in forms[rank].outputs]
         out = forms[rank].outputs[0]
-        if expected is None or sum(one.size for one in found) != sum(one.size for one in expected):
+        actual = np.concatenate([call.array(rank, path).ravel() for path in forms[rank].outputs])
+        went_in = np.concatenate([array.ravel() for array in expected or [np.zeros(0)]])
+        if expected is None or actual.size != went_in.size:
             return call.found(out, "unjudged", "no law is known of a call with such tensors and options")
-        left, right = (np.concatenate([one.ravel() for one in values]) for values in (found, expected))
-        away, size = float(np.linalg.norm(left - right)), float(np.linalg.norm(right))
-        if not np.isfinite(right).all():
+        away, size = float(np.linalg.norm(actual - went_in)), float(np.linalg.norm(went_in))
+        if not np.isfinite(went_in).all():
             return call.found(out, "unjudged", "what went in is not finite, so that its sum tells nothing")
         if away <= allowed:
             return None
-        words = (
-            f"what came out on rank {rank} is not what went in on ranks {listed(forms)}: "
-            f"{away / size if size else math.inf:.3g} away"
-        )
-        tolerance = allowed / size if size else 0.0
+        relative, tolerance = (away / size, allowed / size) if size else (math.inf, 0.0)
+        words = f"what came out on rank {rank} is not what went in on ranks {listed(forms)}: {relative:.3g} away"
         return call.found(out, "unexplained", words, distance=away / (size or 1), tolerance=tolerance)
 
     @staticmethod
@@ -104,10 +105,11 @@ class Collectives:
     def _reduce_scatter_tensor(call: Call, place: int, forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
         import numpy as np
 
-        own = [
-            np.array_split(call.array(rank, form.inputs[0]), len(forms), form.dimension) for rank, form in forms.items()
-        ]
-        return _reduced([parts[place] for parts in own], forms)
+        parts = []
+        for rank, form in forms.items():
+            pieces = np.array_split(call.array(rank, form.inputs[0]), len(forms), form.dimension)
+            parts.append(pieces[place])
+        return _reduced(parts, forms)
 
     _reduce_scatter_single = _reduce_scatter_tensor
 
@@ -129,25 +131,19 @@ class Collectives:
     def _all_to_all_single(call: Call, place: int, forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
         import numpy as np
 
-        found = []
+        parts = []
         for rank, form in forms.items():
             whole = np.atleast_1d(call.array(rank, form.inputs[0]))
             sizes = form.splits or [len(whole) // len(forms)] * len(forms)
             if not all(size >= 0 for size in sizes) or sum(sizes) != len(whole):
                 return None, 0.0
-            found.append(np.split(whole, np.cumsum(sizes)[:-1])[place])
-        return found, 0.0
+            parts.append(np.split(whole, np.cumsum(sizes)[:-1])[place])
+        return parts, 0.0
 
     @staticmethod
     def _broadcast(call: Call, place: int, forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
         source = forms[next(iter(forms))].source
         return ([call.array(source, forms[source].inputs[0])], 0.0) if source in forms else (None, 0.0)
-
-
-def listed(ranks: Any) -> str:
-    """The first numbers of ranks, for people."""
-    numbers = list(ranks)
-    return f"{', '.join(map(str, numbers[:8]))}{', ...' if len(numbers) > 8 else ''}"
 
 
 def _reduced(parts: Sequence[Array], forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
@@ -163,7 +159,7 @@ def _reduced(parts: Sequence[Array], forms: dict[int, _Form]) -> tuple[list[Arra
         total = np.sum(parts, axis=0)
         return [total / len(parts) if form.operation == "AVG" else total], allowed
     if form.operation in ("MAX", "MIN"):
-        return [(np.maximum if form.operation == "MAX" else np.minimum).reduce(parts)], 0.0
+        return [(np.max if form.operation == "MAX" else np.min)(parts, axis=0)], 0.0
     return None, 0.0
 
 
@@ -194,29 +190,39 @@ class _Form:
         dump, record = call.spread.step.ranks[rank], call.records[rank]
         leaves = dump.leaves(record)
         held = call.leaves[rank]
-        own, given = _below(held, "output.0"), _below(held, "input.1")
+        outputs, second = _below(held, "output.0"), _below(held, "input.1")
         is_in_place = call.operation.bare.strip("_") in ("all_reduce", "broadcast")
-        inputs = _below(held, "input.0") or _below(held, "input.tensor") if is_in_place else given
-        if not is_in_place and not inputs:  # functional: the input comes first, and the result is new
+        inputs = () if is_in_place else second
+        if not inputs:  # functional calls: the input comes first, and the result is new
             inputs = _below(held, "input.0")
-        if not inputs or not own or any(held[path].fault for path in (*inputs, *own)):
+        if not inputs and is_in_place:
+            inputs = _below(held, "input.tensor")
+        if not inputs or not outputs or any(held[path].fault for path in (*inputs, *outputs)):
             return None
-        numbers = [plain(leaf) for leaf in leaves if re.fullmatch(r"input\.(3|input_split_sizes)(\.\d+)?", leaf.path)]
-        splits = tuple(number for number in numbers if isinstance(number, int))
+        sizes = [leaf for leaf in leaves if re.fullmatch(r"input\.(3|input_split_sizes)(\.\d+)?", leaf.path)]
         source = next((plain(leaf) for leaf in leaves if leaf.path in ("input.1", "input.src")), None)
-        roundoff = roundoff_of(held[own[0]].dtype)
-        place = source if isinstance(source, int) else -1
-        names = [
-            "input.gather_dim",
-            "input.scatter_dim",
-            *(("input.1", "input.2") if call.operation.bare in _ALONG else ()),
-        ]
-        along = next((number for leaf in leaves if leaf.path in names and type(number := plain(leaf)) is int), 0)
-        return cls(inputs, own, reduction_of(leaves), roundoff, splits, place, along)
+        names = ["input.gather_dim", "input.scatter_dim"]
+        if call.operation.bare in _ALONG:
+            names += ["input.1", "input.2"]
+        dimensions = _integers(leaf for leaf in leaves if leaf.path in names)
+        return cls(
+            inputs,
+            outputs,
+            reduction_of(leaves),
+            roundoff_of(held[outputs[0]].dtype),
+            splits=_integers(sizes),
+            source=source if isinstance(source, int) else -1,
+            dimension=next(iter(dimensions), 0),
+        )
+
+
+def _integers(leaves: Iterable[Leaf]) -> tuple[int, ...]:
+    numbers = map(plain, leaves)
+    return tuple(number for number in numbers if isinstance(number, int) and not isinstance(number, bool))
 
 
 def _below(held: Mapping[str, Leaf], path: str) -> tuple[str, ...]:
-    return tuple(one for one in held if one == path or one.startswith(f"{path}."))
+    return tuple(place for place in held if place == path or place.startswith(f"{path}."))
 
 
 def reduction_of(leaves: Sequence[Leaf]) -> str:
@@ -224,9 +230,9 @@ def reduction_of(leaves: Sequence[Leaf]) -> str:
     for leaf in leaves:
         text = getattr(leaf.value, "content", None) or plain(leaf)
         if leaf.path.startswith("input.") and isinstance(text, str):
-            found = _OPERATION.search(text)
-            if found is not None:
-                return (found[1] or found[2]).upper()
+            match = _OPERATION.search(text)
+            if match is not None:
+                return (match[1] or match[2]).upper()
     return "SUM"
 
 
@@ -242,22 +248,22 @@ class Messages:
 
     @cached_property
     def _sent(self) -> dict[tuple[int, _Line], list[tuple[RankDump, Leaf]]]:
-        found: dict[tuple[int, _Line], list[tuple[RankDump, Leaf]]] = {}
+        sent: dict[tuple[int, _Line], list[tuple[RankDump, Leaf]]] = {}
         for dump in self._spread.step.ranks.values():
             for operation, line, path in _messages(dump, "send"):
-                found.setdefault((dump.number, line), []).append((dump, tensors(dump, operation.record)[path]))
-        return found
+                sent.setdefault((dump.number, line), []).append((dump, tensors(dump, operation.record)[path]))
+        return sent
 
     @cached_property
     def _received(self) -> dict[tuple[str, str, int], tuple[_Line, int]]:
         """The line and number of each message by its record, its place, and the rank that gets it."""
-        found: dict[tuple[str, str, int], tuple[_Line, int]] = {}
+        received: dict[tuple[str, str, int], tuple[_Line, int]] = {}
         for dump in self._spread.step.ranks.values():
             counts: Counter[_Line] = Counter()
             for operation, line, path in _messages(dump, "receive"):
-                found[operation.record, path, dump.number] = line, counts[line]
+                received[operation.record, path, dump.number] = line, counts[line]
                 counts[line] += 1
-        return found
+        return received
 
     def findings(self, call: Call) -> Iterator[ValueFinding]:
         """Findings on what was received."""
@@ -291,22 +297,22 @@ def _messages(dump: RankDump, direction: str) -> Iterator[tuple[Operation, _Line
 
     What does not wait is in a dump where it ended; its number says when it was called.
     """
-    records = [one for one in dump.operations if _is_message(one)]
-    ordered = sorted(records, key=lambda one: (len(one.number), one.number))
-    called = {name: iter([one for one in ordered if one.name == name]) for name in {one.name for one in records}}
-    for operation in (next(called[one.name]) for one in records):
+    ended = [operation for operation in dump.operations if _is_message(operation)]
+    called: dict[str, list[Operation]] = {}
+    for operation in sorted(ended, key=lambda operation: (len(operation.number), operation.number)):
+        called.setdefault(operation.name, []).append(operation)
+    for place in ended:
+        operation = called[place.name].pop(0)
         leaves = {leaf.path: leaf for leaf in dump.leaves(operation.record)}
         for path, leaf in leaves.items():
             if leaf.tensor is None or not path.startswith("input."):
                 continue
-            front = f"{path.rpartition('.')[0]}." if operation.bare == "batch_isend_irecv" else "input."
-            what = plain(leaves.get(f"{front}op")) if operation.bare == "batch_isend_irecv" else operation.bare
-            names = (f"{front}{name}" for name in ("peer", "1", "dst", "src"))
-            peer = next((plain(leaves[name]) for name in names if name in leaves), None)
-            tag = plain(leaves.get(f"{front}tag"))
-            if (
-                isinstance(what, str)
-                and isinstance(peer, int)
-                and text_of("communication", f"Distributed.{what}") == direction
-            ):
+            front, what = "input.", operation.bare
+            if what == "batch_isend_irecv":
+                front = f"{path.rpartition('.')[0]}."
+                what = plain(leaves.get(f"{front}op"))
+            peers = [leaves[f"{front}{name}"] for name in ("peer", "1", "dst", "src") if f"{front}{name}" in leaves]
+            peer, tag = plain(next(iter(peers), None)), plain(leaves.get(f"{front}tag"))
+            is_message = isinstance(what, str) and isinstance(peer, int)
+            if is_message and text_of("communication", f"Distributed.{what}") == direction:
                 yield operation, (peer, tag if isinstance(tag, int) else 0), path

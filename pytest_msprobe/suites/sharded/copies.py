@@ -17,27 +17,27 @@ _BEFORE = "input.parameters."
 
 def parameter_of(path: str) -> str:
     """The name of the parameter that a value at the optimizer is of; "" for none."""
-    found = _PLACE.fullmatch(path)
-    if found is None:
+    match = _PLACE.fullmatch(path)
+    if match is None:
         return ""
-    return found[3].rpartition(".")[0] if found[2] == "state" else found[3]
+    return match[3].rpartition(".")[0] if match[2] == "state" else match[3]
 
 
 def named(path: str, change: Callable[[str], str]) -> str:
     """The place of a value at the optimizer with another name of its parameter; other places as they are."""
-    found, name = _PLACE.fullmatch(path), parameter_of(path)
-    return found[1] + change(name) + found[3].removeprefix(name) if found is not None else path
+    match, name = _PLACE.fullmatch(path), parameter_of(path)
+    return path if match is None else match[1] + change(name) + match[3].removeprefix(name)
 
 
 class Copies:
     """What the logical run has for values that only ranks hold."""
 
-    def __init__(self, known: Mapping[str, Leaf], fits: Callable[[str, Leaf], bool]) -> None:
-        """`known` are values of the logical run at the optimizer, by their places.
+    def __init__(self, leaves: Mapping[str, Leaf], fits: Callable[[str, Leaf], bool]) -> None:
+        """`leaves` are values of the logical run at the optimizer, by their places.
 
         `fits` says whether what ranks have at a place before the step is what the logical run has in a leaf.
         """
-        self._known, self._fits = known, fits
+        self._leaves, self._fits = leaves, fits
         self._originals: dict[str, tuple[str, str]] = {}
 
     def original(self, path: str) -> tuple[str, str]:
@@ -46,19 +46,21 @@ class Copies:
         if not name:
             return "", "only ranks hold it"
         if name not in self._originals:
-            self._originals[name] = self._found(name)
-        found, reason = self._originals[name]
-        return (named(path, lambda _: found) if found else ""), reason
+            self._originals[name] = self._original_of(name)
+        original, reason = self._originals[name]
+        return named(path, lambda _: original) if original else "", reason
 
     def leaf(self, path: str) -> Leaf | None:
         """What the logical run has at this place."""
-        return self._known.get(path)
+        return self._leaves.get(path)
 
-    def _found(self, name: str) -> tuple[str, str]:
-        if _BEFORE + name in self._known:
+    def _original_of(self, name: str) -> tuple[str, str]:
+        if _BEFORE + name in self._leaves:
             return name, ""
-        before = [(path, leaf) for path, leaf in self._known.items() if path.startswith(_BEFORE)]
-        equal = [path.removeprefix(_BEFORE) for path, leaf in before if self._fits(_BEFORE + name, leaf)]
+        equal = []
+        for path, leaf in self._leaves.items():
+            if path.startswith(_BEFORE) and self._fits(_BEFORE + name, leaf):
+                equal.append(path.removeprefix(_BEFORE))
         if len(equal) == 1:
             return equal[0], ""
         what = f"{len(equal)} parameters have" if equal else "no parameter has"

@@ -24,7 +24,7 @@ from pytest_msprobe.suites.sharded.judgement import (
     widened,
 )
 from pytest_msprobe.suites.sharded.matching import CLIP, Key, RecordIndex
-from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep
+from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +60,7 @@ class Row:
     is_stages: bool = True
 
     def __str__(self) -> str:
-        return f"{self.name}: ranks {', '.join(map(str, self.ranks[:8]))}{', ...' if len(self.ranks) > 8 else ''}"
+        return f"{self.name}: ranks {listed(self.ranks)}"
 
 
 @dataclass(slots=True)
@@ -98,10 +98,12 @@ def alike(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
     is_constant = all(leaf.statistics[0] == leaf.statistics[1] for _, leaf in held)
     if (form := form_of(leaf for _, leaf in held)) != "statistics":
         return _alike_elements(held, tolerance, form, is_constant=is_constant)
-    count = math.prod(first.shape)
-    ends = any(abs(leaf.statistics[at] - first.statistics[at]) > tolerance * scale for _, leaf in held for at in (0, 1))
-    sums = any(abs(leaf.statistics[2] - first.statistics[2]) * math.sqrt(count) > tolerance * scale for _, leaf in held)
-    return "different" if ends or sums else "constant" if is_constant else "equal"
+    root = math.sqrt(math.prod(first.shape))
+    for _, leaf in held:
+        largest, least, mean = (abs(leaf.statistics[at] - first.statistics[at]) for at in (0, 1, 2))
+        if max(largest, least, mean * root) > tolerance * scale:
+            return "different"
+    return "constant" if is_constant else "equal"
 
 
 def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, form: Form, *, is_constant: bool) -> Alike:
@@ -119,8 +121,8 @@ def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, for
 
 
 def _are_numbers(leaf: Leaf) -> bool:
-    finite = [isinstance(one, (int, float)) and math.isfinite(one) for one in leaf.statistics]
-    return all(finite) and math.prod(leaf.shape) > 0
+    is_finite = all(isinstance(number, (int, float)) and math.isfinite(number) for number in leaf.statistics)
+    return is_finite and math.prod(leaf.shape) > 0
 
 
 def is_constant(leaf: Leaf) -> bool:
@@ -145,24 +147,22 @@ class Spread:
         self.step = step
         self.rows = _rows(step)
         self._indexes = {number: _identities(dump) for number, dump in step.ranks.items()}
-        self._counts = {number: _counted(found) for number, found in self._indexes.items()}
-        self._records = {number: {own: name for name, own in found.items()} for number, found in self._indexes.items()}
+        self._counts = {number: _counted(identities) for number, identities in self._indexes.items()}
+        self._records = {
+            number: dict(zip(identities.values(), identities)) for number, identities in self._indexes.items()
+        }
         self._sharing: dict[Row, Sharing] = {}
 
     def together(self, dump: RankDump, record: str) -> dict[int, str]:
         """The records that are the same call as `record` of a rank, by ranks that run the same program."""
-        own = self._indexes[dump.number][record]
-        count = self._counts[dump.number][own[0]]
-        found = {}
+        identity = self._indexes[dump.number][record]
+        count = self._counts[dump.number][identity[0]]
+        together = {}
         for number, records in self._records.items():
-            is_same = number == dump.number or (
-                own in records
-                and self._counts[number][own[0]] == count
-                and self._is_beside(dump.number, number, own[0])
-            )
-            if is_same:
-                found[number] = records[own]
-        return found
+            is_there = identity in records and self._counts[number][identity[0]] == count
+            if number == dump.number or (is_there and self._is_beside(dump.number, number, identity[0])):
+                together[number] = records[identity]
+        return together
 
     def _is_beside(self, rank: int, other: int, key: Key) -> bool:
         """Whether equal names mean equal calls on two ranks: communication is its group's, others not of two stages."""
@@ -190,18 +190,20 @@ class Spread:
         if row.is_stages:
             return "pipeline"
         names = [set(table) for table in tables]
-        if any(own - names[0] and names[0] - own for own in names[1:]) and self._has_messages(row):
+        if any(others - names[0] and names[0] - others for others in names[1:]) and self._has_messages(row):
             return "pipeline"
-        found: Sharing = "unknown"
+        sharing: Sharing = "unknown"
         for name in sorted(set.intersection(*names)):
-            held = [(one.dump, one.before) for one in (table[name] for table in tables) if one.before is not None]
+            parameters = [table[name] for table in tables]
+            held = [(parameter.dump, parameter.before) for parameter in parameters if parameter.before is not None]
             if len(held) < len(tables):
                 continue
             said = self._said(held)
             if said == "different":
                 return "model"
-            found = "data" if said in ("equal", "constant") else found
-        return found
+            if said in ("equal", "constant"):
+                sharing = "data"
+        return sharing
 
     @staticmethod
     def _said(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
@@ -212,7 +214,7 @@ class Spread:
 
     def _has_messages(self, row: Row) -> bool:
         dump = self.step.ranks[row.ranks[0]]
-        return any(is_communication(one.record) and one.bare in MESSAGES for one in dump.operations)
+        return any(is_communication(operation.record) and operation.bare in MESSAGES for operation in dump.operations)
 
     @cached_property
     def parameters(self) -> dict[int, dict[str, Parameter]]:
@@ -225,49 +227,52 @@ class Spread:
 
     def kinds(self, leaves: Mapping[int, Leaf], rank: int) -> dict[Row, Alike]:
         """How a value of the same call is over each group of `rank` of which all ranks have it. Raises DumpError."""
-        found: dict[Row, Alike] = {}
+        kinds: dict[Row, Alike] = {}
         for row in self._crossed(rank):
             if all(number in leaves for number in row.ranks):
-                found[row] = alike([(self.step.ranks[number], leaves[number]) for number in row.ranks])
-        return found
+                kinds[row] = alike([(self.step.ranks[number], leaves[number]) for number in row.ranks])
+        return kinds
 
 
 def group_of(dump: RankDump, record: str) -> tuple[int, ...]:
     """The ranks of the process group that a communication names; () for none."""
-    found = _GROUP.search(dump.text(record))
-    return tuple(int(text) for text in found[1].split(b",") if text.strip()) if found is not None else ()
+    match = _GROUP.search(dump.text(record))
+    if match is None:
+        return ()
+    return tuple(int(text) for text in match[1].split(b",") if text.strip())
 
 
 def _rows(step: ShardedStep) -> list[Row]:
-    found: dict[tuple[int, ...], Row] = {}
+    rows: dict[tuple[int, ...], Row] = {}
     for dump in step.ranks.values():
         for name, group in dump.membership.groups.items():
             ranks = tuple(sorted(group.ranks))
             if all(rank in step.ranks for rank in ranks):
-                known = found.get(ranks, Row(name, ranks))
-                found[ranks] = replace(known, is_stages=known.is_stages and name.lower() in STAGES)
+                row = rows.get(ranks, Row(name, ranks))
+                rows[ranks] = replace(row, is_stages=row.is_stages and name.lower() in STAGES)
     everyone = tuple(step.ranks)
-    if not found and len(everyone) > 1:
-        found[everyone] = Row("all", everyone, is_stages=False)
-    return list(found.values())
+    if not rows and len(everyone) > 1:
+        rows[everyone] = Row("all", everyone, is_stages=False)
+    return list(rows.values())
 
 
 def _identities(dump: RankDump) -> dict[str, tuple[Key, int]]:
     """What each record is, and which one of these: the same on all ranks that run the same program."""
     keys = RecordIndex(dump).keys
     counts: dict[Key, int] = {}
-    found = {}
+    identities = {}
     for operation in dump.operations:
         if is_communication(operation.record):
             is_message = operation.bare in MESSAGES
-            ranks = str(dump.number) if is_message else str(group_of(dump, operation.record))
-            key: Key = ("communication", operation.name, ranks)
+            ranks = dump.number if is_message else group_of(dump, operation.record)
+            key: Key = ("communication", operation.name, str(ranks))
         else:
             key = keys[operation.record]
-            key = (*key, operation.name) if operation.record.startswith("Optimizer.") else key
-        found[operation.record] = key, counts.get(key, 0)
+            if operation.record.startswith("Optimizer."):
+                key = (*key, operation.name)
+        identities[operation.record] = key, counts.get(key, 0)
         counts[key] = counts.get(key, 0) + 1
-    return found
+    return identities
 
 
 def _counted(identities: Mapping[str, tuple[Key, int]]) -> dict[Key, int]:
@@ -284,13 +289,13 @@ def parameter_values(dump: RankDump, record: str) -> Iterator[tuple[str, str, st
         DumpError: the record cannot be decoded.
     """
     for leaf in dump.leaves(record):
-        found = _PARAMETER.fullmatch(leaf.path)
-        if found is not None and leaf.tensor is not None:
-            yield found[1], found[2], found[3], leaf
+        match = _PARAMETER.fullmatch(leaf.path)
+        if match is not None and leaf.tensor is not None:
+            yield match[1], match[2], match[3], leaf
 
 
 def _parameters(dump: RankDump) -> dict[str, Parameter]:
-    found: dict[str, Parameter] = {}
+    parameters: dict[str, Parameter] = {}
     for operation in dump.operations:
         if not operation.record.startswith("Optimizer.") or operation.record.startswith(CLIP):
             continue
@@ -299,11 +304,11 @@ def _parameters(dump: RankDump) -> dict[str, Parameter]:
         except DumpError:
             continue
         for side, what, name, leaf in values:
-            own = found.setdefault(name, Parameter(dump, operation.record)) if what != "state" else None
+            if what == "state":
+                continue
             field = {("input", "parameters"): "before", ("input", "gradients"): "gradient"}.get((side, what), "after")
-            if own is not None:
-                setattr(own, field, leaf)
-    return found
+            setattr(parameters.setdefault(name, Parameter(dump, operation.record)), field, leaf)
+    return parameters
 
 
 def plain(leaf: Leaf | None) -> Any:
@@ -334,7 +339,7 @@ class Call:
 
     def values(self, path: str) -> dict[int, Leaf]:
         """One value on the ranks that have it."""
-        return {number: found[path] for number, found in self.leaves.items() if path in found}
+        return {number: leaves[path] for number, leaves in self.leaves.items() if path in leaves}
 
     def found(self, path: str, state: State, message: str = "", **more: Any) -> ValueFinding:
         """A finding on the value at `path`."""
@@ -343,8 +348,8 @@ class Call:
 
     def array(self, number: int, path: str) -> Array:
         """A tensor of a rank in float64. Raises DumpError."""
-        found: Array = loaded(self.leaves[number][path], self.spread.step.ranks[number])
-        return found
+        array: Array = loaded(self.leaves[number][path], self.spread.step.ranks[number])
+        return array
 
     def has_tensors(self, path: str) -> bool:
         """Whether all ranks have the elements of a value."""
@@ -369,10 +374,10 @@ _HOW = ("parameters", "foreach", "fused", "capturable", "differentiable")
 
 def settings_of(dump: RankDump, record: str) -> dict[str, list[object]]:
     """What the groups of an optimizer were set to, by the names of settings that say what it computes."""
-    found: dict[str, list[object]] = {}
+    settings: dict[str, list[object]] = {}
     with suppress(DumpError):
         for leaf in dump.leaves(record):
             value, name = plain(leaf), leaf.path.removeprefix(SETTINGS).partition(".")[2]
             if leaf.path.startswith(SETTINGS) and isinstance(value, (int, float)) and name not in _HOW:
-                found.setdefault(name, []).append(value)
-    return found
+                settings.setdefault(name, []).append(value)
+    return settings

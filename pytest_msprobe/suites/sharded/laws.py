@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import fact_of, is_a
-from pytest_msprobe.suites.sharded.communication import Collectives, Messages, listed, reduction_of
+from pytest_msprobe.suites.sharded.communication import Collectives, Messages, reduction_of
 from pytest_msprobe.suites.sharded.inference import (
     Alike,
     Call,
@@ -32,7 +32,7 @@ from pytest_msprobe.suites.sharded.inference import (
 )
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of
 from pytest_msprobe.suites.sharded.matching import CLIP
-from pytest_msprobe.suites.sharded.ranks import RankDump
+from pytest_msprobe.suites.sharded.ranks import RankDump, listed
 
 #: A number that is written in decimals, relative.
 _SAME_NUMBER = 1e-6
@@ -49,9 +49,8 @@ class SumsOfCopies:
         if not (is_communication(call.operation.record) and fact_of("reductions", call.operation.name)):
             return
         group = call.spread.group_of(call.dump, call.operation.record)
-        rows = [row for row in call.spread.rows_of(call.dump.number, "model") if set(row.ranks) == set(group)]
-        dump = call.dump
-        if not rows or reduction_of(dump.leaves(call.operation.record)) != "SUM":
+        row, dump = _row_of(call, group), call.dump
+        if row is None or reduction_of(dump.leaves(call.operation.record)) != "SUM":
             return
         for path, leaf in call.leaves[dump.number].items():
             if not path.startswith("input.") or math.prod(leaf.shape) < 2 or leaf.provenance.is_uninitialized:
@@ -60,7 +59,7 @@ class SumsOfCopies:
             if len(held) < len(group) or _is_mean(dump, call.operation, leaf, len(group)):
                 continue
             if alike([(call.spread.step.ranks[rank], held[rank]) for rank in group]) == "equal" and _is_float(leaf):
-                words = f"every rank of {rows[0]} has it whole, and it is summed over them: {len(group)} x what it is"
+                words = f"every rank of {row} has it whole, and it is summed over them: {len(group)} x what it is"
                 yield call.found(path, "unexplained", words)
 
 
@@ -71,10 +70,17 @@ def _is_float(leaf: Leaf) -> bool:
 def _is_mean(dump: RankDump, operation: Operation, leaf: Leaf, count: int) -> bool:
     """Whether what goes into a sum over ranks, or what comes out, is divided by their number, which makes it a mean."""
     before = reversed(dump.record_names[max(0, operation.index - _NEAR) : operation.index])
-    made = (name for name in before if any(_is_same(one, leaf) for one in dump.leaves(name) if one.is_output))
+    made = (name for name in before if _gives(dump, name, leaf))
     after = dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR]
-    scaled = (factor for name in (*islice(made, 1), *after) if (factor := _factor(dump, name)) is not None)
-    return any(abs(count * factor - 1) < _SAME_NUMBER for factor in scaled)
+    for name in chain(islice(made, 1), after):
+        factor = _factor(dump, name)
+        if factor is not None and abs(count * factor - 1) < _SAME_NUMBER:
+            return True
+    return False
+
+
+def _gives(dump: RankDump, record: str, leaf: Leaf) -> bool:
+    return any(output.is_output and _is_same(output, leaf) for output in dump.leaves(record))
 
 
 def _factor(dump: RankDump, name: str) -> float | None:
@@ -83,9 +89,11 @@ def _factor(dump: RankDump, name: str) -> float | None:
     is_quotient = is_a("div", operation.name)
     if operation.phase != "forward" or not (is_quotient or is_a("mul", operation.name)):
         return None
-    numbers = (plain(leaf) for leaf in dump.leaves(name) if leaf.path.startswith("input."))
-    number = next((float(one) for one in numbers if isinstance(one, (int, float)) and one), None)
-    return 1 / number if number is not None and is_quotient else number
+    for leaf in dump.leaves(name):
+        number = plain(leaf)
+        if leaf.path.startswith("input.") and isinstance(number, (int, float)) and number:
+            return 1 / number if is_quotient else float(number)
+    return None
 
 
 class TermsOfSums:
@@ -100,17 +108,20 @@ class TermsOfSums:
         name = call.operation.bare.lower()
         if call.operation.phase != "forward" or not (name in _PRODUCTS or name == "embedding"):
             return
-        text = bytes(call.dump.text(call.operation.record))
-        row = self._summed_over(call) if b'"dtensor"' not in text else None  # DTensor sees to terms of sums by itself
+        if b'"dtensor"' in bytes(call.dump.text(call.operation.record)):  # it sees to terms of sums by itself
+            return
+        row = self._summed_over(call)
         if row is None or any(rank not in call.records for rank in row.ranks):
             return
         if name == "embedding":
             yield from self._of_rows(call, row)
             return
         path = f"input.{_PRODUCTS[name]}"
-        path = path if path in call.leaves[call.dump.number] else "input.bias"
+        if path not in call.leaves[call.dump.number]:
+            path = "input.bias"
         held = call.values(path)
-        if all(rank in held for rank in row.ranks) and any(leaf.statistics[3] for leaf in held.values()):
+        is_zero = not any(leaf.statistics[3] for leaf in held.values())
+        if not is_zero and all(rank in held for rank in row.ranks):
             said = alike([(call.spread.step.ranks[rank], held[rank]) for rank in row.ranks])
             if said in ("equal", "constant"):
                 words = f"every rank of {row} adds it to its terms of the sum: it is counted {len(row.ranks)} times"
@@ -122,11 +133,10 @@ class TermsOfSums:
         if call.has_tensors("output.0") and alike(held) == "different":
             if len({leaf.shape for leaf in call.values("output.0").values()}) > 1:
                 return
-            rows = sum((abs(call.array(rank, "output.0")).sum(-1) > 0).astype(int) for rank in row.ranks)
-            if (rows > 1).any():
-                words = (
-                    f"{int((rows > 1).sum())} of {rows.size} rows come from several ranks of {row}, which are summed"
-                )
+            counts = sum((abs(call.array(rank, "output.0")).sum(-1) > 0).astype(int) for rank in row.ranks)
+            several = int((counts > 1).sum())
+            if several:
+                words = f"{several} of {counts.size} rows come from several ranks of {row}, which are summed"
                 yield call.found("output.0", "unexplained", words)
 
     @staticmethod
@@ -134,20 +144,28 @@ class TermsOfSums:
         """The group over which the result is summed as it is; None for none."""
         dump, operation = call.dump, call.operation
         made = call.leaves[dump.number].get("output.0")
-        for name in dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR] if made is not None else ():
+        if made is None:
+            return None
+        for name in dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR]:
             is_sum = is_communication(name) and fact_of("reductions", Operation.of(name, 0).name)
             if is_sum and reduction_of(dump.leaves(name)) == "SUM":
                 gets = [leaf for path, leaf in tensors(dump, name).items() if path.startswith("input.")]
-                group = call.spread.group_of(dump, name)
-                if made is not None and any(_is_same(leaf, made) for leaf in gets):
-                    rows = call.spread.rows_of(dump.number, "model")
-                    return next((row for row in rows if set(row.ranks) == set(group)), None)
+                if any(_is_same(leaf, made) for leaf in gets):
+                    return _row_of(call, call.spread.group_of(dump, name))
         return None
 
 
-def _is_same(one: Leaf, other: Leaf) -> bool:
+def _row_of(call: Call, group: Sequence[int]) -> Row | None:
+    """The group of these ranks, if they have parts of one model."""
+    for row in call.spread.rows_of(call.dump.number, "model"):
+        if set(row.ranks) == set(group):
+            return row
+    return None
+
+
+def _is_same(value: Leaf, other: Leaf) -> bool:
     """Whether two values of a rank are one, as far as shape and statistics tell; zeros and ones never are."""
-    return (one.shape, one.statistics) == (other.shape, other.statistics) and not is_constant(one)
+    return (value.shape, value.statistics) == (other.shape, other.statistics) and not is_constant(value)
 
 
 class RandomNumbers:
@@ -182,14 +200,18 @@ class Losses:
 
     def findings(self, call: Call) -> Iterator[ValueFinding]:
         """Findings on single numbers that a layer makes of equal whole numbers."""
-        own = call.leaves[call.dump.number]
+        leaves = call.leaves[call.dump.number]
         if not call.operation.is_cell or call.operation.phase != "forward":
             return
-        losses = [
-            path for path, leaf in own.items() if path.startswith("output.") and not leaf.shape and _is_float(leaf)
-        ]
-        labels = [path for path, leaf in own.items() if path.startswith("input.") and "nt" in leaf.dtype and leaf.shape]
-        for row in call.spread.rows_of(call.dump.number, "model") if losses and labels else ():
+        losses, labels = [], []
+        for path, leaf in leaves.items():
+            if path.startswith("output.") and not leaf.shape and _is_float(leaf):
+                losses.append(path)
+            elif path.startswith("input.") and leaf.shape and "nt" in leaf.dtype:
+                labels.append(path)
+        if not losses or not labels:
+            return
+        for row in call.spread.rows_of(call.dump.number, "model"):
             if any(_over(call, path, row) != "equal" for path in labels):
                 continue
             for path in losses:
@@ -230,14 +252,14 @@ class Stages:
     def _copied(self) -> dict[int, tuple[int, set[Any]]]:
         """The earlier stage whose parameters a rank has, and the contents that both have, by ranks."""
         contents = {rank: _contents(table) for rank, table in self._spread.parameters.items()}
-        found: dict[int, tuple[int, set[Any]]] = {}
-        for rank, own in contents.items():
+        copied: dict[int, tuple[int, set[Any]]] = {}
+        for rank, of_rank in contents.items():
             for row in self._spread.rows_of(rank, "pipeline"):
                 for other in row.ranks[: row.ranks.index(rank)]:
-                    shared = set(own) & set(contents[other])
-                    if len(shared) >= max(self._FEWEST, min(len(own), len(contents[other])) / 2):
-                        found.setdefault(rank, (other, shared))
-        return found
+                    shared = of_rank & contents[other]
+                    if len(shared) >= max(self._FEWEST, min(len(of_rank), len(contents[other])) / 2):
+                        copied.setdefault(rank, (other, shared))
+        return copied
 
     def is_copied(self, rank: int, other: int) -> bool:
         """Whether one of two ranks has the layers of the other, so that equal parameters are no tied ones."""
@@ -259,9 +281,18 @@ def _content(leaf: Leaf) -> tuple[Any, ...]:
     return (leaf.shape, *leaf.statistics)
 
 
-def _contents(table: Mapping[str, Parameter]) -> dict[Any, Parameter]:
-    """Parameters by their contents; constants, such as scales of ones, are equal everywhere."""
-    return {_content(one.before): one for one in table.values() if one.before and not is_constant(one.before)}
+def _contents(table: Mapping[str, Parameter]) -> set[Any]:
+    """The contents of parameters but for constants: those, such as scales of ones, are equal everywhere."""
+    before = (parameter.before for parameter in table.values())
+    return {_content(leaf) for leaf in before if leaf is not None and not is_constant(leaf)}
+
+
+#: What is said of a copy that another rank has otherwise.
+_OTHERWISE = {
+    "gradients": "gets another gradient there: terms of a sum that nothing has added, or another mean",
+    "parameters": "is another one there after the step",
+    "state": "has another state there after the step",
+}
 
 
 class Copies:
@@ -270,7 +301,7 @@ class Copies:
     def __init__(self, spread: Spread, stages: Stages) -> None:
         self._spread, self._stages = spread, stages
         self._contents = _ranks_by_content(spread)
-        self._known: dict[tuple[int, str], dict[int, str]] = {}
+        self._copies_of: dict[tuple[int, str], dict[int, str]] = {}
 
     def findings(self, call: Call) -> Iterator[ValueFinding]:
         """Findings on the gradients that an optimizer gets, and on parameters and state that it leaves."""
@@ -296,28 +327,28 @@ class Copies:
 
     def _copies(self, rank: int, name: str) -> dict[int, str]:
         """The names of a parameter's copies by ranks, its own among them; {} where none is known for certain."""
-        if (rank, name) not in self._known:
-            self._known[rank, name] = self._found(rank, name)
-        return self._known[rank, name]
+        if (rank, name) not in self._copies_of:
+            self._copies_of[rank, name] = self._equal_parameters(rank, name)
+        return self._copies_of[rank, name]
 
-    def _found(self, rank: int, name: str) -> dict[int, str]:
-        own = self._spread.parameters[rank].get(name)
-        if own is None or own.before is None:
+    def _equal_parameters(self, rank: int, name: str) -> dict[int, str]:
+        parameter = self._spread.parameters[rank].get(name)
+        if parameter is None or parameter.before is None:
             return {}
-        found = {rank: name}
+        copies = {rank: name}
         for row in self._spread.rows_of(rank, "data", "model"):
             for other in row.ranks:
-                one = self._spread.parameters[other].get(name)
-                is_certain = not is_constant(own.before) or self._spread.sharing(row) == "data"
-                if one is None or one.before is None or not is_certain or _are_shards(own, other):
+                copy = self._spread.parameters[other].get(name)
+                is_certain = not is_constant(parameter.before) or self._spread.sharing(row) == "data"
+                if copy is None or copy.before is None or not is_certain or _are_shards(parameter, other):
                     continue
-                if alike([(own.dump, own.before), (one.dump, one.before)]) in ("equal", "constant"):
-                    found[other] = name
-        for other, twin in self._contents.get(_content(own.before), {}).items():
+                if alike([(parameter.dump, parameter.before), (copy.dump, copy.before)]) in ("equal", "constant"):
+                    copies[other] = name
+        for other, twin in self._contents.get(_content(parameter.before), {}).items():
             is_stage = any(other in row.ranks for row in self._spread.rows_of(rank, "pipeline"))
-            if is_stage and other not in found and not self._stages.is_copied(rank, other):
-                found[other] = twin
-        return found if len(found) > 1 else {}
+            if is_stage and other not in copies and not self._stages.is_copied(rank, other):
+                copies[other] = twin
+        return copies if len(copies) > 1 else {}
 
     def _of_copies(
         self, call: Call, leaf: Leaf, what: str, names: tuple[str, str], copies: dict[int, str]
@@ -337,15 +368,9 @@ class Copies:
             if other != call.dump.number:
                 compared.append(alike([(call.dump, leaf), (dump, value)]))
             if compared and compared[-1] == "different":
-                words = {
-                    "gradients": "gets another gradient there: terms of a sum that nothing has added, or another mean",
-                    "parameters": "is another one there after the step",
-                    "state": "has another state there after the step",
-                }[what]
                 called = "" if twin == owner else f" as {twin}"
-                yield call.found(
-                    leaf.path, "unexplained", f"rank {other} has a copy of this parameter{called}, which {words}"
-                )
+                words = f"rank {other} has a copy of this parameter{called}, which {_OTHERWISE[what]}"
+                yield call.found(leaf.path, "unexplained", words)
                 return
         if "unknown" in compared:
             yield call.found(leaf.path, "unjudged", "copies of its parameter hold what is not finite, or no numbers")
@@ -357,26 +382,31 @@ class Copies:
     ) -> Leaf | None:
         """The same value of a copy on another rank, which may be in the record of another optimizer."""
         what, _, owner, twin = names
-        own = call.leaves[dump.number] if record is not None and twin == owner else {}
-        if call.operation.record.startswith(CLIP) or what == "state" or f"input.parameters.{twin}" in own:
-            return own.get(path)
-        one = self._spread.parameters[dump.number][twin]
-        return one.gradient if what == "gradients" else one.after
+        of_record = call.leaves[dump.number] if record is not None and twin == owner else {}
+        if call.operation.record.startswith(CLIP) or what == "state" or f"input.parameters.{twin}" in of_record:
+            return of_record.get(path)
+        parameter = self._spread.parameters[dump.number][twin]
+        return parameter.gradient if what == "gradients" else parameter.after
 
     def _of_shards(self, call: Call, leaf: Leaf, name: str) -> Iterator[ValueFinding]:
         """Findings on one gradient of parameters that are not copies."""
         rank = call.dump.number
         for row in self._spread.rows_of(rank, "model"):
-            own = self._spread.parameters[rank].get(name)
-            if own is None or own.before is None or own.before.shape != leaf.shape or _are_shards(own, row.ranks[-1]):
+            parameter = self._spread.parameters[rank].get(name)
+            if parameter is None or parameter.before is None or parameter.before.shape != leaf.shape:
                 continue
-            held = [self._spread.parameters[other].get(name) for other in row.ranks]
-            known = [(one.dump, one.before) for one in held if one is not None and one.before is not None]
+            if _are_shards(parameter, row.ranks[-1]):
+                continue
+            before, gets = [], []
             gradients = call.values(leaf.path)
-            if len(known) < len(row.ranks) or any(other not in gradients for other in row.ranks):
+            for other in row.ranks:
+                held = self._spread.parameters[other].get(name)
+                if held is not None and held.before is not None and other in gradients:
+                    before.append((held.dump, held.before))
+                    gets.append((self._spread.step.ranks[other], gradients[other]))
+            if len(gets) < len(row.ranks):
                 continue
-            found = [(self._spread.step.ranks[other], gradients[other]) for other in row.ranks]
-            if alike(known) == "different" and alike(found) == "equal":
+            if alike(before) == "different" and alike(gets) == "equal":
                 words = (
                     f"{row} have other values of this parameter, and one gradient of it: copies that do not begin "
                     "equal, or parts of which gradients were averaged"
@@ -384,20 +414,20 @@ class Copies:
                 yield call.found(leaf.path, "unexplained", words)
 
 
-def _are_shards(own: Parameter, other: int) -> bool:
+def _are_shards(parameter: Parameter, other: int) -> bool:
     """Whether a DTensor says that another rank has another part of it, which may hold the same by chance."""
-    stated = own.dump.stated(own.before) if own.before is not None else []
+    stated = parameter.dump.stated(parameter.before) if parameter.before is not None else []
     return any(said.placement.startswith("S") and (other in said.ranks or not said.ranks) for said in stated)
 
 
 def _ranks_by_content(spread: Spread) -> dict[Any, dict[int, str]]:
     """The names of parameters by their contents and ranks."""
-    found: dict[Any, dict[int, str]] = {}
+    ranks: dict[Any, dict[int, str]] = {}
     for rank, table in spread.parameters.items():
-        for name, one in table.items():
-            if one.before is not None and not is_constant(one.before):
-                found.setdefault(_content(one.before), {})[rank] = name
-    return found
+        for name, parameter in table.items():
+            if parameter.before is not None and not is_constant(parameter.before):
+                ranks.setdefault(_content(parameter.before), {})[rank] = name
+    return ranks
 
 
 class ClipNorms:
@@ -410,32 +440,27 @@ class ClipNorms:
         """Findings on the norm."""
         if not call.operation.record.startswith(CLIP):
             return
-        held = {
-            rank: (dump, record, tensors(dump, record))
-            for rank, dump in call.spread.step.ranks.items()
-            if (record := call.operation.record) in dump
-        }
-        norms = {
-            rank: next((one for path, one in own.items() if path.startswith("output")), None)
-            for rank, (_, _, own) in held.items()
-        }
-        path = next((one for one in call.leaves[call.dump.number] if one.startswith("output")), "")
-        if (
-            not path
-            or len(held) < len(call.spread.step.ranks)
-            or any(one is None or one.shape for one in norms.values())
-        ):
+        held, leaves, norms = [], [], {}
+        for rank, dump in call.spread.step.ranks.items():
+            if call.operation.record not in dump:
+                return
+            of_rank = tensors(dump, call.operation.record)
+            held.append((dump, of_rank))
+            leaves += of_rank.values()
+            norms[rank] = next((leaf for path, leaf in of_rank.items() if path.startswith("output")), None)
+        output = norms[call.dump.number]
+        if output is None or any(norm is None or norm.shape for norm in norms.values()):
             return
-        if not all(_is_finite(one) for one in norms.values()):
+        path = output.path
+        if not all(map(_is_finite, norms.values())):
             yield call.found(path, "unjudged", "is not finite on every rank")
             return
-        told = {rank: float(one.statistics[3]) for rank, one in norms.items() if one is not None}
-        expected = self._expected([(dump, own) for dump, _, own in held.values()])
-        first = told[call.dump.number]
-        tolerance = self._tolerance([leaf for _, _, own in held.values() for leaf in own.values()])
-        others = [rank for rank, norm in told.items() if abs(norm - first) > tolerance * abs(first)]
+        numbers = {rank: float(norm.statistics[3]) for rank, norm in norms.items() if norm is not None}
+        expected, tolerance = self._expected(held), self._tolerance(leaves)
+        first = numbers[call.dump.number]
+        others = [rank for rank, norm in numbers.items() if abs(norm - first) > tolerance * abs(first)]
         if others:
-            words = f"clips by the norm {first:.6g}; rank {others[0]} by another one, {told[others[0]]:.6g}"
+            words = f"clips by the norm {first:.6g}; rank {others[0]} by another one, {numbers[others[0]]:.6g}"
             yield call.found(path, "unexplained", words)
         elif expected is None:
             yield call.found(
@@ -448,23 +473,24 @@ class ClipNorms:
             yield call.found(path, "placed", placement="R")
 
     def _tolerance(self, leaves: Sequence[Leaf]) -> float:
-        return max(self._FINEST, self._ROUNDINGS * max((roundoff_of(leaf.dtype) for leaf in leaves), default=0.0))
+        roundoffs = (roundoff_of(leaf.dtype) for leaf in leaves)
+        return max(self._FINEST, self._ROUNDINGS * max(roundoffs, default=0.0))
 
     @staticmethod
     def _expected(held: Sequence[tuple[RankDump, dict[str, Leaf]]]) -> float | None:
         """The norm of all different gradients; None where copies cannot be told, or terms are not added."""
-        seen: dict[tuple[int, ...], list[tuple[RankDump, Leaf]]] = {}
+        different: dict[tuple[int, ...], list[tuple[RankDump, Leaf]]] = {}
         total = 0.0
-        for dump, own in held:
-            for path, leaf in own.items():
+        for dump, of_rank in held:
+            for path, leaf in of_rank.items():
                 norm = leaf.statistics[3]
                 if not path.startswith("input.") or ".gradients." not in f".{path}" or not norm:
                     continue
                 if not _is_finite(leaf) or is_constant(leaf) or dump.is_partial(leaf):
                     return None
-                known = seen.setdefault(leaf.shape, [])
-                if not any(alike([one, (dump, leaf)]) == "equal" for one in known):
-                    known.append((dump, leaf))
+                alike_shaped = different.setdefault(leaf.shape, [])
+                if not any(alike([other, (dump, leaf)]) == "equal" for other in alike_shaped):
+                    alike_shaped.append((dump, leaf))
                     total += float(norm) ** 2
         return math.sqrt(total)
 

@@ -48,35 +48,35 @@ def offsets_of(logical: RankDump, ranks: Iterable[RankDump]) -> dict[int, Offset
     The parameters tell; where they are sharded as well, the place of the rank in the group that shares the layers does.
     """
     whole = _Layers(logical)
-    found: dict[int, Offsets] = {}
+    all_offsets: dict[int, Offsets] = {}
     numbers: dict[Path, dict[str, set[int]]] = {}
     for rank in ranks:
-        own = _Layers(rank, numbers.get(rank.twin.path))
-        numbers[rank.twin.path] = own.numbers
+        layers = _Layers(rank, numbers.get(rank.twin.path))
+        numbers[rank.twin.path] = layers.numbers
         offsets: dict[str, int] = {}
-        for before in sorted(own.numbers, key=len):
-            count, total = len(own.numbers[before]), len(whole.numbers.get(renamed(before, offsets), ()))
-            if own.numbers[before] == set(range(count)) and count < total:
-                offset = _offset(before, offsets, own, whole, (count, total))
+        for before in sorted(layers.numbers, key=len):
+            count, total = len(layers.numbers[before]), len(whole.numbers.get(renamed(before, offsets), ()))
+            if layers.numbers[before] == set(range(count)) and count < total:
+                offset = _offset(before, offsets, layers, whole, (count, total))
                 if offset:
                     offsets[before] = offset
         if offsets:
-            found[rank.number] = offsets
-    return found
+            all_offsets[rank.number] = offsets
+    return all_offsets
 
 
-def _offset(before: str, offsets: Offsets, own: _Layers, whole: _Layers, counts: tuple[int, int]) -> int:
+def _offset(before: str, offsets: Offsets, layers: _Layers, whole: _Layers, counts: tuple[int, int]) -> int:
     """How much lower the numbers behind `before` are: by parameters, else by the place in a group; 0 for none."""
     count, total = counts
-    groups = own.dump.membership.groups
+    groups = layers.dump.membership.groups
     sharing = {name: group.index * count for name, group in groups.items() if len(group.ranks) * count == total}
     if named := [place for name, place in sharing.items() if name in _SHARING_LAYERS]:
         return named[0]  # whatever parameters say: a stage may have loaded those of another one
     fitting: dict[int, int] = {}
-    for path, told in own.parameters.items():
+    for path, statistics in layers.parameters.items():
         if path.startswith(before):
             for offset in range(total - count + 1):
-                if whole.parameters.get(renamed(path, {**offsets, before: offset})) == told:
+                if whole.parameters.get(renamed(path, {**offsets, before: offset})) == statistics:
                     fitting[offset] = fitting.get(offset, 0) + 1
     best = max(fitting.values(), default=0)
     nearest = [offset for offset, number in fitting.items() if number == best]
@@ -95,7 +95,9 @@ class _Layers:
         """Those of `dump`; `numbers` where another dump with the same records has told them."""
         self.dump = dump
         self.numbers = {} if numbers is None else numbers
-        for operation in dump.operations if numbers is None else ():
+        if numbers is not None:
+            return
+        for operation in dump.operations:
             if operation.is_cell and operation.phase == "forward":
                 path = layer_path(operation.name)
                 for match in _NUMBER.finditer(path):
@@ -104,12 +106,12 @@ class _Layers:
     @cached_property
     def parameters(self) -> dict[str, tuple[object, ...]]:
         """Statistics of the parameters of each layer, by its path."""
-        found: dict[str, tuple[object, ...]] = {}
+        parameters: dict[str, tuple[object, ...]] = {}
         for operation in self.dump.operations:
             is_layer = operation.is_cell and operation.phase == "forward"
-            if is_layer and (told := tuple(_statistics(self.dump, operation.record))):
-                found.setdefault(layer_path(operation.name), told)
-        return found
+            if is_layer and (statistics := tuple(_statistics(self.dump, operation.record))):
+                parameters.setdefault(layer_path(operation.name), statistics)
+        return parameters
 
 
 def _statistics(dump: RankDump, record: str) -> Iterator[Sequence[object]]:

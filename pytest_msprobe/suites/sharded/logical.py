@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,17 +60,16 @@ class LogicalRun:
 
     def _lack_of_layers(self) -> str:
         """Which rank has other layers than the first one, in words; "" for none."""
-        layers = {
-            dump.number: {key[1] for key in RecordIndex(dump).keys.values() if key[0] == "layer"} for dump in self.ranks
-        }
-        own = layers[self.leader.number]
+        expected = _layers(self.leader)
         for dump in self.ranks:
             stages = [name for name in dump.membership.groups if name.lower() in STAGES]
             if stages:
                 return f"the ranks of the logical run are stages of a pipeline (group {stages[0]})"
-            if apart := sorted(own ^ layers[dump.number]):
-                one, other = (self.leader.number, dump.number) if apart[0] in own else (dump.number, self.leader.number)
-                return f"rank {other} of the logical run has no layer {apart[0]!r}, rank {one} has"
+            if apart := sorted(expected ^ _layers(dump)):
+                having, lacking = self.leader.number, dump.number
+                if apart[0] not in expected:
+                    having, lacking = lacking, having
+                return f"rank {lacking} of the logical run has no layer {apart[0]!r}, rank {having} has"
         return ""
 
     @cached_property
@@ -95,7 +95,7 @@ class LogicalRun:
             return [(self.leader, leaf)]
         record = leaf.place.record
         if self._latest[0] != record:
-            found: dict[str, list[tuple[RankDump, Leaf]]] = {}
+            held: dict[str, list[tuple[RankDump, Leaf]]] = {}
             parts, reason = self._matching.parts(record)
             if reason:
                 raise DumpError(
@@ -103,10 +103,10 @@ class LogicalRun:
                 )
             for calls in parts:
                 name = record if calls.dump is self.leader else calls.records[0]
-                for one in calls.dump.leaves(name):
-                    if one.tensor is not None:
-                        found.setdefault(one.path, []).append((calls.dump, one))
-            self._latest = record, found
+                for leaf_of_rank in calls.dump.leaves(name):
+                    if leaf_of_rank.tensor is not None:
+                        held.setdefault(leaf_of_rank.path, []).append((calls.dump, leaf_of_rank))
+            self._latest = record, held
         return self._latest[1][leaf.path]
 
     @staticmethod
@@ -140,13 +140,17 @@ class LogicalRun:
         stated = first.stated(leaf)
         may_be_partial = form != "statistics" and (may_be_partial or self.is_partial(held))
         grids = self.grids.of([dump for dump, _ in held[::calls]], calls)
-        for is_reordered in (False, True) if len(self.ranks) > 1 and form == "tensor" else (False,):
-            for grid in grids:
-                found = wholes(values, grid, tolerance, may_be_partial=may_be_partial, are_calls=calls > 1)
-                for axes, whole in found:
-                    if contradicted([axes], stated, first) is not None:
-                        continue
-                    if is_reordered:
-                        yield from in_other_orders(axes, whole)
-                    else:
-                        yield axes if len(self.ranks) > 1 else (), whole
+        is_on_several = len(self.ranks) > 1
+        orders = (False, True) if is_on_several and form == "tensor" else (False,)
+        for is_reordered, grid in product(orders, grids):
+            for axes, whole in wholes(values, grid, tolerance, may_be_partial=may_be_partial, are_calls=calls > 1):
+                if contradicted([axes], stated, first) is not None:
+                    continue
+                if is_reordered:
+                    yield from in_other_orders(axes, whole)
+                else:
+                    yield axes if is_on_several else (), whole
+
+
+def _layers(dump: RankDump) -> set[str]:
+    return {key[1] for key in RecordIndex(dump).keys.values() if key[0] == "layer"}

@@ -72,7 +72,7 @@ class RecordIndex:
                 records.sort(key=_number)
             numbers = [dump.microbatch(record) for record in records]
             if any(number is not None for number in numbers):  # the others only find out about shapes
-                self.calls[key] = [one for one, number in zip(records, numbers) if number is not None]
+                self.calls[key] = [record for record, number in zip(records, numbers) if number is not None]
 
     def _key(self, operation: Operation) -> Key:
         if operation.is_cell:
@@ -90,12 +90,12 @@ class RecordIndex:
 
     def rows(self, records: Sequence[str]) -> list[list[str]]:
         """Calls of one key, by the calls of the layer that they ran in, in their order; [] where those are unknown."""
-        found: dict[str, list[str]] = {}
+        rows: dict[str, list[str]] = {}
         for record in records:
             if record not in self.runs:
                 return []
-            found.setdefault(self.runs[record], []).append(record)
-        return [found[run] for run in sorted(found, key=_number)]
+            rows.setdefault(self.runs[record], []).append(record)
+        return [rows[run] for run in sorted(rows, key=_number)]
 
 
 def _number(record: str) -> int:
@@ -111,58 +111,62 @@ class RecordMatching:
         self._logical = RecordIndex(logical)
         self._certain: dict[str, bool] = {}
         self._layers = layers
-        known: dict[tuple[str, str], RecordIndex] = {}
+        indexes: dict[tuple[str, str], RecordIndex] = {}
         self._ranks: list[tuple[RankDump, RecordIndex]] = []
         for rank in ranks:
-            own = layers.get(rank.number)
-            kind = str(rank.twin.path), repr(own)
-            if kind not in known:
-                known[kind] = RecordIndex(rank, own)
-            self._ranks.append((rank, known[kind]))
-        self._indexes = list(known.values())
+            offsets = layers.get(rank.number)
+            kind = str(rank.twin.path), repr(offsets)
+            if kind not in indexes:
+                indexes[kind] = RecordIndex(rank, offsets)
+            self._ranks.append((rank, indexes[kind]))
+        self._indexes = list(indexes.values())
 
     def parts(self, record: str) -> tuple[list[Calls], str]:
         """The records of each rank that has some for the logical `record`; and why they cannot be told, else ""."""
         key = self._logical.keys.get(record)
         if key is None:
             return [], "it is communication, which a run that is sharded otherwise has for itself"
-        own = self._logical.calls[key]
-        held = {index: records for index in self._indexes if (records := index.calls.get(key))}
+        logical = self._logical.calls[key]
+        held = {index: index.calls[key] for index in self._indexes if key in index.calls}
         if not held:
             return [], "no rank has such a record"
-        # A dump without its end lacks the last calls, and is no reason to doubt those that it has.
-        counts = {i.dump.number: len(records) for i, records in held.items() if len(held) == 1 or not i.dump.problem}
-        most = max(counts.values(), default=len(own))
-        if key == _STEP and set(counts.values()) != {len(own)}:  # parameters are known by their names
+        counts = {}
+        for index, records in held.items():
+            # A dump without its end lacks the last calls, and is no reason to doubt those that it has.
+            if len(held) == 1 or not index.dump.problem:
+                counts[index.dump.number] = len(records)
+        most = max(counts.values(), default=len(logical))
+        if key == _STEP and set(counts.values()) != {len(logical)}:  # parameters are known by their names
             return [Calls(rank, tuple(held[index])) for rank, index in self._ranks if index in held], ""
         for number, count in counts.items():
-            if count % len(own):
-                return [], f"rank {number} made {count} such calls, the logical run {len(own)}"
+            if count % len(logical):
+                return [], f"rank {number} made {count} such calls, the logical run {len(logical)}"
             if count != most:
                 return [], f"rank {number} made {count} such calls, other ranks {most}"
-        each = most // len(own)
-        chosen = {index: tuple(self._of_rank(record, index, records, each)) for index, records in held.items()}
-        found = []
+        times = most // len(logical)
+        chosen = {index: tuple(self._of_rank(record, index, records, times)) for index, records in held.items()}
+        parts = []
         for rank, index in self._ranks:
-            if each and len(chosen.get(index, ())) == each:
-                found.append(Calls(rank, chosen[index]))
+            if times and len(chosen.get(index, ())) == times:
+                parts.append(Calls(rank, chosen[index]))
             elif rank.problem:
                 return [], f"the dump of rank {rank.number} was cut before this record"
-        return found, "" if found else "no rank has such a record"
+        return parts, "" if parts else "no rank has such a record"
 
-    def _of_rank(self, record: str, index: RecordIndex, held: Sequence[str], each: int) -> Sequence[str]:
-        """Which `each` of the calls that a rank made are the logical `record`.
+    def _of_rank(self, record: str, index: RecordIndex, held: Sequence[str], times: int) -> Sequence[str]:
+        """Which `times` of the calls that a rank made are the logical `record`.
 
         A layer that makes a call several times makes it as often for every microbatch.
         """
-        own = self._logical.calls[self._logical.keys[record]]
-        rows, others = self._logical.rows(own), index.rows(held)
+        logical = self._logical.calls[self._logical.keys[record]]
+        rows, others = self._logical.rows(logical), index.rows(held)
         lengths = {len(row) for row in (*rows, *others)}
-        if each > 1 and len(lengths) == 1 and len(others) == each * len(rows):
-            row, at = next((place, row.index(record)) for place, row in enumerate(rows) if record in row)
-            return [other[at] for other in others[row * each : (row + 1) * each]]
-        place = own.index(record) * each
-        return held[place : place + each]
+        if times > 1 and len(lengths) == 1 and len(others) == times * len(rows):
+            for place, row in enumerate(rows):
+                if record in row:
+                    return [other[row.index(record)] for other in others[place * times : (place + 1) * times]]
+        place = logical.index(record) * times
+        return held[place : place + times]
 
     def tensors(self, dump: RankDump, record: str) -> dict[str, Leaf]:
         """The tensors of a record by their places; those of optimizers by the names that the logical run gives them.
@@ -173,13 +177,17 @@ class RecordMatching:
         leaves = {leaf.path: leaf for leaf in dump.leaves(record) if leaf.tensor is not None}
         if not record.startswith(_OPTIMIZER):
             return leaves
-        offsets = self._layers.get(dump.number, {}) if dump is not self._logical.dump else {}
-        return {named(path, lambda name: renamed(without_wrappers(name), offsets)): one for path, one in leaves.items()}
+        offsets = {} if dump is self._logical.dump else self._layers.get(dump.number, {})
+
+        def logical_name(name: str) -> str:
+            return renamed(without_wrappers(name), offsets)
+
+        return {named(path, logical_name): leaf for path, leaf in leaves.items()}
 
     def updates(self) -> tuple[list[tuple[RankDump, str]], list[tuple[RankDump, str]]]:
         """The steps of optimizers of the logical run, and those of the ranks."""
-        own = [(self._logical.dump, record) for record in self._logical.calls.get(_STEP, ())]
-        return own, [(rank, record) for rank, index in self._ranks for record in index.calls.get(_STEP, ())]
+        of_logical = [(self._logical.dump, record) for record in self._logical.calls.get(_STEP, ())]
+        return of_logical, [(rank, record) for rank, index in self._ranks for record in index.calls.get(_STEP, ())]
 
     def is_update(self, record: str) -> bool:
         """Whether a logical record is the step of an optimizer."""
@@ -188,10 +196,10 @@ class RecordMatching:
     def all_calls(self, record: str) -> tuple[list[str], list[Calls]]:
         """All calls of the logical `record`, in their order, and all those of the ranks; none where numbers differ."""
         key = self._logical.keys[record]
-        found = [Calls(rank, tuple(records)) for rank, index in self._ranks if (records := index.calls.get(key))]
-        if len({len(calls.records) for calls in found}) != 1:
+        parts = [Calls(rank, tuple(index.calls[key])) for rank, index in self._ranks if key in index.calls]
+        if len({len(calls.records) for calls in parts}) != 1:
             return [], []
-        return self._logical.calls[key], found
+        return self._logical.calls[key], parts
 
     def is_certain(self, record: str) -> bool:
         """Whether it is certain that the parts are the same calls: a layer is, a call where the layer makes no others.
@@ -202,10 +210,10 @@ class RecordMatching:
         if key is None or key[0] != "call":
             return key is not None
         if key[1] not in self._certain:
-            own = self._logical.sequences.get(key[1], [])
-            others = [index.sequences[key[1]] for index in self._indexes if key[1] in index.sequences]
-            self._certain[key[1]] = bool(own) and all(
-                len(other) % len(own) == 0 and other == own * (len(other) // len(own)) for other in others
+            logical = self._logical.sequences.get(key[1], [])
+            others = (index.sequences.get(key[1], []) for index in self._indexes)
+            self._certain[key[1]] = bool(logical) and all(
+                other == logical * (len(other) // len(logical)) for other in others
             )
         return self._certain[key[1]]
 
@@ -217,11 +225,13 @@ class RecordMatching:
             first = next((place for place, name in enumerate(names) if index.dump.holds_half(name)), len(names))
             # Calls outside of layers may be other ones.
             behind = {key for key, (call, *_) in index.calls.items() if key[1] and index.dump.orders[call] >= first}
-            places += [self._logical.dump.orders[name] for name, key in self._logical.keys.items() if key in behind][:1]
+            places += [self._logical.dump.orders[name] for name, key in self._logical.keys.items() if key in behind]
         return min(places, default=math.inf)
 
     @cached_property
     def only_on_ranks(self) -> int:
         """How many records of ranks, communication aside, belong to no record of the logical run."""
-        keys = ((key, records) for _, index in self._ranks for key, records in index.calls.items())
-        return sum(len(records) for key, records in keys if key not in self._logical.calls)
+        count = 0
+        for _, index in self._ranks:
+            count += sum(len(records) for key, records in index.calls.items() if key not in self._logical.calls)
+        return count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,10 +39,12 @@ class Along:
     def of(cls, path: str, placement: Placement | None, tolerance: float) -> Iterator[Along]:
         """What is known of a value along each dimension in which it is sharded; of a whole one along the first."""
         if placement is not None and placement.pair is not None and placement.apart <= _FARTHEST:
-            split = sorted({axis.dimension for axis in placement.axes if axis.kind == "S"})
-            for d in split or [0] * bool(placement.pair[1].ndim):
-                if d >= 0:
-                    yield cls(path, placement, d, tolerance)
+            split = {axis.dimension for axis in placement.axes if axis.kind == "S"}
+            if not split and placement.pair[1].ndim:
+                split = {0}
+            for dimension in sorted(split):
+                if dimension >= 0:
+                    yield cls(path, placement, dimension, tolerance)
 
     @cached_property
     def kind(self) -> Kind:
@@ -52,7 +54,7 @@ class Along:
 
     @property
     def _axes(self) -> list[Axis]:
-        return [one for one in self.placement.axes if one.kind == "S" and one.dimension == self.dimension]
+        return [axis for axis in self.placement.axes if axis.kind == "S" and axis.dimension == self.dimension]
 
     @cached_property
     def order(self) -> Order:
@@ -82,31 +84,35 @@ class Along:
         count = math.prod(axis.size for axis in axes)
         if self.kind[1] % count or count == 1:
             return "its rows are in another order"
+        actual = np.split(self._held, count, self.dimension)
         expected = np.split(self._taken(whole, order), count, self.dimension)
-        size = norm_of(whole)
-        moved = [
-            place
-            for place, (one, other) in enumerate(zip(np.split(self._held, count, self.dimension), expected))
-            if distance(one, other, size) > self.tolerance
-        ]
-        noun = "microbatches" if len(axes) == 1 and "microbatch" in axes[0].group else f"parts over {axes[0].group}"
+        scale = norm_of(whole)
+        away = [distance(part, other, scale) for part, other in zip(actual, expected)]
+        moved = [str(place) for place, part_away in enumerate(away) if part_away > self.tolerance]
+        if len(moved) < 2:
+            return "rows differ"
+        is_of_calls = len(axes) == 1 and "microbatch" in axes[0].group
+        noun = "microbatches" if is_of_calls else f"parts over {axes[0].group}"
         verb = "are exchanged" if len(moved) == 2 else "are in another order"
-        return f"{noun} {', '.join(map(str, moved[:-1]))} and {moved[-1]} {verb}" if len(moved) > 1 else "rows differ"
+        return f"{noun} {', '.join(moved[:-1])} and {moved[-1]} {verb}"
 
 
-def disordered(values: Iterable[Along], known: MutableMapping[Kind, Order]) -> Iterator[tuple[str, str]]:
-    """(path, which parts) of the values that are in no order that fits those of their kind.
+def disordered(values: Iterable[Along], orders: Mapping[Kind, Order]) -> tuple[dict[str, str], dict[Kind, Order]]:
+    """Which parts of values, by their paths, are in no order that fits those of their kind; and the order of each kind.
 
     Args:
         values: what belongs together.
-        known: the orders that are known already; those that are found are added.
+        orders: those of kinds that are known already.
     """
     kinds: dict[Kind, list[Along]] = {}
     for value in values:
         kinds.setdefault(value.kind, []).append(value)
+    moved: dict[str, str] = {}
+    all_orders = dict(orders)
     for kind, members in kinds.items():
-        candidates = [known[kind]] if kind in known else sorted({one.order for one in members})
-        fitting = [sum(one.fits(order) for one in members) for order in candidates]
-        best = candidates[fitting.index(max(fitting))]
-        known.setdefault(kind, best)
-        yield from ((one.path, one.words(best)) for one in members if not one.fits(best))
+        if kind not in orders:
+            candidates = sorted({value.order for value in members})
+            all_orders[kind] = max(candidates, key=lambda order: sum(value.fits(order) for value in members))
+        best = all_orders[kind]
+        moved |= {value.path: value.words(best) for value in members if not value.fits(best)}
+    return moved, all_orders

@@ -50,8 +50,13 @@ class Axis:
     order: str = ""
 
     def __str__(self) -> str:
-        how = {"R": "R", "P": "P(sum)"}.get(self.kind) or ("S(flat)" if self.dimension < 0 else f"S({self.dimension})")
-        return f"{how}{f' {self.order}' if self.order else ''} over {self.group}"
+        dimension = "flat" if self.dimension < 0 else str(self.dimension)
+        how = {"R": "R", "P": "P(sum)"}.get(self.kind, f"S({dimension})")
+        return " ".join(filter(None, (how, self.order, "over", self.group)))
+
+    def is_along(self, dimension: int) -> bool:
+        """Whether it is sharded along a dimension."""
+        return self.kind == "S" and self.dimension == dimension
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +82,34 @@ class Placement:
     orders: Mapping[int, Sequence[int]] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
-        own = ", ".join(map(str, self.axes)) or "R"
-        return "; logical run: ".join(
-            [own, *(", ".join(f"{axis} of {axis.size}" for axis in one) for one in [self.logical] if one)]
-        )
+        words = ", ".join(map(str, self.axes)) or "R"
+        if self.logical:
+            words += "; logical run: " + ", ".join(f"{axis} of {axis.size}" for axis in self.logical)
+        return words
 
     @property
     def is_rank_by_rank(self) -> bool:
         """Whether each rank has a part of its own that the logical run has on a rank: it may be any part."""
-        own, other = ([(one.kind, one.dimension, one.size) for one in axes] for axes in (self.axes, self.logical))
-        return own == other and any(kind == "S" for kind, _, _ in own)
+        of_ranks = [(axis.kind, axis.dimension, axis.size) for axis in self.axes]
+        logical = [(axis.kind, axis.dimension, axis.size) for axis in self.logical]
+        return self.has_shards and of_ranks == logical
 
     @property
     def held_as(self) -> Kind:
         """Terms of a sum over any group, else a shard of any, else all of it."""
-        kinds = {axis.kind for axis in self.axes}
-        return "P" if "P" in kinds else "S" if "S" in kinds else "R"
+        if any(axis.kind == "P" for axis in self.axes):
+            return "P"
+        return "S" if self.has_shards else "R"
 
     @property
     def is_partial(self) -> bool:
         """Whether ranks hold terms of a sum."""
         return self.held_as == "P"
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether it is sharded over any group."""
+        return any(axis.kind == "S" for axis in self.axes)
 
     @property
     def is_doubtful(self) -> bool:
@@ -140,7 +152,7 @@ class Grid:
     @classmethod
     def line(cls, count: int, name: str = "") -> Grid:
         """All ranks in one group."""
-        return cls((name or f"{count} ranks",), (count,), tuple((index,) for index in range(count)))
+        return cls((name or f"{count} ranks",), (count,), tuple(zip(range(count))))
 
     @classmethod
     def guesses(cls, count: int) -> Iterator[Grid]:
@@ -193,24 +205,31 @@ Value = Array | Known
 _Values = Mapping[tuple[int, ...], Value]
 
 
-def distance(found: Any, whole: Any, scale: float, room: Array | None = None) -> float:
-    """How far `found` is from `whole`, of one shape; `scale` is what a distance of 1 means, `room` what elements may.
+def distance(value: Any, whole: Any, scale: float, room: Array | None = None) -> float:
+    """How far `value` is from `whole`, of one shape; `scale` is what a distance of 1 means, `room` what elements may.
 
     NaN and equal infinities are equal; where one side alone has them, the distance is infinite.
     """
-    if not isinstance(found, _ARRAYS):
-        return float(found.away(whole, scale))
+    if not isinstance(value, _ARRAYS):
+        return float(value.away(whole, scale))
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = found - whole
+        difference = value - whole
         if not np.isfinite(difference).all():
-            is_same = (found == whole) | (np.isnan(found) & np.isnan(whole))
+            is_same = (value == whole) | (np.isnan(value) & np.isnan(whole))
             difference = np.where(is_same, 0, difference)
         if room is not None:
             difference = np.maximum(abs(difference) - room, 0)
         size = float(np.linalg.norm(difference.ravel()))
     if not math.isfinite(size):
         return math.inf
-    return size / scale if scale else (math.inf if size else 0.0)
+    return relative(size, scale)
+
+
+def relative(size: float, scale: float) -> float:
+    """The size in parts of `scale`: infinite where that is 0, unless both are."""
+    if not scale:
+        return math.inf if size else 0.0
+    return size / scale
 
 
 def norm_of(value: Value) -> float:
@@ -240,22 +259,24 @@ def tried(
     """
     values = dict(zip(grid.coordinates, parts))
     scale = max(norm_of(whole), floor)
-    found: list[Placement] = []
+    placements: list[Placement] = []
     merged: list[tuple[tuple[Axis, ...], Any, float]] = []
     for axes, order in assignments(grid, whole, parts):
         result = _merged(values, axes, order, tolerance)
         if result is None or result[0].shape != whole.shape:
             continue
         merged.append((axes, *result))
-        found.append(_measured(axes, *result, whole, scale, room))
+        placements.append(_measured(axes, *result, whole, scale, room))
     if isinstance(whole, _ARRAYS):
-        found += _flat(whole, values, grid, scale, room)
-        if not any(placement.distance <= near(tolerance) for placement in found):
-            found += _reordered(merged, whole, scale, tolerance, room)
-        if not any(placement.distance <= tolerance for placement in found):
+        placements += _flat(whole, values, grid, scale, room)
+        if not any(placement.distance <= near(tolerance) for placement in placements):
+            placements += _reordered(merged, whole, scale, tolerance, room)
+        if not any(placement.distance <= tolerance for placement in placements):
             overlapping = _overlapping(whole, values, grid, scale, room)
-            found += [one for one in overlapping if one.distance <= tolerance]
-    return sorted(found, key=lambda one: (one.has_others_beyond, one.distance, one.is_partial))
+            placements += [placement for placement in overlapping if placement.distance <= tolerance]
+    return sorted(
+        placements, key=lambda placement: (placement.has_others_beyond, placement.distance, placement.is_partial)
+    )
 
 
 def near(tolerance: float) -> float:
@@ -271,6 +292,8 @@ def wholes(
     What is equal over a group, but for rounding, is no term of a sum over it: the sum would be a multiple. With
     `are_calls` the last group are calls of one rank, to which that does not apply.
     """
+    if any(part.ndim != parts[0].ndim for part in parts):
+        return
     tolerance = min(max(tolerance, _FINE), _FARTHEST_COPIES)
     values = dict(zip(grid.coordinates, parts))
     for axes, orders in readings(grid, parts[0].ndim):
@@ -278,7 +301,7 @@ def wholes(
         groups = sums[:-1] if are_calls and len(axes) - 1 in sums else sums
         if (sums and not may_be_partial) or any(_is_equal(values, axes, place, tolerance) for place in groups):
             continue
-        for order in orders if all(part.ndim == parts[0].ndim for part in parts) else ():
+        for order in orders:
             if (result := _merged(values, axes, order, tolerance)) is not None:
                 yield axes, result[0]
 
@@ -286,7 +309,7 @@ def wholes(
 def in_other_orders(axes: tuple[Axis, ...], whole: Array) -> Iterator[tuple[tuple[Axis, ...], Array]]:
     """The same in the order of the whole, where ranks have indices of a dimension in one that frameworks use."""
     for d in sorted({axis.dimension for axis in axes if axis.kind == "S"}):
-        sizes = [axis.size for axis in axes if axis.kind == "S" and axis.dimension == d]
+        sizes = [axis.size for axis in axes if axis.is_along(d)]
         for shards in sorted({*sizes, math.prod(sizes)}):
             for places, words in _orders(whole.shape[d], shards):
                 yield _in_order(axes, {d: words}), np.take(whole, np.argsort(places), d)
@@ -294,8 +317,10 @@ def in_other_orders(axes: tuple[Axis, ...], whole: Array) -> Iterator[tuple[tupl
 
 def readings(grid: Grid, dimensions: int) -> Iterator[tuple[tuple[Axis, ...], Iterator[tuple[int, ...]]]]:
     """What a value may be over each group, whatever the whole is, and the orders in which groups are put together."""
-    first: list[tuple[Kind, int]] = [("R", 0), ("S", 0), ("P", 0)]
-    kinds = [*first, *(("S", d) for d in range(1, dimensions))] if dimensions else [first[0], first[2]]
+    kinds: list[tuple[Kind, int]] = [("R", 0), ("P", 0)]
+    if dimensions:
+        kinds.insert(1, ("S", 0))
+        kinds += [("S", dimension) for dimension in range(1, dimensions)]
     for chosen in product(kinds, repeat=len(grid.names)):
         axes = tuple(Axis(name, size, *how) for name, size, how in zip(grid.names, grid.sizes, chosen))
         yield axes, _orders_of_groups(axes)
@@ -308,91 +333,104 @@ def _is_equal(values: _Values, axes: tuple[Axis, ...], place: int, tolerance: fl
     for coordinates, value in values.items():
         rows.setdefault((*coordinates[:place], *coordinates[place + 1 :]), []).append(value)
     joined = [_joined(row, replicas) for row in rows.values()]
-    return all(one is not None and one[1] <= tolerance for one in joined)
+    return all(pair is not None and pair[1] <= tolerance for pair in joined)
 
 
 def _measured(
     axes: tuple[Axis, ...], value: Any, spread: float, whole: Any, scale: float, room: Array | None
 ) -> Placement:
-    away, factor = distance(value, whole, scale), 1.0
-    size, own = norm_of(whole), away
+    away, factor, size = distance(value, whole, scale), 1.0, norm_of(whole)
+    apart = relative(away * scale, size) if scale else away
     pair: tuple[Any, Any] | None = None
     if not isinstance(value, _ARRAYS):
         factor = value.factor(whole)
     else:
         pair = value, whole
         if scale and math.isfinite(away):
-            flat = np.where(np.isfinite(value), value, 0).ravel(), np.where(np.isfinite(whole), whole, 0).ravel()
-            factor = float(np.real(np.vdot(flat[1], flat[0]))) / scale**2
+            finite = np.where(np.isfinite(value), value, 0).ravel()
+            finite_whole = np.where(np.isfinite(whole), whole, 0).ravel()
+            factor = float(np.real(np.vdot(finite_whole, finite))) / scale**2
         if room is not None and room.shape == whole.shape:
             away = distance(value, whole, scale, room)
-    apart = max(own * scale / size if size else own and math.inf, spread)
-    return Placement(axes, max(away, spread), factor, apart=apart, pair=pair)
+    return Placement(axes, max(away, spread), factor, apart=max(apart, spread), pair=pair)
 
 
 def assignments(grid: Grid, whole: Value, parts: Sequence[Value]) -> Iterator[tuple[tuple[Axis, ...], tuple[int, ...]]]:
     """What each group may be, and in which order groups are put together, as far as shapes allow it."""
     if any(part.ndim != whole.ndim for part in parts):
         return
-    split = [d for d in range(whole.ndim) if any(part.shape[d] != whole.shape[d] for part in parts)]
-    kinds: list[tuple[Kind, int]] = [("R", 0), ("P", 0), *(("S", d) for d in split)]
+    split = _split_dimensions(whole, parts)
+    kinds: list[tuple[Kind, int]] = [("R", 0), ("P", 0), *product(("S",), split)]
     for chosen in product(kinds, repeat=len(grid.names)):
-        if {d for kind, d in chosen if kind == "S"} != set(split):
+        if {dimension for kind, dimension in chosen if kind == "S"} != set(split):
             continue
         axes = tuple(Axis(name, size, *how) for name, size, how in zip(grid.names, grid.sizes, chosen))
-        if all(_length(axes, d, grid, parts) == whole.shape[d] for d in split):
-            yield from ((axes, order) for order in _orders_of_groups(axes))
+        if all(_length(axes, dimension, grid, parts) == whole.shape[dimension] for dimension in split):
+            for order in _orders_of_groups(axes):
+                yield axes, order
+
+
+def _split_dimensions(whole: Value, parts: Sequence[Value]) -> list[int]:
+    """The dimensions along which a part has another length than the whole."""
+    split: set[int] = set()
+    for part in parts:
+        split.update(d for d in range(whole.ndim) if part.shape[d] != whole.shape[d])
+    return sorted(split)
 
 
 def _length(axes: tuple[Axis, ...], dimension: int, grid: Grid, parts: Sequence[Value]) -> int:
     """How long the parts of one row of the ranks are along a dimension, put together."""
-    along = [axis.kind == "S" and axis.dimension == dimension for axis in axes]
-    first = grid.coordinates[0]
-    return sum(
-        part.shape[dimension]
-        for place, part in zip(grid.coordinates, parts)
-        if all(at == start or is_along for at, start, is_along in zip(place, first, along))
-    )
+    others = [at for at, axis in enumerate(axes) if not axis.is_along(dimension)]
+    first, length = grid.coordinates[0], 0
+    for place, part in zip(grid.coordinates, parts):
+        if all(place[at] == first[at] for at in others):
+            length += part.shape[dimension]
+    return length
 
 
 def _orders_of_groups(axes: tuple[Axis, ...]) -> Iterator[tuple[int, ...]]:
     """In which order groups are put together: of two along one dimension either may hold the larger blocks."""
     together = [axis.dimension for axis in axes if axis.kind == "S"]
-    places = tuple(range(len(axes)))
-    yield from permutations(places) if len(set(together)) < len(together) else (places[::-1],)
+    places = range(len(axes))
+    if len(set(together)) < len(together):
+        yield from permutations(places)
+    else:
+        yield tuple(reversed(places))
 
 
 def _merged(
     values: _Values, axes: tuple[Axis, ...], order: Sequence[int], tolerance: float
 ) -> tuple[Any, float] | None:
     """The values put together, and how far replicas differ; None where shapes or replicas do not allow it."""
-    left, spread = list(range(len(axes))), 0.0
+    remaining, spread = list(range(len(axes))), 0.0
     for place in order:
-        at = left.index(place)
+        at = remaining.index(place)
         rows: dict[tuple[int, ...], list[tuple[int, Value]]] = {}
         for coordinates, value in values.items():
             rows.setdefault((*coordinates[:at], *coordinates[at + 1 :]), []).append((coordinates[at], value))
         joined = {}
         for key, members in rows.items():
-            one = _joined([value for _, value in sorted(members, key=lambda member: member[0])], axes[place])
-            if one is None:
+            members.sort(key=lambda member: member[0])
+            result = _joined([value for _, value in members], axes[place])
+            if result is None:
                 return None
-            joined[key], apart = one
+            joined[key], apart = result
             spread = max(spread, apart)
         if spread > max(tolerance, _FARTHEST_COPIES):
             return None
         values = joined
-        left.remove(place)
+        remaining.remove(place)
     return values[()], spread
 
 
 def _joined(members: list[Any], axis: Axis) -> tuple[Any, float] | None:
     if len(members) != axis.size:
         return None
-    if not isinstance(members[0], _ARRAYS):
-        known: Known = members[0]
-        return known.joined(members[1:], axis.kind, axis.dimension)
-    first, shapes = members[0], {member.shape for member in members}
+    first = members[0]
+    if not isinstance(first, _ARRAYS):
+        result: tuple[Any, float] | None = first.joined(members[1:], axis.kind, axis.dimension)
+        return result
+    shapes = {member.shape for member in members}
     if axis.kind == "S":
         d = axis.dimension
         rest = {(*shape[:d], *shape[d + 1 :]) for shape in shapes}
@@ -426,15 +464,15 @@ def _overlapping(
     parts = list(values.values())
     if len(grid.sizes) != 1 or any(part.ndim != whole.ndim for part in parts):
         return
-    split = [d for d in range(whole.ndim) if any(part.shape[d] != whole.shape[d] for part in parts)]
-    lengths = [part.shape[split[0]] for part in parts] if len(split) == 1 else []
-    if sum(lengths) <= (whole.shape[split[0]] if lengths else 0):
+    split = _split_dimensions(whole, parts)
+    if len(split) != 1 or sum(part.shape[split[0]] for part in parts) <= whole.shape[split[0]]:
         return
     d, rows, size = split[0], np.moveaxis(whole, split[0], 0), norm_of(whole)
     moved = [np.moveaxis(part, d, 0) for part in parts]
+    lengths = list(map(len, moved))
     shares = np.array_split(np.arange(len(rows)), len(parts))
     for starts in _starts(len(rows), lengths):
-        copied, added, own, apart = np.zeros_like(rows), np.zeros_like(rows), np.zeros_like(rows), 0.0
+        copied, added, used, apart = np.zeros_like(rows), np.zeros_like(rows), np.zeros_like(rows), 0.0
         for start, part, share in zip(starts, moved, shares):
             first, end = max(0, -start), min(len(part), len(rows) - start)
             there = slice(start + first, start + end)
@@ -444,8 +482,8 @@ def _overlapping(
             copied[there] = part[first:end]
             added[there] += part[first:end]
             within = share[(share >= there.start) & (share < there.stop)]
-            own[within] = part[within - start]
-        readings = (copied, "with overlap", apart), (added, "of which overlaps are added", 0.0), (own, UNUSED, 0.0)
+            used[within] = part[within - start]
+        readings = (copied, "with overlap", apart), (added, "of which overlaps are added", 0.0), (used, UNUSED, 0.0)
         for value, words, spread in readings:
             axes = (Axis(grid.names[0], grid.sizes[0], "S", d, words),)
             yield _measured(axes, np.moveaxis(value, 0, d), spread, whole, scale, room)
@@ -453,14 +491,17 @@ def _overlapping(
 
 def _starts(count: int, lengths: Sequence[int]) -> list[list[int]]:
     """Where parts begin in a whole of `count` rows, of which each has a share and rows before or behind it."""
-    own = [len(part) for part in np.array_split(np.arange(count), len(lengths))]
-    extra = [length - share for length, share in zip(lengths, own)]
-    before = ([one // 2 for one in extra], [0, *[extra[0]] * (len(extra) - 1)], extra, [0] * len(extra))
-    at = np.cumsum([0, *own[:-1]]).tolist()
-    found = [[place - one for place, one in zip(at, rows)] for rows in before if min(extra) >= 0]
-    if len(set(lengths)) == 1 < len(lengths) and (count - lengths[0]) % (len(lengths) - 1) == 0:
-        found.append([place * (count - lengths[0]) // (len(lengths) - 1) for place in range(len(lengths))])
-    return [one for one in found if all(-length < start < count for start, length in zip(one, lengths))]
+    shares = [len(part) for part in np.array_split(np.arange(count), len(lengths))]
+    extra = np.subtract(lengths, shares)
+    others = len(lengths) - 1
+    choices = []
+    if extra.min() >= 0:
+        at = np.cumsum([0, *shares[:-1]])
+        before = (extra // 2, [0, *[extra[0]] * others], extra, 0)
+        choices = [(at - rows).tolist() for rows in before]
+    if len(set(lengths)) == 1 <= others and (count - lengths[0]) % others == 0:
+        choices.append([place * (count - lengths[0]) // others for place in range(len(lengths))])
+    return [starts for starts in choices if max(starts) < count and np.add(starts, lengths).min() > 0]
 
 
 def _reordered(
@@ -477,35 +518,39 @@ def _reordered(
             continue
         choices = []
         for d in dimensions:
-            shards = math.prod(axis.size for axis in axes if axis.kind == "S" and axis.dimension == d)
+            shards = math.prod(axis.size for axis in axes if axis.is_along(d))
             as_they_are: tuple[Sequence[int], str] = range(whole.shape[d]), ""
             # Contents tell the order along one dimension, where the others are in theirs.
-            found = [*_orders(whole.shape[d], shards)]
-            by_content = matching_indices(value, whole, d, tolerance * scale) if len(dimensions) == 1 else None
-            if by_content is not None and by_content != [*as_they_are[0]]:
-                found.append((by_content, _order_words(by_content, shards=shards)))
-            choices.append([as_they_are, *found] if len(dimensions) > 1 else found)
+            orders = [*_orders(whole.shape[d], shards)]
+            if len(dimensions) > 1:
+                orders.insert(0, as_they_are)
+            else:
+                by_content = matching_indices(value, whole, d, tolerance * scale)
+                if by_content is not None and by_content != [*as_they_are[0]]:
+                    orders.append((by_content, _order_words(by_content, shards=shards)))
+            choices.append(orders)
         fitting = []
         for chosen in product(*choices):
-            ordered = value
-            for d, (places, _) in zip(dimensions, chosen):
+            ordered, words, places_along = value, {}, {}
+            for d, (places, text) in zip(dimensions, chosen):
                 ordered = np.take(ordered, np.argsort(places), d)
-            words = dict(zip(dimensions, (text for _, text in chosen)))
-            one = _measured(_in_order(axes, words), ordered, spread, whole, scale, room)
-            if one.distance <= tolerance:
-                fitting.append(replace(one, orders=dict(zip(dimensions, (places for places, _ in chosen)))))
-        # Any order at all has more freedom to come near than one that frameworks use.
-        yield from sorted(fitting, key=lambda one: one.distance * (_COARSE if one.is_reordered else 1))[:1]
+                words[d], places_along[d] = text, places
+            placement = _measured(_in_order(axes, words), ordered, spread, whole, scale, room)
+            if placement.distance <= tolerance:
+                fitting.append(replace(placement, orders=places_along))
+        if fitting:
+            # Any order at all has more freedom to come near than one that frameworks use.
+            yield min(fitting, key=lambda placement: placement.distance * (_COARSE if placement.is_reordered else 1))
 
 
 def _in_order(axes: tuple[Axis, ...], words: Mapping[int, str]) -> tuple[Axis, ...]:
     """The axes, of which the first along each dimension says in which order its indices are."""
-    left, found = dict(words), []
+    remaining, ordered = dict(words), []
     for axis in axes:
-        is_along = axis.kind == "S" or not any(one.kind == "S" for one in axes)
-        order = left.pop(axis.dimension, "") if is_along else ""
-        found.append(replace(axis, order=order) if order else axis)
-    return tuple(found)
+        is_ordered = axis.kind == "S" or not any(other.kind == "S" for other in axes)
+        order = remaining.pop(axis.dimension, "") if is_ordered else ""
+        ordered.append(replace(axis, order=order or axis.order))
+    return tuple(ordered)
 
 
 def _orders(count: int, shards: int) -> Iterator[tuple[Sequence[int], str]]:
@@ -517,8 +562,8 @@ def _orders(count: int, shards: int) -> Iterator[tuple[Sequence[int], str]]:
                 yield blocks.swapaxes(0, 1).ravel().tolist(), f"in {chunks} chunks"
         if count % (2 * shards) == 0:
             blocks = np.arange(count).reshape(2 * shards, -1)
-            pairs = [place for shard in range(shards) for place in (shard, 2 * shards - 1 - shard)]
-            yield blocks[pairs].ravel().tolist(), "in zigzag"
+            pairs = np.stack([np.arange(shards), np.arange(2 * shards)[: -shards - 1 : -1]], axis=1)
+            yield blocks[pairs.ravel()].ravel().tolist(), "in zigzag"
 
 
 def _order_words(places: Sequence[int], *, shards: int) -> str:
@@ -540,22 +585,23 @@ def matching_indices(value: Array, whole: Array, dimension: int, allowed: float)
         return None
     rest = whole.size // count
     signs = np.random.default_rng(0).standard_normal((rest, _PROJECTIONS)) / math.sqrt(_PROJECTIONS)
-    left, right = (np.moveaxis(one, dimension, 0).reshape(count, rest) @ signs for one in (value, whole))
+    rows = np.moveaxis(value, dimension, 0).reshape(count, rest) @ signs
+    rows_of_whole = np.moveaxis(whole, dimension, 0).reshape(count, rest) @ signs
     limit = 4 * allowed / math.sqrt(count) + np.finfo(np.float64).tiny
     is_free = np.ones(count, np.bool_)
-    found: list[int] = []
-    for row in left:
-        following = found[-1] + 1 if found else 0
+    indices: list[int] = []
+    for row in rows:
+        following = indices[-1] + 1 if indices else 0
         free = np.flatnonzero(is_free)
-        away = np.linalg.norm(right[free] - row, axis=1)
+        away = np.linalg.norm(rows_of_whole[free] - row, axis=1)
         nearest = float(away.min())
         if nearest > limit:
             return None
-        if not (following < count and is_free[following] and _norm(row - right[following]) <= 2 * nearest):
+        if not (following < count and is_free[following] and _norm(row - rows_of_whole[following]) <= 2 * nearest):
             following = int(free[np.argmin(away)])
         is_free[following] = False
-        found.append(following)
-    return found
+        indices.append(following)
+    return indices
 
 
 def _norm(row: Array) -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,11 +68,14 @@ class Membership:
         size, rank, groups = encoded.get("world_size"), encoded.get("rank"), encoded.get("groups", {})
         if size is None or rank is None or not _is_number(size) or not _is_number(rank) or not isinstance(groups, dict):
             return cls(problem="its header `ranks` has not the numbers world_size and rank, and an object of groups")
-        found = {name: _group(group) for name, group in groups.items() if name != WORLD}
-        wrong = [name for name, group in found.items() if group is None]
-        problem = f"its header `ranks` has no ranks and index for the group {wrong[0]!r}" if wrong else ""
-        named = {name: group for name, group in found.items() if group is not None and len(group.ranks) > 1}
-        return cls(size, rank, named, problem)
+        memberships, problem = {}, ""
+        for name, encoded_group in groups.items():
+            group = _group(encoded_group)
+            if name != WORLD and group is None:
+                problem = problem or f"its header `ranks` has no ranks and index for the group {name!r}"
+            elif name != WORLD and group is not None and len(group.ranks) > 1:
+                memberships[name] = group
+        return cls(size, rank, memberships, problem)
 
 
 def _is_number(value: object) -> bool:
@@ -111,8 +114,10 @@ def _lines_through(mesh: object, rank: int) -> list[tuple[int, ...]]:
         return [tuple(mesh)] if rank in mesh else []
     for row in mesh:
         if inner := _lines_through(row, rank):
-            at = row.index(rank) if len(inner) == 1 else None
-            outer = [other[at] for other in mesh if at is not None and isinstance(other, list) and len(other) > at]
+            outer = []
+            if len(inner) == 1:
+                at = row.index(rank)
+                outer = [other[at] for other in mesh if isinstance(other, list) and len(other) > at]
             return [tuple(outer) if all(map(_is_number, outer)) else (), *inner]
     return []
 
@@ -141,15 +146,15 @@ class RankDump(Dump):
         self.number = number
         self.twin = self
 
-    def share(self, known: dict[object, RankDump]) -> None:
+    def share(self, twins: dict[object, RankDump]) -> None:
         """Keep what is equal on many ranks once, and of the file where its records stand.
 
         Args:
-            known: the first dump of each kind; this one is added where it is of another.
+            twins: the first dump of each kind; this one is added where it is of another.
         """
-        numbers = tuple((name, one) for name in self._records if (one := self.microbatch(name)) is not None)
+        numbers = tuple(map(self.microbatch, self._records))
         kind = tuple(self._records), tuple(self.parents.items()), numbers, self.problem
-        self.twin = known.setdefault(kind, self)
+        self.twin = twins.setdefault(kind, self)
         self.__dict__["parents"] = self.twin.parents
         self._records = Slices.of(self.path, self._records, self.twin._records) or self._records
 
@@ -162,8 +167,8 @@ class RankDump(Dump):
 
     def microbatch(self, record: str) -> int | None:
         """The microbatch that a record of a pipeline is of; None where it does not say."""
-        found = _MICROBATCH.search(self.text(record))
-        return int(found[1]) if found is not None else None
+        match = _MICROBATCH.search(self.text(record))
+        return None if match is None else int(match[1])
 
     def stated(self, leaf: Leaf) -> list[Stated]:
         """What the run itself says of a DTensor, of each dimension of its mesh; [] for other values.
@@ -173,22 +178,19 @@ class RankDump(Dump):
         """
         if _DTENSOR.search(self.text(leaf.place.record)) is None:
             return []
-        found = self._decoded(leaf.place.record, "record")
-        for step in (leaf.place.root, *leaf.place.steps):
-            is_there = isinstance(found, list) if isinstance(step, int) else isinstance(found, dict) and step in found
-            found = found[step] if is_there else None
-        dtensor = found.get("dtensor") if isinstance(found, dict) else None
-        placements = dtensor.get("placements") if isinstance(dtensor, dict) else None
-        if not isinstance(dtensor, dict) or not isinstance(placements, list):
+        value = self._decoded(leaf.place.record, "record")
+        for step in (leaf.place.root, *leaf.place.steps, "dtensor"):
+            is_there = isinstance(value, list if isinstance(step, int) else dict)
+            value = value[step] if is_there and (isinstance(step, int) or step in value) else None
+        if not isinstance(value, dict) or not isinstance(value.get("placements"), list):
             return []
-        names = dtensor.get("mesh_dim_names")
-        names = names if isinstance(names, list) else []
-        lines = _lines_through(dtensor.get("mesh"), self.number)
+        placements, names = value["placements"], value.get("mesh_dim_names")
+        lines = _lines_through(value.get("mesh"), self.number)
         lines += [()] * (len(placements) - len(lines))
-        return [
-            Stated(str(names[at]) if at < len(names) else f"dimension {at}", str(placement), lines[at])
-            for at, placement in enumerate(placements)
-        ]
+        labels = [f"dimension {at}" for at in range(len(placements))]
+        if isinstance(names, list):
+            labels[: len(names)] = map(str, names[: len(labels)])
+        return [Stated(*of_dimension) for of_dimension in zip(labels, map(str, placements), lines)]
 
     def is_partial(self, leaf: Leaf) -> bool:
         """Whether the run itself says of a value that it is the terms of a sum (DTensor's `Partial`).
@@ -230,8 +232,9 @@ class Slices(Mapping[str, Any]):
                 return None
             spans.extend((at, at + len(view)))
             at += len(view)
-        names = like.places if isinstance(like, Slices) else {name: place for place, name in enumerate(like)}
-        return cls(path, names, spans)
+        if isinstance(like, Slices):
+            return cls(path, like.places, spans)
+        return cls(path, {name: place for place, name in enumerate(like)}, spans)
 
     def __getitem__(self, name: str) -> memoryview:
         """The text of a record. Raises DumpError where the file is gone."""
@@ -256,22 +259,29 @@ class Slices(Mapping[str, Any]):
         return name in self.places
 
 
+def listed(names: Iterable[object], most: int = 8) -> str:
+    """The first of some ranks or records, for people."""
+    words = list(map(str, names))
+    return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
+
+
 def dumps_below(root: Path) -> list[Path]:
     """The dump.json files in a folder and those below, in the order of their names."""
-    found = []
+    paths = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name != TENSOR_FOLDER]  # it can hold 100,000 files, and no dump
-        found += [Path(folder) / name for name in names if name == "dump.json"]
-    return sorted(found)
+        if "dump.json" in names:
+            paths.append(Path(folder) / "dump.json")
+    return sorted(paths)
 
 
 def step_folders(paths: Sequence[Path]) -> dict[Path, list[Path]]:
     """The dumps of each training step, by the folder that holds their ranks' folders."""
-    found: dict[Path, list[Path]] = {}
+    steps: dict[Path, list[Path]] = {}
     for path in paths:
         is_of_rank = RANK.fullmatch(path.parent.name) or path.parent.name.startswith("proc")
-        found.setdefault(path.parent.parent if is_of_rank else path.parent, []).append(path)
-    return found
+        steps.setdefault(path.parent.parent if is_of_rank else path.parent, []).append(path)
+    return steps
 
 
 @dataclass
@@ -305,8 +315,8 @@ class ShardedStep:
                 step.unreadable[path] = error
                 continue
             slot = Slot.of(path).rank
-            known = dump.membership.rank if dump.membership.rank >= 0 else slot
-            dump.number = place if known is None else known
+            number = dump.membership.rank if dump.membership.rank >= 0 else slot
+            dump.number = place if number is None else number
             step._add(dump, slot)
         step._check()
         return step
@@ -325,14 +335,13 @@ class ShardedStep:
     def _check(self) -> None:
         sizes = {dump.membership.world_size for dump in self.ranks.values()} - {0}
         if len(sizes) > 1:
-            told = ", ".join(f"rank {n} {dump.membership.world_size}" for n, dump in sorted(self.ranks.items()))
-            self.problems.append(f"{self.folder}: the ranks do not agree on the world size: {told}")
+            said = ", ".join(f"rank {n} {dump.membership.world_size}" for n, dump in sorted(self.ranks.items()))
+            self.problems.append(f"{self.folder}: the ranks do not agree on the world size: {said}")
         size = max(sizes, default=max(self.ranks, default=-1) + 1)
         self.missing = tuple(rank for rank in range(size) if rank not in self.ranks)
         if self.missing:
-            named = ", ".join(map(str, self.missing[:8])) + (", ..." if len(self.missing) > 8 else "")
             self.problems.append(
-                f"{self.folder}: {len(self.missing)} of {size} ranks are missing ({named}): "
+                f"{self.folder}: {len(self.missing)} of {size} ranks are missing ({listed(self.missing)}): "
                 "only what the others hold whole is judged"
             )
         self.ranks = dict(sorted(self.ranks.items()))
@@ -348,10 +357,11 @@ def contradicted(readings: Sequence[Sequence[Axis]], stated: Sequence[Stated], d
     for said in stated:
         kind = _KIND.fullmatch(said.placement)
         names = {name for name, group in dump.membership.groups.items() if group.ranks == said.ranks}
-        over = [[axis for axis in axes if axis.group in names] for axes in readings]
-        if kind is None or not over or not all(over):
+        over = [axis for axes in readings for axis in axes if axis.group in names]
+        is_over_each = all(names.intersection(axis.group for axis in axes) for axes in readings)
+        if kind is None or not over or not is_over_each:
             continue
-        if not any(_is_said(axis, kind[0][0], kind[1]) for axes in over for axis in axes):
+        if not any(_is_said(axis, kind[0][0], kind[1]) for axis in over):
             return said
     return None
 
@@ -364,42 +374,44 @@ class Grids:
     """What the ranks that hold a value may be to each other, found once for each set of them."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[tuple[int, ...], int], list[Grid]] = {}
+        self._grids: dict[tuple[tuple[int, ...], int], list[Grid]] = {}
 
     def of(self, holders: Sequence[RankDump], calls: int) -> list[Grid]:
         """The grids of these ranks, with `calls` records each: as headers say, else as their number allows."""
         from pytest_msprobe.suites.sharded.placements import Grid
 
         ranks = tuple(dump.number for dump in holders)
-        if (ranks, calls) not in self._found:
-            found: dict[object, Grid] = {}  # groups of one set of ranks may have several names
+        if (ranks, calls) not in self._grids:
+            distinct: dict[object, Grid] = {}  # groups of one set of ranks may have several names
             for names, places in coordinates({dump.number: dump.membership for dump in holders}):
-                sizes = (len({place[at] for place in places.values()}) for at in range(len(names)))
-                grid = Grid(names, tuple(sizes), tuple(places.values()))
-                found.setdefault(frozenset(zip(*grid.coordinates)), grid)
+                along = list(zip(*places.values()))
+                grid = Grid(names, tuple(len(set(indices)) for indices in along), tuple(places.values()))
+                distinct.setdefault(frozenset(along), grid)
             guesses = list(Grid.guesses(len(ranks))) if len(ranks) > 1 else [Grid((), (), ((),))]
-            self._found[ranks, calls] = [grid.with_calls(calls) for grid in found.values() or guesses]
-        return self._found[ranks, calls]
+            self._grids[ranks, calls] = [grid.with_calls(calls) for grid in distinct.values() or guesses]
+        return self._grids[ranks, calls]
 
 
 def coordinates(memberships: Mapping[int, Membership]) -> Iterator[tuple[tuple[str, ...], dict[int, tuple[int, ...]]]]:
     """(names of groups, place of each rank in them) that tell the ranks apart; the fewest groups first."""
     places = _dimensions(memberships)
-    varying = [name for name in places if len(set(places[name].values())) > 1][:_MOST_GROUPS]
+    sizes = {name: len(set(indices.values())) for name, indices in places.items()}
+    varying = [name for name, size in sizes.items() if size > 1][:_MOST_GROUPS]
     for count in range(1, len(varying) + 1):
         for chosen in combinations(varying, count):
-            found = {rank: tuple(places[name][rank] for name in chosen) for rank in memberships}
-            sizes = [len(set(places[name].values())) for name in chosen]
-            if len(set(found.values())) == len(memberships) == prod(sizes):
-                yield chosen, found
+            place_of = {}
+            for rank in memberships:
+                place_of[rank] = tuple(places[name][rank] for name in chosen)
+            if len(set(place_of.values())) == len(memberships) == prod(map(sizes.__getitem__, chosen)):
+                yield chosen, place_of
 
 
 def _dimensions(memberships: Mapping[int, Membership]) -> dict[str, dict[int, int]]:
     """The place of each rank along each dimension: in groups of one name, or of names of their own that share none."""
     named: dict[str, dict[int, int]] = {}
     single: dict[tuple[int, ...], str] = {}
-    for rank, one in memberships.items():
-        for name, group in one.groups.items():
+    for rank, membership in memberships.items():
+        for name, group in membership.groups.items():
             if all(name in other.groups for other in memberships.values()):
                 named.setdefault(name, {})[rank] = group.index
             else:
@@ -408,11 +420,12 @@ def _dimensions(memberships: Mapping[int, Membership]) -> dict[str, dict[int, in
         ranks, name = next(iter(single.items()))
         beside = [ranks]
         for other in single:
-            if len(other) == len(ranks) and not any(set(other) & set(one) for one in beside):
+            if len(other) == len(ranks) and set(other).isdisjoint(chain.from_iterable(beside)):
                 beside.append(other)
-        for other in beside:
-            del single[other]
-        places = {rank: group.index(rank) for group in beside for rank in group}
-        if all(rank in places for rank in memberships):
+        places = {}
+        for group in beside:
+            del single[group]
+            places |= {rank: index for index, rank in enumerate(group)}
+        if memberships.keys() <= places.keys():
             named[f"groups as {name}"] = {rank: places[rank] for rank in memberships}
     return named

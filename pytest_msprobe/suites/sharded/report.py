@@ -70,50 +70,66 @@ class _Wrong:
 def _findings(wrongs: Iterable[_Wrong]) -> list[Finding]:
     """One entry for the same operation in several layers, in the order of passes and execution, first ones first."""
     groups: dict[tuple[str, str, str], list[_Wrong]] = {}
-    for wrong in sorted(wrongs, key=lambda one: (not one.is_first, PHASES.index(one.finding.phase), one.finding.order)):
-        key = wrong.row.api, wrong.finding.phase, wrong.finding.wrong[0].path if wrong.finding.wrong else ""
-        groups.setdefault(key, []).append(wrong)
+    for wrong in sorted(wrongs, key=_order):
+        path = wrong.finding.wrong[0].path if wrong.finding.wrong else ""
+        groups.setdefault((wrong.row.api, wrong.finding.phase, path), []).append(wrong)
     return [_entry(group) for group in groups.values()]
+
+
+def _order(wrong: _Wrong) -> tuple[bool, int, int]:
+    return not wrong.is_first, PHASES.index(wrong.finding.phase), wrong.finding.order
 
 
 def _entry(group: Sequence[_Wrong]) -> Finding:
     first = group[0]
     row, place = first.row, first.row.place
-    values = first.finding.wrong
-    value = values[0] if values else None
-    cells = [(one.row.call, one.row.place.cells[-1] if one.row.place and one.row.place.cells else "") for one in group]
-    sizes = [size for one in group for wrong in one.finding.wrong if (size := _size(wrong)) is not None]
-    figures: dict[str, float | int | str] = {"size": max(sizes)} if sizes else {}
-    if value is not None:
-        figures |= {"state": value.state, "tried": "; ".join(value.tried[:3])}
-        figures |= {} if value.tolerance is None else {"tolerance": value.tolerance}
-        figures |= {} if value.distance is None else {"distance": value.distance}
-    return Finding(
+    cells = [(wrong.row.call, _cell(wrong.row)) for wrong in group]
+    size = max((_size(value) for wrong in group for value in wrong.finding.wrong), default=0.0)
+    answer_place = Place(
+        record=first.finding.record,
+        **place_of_calls(row.api if len(group) > 1 else row.call, cells),
+        directions=(first.finding.phase,),
+        cell=_cell(row),
+        ranks=first.finding.ranks,
+    )
+    if place is not None:
+        steps = () if place.step is None else (place.step,)
+        answer_place = structs.replace(answer_place, source=short_source(place.source), steps=steps)
+    finding = Finding(
         id=row.node_id,
-        kind=value.state if value is not None else "error",
+        kind="error",
         confidence="likely" if first.is_first or first.finding.has_good_inputs else "first difference only",
-        place=Place(
-            record=first.finding.record,
-            **place_of_calls(row.api if len(group) > 1 else row.call, cells),
-            directions=(first.finding.phase,),
-            value=value.path if value is not None else "",
-            source=short_source(place.source) if place is not None else "",
-            cell=place.cells[-1] if place is not None and place.cells else "",
-            ranks=first.finding.ranks,
-            steps=() if place is None or place.step is None else (place.step,),
-        ),
-        figures=figures,
+        place=answer_place,
+        figures={"size": size} if size else {},
         count=len(group),
-        pattern=value.message if value is not None and value.path.startswith(SETTINGS) else "",
-        detail=f"{value.path}: {value.message}" if value is not None else row.message,
+        detail=row.message,
+    )
+    if not first.finding.wrong:
+        return finding
+    value = first.finding.wrong[0]
+    figures: dict[str, float | int | str] = {"state": value.state, "tried": "; ".join(value.tried[:3])}
+    for name in ("tolerance", "distance"):
+        if (number := getattr(value, name)) is not None:
+            figures[name] = number
+    return structs.replace(
+        finding,
+        kind=value.state,
+        place=structs.replace(answer_place, value=value.path),
+        figures={**finding.figures, **figures},
+        pattern=value.message if value.path.startswith(SETTINGS) else "",
+        detail=f"{value.path}: {value.message}",
     )
 
 
-def _size(value: ValueFinding) -> float | None:
-    """How far off a value is; None where it fits a placement, which it may not have, and where no number says it."""
-    if value.distance is None or not isfinite(value.distance) or value.distance <= (value.tolerance or 0.0):
-        return None
-    return value.distance
+def _cell(row: VerdictRow) -> str:
+    """The layer in which a call ran; "" for none."""
+    return row.place.cells[-1] if row.place is not None and row.place.cells else ""
+
+
+def _size(value: ValueFinding) -> float:
+    """How far off a value is; 0 where it fits a placement, which it may not have, and where no number says it."""
+    distance = value.distance or 0.0
+    return distance if isfinite(distance) and distance > (value.tolerance or 0.0) else 0.0
 
 
 class ShardedSummary(RowSummary):
@@ -137,9 +153,10 @@ class ShardedSummary(RowSummary):
         step.places.append(LanePlace.of(finding, is_first=role == "first"))
         step.states.update(value.state for value in finding.values)
         step.unjudged.update(value.reason or value.message for value in finding.values if value.state == "unjudged")
-        begins = [one for one in finding.values if one.path.startswith("input.parameters.") and one.state == "placed"]
-        far = (one.apart for one in begins if (one.apart or 0.0) > 4 * roundoff_of(one.dtype))
-        step.begins = max(step.begins, *(one or 0.0 for one in far), 0.0)
+        for value in finding.values:
+            is_begin = value.path.startswith("input.parameters.") and value.state == "placed"
+            if is_begin and (value.apart or 0.0) > 4 * roundoff_of(value.dtype):
+                step.begins = max(step.begins, value.apart or 0.0)
         step.beside = max(step.beside, row.attachment.get("beside", 0))
         step.ranks = max(step.ranks, len(row.attachment["ranks"]))
         step.by_laws |= bool(row.attachment.get("by_laws"))
@@ -147,8 +164,8 @@ class ShardedSummary(RowSummary):
         if finding.reason:
             step.reasons[finding.reason] += 1
         if role in ("first", "own"):
-            told = [str(line) for line in row.attachment.get("told", ())]
-            entry = finding.order, role == "first", [finding.record, *told]
+            lines = [str(line) for line in row.attachment.get("told", ())]
+            entry = finding.order, role == "first", [finding.record, *lines]
             step.faults.setdefault(finding.phase, []).append(entry)
             light = replace(row, attachment=None, explanation="")
             self._wrong.append(_Wrong(light, finding, is_first=role == "first"))
@@ -222,10 +239,8 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
     for state, words in (("missing", "not every rank has"), ("unreadable", "cannot be read")):
         if step.states[state]:
             yield f"{counted(step.states[state], 'values')} {words}"
-    yield from (
-        f"{counted(count, 'records', 'were')} not judged: {reason}"
-        for reason, count in step.reasons.most_common(_SHOWN)
-    )
+    for reason, count in step.reasons.most_common(_SHOWN):
+        yield f"{counted(count, 'records', 'were')} not judged: {reason}"
     if step.beside:
         beside = counted(step.beside, "records of ranks", "were")
         yield f"{beside} not judged: the logical run has no such call or layer"
@@ -245,9 +260,9 @@ def _of_optimizer(step: _Step) -> Iterator[str]:
 
 def _of_phase(step: _Step, phase: str) -> Iterator[str]:
     faults = sorted(step.faults.get(phase, ()))
-    for _, is_first, (record, *told) in faults[:_SHOWN]:
+    for _, is_first, (record, *lines) in faults[:_SHOWN]:
         yield f"At fault in the {phase}: {record}{'' if is_first else ', whose inputs are right'}"
-        yield from (f"  {line}" for line in told)
+        yield from map("  {}".format, lines)
     if len(faults) > _SHOWN:
         yield f"and {len(faults) - _SHOWN} more in the {phase}"
     if step.inherited[phase]:
@@ -294,21 +309,23 @@ def _cells(row: VerdictRow) -> Iterator[list[object]]:
     start = ["" if step is None else step, finding.record, finding.phase, row.attachment["role"]]
     ranks = " ".join(map(str, finding.ranks))
     for value in finding.values:
-        figures = ["" if one is None else f"{one:.6g}" for one in (value.distance, value.tolerance)]
-        where = "any" if value.is_ambiguous else value.placement
-        shape, tried = str(list(value.shape)), "; ".join(value.tried)
         yield [
             *start,
             value.path,
             value.dtype,
-            shape,
+            str(list(value.shape)),
             value.state,
-            where,
-            *figures,
-            tried,
+            "any" if value.is_ambiguous else value.placement,
+            _number(value.distance),
+            _number(value.tolerance),
+            "; ".join(value.tried),
             ranks,
             source,
             value.message,
         ]
     if not finding.values:
         yield [*start, "", "", "", "unjudged", "", "", "", "", ranks, source, finding.reason or row.message]
+
+
+def _number(figure: float | None) -> str:
+    return "" if figure is None else f"{figure:.6g}"

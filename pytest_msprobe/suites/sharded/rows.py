@@ -39,11 +39,11 @@ class Rows:
         names = [parameter_of(path) for path in leaves if path.startswith(_BEFORE)]
         self._names: list[str] = []
         row = self._row(_BEFORE) if names else None
-        if row is None or row.size < sum(math.prod(leaves[_BEFORE + name].shape) for name in names):
+        if row is None or row.size < sum(map(self._size, names)):
             return
-        own = [loaded(leaves[_BEFORE + name], logical).ravel() for name in names]
+        values = [loaded(leaves[_BEFORE + name], logical).ravel() for name in names]
         for order in (-1, 1):
-            joined = np.concatenate(own[::order])
+            joined = np.concatenate(values[::order])
             if distance(row[: joined.size], joined, norm_of(joined)) <= _FARTHEST:
                 self._names = names[::order]
 
@@ -52,10 +52,13 @@ class Rows:
         leaf, name = self._leaves[path], parameter_of(path)
         if name not in self._names or (row := self._row(named(path, lambda _: ""))) is None:
             return None
-        sizes = [math.prod(self._leaves[_BEFORE + one].shape) for one in self._names]
-        start = sum(sizes[: self._names.index(name)])
-        part = row[start : start + sizes[self._names.index(name)]]
+        start = sum(map(self._size, self._names[: self._names.index(name)]))
+        part = row[start : start + self._size(name)]
         return part.reshape(leaf.shape) if part.size == math.prod(leaf.shape) else None
+
+    def _size(self, name: str) -> int:
+        """Number of elements of a parameter."""
+        return math.prod(self._leaves[_BEFORE + name].shape)
 
     def _row(self, kind: str) -> Array | None:
         """The row of all values of a kind, the parts in the order of the ranks; None for none."""
@@ -65,11 +68,12 @@ class Rows:
 
     def _joined(self, kind: str) -> Array | None:
         parts = []
-        for dump, found in self._held:
-            own = [one for path, one in found.items() if path not in self._leaves and named(path, lambda _: "") == kind]
-            if len(own) != 1 or len(own[0].shape) != 1 or form_of(own) != "tensor":
+        for dump, tensors in self._held:
+            others = tensors.keys() - self._leaves.keys()
+            leaves = [tensors[path] for path in others if named(path, lambda _: "") == kind]
+            if len(leaves) != 1 or len(leaves[0].shape) != 1 or form_of(leaves) != "tensor":
                 return None
-            parts.append((dump, own[0]))
+            parts.append((dump, leaves[0]))
         if not parts or sum(math.prod(leaf.shape) for _, leaf in parts) > _MOST_ELEMENTS:
             return None
         row: Array = np.concatenate([loaded(leaf, dump) for dump, leaf in parts])

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from msprobe_collector.dump_format.dump import Slot
 from pytest_msprobe.suites.contract import SuiteError
+from pytest_msprobe.suites.sharded.blame import Blame
 from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.options import ShardedSettings
+from pytest_msprobe.suites.sharded.outline import StepOutline
 from pytest_msprobe.suites.sharded.ranks import ShardedStep, step_folders
 from pytest_msprobe.suites.sharded.step_judge import StepJudge
 
@@ -26,7 +28,7 @@ class ShardedSession:
         self.steps = step_folders(dumps)
         self._folders = {path: folder for folder, paths in self.steps.items() for path in paths}
         self._logical = logical
-        self._judges: dict[Path, StepJudge] = {}
+        self._blames: dict[Path, Blame] = {}
         self._read: dict[Path, ShardedStep] = {}
 
     def step(self, path: Path) -> ShardedStep:
@@ -36,18 +38,18 @@ class ShardedSession:
             self._read[folder] = ShardedStep.read(folder, self.steps[folder], self.settings.data_dir)
         return self._read[folder]
 
-    def judge(self, path: Path) -> StepJudge:
-        """What judges the step that the dump at `path` is of.
+    def blame(self, path: Path) -> Blame:
+        """What judges the step that the dump at `path` is of, and tells what is at fault.
 
         Raises:
             SuiteError: there is no logical run of this step.
             DumpError: it cannot be read.
         """
         folder = self._folders[path]
-        if folder not in self._judges:
+        if folder not in self._blames:
             logical = LogicalRun.read(self.logical_of(path), self.settings.data_dir)
-            self._judges[folder] = StepJudge(self.step(path), logical)
-        return self._judges[folder]
+            self._blames[folder] = Blame(StepJudge(StepOutline(self.step(path), logical)))
+        return self._blames[folder]
 
     def logical_of(self, path: Path) -> list[Path]:
         """The dumps of the logical run for the step of the dump at `path`; of one step each, that one.
@@ -55,18 +57,13 @@ class ShardedSession:
         Raises:
             SuiteError: there is none, or there are several.
         """
-        return self._of_step(path, self._logical, "logical")
-
-    def _of_step(self, path: Path, dumps: Sequence[Path], option: str) -> list[Path]:
-        steps = step_folders(dumps)
+        steps = step_folders(self._logical)
         if len(self.steps) > 1 or len(steps) > 1:
             number = Slot.of(path).step
             steps = {folder: paths for folder, paths in steps.items() if Slot.of(paths[0]).step == number}
         if len(steps) != 1:
-            what = "no dump" if not steps else f"{len(steps)} dumps"
-            raise SuiteError(
-                f"{path}: the {option} run has {what} of {Slot.of(path)}; name one with --msprobe-{option}"
-            )
+            what = f"{len(steps)} dumps" if steps else "no dump"
+            raise SuiteError(f"{path}: the logical run has {what} of {Slot.of(path)}; name one with --msprobe-logical")
         (paths,) = steps.values()
         return paths
 

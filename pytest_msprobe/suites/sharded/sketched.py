@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from msprobe_collector.dump_format.sketches import COUNTERS, Sketch, distance, merged
+from pytest_msprobe.suites.sharded.placements import relative
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -68,35 +70,38 @@ class Sketched:
             kind: "R" for copies, "S" for shards along `dimension`, "P" for terms of a sum.
             dimension: of shards.
         """
-        if any(one.shape != self.shape for one in others):
+        if any(other.shape != self.shape for other in others):
             return None
-        if kind == "R":
-            scale = max(one.norm for one in (self, *others))
-            return self, max((one.away(self, scale) for one in others), default=0.0)
         members = (self, *others)
-        if kind == "P" and any(any(one.sketch.not_finite) for one in members):
+        if kind == "R":
+            scale = max(member.norm for member in members)
+            return self, max((other.away(self, scale) for other in others), default=0.0)
+        if kind == "P" and any(chain.from_iterable(member.sketch.not_finite for member in members)):
             return None
         if kind == "S" and any(d == dimension for d, _ in self.sketch.splits):
             return None
         try:
-            sketch = merged([one.sketch for one in members], None if kind == "P" else dimension)
+            along = None if kind == "P" else dimension
+            sketch = merged([member.sketch for member in members], along)
         except ValueError:
             return None
-        return Sketched(sketch, math.hypot(*(one.reach for one in members))), 0.0
+        reach = math.hypot(*(member.reach for member in members))
+        return Sketched(sketch, reach), 0.0
 
     def away(self, whole: Sketched, scale: float) -> float:
         """How far this is from `whole`, beyond what rounding of sketches explains; `scale` is what 1 means.
 
         Infinite where the sketches do not compare, and where others elements are not finite.
         """
-        own, other = self.sketch, whole._as_split(self.sketch.splits)
-        if other is None or own.shape != other.shape or own.not_finite != other.not_finite:
+        sketch, other = self.sketch, whole._as_split(self.sketch.splits)
+        if other is None or sketch.shape != other.shape or sketch.not_finite != other.not_finite:
             return math.inf
-        found = max(0.0, distance(own, other).value - _RESOLUTION * max(self.reach, whole.reach))
+        away = max(0.0, distance(sketch, other).value - _RESOLUTION * max(self.reach, whole.reach))
         # Distance and norm are of the same counters, so that a multiple of the whole is as far as it is.
-        norm = replace(other, has_whole=own.has_whole and other.has_whole).norm
-        found *= whole.norm / norm if norm else 1.0
-        return found / scale if scale else (math.inf if found else 0.0)
+        norm = replace(other, has_whole=sketch.has_whole and other.has_whole).norm
+        if norm:
+            away *= whole.norm / norm
+        return relative(away, scale)
 
     def factor(self, whole: Sketched) -> float:
         """What `whole` must be multiplied with to give this, by least squares."""
@@ -104,9 +109,9 @@ class Sketched:
         if other is None:
             return 1.0
         first = 0 if self.sketch.has_whole and other.has_whole else COUNTERS // 2
-        left, right = self.sketch.counters[first:], other.counters[first:]
-        square = float(np.vdot(right, right).real)
-        return float(np.vdot(right, left).real) / square if square else 1.0
+        counters, counters_of_whole = self.sketch.counters[first:], other.counters[first:]
+        square = float(np.vdot(counters_of_whole, counters_of_whole).real)
+        return float(np.vdot(counters_of_whole, counters).real) / square if square else 1.0
 
     def _as_split(self, splits: tuple[tuple[int, int], ...]) -> Sketch | None:
         """The sketch as of these shards; None where there is no tensor to split."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msprobe_collector.dump_format.leaves import Leaf
+from pytest_msprobe.suites.sharded.placements import relative
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +40,17 @@ class Statistics:
     def of(cls, leaf: Leaf) -> Statistics | None:
         """Those of a recorded tensor; None where the dump lacks one, or one is not finite."""
         numbers = leaf.statistics
-        if not all(isinstance(one, (int, float)) and math.isfinite(one) for one in numbers):
+        if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
             return None
         largest, least, mean, norm = map(float, numbers)
         return cls(leaf.shape, largest, least, mean * math.prod(leaf.shape), abs(norm))
 
     def __truediv__(self, factor: float) -> Statistics:
         """Those of the tensor divided by `factor`, which is above 0."""
-        ends = [None if one is None else one / factor for one in (self.largest, self.least)]
-        return Statistics(self.shape, ends[0], ends[1], self.total / factor, self.norm / factor)
+        divided = replace(self, total=self.total / factor, norm=self.norm / factor)
+        if self.largest is None or self.least is None:
+            return divided
+        return replace(divided, largest=self.largest / factor, least=self.least / factor)
 
     def joined(self, others: Sequence[Statistics], kind: str, dimension: int) -> tuple[Statistics, float] | None:
         """Those of this and of the values of other ranks put together, and how far copies differ; None for no shape.
@@ -59,21 +62,26 @@ class Statistics:
         """
         members = (self, *others)
         if kind == "R":
-            return self, max((_apart(one, self) for one in others), default=0.0)
-        total = math.fsum(one.total for one in members)
+            return self, max((_apart(other, self) for other in others), default=0.0)
+        total = math.fsum(member.total for member in members)
         if kind == "P":
-            is_same = all(one.shape == self.shape for one in members)
-            norm = sum(one.norm for one in members)
-            return (Statistics(self.shape, None, None, total, norm), 0.0) if is_same else None
+            if any(other.shape != self.shape for other in others):
+                return None
+            norm = sum(member.norm for member in members)
+            return Statistics(self.shape, None, None, total, norm), 0.0
         before, after = slice(dimension), slice(dimension + 1, None)
-        if len({(one.shape[before], one.shape[after]) for one in members}) > 1:
+        if any(
+            (other.shape[before], other.shape[after]) != (self.shape[before], self.shape[after]) for other in others
+        ):
             return None
-        shape = (*self.shape[before], sum(one.shape[dimension] for one in members), *self.shape[after])
-        largest = [one.largest for one in members if one.largest is not None]
-        least = [one.least for one in members if one.least is not None]
-        is_known = len(largest) == len(least) == len(members)
-        norm = math.sqrt(math.fsum(one.norm**2 for one in members))
-        return Statistics(shape, max(largest) if is_known else None, min(least) if is_known else None, total, norm), 0.0
+        length = sum(member.shape[dimension] for member in members)
+        shape = (*self.shape[before], length, *self.shape[after])
+        norm = math.sqrt(math.fsum(member.norm**2 for member in members))
+        largest = [member.largest for member in members if member.largest is not None]
+        least = [member.least for member in members if member.least is not None]
+        if not len(largest) == len(least) == len(members):
+            return Statistics(shape, None, None, total, norm), 0.0
+        return Statistics(shape, max(largest), min(least), total, norm), 0.0
 
     def away(self, whole: Statistics, scale: float) -> float:
         """The largest relative difference from what is known of `whole`, each of its own size."""
@@ -84,21 +92,16 @@ class Statistics:
         return 1.0
 
 
-def _apart(found: Statistics, whole: Statistics) -> float:
+def _apart(value: Statistics, whole: Statistics) -> float:
     """The largest relative difference of what both know; infinite for another shape."""
-    if found.shape != whole.shape:
+    if value.shape != whole.shape:
         return math.inf
     scale = whole.norm * math.sqrt(max(1, math.prod(whole.shape)))
-    pairs = [(found.total, whole.total, scale)]
-    if found.largest is None or found.least is None or whole.largest is None or whole.least is None:
-        pairs.append((max(0.0, whole.norm - found.norm), 0.0, whole.norm))
+    pairs = [(value.total, whole.total, scale)]
+    if value.largest is None or value.least is None or whole.largest is None or whole.least is None:
+        pairs.append((max(0.0, whole.norm - value.norm), 0.0, whole.norm))
     else:
         height = max(abs(whole.largest), abs(whole.least))
-        pairs += [(found.largest, whole.largest, height), (found.least, whole.least, height)]
-        pairs.append((found.norm, whole.norm, whole.norm))
-    return max(_relative(one, other, size) for one, other, size in pairs)
-
-
-def _relative(one: float, other: float, scale: float) -> float:
-    away = abs(one - other)
-    return away / scale if scale else (math.inf if away else 0.0)
+        pairs += [(value.largest, whole.largest, height), (value.least, whole.least, height)]
+        pairs.append((value.norm, whole.norm, whole.norm))
+    return max(relative(abs(actual - expected), size) for actual, expected, size in pairs)

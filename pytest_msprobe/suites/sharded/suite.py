@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ from pytest_msprobe.suites.contract import (
 )
 from pytest_msprobe.suites.grouping import api_of, group_operations, operation_of
 from pytest_msprobe.suites.sharded.alone import LawsSession, RankLaws
-from pytest_msprobe.suites.sharded.blame import Role, judged, not_judged_before
+from pytest_msprobe.suites.sharded.blame import Blame, Role
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
 from pytest_msprobe.suites.sharded.options import ShardedSettings
-from pytest_msprobe.suites.sharded.ranks import dumps_below, step_folders
+from pytest_msprobe.suites.sharded.outline import StepOutline
+from pytest_msprobe.suites.sharded.ranks import dumps_below, listed, step_folders
 from pytest_msprobe.suites.sharded.report import ShardedReport, ShardedSummary
 from pytest_msprobe.suites.sharded.session import ShardedSession
-from pytest_msprobe.suites.sharded.step_judge import StepJudge
 from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
 
 _STATUS: dict[str, Status] = {"placed": "pass", "illegal": "error", "unexplained": "error", "unreadable": "error"}
@@ -70,16 +71,16 @@ class ShardedSuite(Suite):
         if settings.logical is None:
             return LawsSuite(context, LawsSession(step_folders(context.dumps), settings.data_dir))
         if settings.logical.is_file():
-            found = [settings.logical]
+            logical = [settings.logical]
         elif settings.logical.is_dir():
-            found = dumps_below(settings.logical)
+            logical = dumps_below(settings.logical)
         else:
             raise SuiteError(f"--msprobe-logical={settings.logical}: there is no such file or folder")
-        if not found:
+        if not logical:
             raise SuiteError(
                 f"--msprobe-logical={settings.logical}: holds no dump.json; give a dump, step or rank folder"
             )
-        return cls(context, ShardedSession(settings, context.dumps, found))
+        return cls(context, ShardedSession(settings, context.dumps, logical))
 
     def __init__(self, context: Context, session: ShardedSession) -> None:
         super().__init__(context)
@@ -97,15 +98,19 @@ class ShardedSuite(Suite):
             raise step.unreadable[file]
         if not self._session.is_leader(file):
             return
-        judge = self._session.judge(file)
-        if not judge.logical.operations:
-            raise SuiteError(f"{judge.logical.path}: the logical run holds no record; dump a step that runs")
-        yield from group_operations(judge.items)
+        outline = self._session.blame(file).outline
+        if not outline.logical.operations:
+            raise SuiteError(f"{outline.logical.path}: the logical run holds no record; dump a step that runs")
+        yield from group_operations(outline.items)
 
     def judge(self, record: Record) -> Verdict:
-        judge, operation = self._session.judge(record.file), operation_of(record)
-        finding, role = judged(judge, operation)
-        return verdict_of(finding, role, judge, operation, fails_inherited=self._session.settings.inherited == "fail")
+        blame, operation = self._session.blame(record.file), operation_of(record)
+        finding, role = blame.judged(operation)
+        outline = blame.outline
+        facts = {"ranks": list(outline.step.ranks), "beside": outline.matching.only_on_ranks}
+        where = chain(_begin(blame, operation, finding, role), _where(finding, outline, operation))
+        fails_inherited = self._session.settings.inherited == "fail"
+        return verdict_of(finding, role, facts, where, fails_inherited=fails_inherited)
 
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
         """A record that was not judged counts as such."""
@@ -118,12 +123,12 @@ class ShardedSuite(Suite):
 
     def place(self, record: Record) -> StepPosition:
         """Place in the logical run; the line of the script is that of a rank."""
-        judge, operation = self._session.judge(record.file), operation_of(record)
-        place = place_in(judge.logical, operation.record, f"{operation.call}.forward")
-        return replace(place, rank=None, step=judge.number, source=judge.source(operation))
+        outline, operation = self._session.blame(record.file).outline, operation_of(record)
+        place = place_in(outline.logical, operation.record, f"{operation.call}.forward")
+        return replace(place, rank=None, step=outline.number, source=outline.source(operation))
 
     def frames(self, record: Record) -> Sequence[Frame]:
-        return self._session.judge(record.file).frames(operation_of(record))
+        return self._session.blame(record.file).outline.frames(operation_of(record))
 
     def header(self) -> list[str]:
         root = self._context.config.rootpath
@@ -132,14 +137,15 @@ class ShardedSuite(Suite):
             with suppress(DumpError, SuiteError):
                 logical = self._session.logical_of(paths[0])
                 ranks = len(self._session.step(paths[0]).ranks)
-                whole = file_id(logical[0], root)
-                by = f"{whole} and {counted(len(logical) - 1, 'other ranks')}" if len(logical) > 1 else whole
+                by = file_id(logical[0], root)
+                if len(logical) > 1:
+                    by += f" and {counted(len(logical) - 1, 'other ranks')}"
                 lines.append(
                     f"msprobe: {file_id(folder, root)}: {counted(ranks, 'ranks')}, judged by the logical run {by}"
                 )
-                if len(logical) > 1 and (beside := self._session.judge(paths[0]).run.beside):
-                    left = counted(beside, "records of its other ranks", "are")
-                    lines.append(f"msprobe: {left} not judged: the first one has no such call")
+                if len(logical) > 1 and (beside := self._session.blame(paths[0]).outline.run.beside):
+                    records = counted(beside, "records of its other ranks", "are")
+                    lines.append(f"msprobe: {records} not judged: the first one has no such call")
         return [*lines, *(f"msprobe: not whole: {line}" for line in self._session.problems())]
 
     def dumps(self) -> Iterator[Dump]:
@@ -147,73 +153,84 @@ class ShardedSuite(Suite):
             with suppress(DumpError, SuiteError):
                 if self._session.is_leader(path):
                     yield from self._session.step(path).ranks.values()
-                    yield from self._session.judge(path).run.ranks
+                    yield from self._session.blame(path).outline.run.ranks
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         return ShardedReport(self._session, self._context.out)
 
 
 def verdict_of(
-    finding: RecordFinding, role: Role, judge: StepJudge | RankLaws, operation: Operation, *, fails_inherited: bool
+    finding: RecordFinding, role: Role, facts: Mapping[str, Any], where: Iterable[str], *, fails_inherited: bool
 ) -> Verdict:
-    """The verdict on a logical record, or on a call that laws judge."""
-    by_laws = isinstance(judge, RankLaws)
-    attachment: dict[str, Any] = {"finding": finding.to_wire(), "role": role, "ranks": list(judge.step.ranks)}
-    attachment |= {"by_laws": by_laws} if isinstance(judge, RankLaws) else {"beside": judge.matching.only_on_ranks}
-    unreadable = [value for value in finding.values if value.state == "unreadable"]
+    """The verdict on a logical record, or on a call that laws judge.
+
+    Args:
+        finding: what is found of it.
+        role: what it has to do with the wrong values of its step.
+        facts: what the report needs besides.
+        where: lines on where wrong values come from, of a record that has some.
+        fails_inherited: whether a record fails for which another one is the reason.
+    """
+    attachment: dict[str, Any] = {"finding": finding.to_wire(), "role": role, **facts}
     outputs = tuple(map(_output, finding.values))
-    bench = (
-        f"laws of {len(finding.ranks)} ranks" if by_laws else f"logical run, {len(finding.ranks)} ranks put together"
-    )
+    ranks = len(finding.ranks)
+    bench = f"laws of {ranks} ranks" if "by_laws" in facts else f"logical run, {ranks} ranks put together"
+    unreadable = [value.message for value in finding.values if value.state == "unreadable"]
     if unreadable:
-        text = "\n".join(value.message for value in unreadable)
-        return Verdict("error", unreadable[0].message, outputs, text, bench=bench, attachment=attachment)
-    if not finding.wrong:
-        is_judged = any(value.state == "placed" for value in finding.values)
-        why = (f"{value.path}: {value.message}" for value in finding.values if value.message)
-        reason = "" if is_judged else finding.reason or next(why, "it holds no tensors")
-        return Verdict(
-            "pass" if is_judged else "skip", reason, outputs, bench=bench if is_judged else "", attachment=attachment
-        )
-    lines = explained(finding, role, judge, operation)
-    attachment["told"] = lines
-    first = finding.wrong[0]
-    message = f"{first.path}: {first.message}"
-    excuse = ""
-    if role == "inherited":
+        text = "\n".join(unreadable)
+        return Verdict("error", unreadable[0], outputs, text, bench=bench, attachment=attachment)
+    if finding.wrong:
+        first = finding.wrong[0]
+        message = f"{first.path}: {first.message}"
+        lines = [*_values_explained(finding), *where]
+        attachment["told"] = lines
+        text = "\n".join(map(printable, lines))
+        verdict = Verdict("error", message, outputs, text, bench=bench, attachment=attachment)
+        if role != "inherited":
+            return verdict
         message = f"inherited: {message}"
-        excuse = "" if fails_inherited else message
-    return Verdict(
-        "error", message, outputs, "\n".join(map(printable, lines)), bench=bench, attachment=attachment, excuse=excuse
-    )
+        return replace(verdict, message=message, excuse="" if fails_inherited else message)
+    if any(value.state == "placed" for value in finding.values):
+        return Verdict("pass", "", outputs, bench=bench, attachment=attachment)
+    reasons = (f"{value.path}: {value.message}" for value in finding.values if value.message)
+    reason = finding.reason or next(reasons, "it holds no tensors")
+    return Verdict("skip", reason, outputs, attachment=attachment)
 
 
-def explained(finding: RecordFinding, role: Role, judge: StepJudge | RankLaws, operation: Operation) -> list[str]:
-    """What is wrong with a record: each value with the placements that were tried, what came before, and where."""
-    lines = []
+def _values_explained(finding: RecordFinding) -> Iterator[str]:
+    """What is wrong with each value, with the placements that were tried."""
     for value in finding.wrong[:_MOST_VALUES]:
-        lines.append(f"{value.path} {list(value.shape)}: {value.message}")
+        yield f"{value.path} {list(value.shape)}: {value.message}"
         if value.tried and value.tolerance is not None:
-            lines.append(f"  tried: {'; '.join(value.tried)}; rounding explains {value.tolerance:.3g}")
+            yield f"  tried: {'; '.join(value.tried)}; rounding explains {value.tolerance:.3g}"
     if len(finding.wrong) > _MOST_VALUES:
-        lines.append(f"and {counted(len(finding.wrong) - _MOST_VALUES, 'more values')}, which the CSV file has")
+        yield f"and {counted(len(finding.wrong) - _MOST_VALUES, 'more values')}, which the CSV file has"
+
+
+def _begin(blame: Blame, operation: Operation, finding: RecordFinding, role: Role) -> Iterator[str]:
+    """Whether a record at fault makes the wrong values or got them."""
     is_wrong_before = any(not value.is_output for value in finding.wrong)
-    if isinstance(judge, StepJudge) and role in ("first", "own") and finding.has_good_inputs:
-        lines.append("what goes into it is right: it goes wrong in here")
-    elif isinstance(judge, StepJudge) and role == "first" and finding.phase != "optimizer" and is_wrong_before:
-        before = not_judged_before(judge, operation)
-        made = f"{', '.join(before[:_MOST_BEFORE])}{', ...' if len(before) > _MOST_BEFORE else ''}, not judged here"
-        lines.append(f"what goes into it is wrong already: it is made by {made if before else 'what no record shows'}")
-    lines.append(f"on ranks {', '.join(map(str, finding.ranks[:16]))}{', ...' if len(finding.ranks) > 16 else ''}")
-    if source := judge.source(operation):
-        lines.append(f"called from {source}")
-    return lines
+    if role in ("first", "own") and finding.has_good_inputs:
+        yield "what goes into it is right: it goes wrong in here"
+    elif role == "first" and finding.phase != "optimizer" and is_wrong_before:
+        before = [unjudged.record for unjudged in blame.not_judged_before(operation)]
+        made = f"{listed(before, _MOST_BEFORE)}, not judged here" if before else "what no record shows"
+        yield f"what goes into it is wrong already: it is made by {made}"
+
+
+def _where(finding: RecordFinding, calls: StepOutline | RankLaws, operation: Operation) -> Iterator[str]:
+    """The ranks, and the line of the script."""
+    yield f"on ranks {listed(finding.ranks, 16)}"
+    if source := calls.source(operation):
+        yield f"called from {source}"
 
 
 def _output(value: ValueFinding) -> OutputRow:
     ratio = None
     if value.distance is not None and value.tolerance is not None and value.state in ("placed", "unexplained"):
-        ratio = value.distance / value.tolerance if value.tolerance else math.inf if value.distance else 0.0
+        ratio = math.inf if value.distance else 0.0
+        if value.tolerance:
+            ratio = value.distance / value.tolerance
     return OutputRow(
         label=value.path,
         bench_dtype=value.dtype,
@@ -260,7 +277,10 @@ class LawsSuite(ShardedSuite):
 
     def judge(self, record: Record) -> Verdict:
         rank, operation = self._rank(record), operation_of(record)
-        return verdict_of(*rank.judged(operation), rank, operation, fails_inherited=self._fails_inherited)
+        finding, role = rank.judged(operation)
+        facts = {"ranks": list(rank.step.ranks), "by_laws": True}
+        where = _where(finding, rank, operation)
+        return verdict_of(finding, role, facts, where, fails_inherited=self._fails_inherited)
 
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
         return {**(super().attachment_of_unjudged(record, status, message) or {}), "by_laws": True}

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import DumpError
@@ -24,7 +23,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.suites.sharded.copies import parameter_of
-from pytest_msprobe.suites.sharded.judgement import Phase, ValueFinding, form_of, loaded, roundoff_of
+from pytest_msprobe.suites.sharded.judgement import Form, Phase, ValueFinding, form_of, forward_of, loaded, roundoff_of
 from pytest_msprobe.suites.sharded.layer_names import layer_path, without_wrappers
 from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.ranks import RankDump
@@ -76,11 +75,10 @@ class Tolerances:
         self._run, self._logical, self._phase, self._steps = run, logical, phase, steps
         self.begins: dict[str, float] = {}
         fine, half = 2.0**-24, 2.0**-9
-        each = (
-            half if place >= half_from or logical.holds_half(name) else fine
-            for place, name in enumerate(logical.record_names)
-        )
-        self._roundoffs = list(accumulate(each, max))
+        self._roundoffs = []
+        for place, name in enumerate(logical.record_names):
+            is_half = half in self._roundoffs[-1:] or place >= half_from or logical.holds_half(name)
+            self._roundoffs.append(half if is_half else fine)
         self._inside: dict[str, int] = {}
         self._amplifying: set[str] = set()
         self._arrived: dict[tuple[str, str], float] = {}
@@ -99,12 +97,12 @@ class Tolerances:
 
         From `LARGEST` on, what the value is made of is within its own noise, and so is the value.
         """
-        own = roundoff_of(leaf.dtype)
-        if not own:
+        finest = roundoff_of(leaf.dtype)
+        if not finest:
             return 0.0
-        unit = max(own, self._roundoffs[operation.index])
+        unit = max(finest, self._roundoffs[operation.index])
         if path.startswith(("parameters.", "input.parameters.")) and self._phase(operation) != "backward":
-            return max(4 * own, min(LARGEST, self._of_begin(operation, leaf, path, unit)))
+            return max(4 * finest, min(LARGEST, self._of_begin(operation, leaf, path, unit)))
         rounded = _ROUNDINGS * unit * math.sqrt(max(_FEWEST_RECORDS, operation.index))
         rounded += _GROWTH * max(self.begins.values(), default=0.0)
         return max(min(LARGEST, rounded), self._handed(operation, leaf, path))
@@ -150,17 +148,15 @@ class Tolerances:
 
     def close(self, operation: Operation, leaf: Leaf, path: str, ranks: int) -> float:
         """What the operation itself explains, from what went into it; infinite where that is not known."""
-        own = roundoff_of(leaf.dtype)
-        if not leaf.is_output or not own or operation.phase == GRADIENTS:
+        finest = roundoff_of(leaf.dtype)
+        if not leaf.is_output or not finest or operation.phase == GRADIENTS:
             return math.inf
-        unit = max(own, self._roundoffs[operation.index])
+        unit = max(finest, self._roundoffs[operation.index])
         if operation.record.startswith("Optimizer."):
             return self._of_update(operation, leaf, path, unit)
-        before = [self._arrived.get((name, "")) for name in self._sources(operation)]
-        if any(one is None for one in before):
-            return math.inf
+        arrived = max(self._arrived.get((name, ""), math.inf) for name in self._sources(operation))
         terms = 1 + ranks + self._inside.get(forward_of(operation), 0)
-        return _GROWTH * (max(one for one in before if one is not None) + unit * math.sqrt(terms))
+        return _GROWTH * (arrived + unit * math.sqrt(terms))
 
     def is_only_close(self, operation: Operation) -> bool:
         """Whether what the operation itself explains is all that it may be off."""
@@ -178,11 +174,12 @@ class Tolerances:
         if not leaf.is_output or operation.phase not in ("backward", GRADIENTS):
             return 0.0
         backward = f"{operation.name}.backward.{operation.number}" if operation.is_cell else operation.record
-        with suppress(DumpError, StopIteration):
-            if backward in self._logical:
-                incoming = next(one for one in self._logical.leaves(backward) if one.path == "input.0")
-                if _is_sum(leaf.shape, incoming.shape):
-                    return math.hypot(*(_norm(one) for _, one in self._run.held(incoming)))
+        if backward not in self._logical:
+            return 0.0
+        with suppress(DumpError):
+            for incoming in self._logical.leaves(backward):
+                if incoming.path == "input.0" and _is_sum(leaf.shape, incoming.shape):
+                    return math.hypot(*(_norm(held) for _, held in self._run.held(incoming)))
         return 0.0
 
     def room(self, leaf: Leaf, path: str) -> Array | None:
@@ -196,16 +193,13 @@ class Tolerances:
         import numpy as np
 
         if path.startswith("output."):
-            before = next((one for (_, of), one in self._before.items() if of == name), None)
-            if before is None or form_of((before, leaf)) == "statistics":
+            begins = [begin for (_, of), begin in self._before.items() if of == name]
+            if not begins or form_of((begins[0], leaf)) == "statistics":
                 return None
-            largest = max(abs(after - before).max(initial=0) for before, after in self._pairs(before, leaf))
+            pairs = _pairs(self._run.held(begins[0]), self._run.held(leaf), "tensor")
+            largest = max(abs(after - before).max(initial=0) for before, after in pairs)
             return np.where(noise * _OF_ELEMENT >= 1, np.inf, noise * _OF_ELEMENT * largest)
         return np.where(noise * _OF_ELEMENT >= 1, np.inf, 0.0) if self._steps else None
-
-    def _pairs(self, before: Leaf, after: Leaf) -> Iterator[tuple[Array, Array]]:
-        for (dump, one), (beside, two) in zip(self._run.held(before), self._run.held(after)):
-            yield loaded(one, dump), loaded(two, beside)
 
     @staticmethod
     def _name(leaf: Leaf, path: str) -> str:
@@ -221,11 +215,15 @@ class Tolerances:
         if not self._steps:
             return 0.0
         if not path.startswith("input."):
-            known = 2 * self._apart.get(self._name(leaf, path), 0.0)
-            return known or (0.0 if self._before else _ROUNDINGS * unit * math.sqrt(self._steps))
+            away = 2 * self._apart.get(self._name(leaf, path), 0.0)
+            return away or (0.0 if self._before else _ROUNDINGS * unit * math.sqrt(self._steps))
         name = parameter_of(path)
-        after = next((one for one in self._leaves(operation) if _is_after(one.path, name)), None)
-        if after is None or form_of((leaf, after)) == "statistics":
+        for after in self._leaves(operation):
+            if after.path.startswith("output.") and ".parameters." in after.path and parameter_of(after.path) == name:
+                break
+        else:
+            return 0.0
+        if form_of((leaf, after)) == "statistics":
             return 0.0
         with suppress(DumpError):
             share = apart(self._run.held(leaf), self._run.held(after))
@@ -247,19 +245,16 @@ class Tolerances:
         """What is handed on to a value: of an input the distance of what made it, of an output those of its inputs."""
         if not leaf.is_output and not operation.record.startswith("Optimizer."):
             made = leaf.provenance.made_by or without_wrappers(leaf.provenance.leaf or "") or _content(leaf)
-            found = self._apart.get(made, 0.0)
-            return 2 * found if math.isfinite(found) else 0.0
-        if operation.record.startswith("Optimizer."):
+            return 2 * _if_finite(self._apart.get(made, 0.0))
+        if not operation.record.startswith("Optimizer."):
+            return _GROWTH * max(_if_finite(self._arrived.get((name, ""), 0.0)) for name in self._sources(operation))
+        if ".state." in path:
             gradient = f"{operation.record}.input.gradients.{parameter_of(path)}"
-            if leaf.is_output and ".state." not in path:
-                found = self._of_update(
-                    operation, leaf, path, max(roundoff_of(leaf.dtype), self._roundoffs[operation.index])
-                )
-                return found if math.isfinite(found) else 0.0
-            found = self._apart.get(gradient, 0.0) if ".state." in path else 0.0
-            return _GROWTH * found if math.isfinite(found) else 0.0
-        before = (self._arrived.get((name, ""), 0.0) for name in self._sources(operation))
-        return _GROWTH * max(one for one in (0.0, *before) if math.isfinite(one))
+            return _GROWTH * _if_finite(self._apart.get(gradient, 0.0))
+        if not leaf.is_output:
+            return 0.0
+        unit = max(roundoff_of(leaf.dtype), self._roundoffs[operation.index])
+        return _if_finite(self._of_update(operation, leaf, path, unit))
 
     @cached_property
     def _sums(self) -> tuple[float, dict[str, float]]:
@@ -270,37 +265,38 @@ class Tolerances:
             for name, leaf in self._gradients(operation):
                 sums[name] = math.hypot(sums.get(name, 0.0), self.floor(operation, leaf, leaf.path))
                 made[name] = _norm(leaf)
-        steps = [one for one in self._logical.operations if one.record.startswith("Optimizer.")]
-        gets = {
-            parameter_of(leaf.path): _norm(leaf)
-            for one in steps
-            for leaf in self._leaves(one)
-            if leaf.path.startswith("input.gradients.")
-        }
+        gets: dict[str, float] = {}
+        for operation in self._logical.operations:
+            for leaf in self._leaves(operation) if operation.record.startswith("Optimizer.") else ():
+                if leaf.path.startswith("input.gradients."):
+                    gets[parameter_of(leaf.path)] = _norm(leaf)
         both = [name for name in gets if name in made]
         total = math.hypot(*(made[name] for name in both))
-        return (math.hypot(*(gets[name] for name in both)) / total if total else 0.0), sums
+        if not total:
+            return 0.0, sums
+        return math.hypot(*(gets[name] for name in both)) / total, sums
 
     def _gradients(self, operation: Operation) -> Iterator[tuple[str, Leaf]]:
         """The gradients of parameters that a record of the backward has, with the names of the parameters."""
         if operation.phase == GRADIENTS:
-            yield from ((f"{layer_path(operation.name)}.{leaf.path}", leaf) for leaf in self._leaves(operation))
-        elif (
-            operation.phase == "backward"
-            and not operation.is_cell
-            and (forward := forward_of(operation)) in self._logical
-        ):
-            names = {one.path.removeprefix("input."): one.provenance.leaf for one in self._logical.leaves(forward)}
             for leaf in self._leaves(operation):
-                if leaf.is_output and (name := names.get(leaf.path.removeprefix("output."))):
-                    yield without_wrappers(name), leaf
+                yield f"{layer_path(operation.name)}.{leaf.path}", leaf
+            return
+        forward = forward_of(operation)
+        if operation.phase != "backward" or operation.is_cell or forward not in self._logical:
+            return
+        inputs = {leaf.path.removeprefix("input."): leaf for leaf in self._logical.leaves(forward)}
+        for leaf in self._leaves(operation):
+            made_of = inputs.get(leaf.path.removeprefix("output.")) if leaf.is_output else None
+            if made_of is not None and made_of.provenance.leaf:
+                yield without_wrappers(made_of.provenance.leaf), leaf
 
     def _sources(self, operation: Operation) -> list[str]:
         """The records whose inputs make the outputs of one: a gradient comes from those of its forward, too."""
-        own = [operation.record]
+        records = [operation.record]
         if operation.phase == GRADIENTS:
-            own.append(f"{operation.name}.backward.{operation.number}")
-        return [*own, forward_of(operation)] if operation.phase in ("backward", GRADIENTS) else own
+            records.append(f"{operation.name}.backward.{operation.number}")
+        return [*records, forward_of(operation)] if operation.phase in ("backward", GRADIENTS) else records
 
     def _of_update(self, operation: Operation, leaf: Leaf, path: str, unit: float) -> float:
         """Of what an optimizer leaves: of the update that it makes, not of all that a parameter is."""
@@ -318,9 +314,9 @@ class Tolerances:
             return math.inf
         begin = 2 * self.begins.get(key[1], 0.0)
         signs = self._signs(operation, key[1], max(arrived, unit))
-        return (
-            min(LARGEST, 4 * roundoff_of(leaf.dtype) + begin + signs * share) if share else 4 * roundoff_of(leaf.dtype)
-        )
+        if not share:
+            return 4 * roundoff_of(leaf.dtype)
+        return min(LARGEST, 4 * roundoff_of(leaf.dtype) + begin + signs * share)
 
     def _leaves(self, operation: Operation) -> list[Leaf]:
         with suppress(DumpError):
@@ -330,15 +326,25 @@ class Tolerances:
 
 def apart(held: _Held, other: _Held) -> float:
     """Distance of two values on the same ranks, relative to the first one. Raises DumpError."""
-    from pytest_msprobe.suites.sharded.placements import distance, norm_of
+    from pytest_msprobe.suites.sharded.placements import distance, norm_of, relative
 
-    form = form_of(one for _, one in (*held, *other))
-    pairs = [(loaded(one, dump, form), loaded(two, beside, form)) for (dump, one), (beside, two) in zip(held, other)]
-    if len(held) != len(other) or any(one.shape != two.shape for one, two in pairs):
+    pairs = list(_pairs(held, other, form_of(leaf for _, leaf in (*held, *other))))
+    if len(held) != len(other) or any(first.shape != second.shape for first, second in pairs):
         return math.inf
-    scale = math.hypot(*(norm_of(one) for one, _ in pairs))
-    away = math.hypot(*(distance(two, one, 1.0) for one, two in pairs))
-    return away / scale if scale else math.inf if away else 0.0
+    scale = math.hypot(*(norm_of(first) for first, _ in pairs))
+    away = math.hypot(*(distance(second, first, 1.0) for first, second in pairs))
+    return relative(away, scale)
+
+
+def _pairs(held: _Held, other: _Held, form: Form) -> Iterator[tuple[Any, Any]]:
+    """Two values on each rank that has them."""
+    for (dump, first), (beside, second) in zip(held, other):
+        yield loaded(first, dump, form), loaded(second, beside, form)
+
+
+def _if_finite(distance: float) -> float:
+    """The distance; 0 where it is not known."""
+    return distance if math.isfinite(distance) else 0.0
 
 
 def _noise_of(value: Array, whole: Array, level: float) -> Array:
@@ -359,22 +365,13 @@ def _noise_of(value: Array, whole: Array, level: float) -> Array:
 def _is_sum(shape: Sequence[int], incoming: Sequence[int]) -> bool:
     """Whether a gradient is a sum over elements of an incoming one, as that of what was broadcast is."""
     along = zip(reversed(shape), reversed(incoming))
-    return len(shape) <= 1 or (math.prod(shape) < math.prod(incoming) and all(one in (1, two) for one, two in along))
+    return len(shape) <= 1 or (
+        math.prod(shape) < math.prod(incoming) and all(length in (1, two) for length, two in along)
+    )
 
 
 def _content(leaf: Leaf) -> tuple[object, ...]:
     return math.prod(leaf.shape), *leaf.statistics
-
-
-def _is_after(path: str, name: str) -> bool:
-    return path.startswith("output.") and ".parameters." in path and parameter_of(path) == name
-
-
-def forward_of(operation: Operation) -> str:
-    """The forward record of a call or layer."""
-    if operation.is_cell:
-        return f"{operation.name}.forward.{operation.number}"
-    return f"{operation.call}.forward"
 
 
 def _amplifies(operation: Operation) -> bool:
