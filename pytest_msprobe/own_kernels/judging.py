@@ -153,10 +153,10 @@ class _OwnRuns(ExtraRuns):
     trace: sides.Trace | None = None
     opinion: Callable[[], Sequence[Any] | None] = staticmethod(lambda: None)
 
-    def _is_known_as(self, topic: Literal["elementary", "elementwise", "multilinear"]) -> bool:
-        # What NumPy and MindSpore call is not seen: elementary functions may be among it.
+    def is_known_as(self, topic: Literal["elementary", "elementwise", "multilinear"]) -> bool:
+        """See `ExtraRuns`; what NumPy and MindSpore call is not seen: elementary functions may be among it."""
         is_seen = topic == "elementary" if self.trace is None else self.trace.is_known_as(topic)
-        return is_seen or super()._is_known_as(topic)
+        return is_seen or super().is_known_as(topic)
 
     @property
     def _rounds_each_result(self) -> bool:
@@ -164,11 +164,12 @@ class _OwnRuns(ExtraRuns):
 
     @cached_property
     def _held(self) -> frozenset[int]:
-        floats = [value for _, value in leaves(self._call) if _is_float(value)]
+        floats = [value for _, value in leaves(self.call) if _is_float(value)]
         return frozenset(n for n, array in enumerate(floats) if unit_roundoff(array.dtype) > sides.NARROWEST_COMPUTED)
 
     @cached_property
-    def _second(self) -> Sequence[Any] | None:
+    def second(self) -> Sequence[Any] | None:
+        """See `ExtraRuns`: what another kernel gives."""
         return self.opinion()
 
 

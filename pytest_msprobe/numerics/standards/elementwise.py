@@ -452,7 +452,7 @@ class Ulp(ElementRule[UlpBounds]):
         ratio = min(_over(beyond.count / pair.tested.size, bounds.share), _over(mean, bounds.mean))
         if ratio < 1:
             return Judgement("pass", ratio=ratio)
-        opinion = pair.second_opinion()
+        opinion = pair.sensitivity.second_opinion()
         second = None if opinion is None else _spacings_off(opinion, pair.reference, bounds)[0].count
         ratio = min(ratio, _over(beyond.count, second or 0))
         if ratio < 1:
@@ -538,7 +538,7 @@ class AgainstSecondOpinion(ElementRule[SecondOpinionConstants]):
         return SECOND_OPINION.get(dtype)
 
     def _weigh(self, pair: OutputPair, bounds: SecondOpinionConstants) -> Judgement:
-        second = pair.second_opinion()
+        second = pair.sensitivity.second_opinion()
         if second is None:
             reason = (
                 "There is no second opinion: PyTorch is not installed, or cannot run this call in "
