@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
 from msprobe_collector.dump_format import tensors_in
 from pytest_msprobe.apis import facts
-from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming, attempt
+from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming, attempt, result_or_none
 from pytest_msprobe.cases.outputs import in_one_order
 from pytest_msprobe.cases.partial_sums import norms_of_partial_sums
 from pytest_msprobe.cases.perturbation import (
@@ -37,6 +37,7 @@ from pytest_msprobe.engines.protocol import (
     LeafPath,
     Output,
     Unsupported,
+    arrays_in,
     is_differentiable,
     leaves,
     with_leaves,
@@ -257,8 +258,8 @@ class ExtraRuns:
 
     def _results(self, engine: Engine, call: Call, incoming: Incoming, variant: str) -> Sequence[Any] | None:
         """The forward outputs that are compared, in the order in which they are, or all gradients; None if it fails."""
-        outcome = self.run.ask(engine, partial(_compared, self.call, incoming), call=call, variant=variant)
-        return None if isinstance(outcome, (Unsupported, CapturedError)) else outcome
+        compared = partial(_compared, self.call, incoming)
+        return result_or_none(self.run.ask(engine, compared, call=call, variant=variant))
 
     @cached_property
     def has_terms_of_products(self) -> bool:
@@ -271,8 +272,7 @@ class ExtraRuns:
     @cached_property
     def tensors(self) -> dict[LeafPath, Array]:
         """The tensors of floats among the arguments, by their places."""
-        arrays = ((path, value) for path, value in leaves(self.call) if hasattr(value, "__array_interface__"))
-        return {path: array for path, array in arrays if is_differentiable(array)}
+        return {path: array for path, array in arrays_in(self.call).items() if is_differentiable(array)}
 
     @property
     def factors(self) -> list[float]:
@@ -490,10 +490,7 @@ class OutputSensitivity(Sensitivity):
         def gradients() -> Incoming:
             return self._bench.engine.forward(self._call, differentiate=tuple(tensors)).gradients((alone,))
 
-        outcome = attempt(gradients)
-        if isinstance(outcome, (Unsupported, CapturedError)):
-            return ()
-        pairs = zip(tensors.values(), outcome)
+        pairs = zip(tensors.values(), result_or_none(attempt(gradients)) or ())
         terms = [_in_orders(array * gradient) for array, gradient in pairs if gradient is not None]
         longest = max(terms, key=lambda orders: orders[0].size, default=())
         biases = [orders[0] for orders in terms if orders[0].size == 1 < longest[0].size]
@@ -523,8 +520,7 @@ class OutputSensitivity(Sensitivity):
             return changed
 
         call = with_leaves(self._call, alone)
-        execution = attempt(partial(self._bench.engine.forward, call, differentiate=()))
-        return [] if isinstance(execution, (Unsupported, CapturedError)) else _float_outputs(execution.outputs)
+        return _float_outputs(attempt(lambda: self._bench.engine.forward(call, differentiate=()).outputs))
 
     def partial_sums(self) -> Array | None:
         """See `Sensitivity`."""
@@ -538,15 +534,13 @@ class OutputSensitivity(Sensitivity):
             return execution.gradients((part,))[self._position]
 
         channels = 1 if has_rounded_operands(name, "conv") and incoming.ndim > 1 else -1
-        outcome = attempt(partial(norms_of_partial_sums, gradient, incoming, channels))
-        return None if isinstance(outcome, (Unsupported, CapturedError)) else outcome
+        return result_or_none(attempt(partial(norms_of_partial_sums, gradient, incoming, channels)))
 
 
 def _alone(engine: Engine, wanted: tuple[LeafPath, ...], position: int, call: Call, incoming: Incoming) -> Any:
     """The output or gradient at `position` of another call; None where the benchmark fails."""
-    results = attempt(lambda: _compared(call, incoming, engine.forward(call, differentiate=wanted)))
-    is_failure = isinstance(results, (Unsupported, CapturedError))
-    return None if is_failure or position >= len(results) else results[position]
+    results = result_or_none(attempt(lambda: _compared(call, incoming, engine.forward(call, differentiate=wanted))))
+    return results[position] if results is not None and position < len(results) else None
 
 
 def _compared(call: Call, incoming: Incoming, execution: Execution) -> Sequence[Any]:
@@ -572,10 +566,8 @@ def _joined(parts: tuple[Array, ...]) -> Array:
 
 
 def _float_outputs(outputs: Sequence[Output] | Unsupported | CapturedError) -> list[Array]:
-    if isinstance(outputs, (Unsupported, CapturedError)):
-        return []
-    arrays = [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
-    return [array for array in arrays if array.dtype.kind == "f"]
+    values: list[Any] = [output.value for output in result_or_none(outputs) or ()]
+    return [value for value in values if hasattr(value, "__array_interface__") and value.dtype.kind == "f"]
 
 
 def _of_product(product: Product, size: np.float32) -> Deviations:
@@ -590,7 +582,7 @@ def _of_product(product: Product, size: np.float32) -> Deviations:
         places, deviations = product.sample()
         return places, size * deviations
 
-    every = _SOME_TERMS if product.left.shape[-1] >= _MANY_TERMS else 1
+    every = _SOME_TERMS if product.first.shape[-1] >= _MANY_TERMS else 1
     return Deviations(
         partial(norms, 1), partial(norms, every), lambda places: size * product.norms_at(places), sample, True
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -97,8 +97,8 @@ def best_order(recorded: Sequence[Array], references: Sequence[Array]) -> tuple[
         return indices
     with np.errstate(all="ignore"):
         wide = [_widened(array) for array in references]
-        distance = [[_distance(_widened(array), reference) for reference in wide] for array in recorded]
-    return min(permutations(indices), key=lambda order: sum(distance[i][place] for place, i in enumerate(order)))
+        distance = {pair: _distance(_widened(recorded[pair[0]]), wide[pair[1]]) for pair in product(indices, indices)}
+    return min(permutations(indices), key=lambda order: sum(map(distance.__getitem__, zip(order, indices))))
 
 
 def _tensor_paths(forward: ForwardRecord) -> Iterator[LeafPath]:
@@ -134,11 +134,8 @@ def _by_shape(
     waiting: dict[tuple[object, ...], list[LeafPath]] = {}
     for position in positions:
         waiting.setdefault(_look(arguments[position]), []).append(("input", position))
-    interchangeable = {
-        look: tuple(paths)
-        for look, paths in waiting.items()
-        if len(paths) > 1 and any(_look(outgoing[i]) == look for i in recorded)
-    }
+    looks = {_look(outgoing[index]) for index in recorded}
+    interchangeable = [tuple(paths) for look, paths in waiting.items() if len(paths) > 1 and look in looks]
     entries: dict[LeafPath, int | str] = {}
     unmatched = []
     for index in recorded:
@@ -147,7 +144,7 @@ def _by_shape(
             entries[candidates.pop(0)] = index
         else:
             unmatched.append(index)
-    return GradientPairing(entries, tuple(interchangeable.values()), tuple(unmatched))
+    return GradientPairing(entries, tuple(interchangeable), tuple(unmatched))
 
 
 def _is_differentiable(value: Value) -> bool:

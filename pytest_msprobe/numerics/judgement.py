@@ -161,6 +161,11 @@ def _against(measured: float, side: str, limit: float, needed: str) -> str:
     return f"{number(measured, limit)} is not {side} {number(limit)}{remedy}."
 
 
+def remedy_above(figure: float) -> str:
+    """`; a limit of 0.00124 would pass`, for a `figure` that must not be above its limit; "" where no limit would."""
+    return f"; a limit of {limit_above(figure)} would pass" if figure < math.inf else ""
+
+
 def unforgivable_reasons(metrics: Metrics) -> tuple[str, ...]:
     """What makes an output wrong under every standard: structure, unmatched NaN or Inf, unequal exact elements."""
     reasons = []
@@ -276,7 +281,8 @@ def _measure_inexact(elements: list[Element], off_bound: float, dtype: np.dtype[
 
 def _vector(values: list[Scalar]) -> Array:
     """Always float64 or complex128, however the values are mixed: leaf by leaf the types agree already."""
-    return np.array(values, dtype=np.complex128 if any(isinstance(value, complex) for value in values) else np.float64)
+    is_complex = any(isinstance(value, complex) for value in values)
+    return np.array(values, dtype=np.complex128 if is_complex else np.float64)
 
 
 def _exact_kind(elements: list[Element]) -> Kind:

@@ -129,18 +129,17 @@ class BackwardError:
 
         Those with moved inputs come first; those with arithmetic moved inside only where these do not explain it.
         """
-        metrics = pair.metrics
-        verdict = early_judgement(metrics)
-        if verdict is not None:
-            return verdict
-        if metrics.nonfinite_mismatches:
+        early = early_judgement(pair.metrics)
+        if early is None and pair.metrics.nonfinite_mismatches:
             if "saturation" in self.strict:
-                return plain_judgement(unforgivable_reasons(metrics))
+                return plain_judgement(unforgivable_reasons(pair.metrics))
             pair = _without_forced_overflows(pair)
-            metrics = pair.metrics
-            verdict = early_judgement(metrics)
-            if verdict is not None:
-                return verdict
+            early = early_judgement(pair.metrics)
+        return early or self._judge_elements(pair)
+
+    def _judge_elements(self, pair: OutputPair) -> Judgement:
+        """The verdict on an output with elements that differ."""
+        metrics = pair.metrics
         bias = find_rounding_bias(pair.tested, pair.reference)
         if bias is not None:
             reason = (
@@ -658,9 +657,9 @@ def _place(pair: OutputPair, at: int) -> str:
     return place_and_values(Element(index, pair.tested.item(at), pair.reference.item(at)))
 
 
-def _root_of_squares(left: Floats, right: Floats | float) -> Floats:
-    root: Floats = np.square(left)
-    root += np.square(right)
+def _root_of_squares(first: Floats, second: Floats | float) -> Floats:
+    root: Floats = np.square(first)
+    root += np.square(second)
     return np.sqrt(root, out=root)
 
 

@@ -413,26 +413,13 @@ class MeasuredResponse(Response):
     """A response with nothing forgiven beyond what the runs themselves have shown."""
 
     def __init__(self, wide: Response) -> None:
-        self.wide, self.is_for_all, self.chosen = wide, wide.is_for_all, wide.chosen
-        self.is_known, self.reference, self.format = wide.is_known, wide.reference, wide.format
-        self.overall = wide.overall
-
-    def of_chunk(self, start: int, reference: Array) -> Floats:
-        """That of the wide response, which stands for the size of an element's terms."""
-        return self.wide.of_chunk(start, reference)
-
-    def largest_move(self, at: int, reference: Array) -> float:
-        """See `Response`."""
-        return self.wide.largest_move(at, reference)
-
-    def smooth(self, start: int, reference: Array) -> Floats:
-        """See `Response`."""
-        return self.wide.smooth(start, reference)
+        """The response with all that the `wide` one, to two moved runs, knows."""
+        vars(self).update(vars(wide))
 
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
         """The larger of the two moves of each element, without a floor."""
         largest = np.zeros(reference.shape)
-        for move in self.wide.moves(start, reference):
+        for move in self.moves(start, reference):
             np.fmax(largest, np.abs(move), out=largest)
         return np.minimum(largest, response)
 
@@ -457,7 +444,7 @@ class ProbedResponse(MeasuredResponse):
         self._probe_results = [probe.reshape(-1) for probe in probes]
         self._slope = self._largest_slope()
         log_means = LogMeans()
-        for start, chunk in self.chunks() if wide.is_for_all else ():
+        for start, chunk in self.chunks() if self.is_for_all else ():
             sample = slice(max(0, self.chosen - start), None)
             log_means.add(magnitude_of(chunk)[sample], self._largest_move(start, chunk)[sample])
         self._typical = log_means.finish()
@@ -465,7 +452,7 @@ class ProbedResponse(MeasuredResponse):
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
         """`_PROBED` times the largest move of each element by a probe."""
         largest = self._largest_move(start, reference)
-        wide = self.wide.forgiven(start, reference, response, factors)
+        wide = Response.forgiven(self, start, reference, response, factors)
         forgiven = _PROBED * np.fmax(largest, self._typical.floor(magnitude_of(reference)))
         # What answered to nothing sits at a jump; where the probes left the domain the two runs have to do.
         return np.where((wide == 0) | np.isinf(largest), wide, forgiven)
