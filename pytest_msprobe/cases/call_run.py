@@ -122,12 +122,10 @@ class CallRun:
     @cached_property
     def recorded(self) -> RecordedEngine:
         """The values of the dump as an engine."""
-        case, dump = self.case, self._dump
-        drawn = self._source.drawn
+        case, dump, drawn = self.case, self._dump, self._source.drawn
+        ended = "" if dump.ended_in is None else str(dump.ended_in)
         return RecordedEngine(
-            *(case.forward, case.backward, case.pairing, dump.tensors, str(dump.path)),
-            drawn=drawn,
-            ended="" if dump.ended_in is None else str(dump.ended_in),
+            case.forward, case.backward, case.pairing, dump.tensors, str(dump.path), drawn=drawn, ended=ended
         )
 
     def ask(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from msprobe_collector.dump_format import Dump
 from pytest_msprobe.cases.call_run import CallRun
 from pytest_msprobe.cases.second_runs import Bench, ExtraRuns
 from pytest_msprobe.engines.torch_engine import TorchEngine
-from pytest_msprobe.numerics import BackwardError, Fused, OutputPair, measure
+from pytest_msprobe.numerics import BackwardError, Fused, OutputPair, Sensitivity, measure
 from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums, largest_partial_sums
 
 Array = np.ndarray[Any, Any]
@@ -244,3 +245,29 @@ def test_terms_beyond_the_range_of_float32_explain_nothing_and_end(tmp_path: Pat
     tested[0, 0] = 1e30  # NaN would be Inf - Inf
     pair = pair_of(tmp_path, "Functional.linear.0", [x, drawn(4, 6)], incoming=incoming, position=1, tested=tested)
     assert not BackwardError().judge_pair(pair).is_pass
+
+
+QUESTIONS: dict[str, Callable[[Sensitivity], Any]] = {
+    "deviations": lambda asked: (known := asked.deviations()) and known.values(),
+    "terms": lambda asked: asked.terms(6),
+    "inputs": lambda asked: [run.result for run in asked.runs("inputs")],
+    "inside": lambda asked: [run.result for run in asked.runs("inside")],
+    "probes": lambda asked: asked.probes("arithmetic", 2),
+    "magnitudes": lambda asked: asked.sums_of_magnitudes(),
+    "partial sums": lambda asked: asked.partial_sums(),
+}
+
+
+@pytest.mark.parametrize("incoming", [None, drawn(3, 4)])
+def test_answers_are_the_same_asked_twice_and_in_another_order(tmp_path: Path, incoming: Array | None) -> None:
+    (tmp_path / "again").mkdir()
+    first, second = (
+        pair_of(folder, "Functional.linear.0", [X, WEIGHT, BIAS], incoming=incoming)
+        for folder in (tmp_path, tmp_path / "again")
+    )
+    answers = {name: ask(first.sensitivity) for name, ask in QUESTIONS.items()}
+    assert answers["terms"]
+    assert BackwardError().judge_pair(first) == BackwardError().judge_pair(first)
+    for name in reversed(QUESTIONS):
+        for asked in (first, second):
+            np.testing.assert_equal(QUESTIONS[name](asked.sensitivity), answers[name], err_msg=name)
