@@ -249,15 +249,13 @@ class _Reference:
     def indices(self, expected: Sequence[Output], tested: Sequence[Output]) -> dict[str, Any]:
         """What outputs that are indices select from, and the axis, by their labels."""
         floats = [output.value.dtype for output in tested if _is_float(output.value)]  # type: ignore[union-attr]
+        contents = {output_label(output.path): content_of(output.value) for output in expected}
         selections: dict[str, Any] = {}
         for tensor, source, axis in self.trace.indices if self.trace is not None else ():
-            indices, array = array_of(tensor), array_of(source)
-            # Values that the dtype of the kernel cannot tell apart are ties.
-            array = array.astype(floats[0]) if _is_float(array) and floats else array
-            labels = [
-                output_label(output.path) for output in expected if content_of(output.value) == content_of(indices)
-            ]
-            selections |= dict.fromkeys(labels, (array, axis))
+            indices, array = content_of(array_of(tensor)), array_of(source)
+            if _is_float(array) and floats:  # values that the dtype of the kernel cannot tell apart are ties
+                array = array.astype(floats[0])
+            selections |= {label: (array, axis) for label, content in contents.items() if content == indices}
         return selections
 
 
@@ -310,14 +308,9 @@ class _Judge:
                 rows[place] = replace(rows[place], status="skip", message="both sides are NaN everywhere")
         if callable(self.kernel.function):
             again = self._again(results, incoming, reference.outputs)
-            pairs = list(zip(results.values, again.values, rows))
-            for place, (first, second, row) in enumerate(pairs):
-                is_turned = again.is_turned and row.label.startswith(_GRADIENT)
-                text = _difference(first, second, is_wrong=row.status == "error", is_turned=is_turned)
-                if text:
-                    rows[place] = replace(row, status="error", message=text, pattern=text, pattern_kind="repeat")
-                    notes.append(f"{row.label}: {text}")
-            is_same = all(content_of(first) == content_of(second) for first, second, _ in pairs)
+            pairs = zip(map(content_of, results.values), map(content_of, again.values))
+            is_same = all(before == after for before, after in pairs)
+            rows, notes = _repeated(rows, results, again)
             if not (is_same or notes) and verdict.status != "error":  # added in another order: it may be a wrong one
                 verdict = self._compared(reference, again, expected, incoming)
                 rows = list(verdict.outputs)
@@ -489,6 +482,18 @@ def _by_origin(outputs: Sequence[Output]) -> tuple[list[Output], dict[protocol.L
 def _arrays_returned(outputs: Sequence[Output]) -> list[Array]:
     returned = _by_origin(outputs)[0]
     return [output.value for output in returned if isinstance(output.value, np.ndarray)]
+
+
+def _repeated(rows: Sequence[OutputRow], first: _Results, again: _Results) -> tuple[list[OutputRow], list[str]]:
+    """(`rows` with what a second call with the same inputs shows, the same as notes)."""
+    repeated, notes = list(rows), list[str]()
+    for place, (before, after, row) in enumerate(zip(first.values, again.values, rows)):
+        is_turned = again.is_turned and row.label.startswith(_GRADIENT)
+        text = _difference(before, after, is_wrong=row.status == "error", is_turned=is_turned)
+        if text:
+            repeated[place] = replace(row, status="error", message=text, pattern=text, pattern_kind="repeat")
+            notes.append(f"{row.label}: {text}")
+    return repeated, notes
 
 
 def _difference(first: Any, second: Any, *, is_wrong: bool, is_turned: bool) -> str:
