@@ -43,7 +43,7 @@ from pytest_msprobe.engines.protocol import (
     with_leaves,
 )
 from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, Sensitivity, kind_of, measure, unit_roundoff
-from pytest_msprobe.numerics.judgement import MOST_PROBED, Deviations, Moved
+from pytest_msprobe.numerics.judgement import MOST_PROBED, Deviations, KnownDeviations, Moved
 
 #: Explicit bits of a significand, by the name of the mode of the device.
 FORMATS = {"HF32": 11, "TF32": 10}
@@ -426,17 +426,17 @@ class OutputSensitivity(Sensitivity):
             return None
         rows = self._deviations_of_rows()
         if rows is not None:
-            return Deviations.known(rows, have_terms=False)
+            return KnownDeviations(rows, have_terms=False)
         if not self._runs.has_terms_of_products:
             return None
         if self._product is not None:
-            return _of_product(self._product, self._size_of_moves)
+            return _ProductDeviations(self._product, self._size_of_moves)
         squares = self._of_this(self._runs.squares)
         if squares is None:
             return None
         with np.errstate(invalid="ignore", over="ignore"):
             norms = np.sqrt(squares.astype(np.float32).reshape(-1))
-        return Deviations.known(self._size_of_moves * norms, have_terms=False)
+        return KnownDeviations(self._size_of_moves * norms, have_terms=False)
 
     @property
     def _size_of_moves(self) -> np.float32:
@@ -570,19 +570,28 @@ def _float_outputs(outputs: Sequence[Output] | Unsupported | CapturedError) -> l
     return [value for value in values if hasattr(value, "__array_interface__") and value.dtype.kind == "f"]
 
 
-def _of_product(product: Product, size: np.float32) -> Deviations:
+@dataclass(frozen=True, slots=True)
+class _ProductDeviations:
     """Those of the elements of a product each of whose terms is moved by the share `size` of it."""
 
-    def norms(every: int) -> Array | None:
-        deviations = product.norms(every)
-        deviations *= size
+    product: Product
+    size: np.float32
+    have_terms: bool = True
+
+    def values(self) -> Array | None:
+        return self._norms(1)
+
+    def least(self) -> Array | None:
+        return self._norms(_SOME_TERMS if self.product.first.shape[-1] >= _MANY_TERMS else 1)
+
+    def of(self, places: Array) -> Array:
+        return self.size * self.product.norms_at(places)
+
+    def sample(self) -> tuple[Array, Array]:
+        places, norms = self.product.sample()
+        return places, self.size * norms
+
+    def _norms(self, every: int) -> Array | None:
+        deviations = self.product.norms(every)
+        deviations *= self.size
         return deviations if bool(np.isfinite(deviations).all()) else None
-
-    def sample() -> tuple[Array, Array]:
-        places, deviations = product.sample()
-        return places, size * deviations
-
-    every = _SOME_TERMS if product.first.shape[-1] >= _MANY_TERMS else 1
-    return Deviations(
-        partial(norms, 1), partial(norms, every), lambda places: size * product.norms_at(places), sample, True
-    )

@@ -311,37 +311,50 @@ MOST_PROBED = 1 << 20
 _SAMPLED = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class Deviations:
+class Deviations(Protocol):
     """How far each element of an output moves when every input is off by one rounding error.
 
     Each is one standard deviation, float32, in the unit of the output.
-
-    Attributes:
-        values: those of all elements, shape (n,); None where one is out of the reach of float32.
-        least: no more than these, for a part of the work; likewise.
-        of: those of the elements at some flat positions, shape (m,).
-        sample: (flat positions, deviations) of elements that stand for all.
-        have_terms: whether the terms of single elements are known as well, without a run.
     """
 
-    values: Callable[[], Floats | None]
-    least: Callable[[], Floats | None]
-    of: Callable[[Array], Floats]
-    sample: Callable[[], tuple[Array, Floats]]
+    @property
+    def have_terms(self) -> bool:
+        """Whether the terms of single elements are known as well, without a run."""
+
+    def values(self) -> Floats | None:
+        """Those of all elements, shape (n,); None where one is out of the reach of float32."""
+
+    def least(self) -> Floats | None:
+        """No more than `values`, for a part of the work; likewise."""
+
+    def of(self, places: Array) -> Floats:
+        """Those of the elements at some flat positions, shape (m,)."""
+
+    def sample(self) -> tuple[Array, Floats]:
+        """(flat positions, deviations) of elements that stand for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDeviations:
+    """Those of all elements, shape (n,)."""
+
+    all_values: Floats
     have_terms: bool
 
-    @classmethod
-    def known(cls, values: Floats, *, have_terms: bool) -> Deviations | None:
-        """Those of all elements, shape (n,); None where one is out of reach."""
-        if not np.isfinite(values).all():
-            return None
+    def values(self) -> Floats | None:
+        """See `Deviations`."""
+        return self.all_values if np.isfinite(self.all_values).all() else None
 
-        def sample() -> tuple[Array, Floats]:
-            places = np.unique(np.random.default_rng(0).integers(0, values.size, _SAMPLED))
-            return places, values[places]
+    least = values
 
-        return cls(lambda: values, lambda: values, lambda places: values[places], sample, have_terms)
+    def of(self, places: Array) -> Floats:
+        """See `Deviations`."""
+        return self.all_values[places]
+
+    def sample(self) -> tuple[Array, Floats]:
+        """See `Deviations`."""
+        places = np.unique(np.random.default_rng(0).integers(0, self.all_values.size, _SAMPLED))
+        return places, self.all_values[places]
 
 
 #: What a run of the benchmark moves: the inputs, what is computed inside, or that without what is saved for gradients.
@@ -416,7 +429,7 @@ class _OfSelected(Sensitivity):
         return self.whole.terms(int(self.places[at]))
 
     def deviations(self) -> Deviations | None:
-        return Deviations.known(self.known_deviations, have_terms=self.have_terms)
+        return KnownDeviations(self.known_deviations, self.have_terms)
 
     def partial_sums(self) -> Floats | None:
         sums = self.whole.partial_sums()
