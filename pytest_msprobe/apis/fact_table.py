@@ -54,22 +54,22 @@ def read_signature(text: str, default: Callable[[ast.expr], object] = ast.litera
     assert isinstance(function, ast.FunctionDef)
     written, kinds = function.args, inspect.Parameter
 
-    def made(argument: ast.arg, given: ast.expr | None, kind: Any) -> inspect.Parameter:
-        value = kinds.empty if given is None else default(given)
-        annotation = argument.annotation
-        words = kinds.empty if annotation is None else tuple(map(str.strip, ast.unparse(annotation).split("|")))
-        return kinds(argument.arg, kind, default=value, annotation=words)
+    parameters: list[inspect.Parameter] = []
+
+    def add(kind: Any, arguments: Sequence[ast.arg | None], expressions: Sequence[ast.expr | None]) -> None:
+        for argument, expression in zip(arguments, expressions):
+            if argument is not None:
+                value = kinds.empty if expression is None else default(expression)
+                annotation = argument.annotation
+                words = kinds.empty if annotation is None else tuple(map(str.strip, ast.unparse(annotation).split("|")))
+                parameters.append(kinds(argument.arg, kind, default=value, annotation=words))
 
     without_default = [None] * (len(written.args) - len(written.defaults))
-    parts: list[tuple[Any, list[ast.arg], Sequence[ast.expr | None]]] = [
-        (kinds.POSITIONAL_OR_KEYWORD, written.args, [*without_default, *written.defaults]),
-        (kinds.VAR_POSITIONAL, [written.vararg] if written.vararg else [], [None]),
-        (kinds.KEYWORD_ONLY, written.kwonlyargs, written.kw_defaults),
-        (kinds.VAR_KEYWORD, [written.kwarg] if written.kwarg else [], [None]),
-    ]
-    return inspect.Signature(
-        [made(name, value, kind) for kind, names, given in parts for name, value in zip(names, given)]
-    )
+    add(kinds.POSITIONAL_OR_KEYWORD, written.args, [*without_default, *written.defaults])
+    add(kinds.VAR_POSITIONAL, [written.vararg], [None])
+    add(kinds.KEYWORD_ONLY, written.kwonlyargs, written.kw_defaults)
+    add(kinds.VAR_KEYWORD, [written.kwarg], [None])
+    return inspect.Signature(parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,11 @@ class Term:
 
     def values(self, bound: Mapping[str, Any]) -> list[Any]:
         """The arguments' values, given those of the API's parameters."""
-        return [bound[item.id] if isinstance(item, ast.Name) else ast.literal_eval(item) for item in self.arguments]
+        return [_evaluated(item, bound) for item in self.arguments]
+
+
+def _evaluated(item: ast.expr, bound: Mapping[str, Any]) -> Any:
+    return bound[item.id] if isinstance(item, ast.Name) else ast.literal_eval(item)
 
 
 @cache
@@ -162,11 +166,11 @@ class FactTable:
         """A table of (framework, fact); the framework is "" for a fact of all of them."""
         tables: dict[str, dict[str, tuple[Fact, ...]]] = {framework: {} for framework in FRAMEWORKS}
         for framework, fact in lines:
-            for one in (framework,) if framework else FRAMEWORKS:
-                others = tables[one].get(fact.name, ())
+            for table in [tables[framework]] if framework else tables.values():
+                others = table.get(fact.name, ())
                 if others and not (fact.parameters and others[-1].parameters):
                     raise ValueError(f"{fact.name} is listed twice")
-                tables[one][fact.name] = (*others, fact)
+                table[fact.name] = (*others, fact)
         self._tables = tables
         self._found = lru_cache(maxsize=1024)(self.find)  # all calls of an API ask the same
 
@@ -202,7 +206,7 @@ class FactTable:
     def typed(self, framework: str = "mindspore") -> Mapping[str, Fact]:
         """The first line on each `Type.name`, in the order of the file."""
         table = self._of_framework(framework)
-        return MappingProxyType({name: found[0] for name, found in table.items() if "." in name})
+        return MappingProxyType({name: lines[0] for name, lines in table.items() if "." in name})
 
     def _of_framework(self, framework: str) -> Mapping[str, tuple[Fact, ...]]:
         return self._tables["mindspore" if framework == "mindspore" else "pytorch"]
@@ -241,12 +245,12 @@ def _facts(text: str) -> Iterator[tuple[str, Fact]]:
                 raise ValueError(f"line {number}: not a heading [framework Type -> fact]: {line}")
         elif line and not line.startswith("#"):
             written, _, source = line.partition("  # ")
-            left, arrow, fact = written.rstrip().partition(" -> ")
-            name, bracket, parameters = left.partition("(")
+            declared, arrow, fact = written.rstrip().partition(" -> ")
+            name, bracket, parameters = declared.partition("(")
             if bracket and not (parameters.endswith(")") and arrow):
                 raise ValueError(f"line {number}: not name(signature) -> fact: {line}")
-            for one in name.split():
-                yield framework, Fact(_key(one, api_type), bracket + parameters, fact if arrow else shared, source)
+            for spelled in name.split():
+                yield framework, Fact(_key(spelled, api_type), bracket + parameters, fact if arrow else shared, source)
 
 
 def _key(name: str, api_type: str) -> str:

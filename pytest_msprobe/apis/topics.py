@@ -53,18 +53,21 @@ def random_api(api: ApiName, framework: str) -> RandomApi | None:
     unwritten = facts("unwritten").of(api, framework)
     if unwritten is not None and unwritten.text.startswith("outputs("):
         return _random(unwritten, "uninitialised memory: its values mean nothing")
-    found = facts("random").of(api, framework)
-    if found is None:
+    fact = facts("random").of(api, framework)
+    if fact is None:
         return None
-    why = found.reason or f"the table of laws has no {api.type}.{api.table_name}"
-    return _random(found, f"random by nature: {why}")
+    why = fact.reason or f"the table of laws has no {api.type}.{api.table_name}"
+    return _random(fact, f"random by nature: {why}")
 
 
 def random_apis(framework: str = "mindspore") -> Mapping[str, str]:
     """`Type.name` of every API with a line of its own: its law (`uniform`, `uninitialised`, ...), or "" without one."""
     lines = {name: fact for name, fact in facts("unwritten").typed(framework).items() if fact.parameters}
-    found = {name: _random(fact).law for name, fact in {**lines, **facts("random").typed(framework)}.items()}
-    return {name: law.name if law else "" for name, law in found.items()}
+    names = {}
+    for name, fact in {**lines, **facts("random").typed(framework)}.items():
+        law = _random(fact).law
+        names[name] = law.name if law else ""
+    return names
 
 
 @cache
@@ -102,12 +105,12 @@ def random_inside(
         bound = _bound(read_signature(fact.parameters), arguments, {**(attributes or {}), **keywords})
         if bound is None:
             continue
-        given = [(term.name, ast.unparse(term.arguments[0])) for term in read_terms(fact.text)]
-        values = {name: _number(bound[name]) for _, name in given}
-        if not all(_DRAWS[term](values[name]) for term, name in given):
+        terms = [(term.name, ast.unparse(term.arguments[0])) for term in read_terms(fact.text)]
+        values = {name: _number(bound[name]) for _, name in terms}
+        if not all(_DRAWS[term](values[name]) for term, name in terms):
             return ""
-        told = ", ".join(f"{name}={value}" for name, value in values.items())
-        return f"random by nature with {told}: what the call drew inside is not in the dump"
+        shown = ", ".join(f"{name}={value}" for name, value in values.items())
+        return f"random by nature with {shown}: what the call drew inside is not in the dump"
     return ""
 
 
@@ -163,14 +166,14 @@ class IndexOutput:
 
 def index_output(api: ApiName) -> IndexOutput | None:
     """Which output of `api` is indices into its first argument, or None."""
-    found = _keywords("index_outputs", api)
-    return None if found is None else IndexOutput(**found)
+    keywords = _keywords("index_outputs", api)
+    return None if keywords is None else IndexOutput(**keywords)
 
 
 def sorted_position(api: ApiName) -> int | None:
     """Positional argument `sorted` of an API that may leave the order of its outputs open, or None."""
-    found = _keywords("open_order", api)
-    return None if found is None else int(found["position"])
+    keywords = _keywords("open_order", api)
+    return None if keywords is None else int(keywords["position"])
 
 
 def _keywords(topic: str, api: ApiName) -> Mapping[str, Any] | None:
@@ -207,11 +210,12 @@ def unwritten_memory(name: str, framework: str, partly: Literal["mixed", "overwr
 
     Arguments that are such memory only in part are `inputs` when they are so in the way `partly`: see unwritten.txt.
     """
-    found = fact_of("unwritten", name, framework)
-    terms = [] if found is None else [term for term in read_terms(found.text) if term.name in _PLACES]
-    places = {term.name: {str(ast.literal_eval(item)) for item in term.arguments} for term in terms}
-    inputs = places.get("inputs", set()) | places.get(partly, set())
-    outputs = places.get("outputs", set()) | places.get("beside", set())
+    fact = fact_of("unwritten", name, framework)
+    places: dict[str, set[str]] = {place: set() for place in _PLACES}
+    for term in read_terms(fact.text) if fact is not None else ():
+        if term.name in places:
+            places[term.name] |= {str(ast.literal_eval(item)) for item in term.arguments}
+    outputs, inputs = places["outputs"] | places["beside"], places["inputs"] | places[partly]
     return UnwrittenMemory(frozenset(outputs), frozenset(inputs))
 
 
@@ -238,10 +242,10 @@ def is_a(word: str, name: str) -> bool:
 @lru_cache(_REMEMBERED)
 def is_batch_argument(name: str, path: str) -> bool:
     """Whether the value at `path` (`input.1`) of the operation called `name` is data, such as labels are."""
-    found = fact_of("batch_arguments", name)
-    if found is None:
+    fact = fact_of("batch_arguments", name)
+    if fact is None:
         return False
-    places = [ast.literal_eval(item) for item in read_terms(found.text)[0].arguments]
+    places = [ast.literal_eval(item) for item in read_terms(fact.text)[0].arguments]
     return path.partition(".")[2] in map(str, places)
 
 
@@ -292,8 +296,8 @@ def reason_uncomputable(api: ApiName, framework: str = "mindspore") -> str | Non
         return "communication: the other ranks' data is not in this dump"
     if framework == "mindspore" and api.type == "Primitive" and _GRADIENT_KERNEL.search(api.short):
         return "a gradient kernel, which MindSpore calls itself: the backward record of its API is judged instead"
-    found = facts("not_judged").of(api, framework)
-    return None if found is None else found.reason
+    fact = facts("not_judged").of(api, framework)
+    return None if fact is None else fact.reason
 
 
 def adds_up_narrowly(api: ApiName, framework: str) -> bool:

@@ -14,7 +14,7 @@ from pytest_msprobe.cases.case import Case, read_case, read_incoming
 from pytest_msprobe.cases.edge_cases import edge_case as constructed, refuse_lack_of_memory
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.cases.local_calls import is_of_parts
-from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, NotJudged, Output, Unsupported, leaves
+from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, NotJudged, Output, Unsupported, arrays_in
 from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import NO_TORCH, Engines
@@ -54,6 +54,11 @@ def attempt(action: Callable[[], _Result]) -> _Result | Unsupported | CapturedEr
     except Exception as error:
         return CapturedError(text_of(error), place_of(error))
     raise NotJudged("error", problem, is_unreadable=True)
+
+
+def result_or_none(outcome: _Result | Unsupported | CapturedError) -> _Result | None:
+    """What `attempt` gives, where it is no failure; else None."""
+    return None if isinstance(outcome, (Unsupported, CapturedError)) else outcome
 
 
 class CallRun:
@@ -117,12 +122,10 @@ class CallRun:
     @cached_property
     def recorded(self) -> RecordedEngine:
         """The values of the dump as an engine."""
-        case, dump = self.case, self._dump
-        drawn = self._source.drawn
+        case, dump, drawn = self.case, self._dump, self._source.drawn
+        ended = "" if dump.ended_in is None else str(dump.ended_in)
         return RecordedEngine(
-            *(case.forward, case.backward, case.pairing, dump.tensors, str(dump.path)),
-            drawn=drawn,
-            ended="" if dump.ended_in is None else str(dump.ended_in),
+            case.forward, case.backward, case.pairing, dump.tensors, str(dump.path), drawn=drawn, ended=ended
         )
 
     def ask(
@@ -140,16 +143,11 @@ class CallRun:
         execution = self._forwards.get(key)
         if execution is None:
             execution = attempt(partial(engine.forward, call or self.case.call, differentiate=self.case.wanted))
-            if not variant or self._is_small:
+            if not variant or sum(array.nbytes for array in arrays_in(self.case.call).values()) < _LARGE:
                 self._forwards[key] = execution
         if isinstance(execution, (Unsupported, CapturedError)):
             return execution
         return attempt(partial(result, execution))
-
-    @property
-    def _is_small(self) -> bool:
-        arrays = (value for _, value in leaves(self.case.call) if hasattr(value, "__array_interface__"))
-        return bool(sum(array.nbytes for array in arrays) < _LARGE)
 
     def outcomes(
         self,

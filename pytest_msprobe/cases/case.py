@@ -61,10 +61,11 @@ _BYTES = 8
 
 def needed_bytes(values: Value) -> int:
     """Memory in bytes that checking tensors like `values` takes at most: a copy, float64 twice, and a gradient."""
-    return sum(
-        prod(value.shape) * ((value.dtype.item_bytes if value.dtype else _BYTES) + _BYTES_BESIDE)
-        for value in tensors_in(values)
-    )
+    total = 0
+    for tensor in tensors_in(values):
+        item_bytes = tensor.dtype.item_bytes if tensor.dtype else _BYTES
+        total += prod(tensor.shape) * (item_bytes + _BYTES_BESIDE)
+    return total
 
 
 def bytes_of_outputs(api: ApiName, framework: str, arguments: Sequence[Value], keywords: dict[str, Value]) -> float:
@@ -72,27 +73,31 @@ def bytes_of_outputs(api: ApiName, framework: str, arguments: Sequence[Value], k
     fact = facts("output_sizes").of(api, framework)
     if fact is None:
         return 0
-    given = (*arguments, *keywords.values())
-    return _elements(fact.text, given) * (_BYTES + _BYTES_BESIDE)
+    values = (*arguments, *keywords.values())
+    return _elements(fact.text, values) * (_BYTES + _BYTES_BESIDE)
 
 
-def _elements(rule: str, given: Sequence[Value]) -> float:
-    numbers = [number for value in given for number in _numbers(value)]
+def _elements(rule: str, values: Sequence[Value]) -> float:
+    numbers = [number for value in values for number in _numbers(value)]
     whole = [abs(number) for number in numbers if isinstance(number, int)]
-    first = next(([*_numbers(value)] for value in given if isinstance(value, tuple)), None)
-    largest = max((tensor for value in given for tensor in tensors_in(value)), key=lambda one: one.size, default=None)
+    first = next(([*_numbers(value)] for value in values if isinstance(value, tuple)), None)
+    largest = max(tensors_in(tuple(values)), key=lambda tensor: tensor.size, default=None)
     if rule == "shape":
-        return prod(abs(number) for number in (first if first is not None else whole) if isinstance(number, int))
+        lengths = whole if first is None else first
+        return prod(abs(number) for number in lengths if isinstance(number, int))
     if rule == "steps":
         return whole[-1] if whole else 0
     if rule == "square":
         return prod(whole[:2]) if len(whole) > 1 else prod(whole) ** 2
     if rule == "times":
         # A number may also be a dimension: 0 is not a factor.
-        return (largest.size if largest is not None else 1) * prod(max(1, number) for number in whole)
+        factor = prod(max(1, number) for number in whole)
+        return factor if largest is None else largest.size * factor
     if rule == "padded":
         return _padded(largest, [abs(number) for number in first or ()])
-    start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3] if numbers else (0, 0, 1)
+    if not numbers:
+        return 0
+    start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
     return abs(end - start) / abs(step) if step else inf
 
 
@@ -194,7 +199,7 @@ class Case:
 
     def output_dtypes(self) -> list[Dtype | None]:
         """Recorded dtype of each output that is not null, in order; None for one that is not a tensor."""
-        return [value.dtype if isinstance(value, TensorValue) else None for value in self.output_values()]
+        return [_dtype_of(value) for value in self.output_values()]
 
     def gradient_label(self, path: LeafPath) -> str:
         """Place of the gradient of one argument: the recorded one's, `output.0`, where there is one."""
@@ -204,6 +209,10 @@ class Case:
     def output_values(self) -> list[Value]:
         """Every recorded output that is not null, in order."""
         return [value for value in _leaves(self.forward.outputs or ()) if value is not None]
+
+
+def _dtype_of(value: Value) -> Dtype | None:
+    return value.dtype if isinstance(value, TensorValue) else None
 
 
 def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool, max_memory_bytes: int) -> Case:
@@ -260,7 +269,9 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
         wanted = tuple(pairing.entries) or tuple(
             path for path, value in arguments if hasattr(value, "__array_interface__") and is_differentiable(value)
         )
-    return Case(api, forward, backward, call, pairing, wanted, tuple(notes), random, is_of_parts=dump.holds_parts)
+    return Case(
+        api, forward, backward, call, pairing, wanted, notes=(*notes,), random=random, is_of_parts=dump.holds_parts
+    )
 
 
 def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:

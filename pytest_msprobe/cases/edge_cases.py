@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import FieldPath, ForwardRecord, TensorValue, dtype_of_array, tensors_in
 from msprobe_collector.dump_format.values import INCOMING
-from pytest_msprobe.engines.protocol import Array, LeafPath, NotJudged, Output, leaves, with_leaves
+from pytest_msprobe.engines.protocol import Array, LeafPath, NotJudged, Output, arrays_in, with_leaves
 
 if TYPE_CHECKING:
     from pytest_msprobe.cases.case import Case
@@ -49,13 +49,14 @@ def edge_cases_of(record: ForwardRecord) -> tuple[str, ...]:
     if not shaped:
         return ()
     first, *others = tensors
+    has_matrix = any(len(tensor.shape) > 1 and min(tensor.shape[-2:]) > 1 for tensor in shaped)
     can_broadcast = bool(others) and others[0].shape == first.shape and bool(first.shape) and first.shape[0] > 1
     has_floats = any(tensor.size and tensor.dtype is not None and tensor.dtype.kind == "float" for tensor in tensors)
     applicable = {
         "empty": bool(first.shape) and first.size > 0,
         "scalar": True,
         "broadcast": can_broadcast,
-        "strided": any(sum(length > 1 for length in tensor.shape[-2:]) == 2 for tensor in shaped),
+        "strided": has_matrix,
         "large": bool(first.shape) and first.size > 0,
         **dict.fromkeys(("extreme", "nan", "inf"), has_floats),
     }
@@ -72,7 +73,7 @@ def edge_case(case: Case, name: str, max_memory_bytes: int) -> Case:
     """
     if name == "strided" and case.api.short in _VIEWS:
         raise NotJudged("skip", "a view of a tensor that is not contiguous does not exist in general")
-    tensors = [value for _, value in leaves(case.call) if hasattr(value, "__array_interface__")]
+    tensors = [*arrays_in(case.call).values()]
     if name == "large":
         _refuse_large(case, tensors, max_memory_bytes)
     change = _CHANGES[name](tensors)
@@ -81,13 +82,12 @@ def edge_case(case: Case, name: str, max_memory_bytes: int) -> Case:
     def changed(path: LeafPath, value: Any) -> Any:
         return change(next(count), value) if hasattr(value, "__array_interface__") else value
 
-    has_gradients = name in WITH_GRADIENTS
+    if name not in WITH_GRADIENTS:
+        case = replace(case, backward=None, wanted=())
     return replace(
         case,
         call=replace(with_leaves(case.call, changed), is_strided=name == "strided"),
         forward=replace(case.forward, outputs=None),
-        backward=case.backward if has_gradients else None,
-        wanted=case.wanted if has_gradients else (),
         notes=(*case.notes, f"constructed: {EDGE_CASES[name]}"),
         constructed=name,
     )
@@ -118,15 +118,15 @@ def constructed_incoming(case: Case, outputs: Sequence[Output], seed: int) -> tu
 
     place = FieldPath("", f"{case.api}-{case.constructed}.backward", INCOMING)
     tensors = [output.value for output in outputs if len(output.path) == 1 and hasattr(output.value, "nbytes")]
-    found: list[Array | None] = []
+    gradients: list[Array | None] = []
     for index, value in enumerate(tensors):
         dtype = dtype_of_array(value.dtype)  # type: ignore[union-attr]  # arrays only
         is_float = dtype is not None and dtype.kind in ("float", "complex")
         wanted = TensorValue(dtype, value.shape, 1.0, -1.0, None, None, None)  # type: ignore[union-attr]
-        found.append(random_array(wanted, generator_for(seed, place / index), place / index) if is_float else None)
-    if all(gradient is None for gradient in found):
+        gradients.append(random_array(wanted, generator_for(seed, place / index), place / index) if is_float else None)
+    if all(gradient is None for gradient in gradients):
         raise NotJudged("skip", "no output of this edge case carries a gradient")
-    return tuple(found)
+    return tuple(gradients)
 
 
 def _refuse_large(case: Case, tensors: Sequence[Array], limit: int) -> None:
@@ -134,7 +134,8 @@ def _refuse_large(case: Case, tensors: Sequence[Array], limit: int) -> None:
     largest = max(tensor.itemsize for tensor in tensors)
     is_exact = all(dtype is not None and dtype.kind in ("int", "bool") for dtype in dtypes)
     beside = _COPIES_BESIDE * largest if is_exact else _BYTES_BESIDE
-    elements = sum(_repeats(tensors) * tensor.size if _is_along(tensor, tensors) else tensor.size for tensor in tensors)
+    elements = sum(tensor.size for tensor in tensors)
+    elements += (_repeats(tensors) - 1) * sum(tensor.size for tensor in tensors if _is_along(tensor, tensors))
     needed = elements * (largest + beside)
     if needed > limit:
         raise NotJudged(
@@ -174,10 +175,10 @@ def _with(values: Callable[[Array], Sequence[float]]) -> Callable[[Sequence[Arra
         def change(place: int, array: Array) -> Array:
             if kind_of(array.dtype) != "float" or not array.size:
                 return array
-            found = array.copy(order="C")
+            changed = array.copy(order="C")
             special = np.array(values(array)).astype(array.dtype)[: array.size]
-            found.reshape(-1)[np.arange(special.size) * array.size // special.size] = special
-            return found
+            changed.reshape(-1)[np.arange(special.size) * array.size // special.size] = special
+            return changed
 
         return change
 
@@ -192,10 +193,22 @@ def _extremes(array: Array) -> Sequence[float]:
     return (limits.largest, -limits.largest, tiny, -tiny, tiny * 2.0**-limits.mantissa_bits, 0.0, -0.0)
 
 
+def _without_elements(tensors: Sequence[Array]) -> _Change:
+    return lambda place, array: array[:0] if _is_along(array, tensors) else array
+
+
+def _to_scalar(tensors: Sequence[Array]) -> _Change:
+    return lambda place, array: array.reshape(-1)[:1].reshape(()) if array.size else array
+
+
+def _to_broadcast(tensors: Sequence[Array]) -> _Change:
+    return lambda place, array: array[:1] if place == 1 else array
+
+
 _CHANGES: dict[str, Callable[[Sequence[Array]], _Change]] = {
-    "empty": lambda tensors: lambda place, array: array[:0] if _is_along(array, tensors) else array,
-    "scalar": lambda tensors: lambda place, array: array.reshape(-1)[:1].reshape(()) if array.size else array,
-    "broadcast": lambda tensors: lambda place, array: array[:1] if place == 1 else array,
+    "empty": _without_elements,
+    "scalar": _to_scalar,
+    "broadcast": _to_broadcast,
     "strided": lambda tensors: lambda place, array: array,
     "large": _large,
     "extreme": _with(_extremes),

@@ -52,10 +52,10 @@ def _factor(array: Array, record: ForwardRecord, generator: np.random.Generator)
     """A matrix with triangles far from singular: its diagonal outweighs the rest of each row and column."""
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         return array
-    found = array.copy()
+    changed = array.copy()
     size = max(float(np.abs(array.astype(np.float64)).max(initial=0)), 1e-30)
-    found[..., np.eye(array.shape[-1], dtype=np.bool_)] = array.shape[-1] * size
-    return found
+    changed[..., np.eye(array.shape[-1], dtype=np.bool_)] = array.shape[-1] * size
+    return changed
 
 
 def _invertible(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
@@ -83,9 +83,9 @@ def _targets(array: Array, record: ForwardRecord, generator: np.random.Generator
         return array
     classes = max(1, int(array.max()) + 1)
     between = (array < 0) & (array != _IGNORED)
-    found = array.copy()
-    found[between] = generator.integers(0, classes, int(between.sum()))
-    return found
+    changed = array.copy()
+    changed[between] = generator.integers(0, classes, int(between.sum()))
+    return changed
 
 
 def _mask(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
@@ -93,9 +93,9 @@ def _mask(array: Array, record: ForwardRecord, generator: np.random.Generator) -
     output = next(iter(tensors_in(record.outputs or ())), None)
     if array.dtype != np.bool_ or output is None or output.size > array.size or len(output.shape) != 1:
         return array
-    found = np.zeros(array.size, np.bool_)
-    found[generator.choice(array.size, output.size, replace=False)] = True
-    return found.reshape(array.shape)
+    mask = np.zeros(array.size, np.bool_)
+    mask[generator.choice(array.size, output.size, replace=False)] = True
+    return mask.reshape(array.shape)
 
 
 def _unique(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
@@ -108,18 +108,13 @@ def _unique(array: Array, record: ForwardRecord, generator: np.random.Generator)
         return array
     lines = array.reshape(length, -1)
     columns = [generator.choice(np.arange(low, high + 1), length, replace=False) for _ in range(lines.shape[1])]
-    found: Array = np.stack(columns, axis=1).astype(array.dtype).reshape(array.shape)
-    return found
+    indices: Array = np.stack(columns, axis=1).astype(array.dtype).reshape(array.shape)
+    return indices
 
 
 def _lengths(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
     """Lengths from 1 on, the longest first."""
     return np.maximum(np.sort(array)[::-1], 1).astype(array.dtype) if array.dtype.kind in "iu" else array
-
-
-def _cumulative(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
-    """Ends of groups: rising, the last one where it was."""
-    return np.sort(array).astype(array.dtype) if array.dtype.kind in "iu" else array
 
 
 _INVERTED = "inv inverse inv_ex matrixinverse solve solve_ex det logdet slogdet"
@@ -140,7 +135,7 @@ _ROLE_TABLE: tuple[tuple[str, Role, tuple[int | str, ...]], ...] = (
     ("scatter scatter_ index_copy index_copy_ index_fill", _unique, (2, "index")),
     ("index_put index_put_ scatter_update scatter_nd scatter_nd_update", _unique, (1, "indices")),
     ("ctc_loss", _lengths, (2, 3, "input_lengths", "target_lengths")),
-    ("grouped_matmul grouped_matmul_v2", _cumulative, ("group_list",)),
+    ("grouped_matmul grouped_matmul_v2", _sorted, ("group_list",)),
 )
 _ROLES = {name: dict.fromkeys(places, role) for names, role, places in _ROLE_TABLE for name in names.split()}
 
@@ -216,36 +211,36 @@ class InputSource:
         """
         place = FieldPath(self.file, f"{call}.backward", INCOMING)
         holders = [output for output in outputs or () if _takes_gradients(output)]
-        found: list[Array | None] = []
+        gradients: list[Array | None] = []
         for i, value in enumerate(values):
             is_nested = isinstance(value, (dict, tuple)) and i < len(holders)
-            found += self._gradients(value, holders[i] if is_nested else None, place / i)
-        return tuple(found)
+            gradients += self._gradients(value, holders[i] if is_nested else None, place / i)
+        return tuple(gradients)
 
     def _gradients(self, value: Value, output: Value, place: FieldPath) -> list[Array | None]:
         if not isinstance(output, (dict, tuple)):
             return [self._tensor(value, place, []) if isinstance(value, TensorValue) else None]
-        found: list[Array | None] = []
+        gradients: list[Array | None] = []
         for step, item in output.items() if isinstance(output, dict) else enumerate(output):
             if _takes_gradients(item):
                 gradient = value.get(str(step)) if isinstance(value, dict) else None
                 if isinstance(value, tuple) and isinstance(step, int) and step < len(value):
                     gradient = value[step]
-                found += self._gradients(gradient, item, place / step)
-        return found
+                gradients += self._gradients(gradient, item, place / step)
+        return gradients
 
     def _argument(
         self, position: int | str, value: Value, place: FieldPath, notes: list[str], record: ForwardRecord
     ) -> Argument:
         """One argument; where it is drawn, so that its API can use it."""
-        found = self._value(value, place, notes)
+        argument = self._value(value, place, notes)
         tensor = value[0] if isinstance(value, tuple) and len(value) == 1 else value
         if not isinstance(tensor, TensorValue) or tensor.data_name is not None or tensor.is_numpy:
-            return found
+            return argument
         api = parse_api_name(place.record.rpartition(".")[0]).short
-        array = cast("Array", found[0] if isinstance(found, tuple) else found)
+        array = cast("Array", argument[0] if isinstance(argument, tuple) else argument)
         array = fitted(api, position, array, record, lambda: generator_for(self.seed, place / "role"))
-        return (array,) if isinstance(found, tuple) else array
+        return (array,) if isinstance(argument, tuple) else array
 
     def _value(self, value: Value, place: FieldPath, notes: list[str]) -> Argument:
         if isinstance(value, TensorValue):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product, starmap
 from typing import Any, Literal
 
 from msprobe_collector.dump_format import ForwardRecord, TensorValue, Value, tensors_in
@@ -25,20 +26,20 @@ _NOT_LOCAL = "not an operation on the parts of one rank: DTensor {}, and the oth
 def reason_not_local(forward: ForwardRecord, call: Call) -> str:
     """Why a call of DTensors cannot be judged from the parts of one rank; "" when it can, and for other calls."""
     arguments = (forward.arguments or (), forward.keywords)
-    given, made = _of(arguments), _of(forward.outputs or ())
-    if not given or not made:
+    inputs, outputs = _of(arguments), _of(forward.outputs or ())
+    if not inputs or not outputs:
         return ""
-    if len({spread.mesh for spread in (*given, *made)}) > 1:
+    if len({spread.mesh for spread in (*inputs, *outputs)}) > 1:
         return _NOT_LOCAL.format("combines two meshes")
-    inputs = _of(forward.arguments or ())
-    if _bias(call) is not None and len(inputs) > 2:
-        given = [*inputs[:2], *inputs[3:]]
-    for dimension in range(len(made[0].mesh)):
-        before, after = ([_kind(spread, dimension) for spread in spreads] for spreads in (given, made))
-        if reason := _moves(before, after):
+    positional = _of(forward.arguments or ())
+    if _bias(call) is not None and len(positional) > 2:
+        inputs = [*positional[:2], *positional[3:]]
+    for dimension in range(len(outputs[0].mesh)):
+        reason = _moves(_kinds(inputs, dimension), _kinds(outputs, dimension))
+        if reason:
             return _NOT_LOCAL.format(reason)
     parts, results = _parts((*(forward.arguments or ()), *forward.keywords.values())), _parts(forward.outputs or ())
-    if any(_is_cut(part, result) for part in parts for result in results):
+    if any(starmap(_is_cut, product(parts, results))):
         return _NOT_LOCAL.format("cuts or moves an argument")
     return ""
 
@@ -54,8 +55,7 @@ def reason_gradients_moved(incoming: Value, outgoing: Value) -> str:
     if not arrived or not sent or len({spread.mesh for spread in (*arrived, *sent)}) > 1:
         return ""
     for dimension in range(len(sent[0].mesh)):
-        kinds = {_kind(spread, dimension) for spread in arrived}
-        if kinds != {"R"} and "R" in {_kind(spread, dimension) for spread in sent}:
+        if {*_kinds(arrived, dimension)} != {"R"} and "R" in _kinds(sent, dimension):
             return _NOT_LOCAL.format("has reduced a gradient already")
     return ""
 
@@ -89,19 +89,25 @@ def _of(values: Value) -> list[Spread]:
 
 def _kind(spread: Spread, dimension: int) -> Kind:
     text = spread.placements[dimension].lstrip("_")
-    return "R" if text.startswith("R") else "S" if text.startswith("S") else "P"
+    if text.startswith("R"):
+        return "R"
+    return "S" if text.startswith("S") else "P"
 
 
-def _moves(given: Sequence[Kind], made: Sequence[Kind]) -> str:
+def _kinds(spreads: Sequence[Spread], dimension: int) -> list[Kind]:
+    return [_kind(spread, dimension) for spread in spreads]
+
+
+def _moves(before: Sequence[Kind], after: Sequence[Kind]) -> str:
     """What DTensor does between these placements along one dimension of the mesh; "" when nothing."""
-    if "P" in given:
-        if set(given) != {"P"} or set(made) != {"P"}:
+    if "P" in before:
+        if set(before) != {"P"} or set(after) != {"P"}:
             return "adds up the partial sums of the ranks inside"
-    elif "P" in made and "R" in given:
+    elif "P" in after and "R" in before:
         return "divides a whole value among the ranks inside"
-    elif "R" in made and "S" in given:
+    elif "R" in after and "S" in before:
         return "gathers an argument inside"
-    elif "S" in made and "S" not in given:
+    elif "S" in after and "S" not in before:
         return "cuts an argument that each rank has whole"
     return ""
 
@@ -112,12 +118,12 @@ def _parts(values: Sequence[Value]) -> list[tuple[TensorValue, Spread]]:
     return [(tensor, tensor.spread) for tensor in tensors if tensor.spread is not None]
 
 
-def _is_cut(given: tuple[TensorValue, Spread], made: tuple[TensorValue, Spread]) -> bool:
+def _is_cut(argument: tuple[TensorValue, Spread], output: tuple[TensorValue, Spread]) -> bool:
     """Whether an argument is whole where the output, of as many dimensions, is a part, or is cut along another one."""
-    (before, first), (after, second) = given, made
+    (before, first), (after, second) = argument, output
     if len(before.shape) != len(after.shape):
         return False
     if first.shape == second.shape and before.shape != after.shape:
         return True
     lengths = zip(before.shape, after.shape, second.shape)
-    return any(length != whole and own == whole for own, length, whole in lengths)
+    return any(length != whole and local == whole for local, length, whole in lengths)

@@ -31,10 +31,10 @@ def paired_outputs(
     has them, too.
     """
     left_open = {output.path for output in reference if output.value is None}
-    left, right = in_one_order(call, [output for output in tested if output.path not in left_open], reference)
-    if len(left) < len(right):
-        right = [output for output in right if output.path[0] != CHANGED]
-    return left, right
+    compared, expected = in_one_order(call, [output for output in tested if output.path not in left_open], reference)
+    if len(compared) < len(expected):
+        expected = [output for output in expected if output.path[0] != CHANGED]
+    return compared, expected
 
 
 def in_one_order(call: Call, *sides: Sequence[Output]) -> list[list[Output]]:
@@ -43,11 +43,13 @@ def in_one_order(call: Call, *sides: Sequence[Output]) -> list[list[Output]]:
     That is for `sorted=False`; any other call has them as they are. topk: values and their indices along the axis.
     unique: values, their counts, and inverse indices renumbered.
     """
-    found = [[output for output in outputs if output.value is not None] for outputs in sides]
     position = sorted_position(call.api)
-    if position is None or _argument(call, position, "sorted") is not False:
-        return found
-    return [_ordered(call, outputs) for outputs in found]
+    is_open = position is not None and _argument(call, position, "sorted") is False
+    ordered = []
+    for outputs in sides:
+        present = [output for output in outputs if output.value is not None]
+        ordered.append(_ordered(call, present) if is_open else present)
+    return ordered
 
 
 def _ordered(call: Call, outputs: list[Output]) -> list[Output]:
@@ -151,8 +153,8 @@ def _argument(call: Call, position: int, *names: str) -> Argument:
 
 
 def _output_at(outputs: Sequence[Output], position: int | None) -> Array | None:
-    found = next((output.value for output in outputs if output.path == (position,)), None)
-    return cast("Array", found) if hasattr(found, "__array_interface__") else None
+    value = next((output.value for output in outputs if output.path == (position,)), None)
+    return cast("Array", value) if hasattr(value, "__array_interface__") else None
 
 
 def _flattened(array: Any, axes: int) -> Array:
@@ -204,21 +206,20 @@ def _following_tested_indices(
     scattered = scatter_by_index(_flattened(incoming[0], axes), source, _flattened(indices, axes), axis)
     if scattered is None:
         return reference
-    return tuple(
-        scattered.reshape(gradient.shape)
-        if gradient is not None and path in _SOURCE_PATHS and gradient.size == scattered.size
-        else gradient
-        for path, gradient in zip(case.wanted, reference)
-    )
+    gradients = list(reference)
+    for place, (path, gradient) in enumerate(zip(case.wanted, reference)):
+        if gradient is not None and path in _SOURCE_PATHS and gradient.size == scattered.size:
+            gradients[place] = scattered.reshape(gradient.shape)
+    return tuple(gradients)
 
 
 def _in_best_order(case: Case, tested: Gradients, reference: Gradients) -> Gradients:
     ordered = list(tested)
     for group in case.pairing.interchangeable:
         places = [index for index, path in enumerate(case.wanted) if path in group and tested[index] is not None]
-        found = [array for index in places if (array := tested[index]) is not None]
+        gradients = [array for index in places if (array := tested[index]) is not None]
         expected = [array for index in places if (array := reference[index]) is not None]
-        if len(found) == len(expected):
-            for place, chosen in zip(places, best_order(found, expected)):
-                ordered[place] = found[chosen]
+        if len(gradients) == len(expected):
+            for place, chosen in zip(places, best_order(gradients, expected)):
+                ordered[place] = gradients[chosen]
     return tuple(ordered)

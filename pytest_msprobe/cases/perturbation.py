@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import Dtype, array_dtype
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, leaves, with_leaves
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, arrays_in, leaves, with_leaves
 from pytest_msprobe.numerics import kind_of, unit_roundoff
 
 #: Number of an incoming gradient among the tensors of a call: behind all its arguments.
@@ -97,10 +97,11 @@ class Perturbation:
     def incoming(self, call: Call, incoming: Sequence[Array | None]) -> tuple[Array | None, ...]:
         """Incoming gradients of `call`, moved: float64 or complex128, in their shapes; others and None as they are."""
         first_shape = _first_shape(call)
-        return tuple(
-            self._moved(array, _FIRST_INCOMING + number, first_shape) if _is_inexact(array) else array
-            for number, array in enumerate(incoming)
-        )
+        moved = list(incoming)
+        for number, array in enumerate(incoming):
+            if _is_inexact(array):
+                moved[number] = self._moved(array, _FIRST_INCOMING + number, first_shape)
+        return tuple(moved)
 
     def _moved(self, array: Any, number: int, first_shape: tuple[int, ...]) -> Array:
         wide = array.astype(np.complex128 if kind_of(array.dtype) == "complex" else np.float64)
@@ -147,11 +148,11 @@ def accumulated_terms(
     return max(1, longest, math.ceil(reduced), math.ceil(contracted))
 
 
-def _contracted(left: Array, right: Array, size: int) -> float:
+def _contracted(first: Array, second: Array, size: int) -> float:
     """How many terms an element of a product of (batches of) matrices sums up, given the size of the product."""
-    leading = zip(left.shape[:-2], right.shape[:-2])
+    leading = zip(first.shape[:-2], second.shape[:-2])
     batch = math.prod(a for a, _ in takewhile(lambda lengths: lengths[0] == lengths[1], leading))
-    return math.sqrt(left.size * right.size / (size * max(1, batch)))
+    return math.sqrt(first.size * second.size / (size * max(1, batch)))
 
 
 def float_elements(call: Call) -> int:
@@ -194,7 +195,7 @@ def _first_shape(call: Call) -> tuple[int, ...]:
 
 
 def _inexact(call: Call) -> list[Array]:
-    return [value for _, value in leaves(call) if _is_inexact(value)]
+    return [array for array in arrays_in(call).values() if _is_inexact(array)]
 
 
 def _asked_dtypes(call: Call) -> list[np.dtype[Any]]:

@@ -24,28 +24,28 @@ _GATHERED = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`left @ right + bias`, as NumPy multiplies and broadcasts, reshaped to `shape`.
+    """`first @ second + bias`, as NumPy multiplies and broadcasts, reshaped to `shape`.
 
     Attributes:
-        left, right: in their own dtypes, two-dimensional or a batch of such matrices, (..., m, k) and (..., k, n).
+        first, second: in their own dtypes, two-dimensional or a batch of such matrices, (..., m, k) and (..., k, n).
         bias: of a shape that broadcasts to the product; None without one.
         shape: of the output.
     """
 
-    left: Array
-    right: Array
+    first: Array
+    second: Array
     bias: Array | None
     shape: tuple[int, ...]
 
     def terms(self, at: int) -> Floats:
         """What the element at a flat position is the sum of, float64, shape (k,), or (k + 1,) with a bias."""
         *batch, row, column = (int(place) for place in np.unravel_index(at, self._product_shape))
-        left, right = (_matrix(side, self._product_shape, batch) for side in (self.left, self.right))
-        found: Floats = left[row].astype(np.float64) * right[:, column].astype(np.float64)
+        first, second = (_matrix(side, self._product_shape, batch) for side in (self.first, self.second))
+        terms: Floats = first[row].astype(np.float64) * second[:, column].astype(np.float64)
         if self.bias is None:
-            return found
+            return terms
         bias = np.broadcast_to(self.bias, self.shape)[np.unravel_index(at, self.shape)]
-        return np.append(found, bias.astype(np.float64))
+        return np.append(terms, bias.astype(np.float64))
 
     def norms(self, every: int = 1) -> Floats:
         """The 2-norm of the terms of each element, shape (size of the output,), float32; not finite where out of reach.
@@ -54,48 +54,48 @@ class Product:
         only each of so many terms counts, so that they are less.
         """
         with np.errstate(all="ignore"):
-            sides = self.left[..., ::every], self.right[..., ::every, :]
-            (left, left_size), (right, right_size) = map(_squares, sides)
-            norms = np.matmul(left, right)
+            sides = self.first[..., ::every], self.second[..., ::every, :]
+            (first, first_size), (second, second_size) = map(_squares, sides)
+            norms = np.matmul(first, second)
             np.sqrt(norms, out=norms)
-            norms *= np.float32(left_size * right_size)
+            norms *= np.float32(first_size * second_size)
         if self.bias is not None:
             norms = np.hypot(norms.reshape(self.shape), self.bias.astype(np.float32))
-        found: Floats = norms.reshape(-1)
-        return found
+        flat: Floats = norms.reshape(-1)
+        return flat
 
     def sample(self) -> tuple[Array, Floats]:
         """(flat positions, norms as `norms_at` has them) of some rows and columns of some of the matrices."""
         random = np.random.default_rng(0)
         *batches, rows, columns = self._product_shape
         some = random.permutation(math.prod(batches))[:_SAMPLED_MATRICES]
-        each = max(1, math.isqrt(_SAMPLED // some.size))
+        share = max(1, math.isqrt(_SAMPLED // some.size))
         down, across = (
-            np.sort(random.permutation(size)[: max(each, _SAMPLED // some.size // other)])
+            np.sort(random.permutation(size)[: max(share, _SAMPLED // some.size // other)])
             for size, other in ((rows, columns), (columns, rows))
         )
-        found = []
-        for one in some:
-            batch = np.unravel_index(one, batches)
-            left, right = (_matrix(side, self._product_shape, batch) for side in (self.left, self.right))
-            found.append(Product(left[down], right[:, across], None, (down.size, across.size)).norms())
+        norms = []
+        for number in some:
+            batch = np.unravel_index(number, batches)
+            first, second = (_matrix(side, self._product_shape, batch) for side in (self.first, self.second))
+            norms.append(Product(first[down], second[:, across], None, (down.size, across.size)).norms())
         places = some[:, None, None] * (rows * columns) + down[:, None] * columns + across
-        return places.reshape(-1), self._with_bias(np.concatenate(found), places.reshape(-1))
+        return places.reshape(-1), self._with_bias(np.concatenate(norms), places.reshape(-1))
 
     def norms_at(self, places: Array) -> Floats:
         """The 2-norm of the terms of the elements at flat positions, shape (m,), float32."""
-        found: Floats = np.empty(len(places), np.float32)
-        step = max(1, _GATHERED // self.left.shape[-1])
+        norms: Floats = np.empty(len(places), np.float32)
+        step = max(1, _GATHERED // self.first.shape[-1])
         batches = self._product_shape[:-2]
-        left = np.broadcast_to(self.left, batches + self.left.shape[-2:])
-        right = np.broadcast_to(self.right, batches + self.right.shape[-2:]).swapaxes(-1, -2)
+        first = np.broadcast_to(self.first, batches + self.first.shape[-2:])
+        second = np.broadcast_to(self.second, batches + self.second.shape[-2:]).swapaxes(-1, -2)
         for start in range(0, len(places), step):
             part = slice(start, start + step)
             place = np.unravel_index(places[part], self._product_shape)
-            terms = left[place[:-1]].astype(np.float64)
-            terms *= right[place[:-2] + place[-1:]]
-            found[part] = np.linalg.norm(terms, axis=-1)
-        return self._with_bias(found, places)
+            terms = first[place[:-1]].astype(np.float64)
+            terms *= second[place[:-2] + place[-1:]]
+            norms[part] = np.linalg.norm(terms, axis=-1)
+        return self._with_bias(norms, places)
 
     def _with_bias(self, norms: Floats, places: Array) -> Floats:
         if self.bias is None:
@@ -112,8 +112,8 @@ class Product:
 
     @property
     def _product_shape(self) -> tuple[int, ...]:
-        batch = np.broadcast_shapes(self.left.shape[:-2], self.right.shape[:-2])
-        return (*batch, self.left.shape[-2], self.right.shape[-1])
+        batch = np.broadcast_shapes(self.first.shape[:-2], self.second.shape[:-2])
+        return (*batch, self.first.shape[-2], self.second.shape[-1])
 
 
 def product_of_tensors(tensors: Sequence[Array], reference: Array) -> Product | None:
@@ -125,13 +125,13 @@ def product_of_tensors(tensors: Sequence[Array], reference: Array) -> Product | 
     """
     if not (2 <= len(tensors) <= 3 and reference.size):
         return None
-    for left, right, *others in permutations(tensors):
+    for first, second, *others in permutations(tensors):
         bias = others[0] if others else None
         if bias is not None and not _broadcasts(bias.shape, reference.shape):
             continue
-        found = _product(left, right, bias, reference)
-        if found is not None:
-            return found
+        product = _product(first, second, bias, reference)
+        if product is not None:
+            return product
     return None
 
 
@@ -150,28 +150,28 @@ def gradient_as_product(others: Sequence[Array], incoming: Array, reference: Arr
         total = Product(np.ones((1, len(rows)), np.float32), rows, None, reference.shape)
         return total if total.is_sum_of_terms(reference) else None
     pairs = (pair for other in others for pair in ((incoming, other), (other, incoming)))
-    return next((found for pair in pairs if (found := _product(*pair, None, reference)) is not None), None)
+    return next((product for pair in pairs if (product := _product(*pair, None, reference)) is not None), None)
 
 
-def _product(left: Array, right: Array, bias: Array | None, reference: Array) -> Product | None:
+def _product(first: Array, second: Array, bias: Array | None, reference: Array) -> Product | None:
     """The product of the two, one or both transposed, that `reference` is."""
-    if min(left.ndim, right.ndim, reference.ndim) < 2:
+    if min(first.ndim, second.ndim, reference.ndim) < 2:
         return None
-    for rows, columns in _views(left, right):
+    for rows, columns in _views(first, second):
         if rows.shape[-1] != columns.shape[-2] or not _fits(rows, columns, reference.shape):
             continue
-        found = Product(rows, columns, bias, reference.shape)
-        if found.is_sum_of_terms(reference):
-            return found
+        product = Product(rows, columns, bias, reference.shape)
+        if product.is_sum_of_terms(reference):
+            return product
     return None
 
 
-def _views(left: Array, right: Array) -> Iterator[tuple[Array, Array]]:
+def _views(first: Array, second: Array) -> Iterator[tuple[Array, Array]]:
     """Both as they are and transposed, and what sums over all leading axes: the gradient of a weight."""
-    for rows in (left, left.swapaxes(-1, -2)):
-        yield from ((rows, columns) for columns in (right, right.swapaxes(-1, -2)))
-    if left.ndim > 2 and right.ndim > 2:
-        yield left.reshape(-1, left.shape[-1]).T, right.reshape(-1, right.shape[-1])
+    for rows in (first, first.swapaxes(-1, -2)):
+        yield from ((rows, columns) for columns in (second, second.swapaxes(-1, -2)))
+    if first.ndim > 2 and second.ndim > 2:
+        yield first.reshape(-1, first.shape[-1]).T, second.reshape(-1, second.shape[-1])
 
 
 def _fits(rows: Array, columns: Array, shape: tuple[int, ...]) -> bool:
@@ -191,8 +191,8 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 def _matrix(side: Array, shape: tuple[int, ...], batch: Sequence[int]) -> Array:
     """The matrix of `side` that makes the one at `batch` of a product of that shape."""
-    found: Array = np.broadcast_to(side, (*shape[:-2], *side.shape[-2:]))[tuple(batch)]
-    return found
+    matrix: Array = np.broadcast_to(side, (*shape[:-2], *side.shape[-2:]))[tuple(batch)]
+    return matrix
 
 
 def _squares(side: Array) -> tuple[Array, float]:

@@ -106,15 +106,15 @@ def _draw_between(
         count = block.size
         drawn = generator.bit_generator.random_raw(count // 4 + 2)
         np.right_shift(drawn.view(np.uint16)[:count], _SHIFT, out=chosen[:count])
-        found = block if out.dtype == table.dtype else rounded[:count]
+        values = block if out.dtype == table.dtype else rounded[:count]
         # "wrap", as "raise" would go through a copy, and "clip" takes longer; no place is beyond the table.
-        table.take(chosen[:count], out=found, mode="wrap")
+        table.take(chosen[:count], out=values, mode="wrap")
         steps.take(chosen[:count], out=step[:count], mode="wrap")
         first = int(drawn[-1]) % (shares.size - count + 1)
         step[:count] *= shares[first : first + count]
-        found += step[:count]
-        if found is not block:
-            block[:] = found
+        values += step[:count]
+        if values is not block:
+            block[:] = values
 
 
 def _adjusted(values: Floats, moments: Moments) -> Floats:
@@ -123,9 +123,9 @@ def _adjusted(values: Floats, moments: Moments) -> Floats:
     wanted = math.sqrt(max(0.0, moments.square - moments.mean**2))
     if values.size < 2 or not spread > 0:
         return values
-    found: Floats = (values - values.mean()) * (wanted / spread) + moments.mean
-    is_inside = (found >= moments.low) & (found <= moments.high)
-    return np.where(is_inside, found, values) if is_inside.mean() > 0.9 else values
+    adjusted: Floats = (values - values.mean()) * (wanted / spread) + moments.mean
+    is_inside = (adjusted >= moments.low) & (adjusted <= moments.high)
+    return np.where(is_inside, adjusted, values) if is_inside.mean() > 0.9 else values
 
 
 #: Drawn from where the dump holds no range at all.
@@ -219,8 +219,8 @@ def _with_sum_one(array: np.ndarray[Any, Any], generator: np.random.Generator) -
     empty = np.flatnonzero(sums == 0)
     rows[empty, generator.integers(0, rows.shape[1], empty.size)] = 1
     sums[empty] = 1
-    found: np.ndarray[Any, Any] = (rows / sums[:, None]).astype(array.dtype).reshape(array.shape)
-    return found
+    shares: np.ndarray[Any, Any] = (rows / sums[:, None]).astype(array.dtype).reshape(array.shape)
+    return shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,17 +232,19 @@ class _FloatRange:
     occurring: tuple[float, ...]
 
 
+def _whole(end: float) -> int:
+    return 0 if isinstance(end, float) and not math.isfinite(end) else round(end)
+
+
 def _integers(
     value: TensorValue, dtype: Dtype, target: np.dtype[Any], generator: np.random.Generator
 ) -> np.ndarray[Any, Any]:
     drawn_as = np.dtype(np.int8) if dtype.name == "Int4" else target
     least, most = (-8, 7) if dtype.name == "Int4" else (int(np.iinfo(drawn_as).min), int(np.iinfo(drawn_as).max))
-    ends = [
-        0 if isinstance(end, float) and not math.isfinite(end) else min(max(round(end), least), most)
-        for end in _ends(value, "int")
-    ]
+    ends = [min(max(_whole(end), least), most) for end in _ends(value, "int")]
     low, high = min(ends), max(ends)
-    mean, norm = (math.nan if figure is None else float(figure) for figure in (value.mean, value.norm))
+    mean = math.nan if value.mean is None else float(value.mean)
+    norm = math.nan if value.norm is None else float(value.norm)
     moments = Moments.without((high, low), value.size, (low, high), mean, norm)
     if moments is None or high - low > _EXACT_IN_FLOAT64:
         flat = generator.integers(low, high, size=value.size, endpoint=True, dtype=drawn_as)
@@ -274,7 +276,8 @@ def _float_range(value: TensorValue, dtype: Dtype) -> _FloatRange:
     if math.isnan(low) or math.isnan(high) or (value.norm is not None and math.isnan(norm)):
         occurring.append(math.nan)
     occurring += sorted({end for end in (low, high) if math.isinf(end)})
-    low, high = (min(max(end, -largest), largest) if math.isfinite(end) else end for end in (low, high))
+    low = min(max(low, -largest), largest) if math.isfinite(low) else low
+    high = min(max(high, -largest), largest) if math.isfinite(high) else high
     # Ends that stand in for an infinite or unknown one below are made up, so they need not occur.
     occurring += [end for end in (high, low) if math.isfinite(end)]
     if not math.isfinite(low):
@@ -300,12 +303,12 @@ def _pin(flat: np.ndarray[Any, Any], values: tuple[float, ...], generator: np.ra
 
 def _distinct_places(size: int, count: int, generator: np.random.Generator) -> list[int]:
     """`count` different indices below `size`, by drawing until they differ: a permutation would cost more."""
-    found: list[int] = []
-    while len(found) < count:
+    places: list[int] = []
+    while len(places) < count:
         place = int(generator.integers(size))
-        if place not in found:
-            found.append(place)
-    return found
+        if place not in places:
+            places.append(place)
+    return places
 
 
 def _largest(dtype: Dtype) -> float:

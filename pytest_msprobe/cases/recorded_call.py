@@ -31,7 +31,7 @@ from pytest_msprobe.engines.protocol import (
     NotJudged,
     Output,
     Unsupported,
-    leaves,
+    arrays_in,
     output_label,
     with_leaves,
 )
@@ -138,9 +138,9 @@ class RecordedCall(CallRun):
             extra = self._extra(direction, is_composite=is_composite)
             return judge_output(standard, metrics, lambda: extra.pair(output.position, *compared, metrics))
 
-        found = judged()
+        judgement = judged()
         # A kernel that rounds inside as its tensors do is inaccurate in single elements, and no reason why runs differ.
-        return judged(is_composite=True) if found.status == "error" and self._is_roundoff(output) else found
+        return judged(is_composite=True) if judgement.status == "error" and self._is_roundoff(output) else judgement
 
     def pattern(self, direction: Direction, output: RecordedOutput) -> str:
         """What the elements of an output that rounding does not explain have in common.
@@ -153,8 +153,8 @@ class RecordedCall(CallRun):
             metrics = measure(*compared, off_bound=_STANDARD.off_bound)
             pair = self._extra(direction, is_composite=False).pair(output.position, *compared, metrics)
             tolerance = self._standard(direction, output).tolerances(pair)
-        found = find_pattern(*compared, tolerance)
-        return "" if found.kind in ("none", "noise") else str(found)
+        pattern = find_pattern(*compared, tolerance)
+        return "" if pattern.kind in ("none", "noise") else str(pattern)
 
     def _is_roundoff(self, output: RecordedOutput) -> bool:
         """Whether an output of a call in a narrow dtype is as a whole as near to the benchmark as that allows."""
@@ -169,7 +169,8 @@ class RecordedCall(CallRun):
     def _standard(self, direction: Direction, output: RecordedOutput) -> BackwardError:
         """What explains errors: of sums over the elements of an incoming gradient also those of narrow sums."""
         call, incoming = self.case.call, self.incoming(direction)
-        summed = max((array for array in incoming if array is not None), key=lambda array: array.size, default=None)
+        arrays = [array for array in incoming if array is not None]
+        summed = max(arrays, key=lambda array: array.size, default=None)
         if summed is None or not 0 < output.recorded.size < summed.size or summed.dtype not in _NARROW:
             return _STANDARD
         if not adds_up_narrowly(call.api, call.framework):
@@ -179,7 +180,7 @@ class RecordedCall(CallRun):
 
     def tensor_arguments(self) -> dict[LeafPath, Array]:
         """Tensors among the arguments, by their place."""
-        return {path: value for path, value in leaves(self.case.call) if hasattr(value, "__array_interface__")}
+        return arrays_in(self.case.call)
 
     def with_tensors(self, tensors: Mapping[LeafPath, Array]) -> Call:
         """The call with other tensors at these places."""
@@ -187,13 +188,10 @@ class RecordedCall(CallRun):
 
     def gradient_paths(self) -> list[str]:
         """Places of the recorded gradients, by argument that is differentiated; "" for one without."""
-        entries = self.case.pairing.entries
-        return [
-            f"{OTHER_GRADIENTS if isinstance(entries[path], str) else OUTPUT}.{entries[path]}"
-            if path in entries
-            else ""
-            for path in self.case.wanted
-        ]
+        paths = dict.fromkeys(self.case.wanted, "")
+        for path, entry in self.case.pairing.entries.items():
+            paths[path] = f"{OTHER_GRADIENTS if isinstance(entry, str) else OUTPUT}.{entry}"
+        return [paths[path] for path in self.case.wanted]
 
     def recorded_gradients(self, incoming: Incoming) -> Incoming:
         """Recorded gradients by argument that is differentiated."""
@@ -212,17 +210,17 @@ class RecordedCall(CallRun):
     ) -> _Result:
         """The `result` of the benchmark: the first that can, and that one from then on."""
         benches = None if self._bench is None else (self._bench,)
-        self._bench, found = self.benchmark(self._engines, result, benches=benches, call=call, variant=variant)
-        return found
+        self._bench, outcome = self.benchmark(self._engines, result, benches=benches, call=call, variant=variant)
+        return outcome
 
     def _outputs(self) -> tuple[RecordedOutput, ...]:
         reference = self._benchmark(OUTPUTS)
-        left, right = paired_outputs(self.case.call, self.recorded_outputs(), reference)
-        if len(left) != len(right):
-            raise NotJudged("skip", f"{len(left)} outputs recorded, but the benchmark has {len(right)}")
+        recorded, computed = paired_outputs(self.case.call, self.recorded_outputs(), reference)
+        if len(recorded) != len(computed):
+            raise NotJudged("skip", f"{len(recorded)} outputs recorded, but the benchmark has {len(computed)}")
         return tuple(
             RecordedOutput(output_label(mine.path), position, mine.value, theirs.value)  # type: ignore[arg-type]  # both are arrays
-            for position, (mine, theirs) in enumerate(zip(left, right))
+            for position, (mine, theirs) in enumerate(zip(recorded, computed))
             if hasattr(mine.value, "__array_interface__") and hasattr(theirs.value, "__array_interface__")
         )
 
@@ -259,8 +257,8 @@ def _without_ones(array: Array) -> list[int]:
 
 def is_dropout(api: ApiName, framework: str) -> bool:
     """Whether the API drops elements at random and scales the others."""
-    found = random_api(api, framework)
-    return found is not None and found.law is not None and found.law.name == "dropout"
+    random = random_api(api, framework)
+    return random is not None and random.law is not None and random.law.name == "dropout"
 
 
 class DropoutCall(RecordedCall):
@@ -274,13 +272,13 @@ class DropoutCall(RecordedCall):
         super().__init__(
             dump, name, engines, with_backward=with_backward, max_memory_bytes=max_memory_bytes, is_random=True
         )
-        given = next(iter(self.tensor_arguments().values()), None)
+        array = next(iter(self.tensor_arguments().values()), None)
         made = next((output.value for output in self.recorded_outputs() if hasattr(output.value, "dtype")), None)
-        if given is None or made is None or getattr(made, "shape", None) != given.shape:
+        if array is None or made is None or getattr(made, "shape", None) != array.shape:
             raise NotJudged("skip", "random by nature, and what was dropped is not known")
-        self._shows = given != 0
+        self._shows = array != 0
         kept = (np.asarray(made) != 0) & self._shows
-        quotients = np.asarray(made, np.float64)[kept] / given[kept].astype(np.float64)
+        quotients = np.asarray(made, np.float64)[kept] / array[kept].astype(np.float64)
         # A quotient of few digits is rounded.
         self._scale = float(np.median(quotients)) if kept.any() else 0.0
         self._is_kept = kept | (~self._shows & self._has_gradient(with_backward=with_backward))
@@ -291,8 +289,8 @@ class DropoutCall(RecordedCall):
             with suppress(NotJudged, Unsupported):
                 gradient = self._gradient()[1]
                 if gradient.shape == self._shows.shape:
-                    found: Array = gradient != 0
-                    return found
+                    is_kept: Array = gradient != 0
+                    return is_kept
         return np.ones_like(self._shows)
 
     def drops_as(self, other: DropoutCall) -> bool:
@@ -314,8 +312,8 @@ class DropoutCall(RecordedCall):
         """
         if direction == "forward":
             made = next(output.value for output in self.recorded_outputs() if hasattr(output.value, "dtype"))
-            given = next(iter(self.tensor_arguments().values()))
-            return (RecordedOutput("output.0", 0, np.asarray(made), self._dropped(given)),)
+            array = next(iter(self.tensor_arguments().values()))
+            return (RecordedOutput("output.0", 0, np.asarray(made), self._dropped(array)),)
         path, gradient = self._gradient()
         return (RecordedOutput(path, 0, gradient, self._dropped(self.incoming(direction)[0])),)
 
@@ -325,11 +323,11 @@ class DropoutCall(RecordedCall):
         Raises:
             NotJudged: what the dropout is applied to is not an array.
         """
-        given = incoming[0] if direction == "backward" else call.arguments[0]
-        if not hasattr(given, "dtype"):
+        array = incoming[0] if direction == "backward" else call.arguments[0]
+        if not hasattr(array, "dtype"):
             raise NotJudged("skip", "random by nature, and its input is not known")
         path = "output.0" if direction == "forward" else self._gradient()[0]
-        return {path: self._dropped(given)}
+        return {path: self._dropped(array)}
 
     def _gradient(self) -> tuple[str, Array]:
         """The recorded gradient, with its place."""
@@ -340,9 +338,9 @@ class DropoutCall(RecordedCall):
             raise NotJudged("skip", "random by nature, and the dump holds no gradient")
         return self.gradient_paths()[first[0]], first[1]
 
-    def _dropped(self, given: Any) -> Array:
-        """`given` with its dropped elements 0 and the others scaled, float64."""
-        dropped: Array = np.asarray(given, np.float64) * np.where(self._is_kept, self._scale, 0.0)
+    def _dropped(self, array: Any) -> Array:
+        """`array` with its dropped elements 0 and the others scaled, float64."""
+        dropped: Array = np.asarray(array, np.float64) * np.where(self._is_kept, self._scale, 0.0)
         return dropped
 
     def judge(self, direction: Direction, output: RecordedOutput) -> Judgement:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pytest_msprobe.cases.call_run import Incoming
-from pytest_msprobe.engines.protocol import Array, Call, leaves, with_leaves
+from pytest_msprobe.engines.protocol import Array, Call, arrays_in, with_leaves
 
 #: So many elements, and so many rows where a row is longer, stand for all others.
 _SAMPLE = 4096
@@ -92,8 +92,8 @@ class _Way:
             if not is_apart or any(length not in (1, full) for length, full in zip(head, self.leading)):
                 return value
             spread = np.broadcast_to(value, self.leading + value.shape[count:])
-        found: Array = spread[np.unravel_index(rows, self.leading)]
-        return found if self.is_flat else found.reshape(rows.size, *(1,) * (count - 1), *found.shape[1:])
+        part: Array = spread[np.unravel_index(rows, self.leading)]
+        return part if self.is_flat else part.reshape(rows.size, *(1,) * (count - 1), *part.shape[1:])
 
 
 def _ways(shape: tuple[int, ...]) -> list[_Way]:
@@ -161,11 +161,10 @@ class Restriction:
 
     @staticmethod
     def _elements(call: Call, incoming: Incoming) -> int:
-        tensors = [*(value for _, value in leaves(call)), *incoming]
-        return sum(value.size for value in tensors if hasattr(value, "__array_interface__"))
+        return sum(array.size for array in (*arrays_in(call).values(), *incoming) if array is not None)
 
 
-def _is_same(found: Array, expected: Array) -> bool:
+def _is_same(result: Array, expected: Array) -> bool:
     with np.errstate(invalid="ignore"):
-        is_near = np.abs(found - expected) <= _SAME * np.abs(expected)
-    return bool(np.all(is_near | (found == expected) | (np.isnan(found) & np.isnan(expected))))
+        is_near = np.abs(result - expected) <= _SAME * np.abs(expected)
+    return bool(np.all(is_near | (result == expected) | (np.isnan(result) & np.isnan(expected))))

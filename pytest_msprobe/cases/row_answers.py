@@ -41,7 +41,7 @@ class RowCall:
     scale: Array | None
     shift: Array | None
     epsilon: float
-    roundoffs: tuple[float, float, float, float]
+    roundoffs: tuple[float, ...]
 
 
 #: The result of some rows, the variance of each of its elements, and what the element of the input at its place, or of
@@ -68,13 +68,13 @@ def row_deviations(name: str, call: RowCall, reference: Array) -> Floats | None:
         if not _holds(formula, call, expected):
             return None
         step = max(1, _ELEMENTS // length)
-        found: Floats = np.empty(call.x.shape, np.float32)
+        deviations: Floats = np.empty(call.x.shape, np.float32)
         for start in range(0, rows, step):
             part = slice(start, start + step)
-            _, variance, own = formula(call, *_wide(call, part, np.float32))
+            _, variance, single = formula(call, *_wide(call, part, np.float32))
             # One term is never further off than itself; many are, by two standard deviations, in the worst of 16.
-            found[part] = 0.5 * np.sqrt(own) + np.sqrt(np.maximum(0, variance - own))
-    return found.reshape(-1)
+            deviations[part] = 0.5 * np.sqrt(single) + np.sqrt(np.maximum(0, variance - single))
+    return deviations.reshape(-1)
 
 
 def _holds(formula: _Formula, call: RowCall, expected: Array) -> bool:
@@ -118,8 +118,8 @@ def _log_softmax(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Fl
 def _of_log_shares(x: Floats, y: Floats) -> Floats:
     """Sum of squares of the terms of x_i d_i - sum y_k x_k d_k."""
     squares = np.square(x)
-    found: Floats = squares * (1 - 2 * y) + _sum(np.square(y) * squares)
-    return found
+    sums: Floats = squares * (1 - 2 * y) + _sum(np.square(y) * squares)
+    return sums
 
 
 def _softmax_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floats, Floats, Floats | float]:
@@ -161,8 +161,8 @@ def _layer_norm(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Flo
     _mean, inverse, normal = _centred(call, x)
     squares, length = np.square(x), x.shape[1]
     spread = _sum(squares) + 2 * normal * _sum(squares * normal) + np.square(normal) * _sum(squares * np.square(normal))
-    own = squares * (1 - 2 * (1 + np.square(normal)) / length)
-    return _scaled(call, normal, np.square(call.roundoffs[0] * inverse) * (own + spread / length**2))
+    single = squares * (1 - 2 * (1 + np.square(normal)) / length)
+    return _scaled(call, normal, np.square(call.roundoffs[0] * inverse) * (single + spread / length**2))
 
 
 def _rms_norm(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Floats, Floats | float]:
@@ -202,9 +202,9 @@ def _layer_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Fl
     squares = np.square(x)
     constant = np.square(inverse) * second
     slopes = constant, constant * normal - inverse * result, -inverse * normal
-    own = -constant * x
+    single = -constant * x
     beside = x * (slopes[0] + slopes[1] * normal + slopes[2] * result) / length
-    by_input = np.square(own) + 2 * own * beside + _moments(squares, normal, result, slopes) / length**2
+    by_input = np.square(single) + 2 * single * beside + _moments(squares, normal, result, slopes) / length**2
     is_scaled = 0.0 if call.scale is None else of_scale
     variance = np.square(inverse) * (of_g + is_scaled) * by_incoming + of_x * (by_kept + by_input)
     return result, variance, 0.0
@@ -213,11 +213,11 @@ def _layer_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Fl
 def _moments(weights: Floats, first: Floats, second: Floats | None, slopes: Sequence[Floats | float]) -> Floats:
     """sum_k weights_k (a_i + b_i first_k + c_i second_k)^2 for each element i, with the slopes (a, b, c)."""
     a, b, c = slopes
-    found = np.square(a) * _sum(weights) + 2 * a * b * _sum(weights * first) + np.square(b) * _sum(weights * first**2)
+    moments = np.square(a) * _sum(weights) + 2 * a * b * _sum(weights * first) + np.square(b) * _sum(weights * first**2)
     if second is not None:
-        found = found + 2 * a * c * _sum(weights * second) + 2 * b * c * _sum(weights * first * second)
-        found = found + np.square(c) * _sum(weights * np.square(second))
-    return np.asarray(found)
+        moments = moments + 2 * a * c * _sum(weights * second) + 2 * b * c * _sum(weights * first * second)
+        moments = moments + np.square(c) * _sum(weights * np.square(second))
+    return np.asarray(moments)
 
 
 def _rms_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floats, Floats, Floats | float]:
@@ -233,10 +233,10 @@ def _rms_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floa
     weights, squares = np.square(into), np.square(normal)
     by_incoming = weights * (1 - 2 * squares / length) + squares * _sum(weights * squares) / length**2
     by_kept = np.square(inverse * into - 3 * inverse * normal * second)
-    own = -inverse * second * normal
-    by_r, by_product = -result - own, -normal
+    single = -inverse * second * normal
+    by_r, by_product = -result - single, -normal
     beside = (by_r * squares + by_product * normal * result) / length
-    by_input = np.square(own) + 2 * own * beside
+    by_input = np.square(single) + 2 * single * beside
     by_input += _moments(squares, normal, result, (0.0, by_r, by_product)) / length**2
     is_scaled = 0.0 if call.scale is None else of_scale
     variance = np.square(inverse) * (of_g + is_scaled) * by_incoming + of_x * (by_kept + by_input)
@@ -271,14 +271,12 @@ def row_call(
         return None
     if incoming is not None and incoming.size != x.size:
         return None
-    of_x, of_g, of_scale, of_shift = (
-        0.0 if array is None else roundoff(array.dtype) for array in (x, incoming, scale, shift)
-    )
-    return RowCall(
-        x.reshape(-1, length),
-        None if incoming is None else incoming.reshape(-1, length),
-        None if scale is None else scale.reshape(-1),
-        None if shift is None else shift.reshape(-1),
-        epsilon,
-        (of_x, of_g, of_scale, of_shift),
-    )
+    roundoffs = [0.0] * 4
+    for place, array in enumerate((x, incoming, scale, shift)):
+        if array is not None:
+            roundoffs[place] = roundoff(array.dtype)
+    incoming = None if incoming is None else incoming.reshape(-1, length)
+    scale = None if scale is None else scale.reshape(-1)
+    shift = None if shift is None else shift.reshape(-1)
+    x = x.reshape(-1, length)
+    return RowCall(x, incoming, scale, shift, epsilon=epsilon, roundoffs=(*roundoffs,))

@@ -103,10 +103,10 @@ class _Accelerated:
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
         """See `Execution.gradients`."""
-        found = self._bench._tried(self._key, lambda: self._tested.gradients(incoming))
+        gradients = self._bench._tried(self._key, lambda: self._tested.gradients(incoming))
         if self._reference is not None:
-            self._bench._agree(self._key, found, self._reference.gradients(incoming))
-        return found
+            self._bench._agree(self._key, gradients, self._reference.gradients(incoming))
+        return gradients
 
 
 def _key(api: ApiName) -> str:

@@ -62,8 +62,8 @@ def pack(value: Any) -> Any:
     if isinstance(value, Dtype):
         return {"~dtype": value.name}
     if isinstance(value, _SENT_BY_FIELDS):
-        given = (field.name for field in fields(value) if field.init)  # the others follow from these
-        return {f"~{type(value).__name__}": {name: pack(getattr(value, name)) for name in given}}
+        names = (field.name for field in fields(value) if field.init)  # the others follow from these
+        return {f"~{type(value).__name__}": {name: pack(getattr(value, name)) for name in names}}
     if isinstance(value, slice):
         return {"~slice": pack([value.start, value.stop, value.step])}
     if value is Ellipsis:

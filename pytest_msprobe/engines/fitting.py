@@ -37,7 +37,7 @@ def is_misfit(error: BaseException, call: Callable[[], object]) -> bool:
         signature = inspect.signature(call.func)
     except (ValueError, TypeError):
         return _COUNTED.search(str(error)) is not None
-    if any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
         return _COUNTED.search(str(error)) is not None
     try:
         signature.bind(*call.args, **call.keywords)

@@ -77,26 +77,26 @@ def resolve(mindspore: Any, api: ApiName, attributes: Mapping[str, Any] | None) 
     assert path is not None  # MindSporeEngine.refusal has seen to it
     if api.type == "Tensor":
         return method_of(mindspore.Tensor, path.rpartition(".")[2])
-    found = found_at(mindspore, path)
-    if found is None or not callable(found):
+    operator = found_at(mindspore, path)
+    if operator is None or not callable(operator):
         raise Unsupported(f"MindSpore {mindspore.__version__} has no {path}")
-    return instance_of(found, attributes) if api.type == "Primitive" else cast(Callable[..., Any], found)
+    return instance_of(operator, attributes) if api.type == "Primitive" else cast(Callable[..., Any], operator)
 
 
-def instance_of(found: Any, attributes: Mapping[str, Any] | None) -> Callable[..., Any]:
+def instance_of(primitive: Any, attributes: Mapping[str, Any] | None) -> Callable[..., Any]:
     """An instance of a Primitive's class, made with the `attributes` that its constructor takes.
 
     Raises:
         Unsupported: an argument of the constructor is not among the attributes, or has a value that it refuses.
     """
-    taken = list(inspect.signature(found.__init__).parameters)[1:]
-    given = {name: value for name, value in (attributes or {}).items() if name in taken}
-    if len(given) < len(taken):
-        raise Unsupported(f"{found.__name__}: {missing_attributes([name for name in taken if name not in given])}")
+    taken = list(inspect.signature(primitive.__init__).parameters)[1:]
+    values = {name: value for name, value in (attributes or {}).items() if name in taken}
+    if len(values) < len(taken):
+        raise Unsupported(f"{primitive.__name__}: {missing_attributes([name for name in taken if name not in values])}")
     try:
-        return cast(Callable[..., Any], found(**given))
+        return cast(Callable[..., Any], primitive(**values))
     except (TypeError, ValueError) as error:  # of a constructor, which computes nothing
-        raise Unsupported(f"{found.__name__} refuses its attributes: {str(error).partition(chr(10))[0]}") from None
+        raise Unsupported(f"{primitive.__name__} refuses its attributes: {str(error).partition(chr(10))[0]}") from None
 
 
 def method_of(tensor_type: type, name: str) -> Callable[..., Any]:
@@ -121,10 +121,10 @@ def method_of(tensor_type: type, name: str) -> Callable[..., Any]:
 
 def found_at(mindspore: Any, path: str) -> Any:
     """What stands at `path` of the table of operators; None when this version lacks it."""
-    found = mindspore
+    value = mindspore
     for step in path.split(".")[1:]:
-        found = getattr(found, step, None)
-    return found
+        value = getattr(value, step, None)
+    return value
 
 
 #: How often an error is waited for again; two have been seen.
@@ -257,12 +257,12 @@ class MindSporeExecution:
             raise Unsupported("no output of the API can carry a gradient")
         operation = _graph_tools(self._mindspore)[1]
         with guarded(self._mindspore, self._target):
-            found = operation(cell)(*leaves, sens[0] if len(sens) == 1 else tuple(sens))
+            gradients = operation(cell)(*leaves, sens[0] if len(sens) == 1 else tuple(sens))
             # MindSpore may have lost its graph and run the forward again: a random API has then drawn again.
             if (returned := cell.take_returned()) is not None:
                 self._take(returned)
             self._graph = None
-            return tuple(to_array(gradient) for gradient in found)
+            return tuple(to_array(gradient) for gradient in gradients)
 
     def _like(self, gradient: Array | None, output: Any) -> Any:
         if gradient is None:
@@ -426,13 +426,13 @@ class MindSporeEngine:
         function = resolve(self._mindspore, in_mindspore(call.api, call.framework), map_attributes(call, convert))
         arguments, keywords = map_leaves(call, convert)
 
-        def run(*given: Any) -> Any:
+        def run(*inputs: Any) -> Any:
             """The API call as a function of the leaves that are differentiated.
 
             Raises:
                 Unsupported: this version does not take the arguments.
             """
-            placed = {id(leaves[path]): value for path, value in zip(differentiate, given)}
+            placed = {id(leaves[path]): value for path, value in zip(differentiate, inputs)}
             if writes_in_place(call.api):
                 # An in-place API may not write to a leaf that is differentiated.
                 placed = {key: value * 1 for key, value in placed.items()}
@@ -499,10 +499,10 @@ class MindSporeEngine:
     def _convert(self, call: Call, path: LeafPath, value: Any) -> Any:
         if isinstance(value, Dtype):
             raised = argument_dtype(value, call.api.short, is_raised=self._is_raised)
-            found = getattr(self._mindspore, raised.array_name or raised.name, None)
-            if found is None:
+            dtype = getattr(self._mindspore, raised.array_name or raised.name, None)
+            if dtype is None:
                 raise Unsupported(f"MindSpore {self._mindspore.__version__} has no dtype {raised.name}")
-            return found
+            return dtype
         if isinstance(value, NumpyArgument):
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):

@@ -147,10 +147,10 @@ def npu_function(name: str) -> Callable[..., object]:
     Raises:
         Unsupported: the installed torch_npu lacks it.
     """
-    found = getattr(load_framework("torch_npu"), name, None)
-    if found is None:
+    function = getattr(load_framework("torch_npu"), name, None)
+    if function is None:
         raise Unsupported(f"the installed torch_npu has no {name}")
-    return cast("Callable[..., object]", found)
+    return cast("Callable[..., object]", function)
 
 
 #: Memory in bytes by which a process may grow from call to call before what lies idle in it is given back.
@@ -176,11 +176,11 @@ def give_idle_memory_back() -> None:
     process has grown since, and with glibc.
     """
     global _held  # noqa: PLW0603  # one per process, as its memory is
-    found = _private_bytes()
-    library = _c_library("libc.so.6") if found > _held + _MOST_IDLE else None
+    size = _private_bytes()
+    library = _c_library("libc.so.6") if size > _held + _MOST_IDLE else None
     if library is not None and hasattr(library, "malloc_trim"):
         for give_back in _pools:
-            give_back(library, found)
+            give_back(library, size)
         library.malloc_trim(0)
         _held = _private_bytes()
 

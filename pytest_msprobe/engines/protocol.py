@@ -67,7 +67,9 @@ class NotJudged(Exception):
         self.status: Ending = status
         self.message = message
         self.is_unreadable = is_unreadable
-        self.properties = ((UNREADABLE, "dump"),) if is_unreadable else ((RANDOM, "call"),) if is_random else ()
+        self.properties: tuple[tuple[str, str], ...] = ()
+        if is_unreadable or is_random:
+            self.properties = ((UNREADABLE, "dump") if is_unreadable else (RANDOM, "call"),)
 
 
 def output_label(path: tuple[int | str, ...]) -> str:
@@ -77,8 +79,12 @@ def output_label(path: tuple[int | str, ...]) -> str:
 
 def dtype_names(*arrays: Any) -> tuple[str, ...]:
     """The names that dumps have for the dtypes of arrays; NumPy's own where no dump can hold one."""
-    dtypes = [(dtype_of_array(array.dtype), array.dtype) for array in arrays]
-    return tuple(dtype.name if dtype is not None else str(own) for dtype, own in dtypes)
+    return tuple(_dtype_name(array.dtype) for array in arrays)
+
+
+def _dtype_name(numpy_dtype: np.dtype[Any]) -> str:
+    dtype = dtype_of_array(numpy_dtype)
+    return str(numpy_dtype) if dtype is None else dtype.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +234,14 @@ def with_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> Call:
 
 def leaves(call: Call) -> list[tuple[LeafPath, Any]]:
     """Every argument of `call` with its place; those in sequences and dicts one by one."""
-    found: list[tuple[LeafPath, Any]] = []
-    map_leaves(call, lambda path, value: found.append((path, value)))
-    return found
+    pairs: list[tuple[LeafPath, Any]] = []
+    map_leaves(call, lambda path, value: pairs.append((path, value)))
+    return pairs
+
+
+def arrays_in(call: Call) -> dict[LeafPath, Array]:
+    """The tensors among the arguments of `call`, by their places."""
+    return {path: value for path, value in leaves(call) if hasattr(value, "__array_interface__")}
 
 
 def map_attributes(call: Call, convert: Callable[[LeafPath, Any], Any]) -> dict[str, Any] | None:
@@ -386,7 +397,8 @@ def parse_device(text: str) -> DeviceSpecification:
         raise ValueError(f"{text!r} is not a device; use {DEVICE_FORMS}")
     if len(rest) == 2 and (rest[0] == "cpu" or not (_DEVICE_ID.fullmatch(rest[1]) and int(rest[1]) <= 4095)):
         raise ValueError(f"{text!r} has no valid device id; use {DEVICE_FORMS} with ID from 0 to 4095")
-    return DeviceSpecification(engine, rest[0] if rest else None, int(rest[1]) if len(rest) == 2 else None)
+    target, identifier = (*rest, None, None)[:2]
+    return DeviceSpecification(engine, target, None if identifier is None else int(identifier))
 
 
 def parse_bench(text: str) -> str:
@@ -489,8 +501,8 @@ def filled_memory(sizes: Sequence[int], full: Callable[[int], Any], read: Callab
     released.clear()
 
     def are_intact() -> bool:
-        found = all(read(guard).tobytes() == before for guard in guards)
+        is_intact = all(read(guard).tobytes() == before for guard in guards)
         guards.clear()
-        return found
+        return is_intact
 
     return are_intact

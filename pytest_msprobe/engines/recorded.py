@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from functools import partial
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -97,8 +98,8 @@ def best_order(recorded: Sequence[Array], references: Sequence[Array]) -> tuple[
         return indices
     with np.errstate(all="ignore"):
         wide = [_widened(array) for array in references]
-        distance = [[_distance(_widened(array), reference) for reference in wide] for array in recorded]
-    return min(permutations(indices), key=lambda order: sum(distance[i][place] for place, i in enumerate(order)))
+        distance = {pair: _distance(_widened(recorded[pair[0]]), wide[pair[1]]) for pair in product(indices, indices)}
+    return min(permutations(indices), key=lambda order: sum(map(distance.__getitem__, zip(order, indices))))
 
 
 def _tensor_paths(forward: ForwardRecord) -> Iterator[LeafPath]:
@@ -134,11 +135,8 @@ def _by_shape(
     waiting: dict[tuple[object, ...], list[LeafPath]] = {}
     for position in positions:
         waiting.setdefault(_look(arguments[position]), []).append(("input", position))
-    interchangeable = {
-        look: tuple(paths)
-        for look, paths in waiting.items()
-        if len(paths) > 1 and any(_look(outgoing[i]) == look for i in recorded)
-    }
+    looks = {_look(outgoing[index]) for index in recorded}
+    interchangeable = [tuple(paths) for look, paths in waiting.items() if len(paths) > 1 and look in looks]
     entries: dict[LeafPath, int | str] = {}
     unmatched = []
     for index in recorded:
@@ -147,7 +145,7 @@ def _by_shape(
             entries[candidates.pop(0)] = index
         else:
             unmatched.append(index)
-    return GradientPairing(entries, tuple(interchangeable.values()), tuple(unmatched))
+    return GradientPairing(entries, tuple(interchangeable), tuple(unmatched))
 
 
 def _is_differentiable(value: Value) -> bool:
@@ -164,40 +162,31 @@ def _look(value: Value) -> tuple[object, ...]:
     return (value.dtype, value.shape) if isinstance(value, TensorValue) else ()
 
 
+@dataclass(frozen=True, slots=True)
 class RecordedEngine:
     """The recorded outputs and gradients of one API call, loaded when asked for.
 
     Attributes:
         name: `recorded`.
         label: for people.
+        forward_record, backward_record, pairing: what the dump says of the call.
+        tensors: the files with values.
+        file: the dump.json.
+        drawn: inputs that the dump holds no values of, and may grow: what a benchmark makes of drawn ones says nothing
+            of the recorded results.
+        ended: the exception that ended the step, "" without one.
     """
 
     name = "recorded"
     label = "recorded values"
 
-    def __init__(
-        self,
-        forward: ForwardRecord,
-        backward: BackwardRecord | None,
-        pairing: GradientPairing,
-        tensors: TensorFolder,
-        file: str,
-        *,
-        drawn: Sequence[str] = (),
-        ended: str = "",
-    ) -> None:
-        """The values in `tensors`, of the records in the dump.json `file`.
-
-        `drawn` names inputs that the dump holds no values of, and may grow: what a benchmark makes of drawn ones says
-        nothing of the recorded results. `ended` is the exception that ended the step, "" without one.
-        """
-        self._drawn = drawn
-        self._ended = ended
-        self._forward = forward
-        self._backward = backward
-        self._pairing = pairing
-        self._tensors = tensors
-        self._file = file
+    forward_record: ForwardRecord
+    backward_record: BackwardRecord | None
+    pairing: GradientPairing
+    tensors: TensorFolder
+    file: str
+    drawn: Sequence[str] = ()
+    ended: str = ""
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
         """Always None: whether real data is there shows when it is loaded."""
@@ -209,7 +198,7 @@ class RecordedEngine:
         Raises:
             Unsupported: the dump holds only statistics of them, or of an argument of the call.
         """
-        if self._drawn:
+        if self.drawn:
             self._refuse_drawn()
         return RecordedExecution(self, call, differentiate)
 
@@ -222,10 +211,10 @@ class RecordedEngine:
         Raises:
             Unsupported: the dump holds no outputs of this call.
         """
-        if self._forward.outputs is None:
-            why = f"the step ended in {self._ended}" if self._ended else "cut by data_mode or scope?"
+        if self.forward_record.outputs is None:
+            why = f"the step ended in {self.ended}" if self.ended else "cut by data_mode or scope?"
             raise Unsupported(f"the dump holds no outputs of this call ({why})")
-        return tuple(self._leaves((), self._forward.outputs, FieldPath(self._file, f"{call}.forward", OUTPUT)))
+        return tuple(self._leaves((), self.forward_record.outputs, FieldPath(self.file, f"{call}.forward", OUTPUT)))
 
     def load_gradient(self, call: str, path: LeafPath) -> Array | None:
         """The recorded gradient of one argument, or None where none was recorded.
@@ -233,21 +222,21 @@ class RecordedEngine:
         Raises:
             Unsupported: it was made of other values than those of the forward record, or of drawn ones.
         """
-        entry = self._pairing.entries.get(path)
-        if entry is None or self._backward is None:
+        entry, record = self.pairing.entries.get(path), self.backward_record
+        if entry is None or record is None:
             return None
-        if self._drawn:
+        if self.drawn:
             self._refuse_drawn()
-        if self._backward.is_recomputed_otherwise:
+        if record.is_recomputed_otherwise:
             raise Unsupported("its forward was computed again in the backward, with other values than the first time")
-        value = self._backward.others[entry] if isinstance(entry, str) else (self._backward.outgoing or ())[entry]
+        value = record.others[entry] if isinstance(entry, str) else (record.outgoing or ())[entry]
         if not isinstance(value, TensorValue):
             return None
-        return self._load(value, FieldPath(self._file, f"{call}.backward", gradient_field(entry)) / entry)
+        return self._load(value, FieldPath(self.file, f"{call}.backward", gradient_field(entry)) / entry)
 
     def _refuse_drawn(self) -> None:
-        more = f" and {len(self._drawn) - 1} more" if len(self._drawn) > 1 else ""
-        raise Unsupported(f"the dump holds no values of {self._drawn[0]}{more}, which the recorded results depend on")
+        more = f" and {len(self.drawn) - 1} more" if len(self.drawn) > 1 else ""
+        raise Unsupported(f"the dump holds no values of {self.drawn[0]}{more}, which the recorded results depend on")
 
     def _leaves(self, path: tuple[int | str, ...], value: Value, place: FieldPath) -> list[Output]:
         if isinstance(value, tuple):
@@ -263,29 +252,27 @@ class RecordedEngine:
     def _load(self, value: TensorValue, place: FieldPath) -> Array:
         if value.data_name is None:
             raise Unsupported("the dump holds only statistics of this call; check it on a device instead")
-        return self._tensors.load(value, place)
+        return self.tensors.load(value, place)
 
 
+@dataclass(frozen=True, slots=True)
 class RecordedExecution:
     """The recorded values of one API call, as an execution."""
 
-    def __init__(self, engine: RecordedEngine, call: Call, differentiate: tuple[LeafPath, ...]) -> None:
-        self._engine = engine
-        self._call = call
-        self._differentiate = differentiate
+    engine: RecordedEngine
+    call: Call
+    differentiate: tuple[LeafPath, ...]
 
     @property
     def outputs(self) -> tuple[Output, ...]:
         """Every recorded output leaf."""
-        return self._engine.load_outputs(str(self._call.api))
+        return self.engine.load_outputs(str(self.call.api))
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
         """The recorded gradients, in the dtypes of the arguments; `incoming` is what they were computed from."""
-        dtypes = {path: getattr(value, "dtype", None) for path, value in leaves(self._call)}
-        return tuple(
-            _as_computed(self._engine.load_gradient(str(self._call.api), path), dtypes.get(path))
-            for path in self._differentiate
-        )
+        dtypes = {path: getattr(value, "dtype", None) for path, value in leaves(self.call)}
+        load = partial(self.engine.load_gradient, str(self.call.api))
+        return tuple(_as_computed(load(path), dtypes.get(path)) for path in self.differentiate)
 
 
 def _as_computed(gradient: Array | None, dtype: Any) -> Array | None:

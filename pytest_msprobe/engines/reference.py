@@ -91,9 +91,9 @@ class ReferenceExecution:
             raise Unsupported("it has no backward")
         arguments, keywords = map_leaves(self._call, _raised(self._call))
         returned = self._backward(self._incoming(incoming), *arguments, **keywords)
-        found = _by_argument(returned, len(arguments))
-        given = {"input": dict(enumerate(arguments)), "kwargs": keywords}
-        return tuple(_gradient(found, path, _leaf_at(given[str(path[0])], path)) for path in self._differentiate)
+        gradients = _by_argument(returned, len(arguments))
+        values = {"input": dict(enumerate(arguments)), "kwargs": keywords}
+        return tuple(_gradient(gradients, path, _leaf_at(values[str(path[0])], path)) for path in self._differentiate)
 
     def _incoming(self, incoming: tuple[Array | None, ...]) -> tuple[Array, ...]:
         import numpy as np
@@ -106,10 +106,10 @@ class ReferenceExecution:
         if len(incoming) > len(outputs):
             raise ValueError(f"forward returned {len(outputs)} arrays, but the call has {len(incoming)} output tensors")
         padded = incoming + (None,) * (len(outputs) - len(incoming))
-        return tuple(
-            np.zeros_like(output) if gradient is None else copy_of(gradient, is_raised=True)
-            for gradient, output in zip(padded, outputs)
-        )
+        gradients = []
+        for gradient, output in zip(padded, outputs):
+            gradients.append(np.zeros_like(output) if gradient is None else copy_of(gradient, is_raised=True))
+        return tuple(gradients)
 
 
 def _raised(call: Call) -> Callable[[LeafPath, Any], Any]:
@@ -154,9 +154,9 @@ def _by_argument(returned: Any, count: int) -> Mapping[int | str, Any]:
     return dict(enumerate(entries))
 
 
-def _gradient(found: Mapping[int | str, Any], path: LeafPath, argument: Array) -> Array:
+def _gradient(gradients: Mapping[int | str, Any], path: LeafPath, argument: Array) -> Array:
     what = f"argument {'.'.join(map(str, path[1:]))}"
-    value = found.get(path[1])
+    value = gradients.get(path[1])
     for step in path[2:]:
         value = None if value is None else value[step]
     if value is None:

@@ -95,25 +95,22 @@ class Engines:
 
         named = self.choice.bench_python
         python = os.path.abspath(named) if named else None  # a bare name would be looked for in PATH
-        found: list[Engine] = []
+        benches: list[Engine] = []
         if self.choice.bench_engine == "torch" or (self.choice.bench == "auto" and (python or is_installed("torch"))):
             torch = TorchEngine(is_raised=True)
             if self.choice.bench != self.choice.bench_engine:
                 from pytest_msprobe.engines.accelerated import AcceleratedBench
 
                 accelerator = TorchEngine(self.choice.bench.removeprefix("torch:"), is_raised=True)
-                found.append(AcceleratedBench(accelerator, torch))
-            found.append(ChildEngine(torch, python=python) if python else torch)
+                benches.append(AcceleratedBench(accelerator, torch))
+            benches.append(ChildEngine(torch, python=python) if python else torch)
         if self.choice.bench == "mindspore" or (self.choice.bench == "auto" and is_installed("mindspore")):
             mindspore = MindSporeEngine(is_raised=True)
             # MindSpore has one device target per process: beside an Ascend device its CPU needs a process of its own.
-            is_foreign = (python and self.choice.bench == "mindspore") or self.choice.device_target() == "ascend"
-            found.append(
-                ChildEngine(mindspore, python=python if self.choice.bench == "mindspore" else None)
-                if is_foreign
-                else mindspore
-            )
-        return tuple(found)
+            own_python = python if self.choice.bench == "mindspore" else None
+            is_foreign = own_python or self.choice.device_target() == "ascend"
+            benches.append(ChildEngine(mindspore, python=own_python) if is_foreign else mindspore)
+        return tuple(benches)
 
     def benchmark_for(self, api: ApiName, framework: str) -> Engine | None:
         """The first benchmark that does not refuse `api`, or None. Whether it has every kernel shows when it runs."""

@@ -114,7 +114,7 @@ def _along_elements(shapes: set[tuple[int, ...]]) -> Slicing | None:
     except ValueError:  # the call itself says it better
         return None
     common = range(-min(map(len, shapes)), 0)
-    axes = [axis for axis in common if all(each[axis] == shape[axis] for each in shapes)]
+    axes = [axis for axis in common if {other[axis] for other in shapes} == {shape[axis]}]
     axis = max(axes, key=lambda axis: shape[axis], default=None)
     if axis is None or shape[axis] < _VECTORS:
         return None
@@ -134,8 +134,8 @@ def _along_rows(shapes: set[tuple[int, ...]], axis: Argument) -> Slicing | None:
 
 def _axis(call: Call) -> Argument:
     """The axis of a function of rows: its second argument, or one of that name."""
-    found = call.arguments[1] if len(call.arguments) > 1 else call.named.get("dim", call.named.get("axis"))
-    return found[0] if isinstance(found, tuple) and len(found) == 1 else found
+    axis = call.arguments[1] if len(call.arguments) > 1 else call.named.get("dim", call.named.get("axis"))
+    return axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis
 
 
 class SlicedExecution:
@@ -166,8 +166,8 @@ class SlicedExecution:
         self._outputs = None
         first = incoming[0] if len(incoming) == 1 else None
         if first is not None and first.shape == self._slicing.shape and first.flags.c_contiguous:
-            given = dict(leaves(self._call))
-            shapes = [cast("Array", given[path]).shape for path in self._differentiate]
+            values = dict(leaves(self._call))
+            shapes = [cast("Array", values[path]).shape for path in self._differentiate]
             with suppress(NotSlicedError):
                 return self._put_together(partial(self._gradients_of, first), shapes)
         return self._run(self._call, self._differentiate).gradients(incoming)
@@ -189,19 +189,19 @@ class SlicedExecution:
         """The results of all slices as one array for each of the `shapes`."""
         import numpy as np
 
-        found: list[Array] = []
+        wholes: list[Array] = []
         for place in self._slicing.places():
             parts = computed(place)
             if len(parts) != len(shapes):
                 raise NotSlicedError
-            if not found:
-                found = [np.empty(shape, getattr(part, "dtype", None)) for shape, part in zip(shapes, parts)]
-            targets = [self._slicing.part(whole, place) for whole in found]
-            if [target.shape for target in targets] != [getattr(part, "shape", None) for part in parts]:
-                raise NotSlicedError
+            if not wholes:
+                wholes = [np.empty(shape, getattr(part, "dtype", None)) for shape, part in zip(shapes, parts)]
+            targets = [self._slicing.part(whole, place) for whole in wholes]
             for target, part in zip(targets, parts):
+                if target.shape != getattr(part, "shape", None):
+                    raise NotSlicedError
                 target[...] = part
-        return tuple(found)
+        return tuple(wholes)
 
 
 class NotSlicedError(Exception):

@@ -35,15 +35,15 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """The decomposition of each overload that has one; it may raise for arguments that it cannot take."""
     from torch._decomp import decomposition_table
 
-    found = {}
+    table = {}
     for name, ways in _KERNELS.items():
         packet = getattr(torch.ops.aten, name, None) if "decomposed" in ways else None
         for overload in packet.overloads() if packet is not None else ():
             function = getattr(packet, overload)
             if function in decomposition_table:
-                found[function] = inspect.unwrap(decomposition_table[function])
+                table[function] = inspect.unwrap(decomposition_table[function])
     aten = torch.ops.aten
-    return found | {
+    return table | {
         aten._softmax.default: _softmax,
         aten._log_softmax.default: _log_softmax,
         aten.native_layer_norm.default: _layer_norm,
@@ -101,8 +101,9 @@ def _group_norm(
     # As kernels do it, in one multiplication and addition for each element: a large mean cancels late.
     result = grouped * factor - mean * factor
     per_channel = [channels] + [1] * (x.dim() - 2)
-    parts = [None if part is None else part.reshape(per_channel) for part in (weight, bias)]
-    return _scaled(result.reshape(x.shape), *parts), mean.squeeze(2), factor.squeeze(2)
+    weight = None if weight is None else weight.reshape(per_channel)
+    bias = None if bias is None else bias.reshape(per_channel)
+    return _scaled(result.reshape(x.shape), weight, bias), mean.squeeze(2), factor.squeeze(2)
 
 
 def _normalized(x: Tensor, axes: list[int], epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,12 +130,12 @@ def _layer_norm_backward(
     samples = list(range(x.dim() - len(shape)))
     normalized = (x - mean) * factor
     inner = incoming if weight is None else incoming * weight
-    found = (
+    gradients = (
         _through_normalization(inner, normalized, factor, list(range(len(samples), x.dim()))),
         _summed(incoming * normalized, samples),
         _summed(incoming, samples),
     )
-    return _only(found, wanted)
+    return _only(gradients, wanted)
 
 
 def _group_norm_backward(
@@ -154,12 +155,12 @@ def _group_norm_backward(
     normalized = (x.reshape(grouped) - mean.reshape(samples, groups, 1)) * factor
     incoming = incoming.reshape(per_channel)
     inner = incoming if weight is None else incoming * weight.reshape(1, channels, 1)
-    found = (
+    gradients = (
         _through_normalization(inner.reshape(grouped), normalized, factor, [2]).reshape(x.shape),
         (incoming * normalized.reshape(per_channel)).sum([0, 2]),
         incoming.sum([0, 2]),
     )
-    return _only(found, wanted)
+    return _only(gradients, wanted)
 
 
 def _through_normalization(inner: Tensor, normalized: Tensor, factor: Tensor, axes: list[int]) -> Tensor:
@@ -169,8 +170,12 @@ def _through_normalization(inner: Tensor, normalized: Tensor, factor: Tensor, ax
     return (inner * count - inner.sum(axes, keepdim=True) - along) * (factor / count)
 
 
-def _only(found: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
-    return tuple(value if is_wanted else None for value, is_wanted in zip(found, wanted))
+def _only(gradients: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    chosen: list[Tensor | None] = list(gradients)
+    for place, is_wanted in enumerate(wanted):
+        if not is_wanted:
+            chosen[place] = None
+    return tuple(chosen)
 
 
 def _summed(x: Tensor, axes: list[int]) -> Tensor:
@@ -464,8 +469,8 @@ def _terms(func: Any, args: Any, operand: Tensor) -> int:
 
 def _axes(args: Any, operand: Tensor) -> tuple[int, ...]:
     """The axes that a sum adds up."""
-    given = args[1] if len(args) > 1 and args[1] is not None else ()
-    axes = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    summed = args[1] if len(args) > 1 and args[1] is not None else ()
+    axes = tuple(summed) if isinstance(summed, (tuple, list)) else (summed,)
     return axes or tuple(range(operand.dim()))
 
 

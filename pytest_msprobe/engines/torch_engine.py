@@ -133,17 +133,17 @@ class TorchExecution:
         seeds = self._seeds.of(incoming, lambda: [_like(torch, gradient, out) for out, gradient in pairs])
         try:
             with self._arithmetic:
-                found = _backward(torch, [out for out, _ in pairs], seeds, leaves, retain_graph=self._keeps_graph)
+                gradients = _backward(torch, [out for out, _ in pairs], seeds, leaves, retain_graph=self._keeps_graph)
         except RuntimeError as error:  # NotImplementedError is one
             if not (isinstance(error, NotImplementedError) or any(text in str(error) for text in _NO_DERIVATIVE)):
                 raise
             raise Unsupported(f"the PyTorch counterpart has no gradient: {first_line(error)}") from None
         self._leaves = None
         self._tensors, self._changed = [], []
-        return tuple(
-            to_array(torch, torch.zeros_like(leaf) if gradient is None else gradient)
-            for gradient, leaf in zip(found, leaves)
-        )
+        arrays = []
+        for gradient, leaf in zip(gradients, leaves):
+            arrays.append(to_array(torch, torch.zeros_like(leaf) if gradient is None else gradient))
+        return tuple(arrays)
 
     def _with_gradients(self, incoming: tuple[Array | None, ...]) -> list[tuple[Tensor, Array | None]]:
         """Each output tensor with its incoming gradient. None is an output that is left open, or no output at all."""
@@ -166,10 +166,10 @@ def _backward(
     """
     engine = torch.autograd.Variable._execution_engine
     create_graph, allow_unused = False, True
-    found: Sequence[Tensor | None] = engine.run_backward(
+    gradients: Sequence[Tensor | None] = engine.run_backward(
         tuple(outputs), tuple(seeds), retain_graph, create_graph, tuple(leaves), allow_unused, accumulate_grad=False
     )
-    return found
+    return gradients
 
 
 def to_tensor(torch: Any, array: Array) -> Tensor:
@@ -232,15 +232,15 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:300]
 
 
-def perturbed_saving(torch: Any, call: Call, given: Iterable[Any]) -> AbstractContextManager[None]:
-    """Context in which what is saved is off by `call.saved_roundoff`, up or down at random, except what was `given`.
+def perturbed_saving(torch: Any, call: Call, inputs: Iterable[Any]) -> AbstractContextManager[None]:
+    """Context in which what is saved is off by `call.saved_roundoff`, up or down at random, except what was `inputs`.
 
     The gradient of tanh is 1 - y * y from the rounded y: an exact y would forgive nothing of what every device loses.
     """
     if not call.saved_roundoff:
         return nullcontext()
     generator = torch.Generator().manual_seed(call.saved_seed)
-    untouched = {tensor.data_ptr() for value in given for tensor in _tensors(torch, value)}
+    untouched = {tensor.data_ptr() for value in inputs for tensor in _tensors(torch, value)}
 
     def pack(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point() or tensor.data_ptr() in untouched:
@@ -345,7 +345,7 @@ class TorchEngine:
         saving = perturbed_saving(torch, call, ready.tensors) if call.saved_roundoff else nullcontext()
         arithmetic = _rounded_arithmetic(call)
         refusing = _refusing(torch, ready.target, is_benchmark=self._is_raised, call=ready.function)
-        versions = [tensor._version for tensor in ready.tensors] if ready.may_write else []
+        versions = [tensor._version for tensor in ready.tensors if ready.may_write]
         with torch.set_grad_enabled(bool(ready.leaves)), saving, arithmetic, refusing:
             returned = ready.function()
         if not (versions and self._is_raised):
@@ -412,10 +412,10 @@ class TorchEngine:
         return tensor
 
     def _dtype(self, dtype: Dtype) -> Any:
-        found = getattr(self._torch, dtype.array_name or dtype.name, None)
-        if found is None:
+        torch_dtype = getattr(self._torch, dtype.array_name or dtype.name, None)
+        if torch_dtype is None:
             raise Unsupported(f"PyTorch {self._torch.__version__} has no dtype {dtype.name}")
-        return found
+        return torch_dtype
 
 
 @contextmanager
@@ -442,7 +442,9 @@ def _refusing(torch: Any, target: str, *, is_benchmark: bool, call: Callable[[],
 
 
 def _raised(torch: Any, dtype: Any) -> Any:
-    return torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else dtype
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
 
 
 def _rounded_arithmetic(call: Call) -> AbstractContextManager[object]:

@@ -145,13 +145,13 @@ class ErrorData:
         records, recording = _records(evidence)
         with self._folder.locked() as state:
             with _grown(_dump_json(place, evidence.dump.framework)) as (_, entries):
-                known = entries & records.keys()
-            for name in known:
+                saved = entries & records.keys()
+            for name in saved:
                 del records[name]
             wanted = {
                 name: array
                 for name, array in recording.files.items()
-                if not (known and (place / TENSOR_FOLDER / name).exists())
+                if not (saved and (place / TENSOR_FOLDER / name).exists())
             }
             recording.files = wanted
             if not self._folder.take(state, recording.needed_bytes):
@@ -162,9 +162,9 @@ class ErrorData:
         return f"error data: {place / 'dump.json'}"
 
     def _enter(self, place: Path, evidence: Evidence, records: dict[str, str]) -> None:
-        with self._folder.locked() as state, _grown(_dump_json(place, evidence.dump.framework)) as (dump_json, known):
+        with self._folder.locked() as state, _grown(_dump_json(place, evidence.dump.framework)) as (dump_json, saved):
             for name, record in records.items():
-                if name in known:
+                if name in saved:
                     continue
                 dump_json.add(f"{quoted(name)}: {record}")
                 if name.endswith(".forward"):

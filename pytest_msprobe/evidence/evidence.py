@@ -58,9 +58,9 @@ class Evidence:
     def entries(self) -> list[int | str]:
         """Of each of `case.wanted` the index in a backward record's `output`, or the path in `other_gradients`."""
         positions = tensor_positions(self.case.forward.arguments or ())
-        known: dict[LeafPath, int | str] = {("input", position): index for index, position in enumerate(positions)}
-        known |= self.case.pairing.entries
-        return [known.get(path, ".".join(map(str, path))) for path in self.case.wanted]
+        entries: dict[LeafPath, int | str] = {("input", position): index for index, position in enumerate(positions)}
+        entries |= self.case.pairing.entries
+        return [entries.get(path, ".".join(map(str, path))) for path in self.case.wanted]
 
 
 class EvidenceWriter(Protocol):
@@ -115,10 +115,10 @@ def dump_folder(dump: Path, dumps: Sequence[Path], edge_case: str = "") -> Path:
     """
     if edge_case:
         taken = {dump_folder(other, dumps) for other in dumps}
-        found = dump_folder(dump, dumps) / f"edge_{edge_case}"
-        while found in taken:  # error data of edge cases, checked with edge cases
-            found = found.with_name(f"{found.name}_2")
-        return found
+        folder = dump_folder(dump, dumps) / f"edge_{edge_case}"
+        while folder in taken:  # error data of edge cases, checked with edge cases
+            folder = folder.with_name(f"{folder.name}_2")
+        return folder
     if len(set(dumps)) < 2 or dump not in dumps:
         return Path()
     common = os.path.commonpath([path.parent for path in dumps])

@@ -131,7 +131,9 @@ def _edges(size: int, most: int) -> list[int]:
 
 def _marks(largest: npt.NDArray[np.float64], is_nonfinite: npt.NDArray[np.bool_]) -> list[str]:
     top = float(largest.max())
-    return [
-        "N" if bad else "0" if error == 0 else str(9 - min(8, int(math.log10(top / error))))
-        for error, bad in zip(largest.flat, is_nonfinite.flat)
-    ]
+    marks = ["0"] * largest.size
+    for place in np.flatnonzero(largest).tolist():
+        marks[place] = str(9 - min(8, int(math.log10(top / largest.item(place)))))
+    for place in np.flatnonzero(is_nonfinite).tolist():
+        marks[place] = "N"
+    return marks

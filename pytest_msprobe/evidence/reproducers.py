@@ -10,6 +10,7 @@ import json
 import keyword
 import math
 import platform
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,20 +103,20 @@ def script_call(call: Call) -> ScriptCall:
     path = find_operator("mindspore", api.type, api.table_name)
     if path is None:
         raise NoScript(f"{api.type}.{api.table_name} is {unknown_operator('mindspore', api.type)}")
-    found = _begin(api, path)
+    script = _begin(api, path)
     for index, value in enumerate(call.arguments):
-        found.arguments.append(_text(found, api.short, ("input", index), value))
+        script.arguments.append(_text(script, api.short, ("input", index), value))
     for kind, field_, named, texts in (
-        ("keyword", "kwargs", call.keywords, found.keywords),
-        ("attribute", "attributes", call.attributes or {}, found.attributes),
+        ("keyword", "kwargs", call.keywords, script.keywords),
+        ("attribute", "attributes", call.attributes or {}, script.attributes),
     ):
         for key, value in named.items():
             if not is_name(key):
                 raise NoScript(f"the {kind} {key!r} is not a name in Python")
-            texts[key] = _text(found, api.short, (field_, key), value)
-    if api.type == "Tensor" and (not call.arguments or found.arguments[0] not in found.arrays):
+            texts[key] = _text(script, api.short, (field_, key), value)
+    if api.type == "Tensor" and (not call.arguments or script.arguments[0] not in script.arrays):
         raise NoScript("the tensor whose method it is was not recorded")
-    return found
+    return script
 
 
 def is_name(text: str) -> bool:
@@ -136,16 +137,16 @@ def _begin(api: ApiName, path: str) -> ScriptCall:
     return ScriptCall(inside, roots=() if api.type == "Tensor" else (inside.partition(".")[0],))
 
 
-def _text(found: ScriptCall, operator: str, path: LeafPath, value: Any) -> str:
+def _text(script: ScriptCall, operator: str, path: LeafPath, value: Any) -> str:
     if isinstance(value, (np.ndarray, NumpyArgument)):
-        name = f"x{len(found.arrays)}"
-        found.arrays[name] = value.array if isinstance(value, NumpyArgument) else value
+        name = f"x{len(script.arrays)}"
+        script.arrays[name] = value.array if isinstance(value, NumpyArgument) else value
         if isinstance(value, NumpyArgument):
-            found.numpy_names.add(name)
-        found.paths[path] = name
+            script.numpy_names.add(name)
+        script.paths[path] = name
         return name
     if isinstance(value, (tuple, list)):
-        items = [_text(found, operator, (*path, index), item) for index, item in enumerate(value)]
+        items = [_text(script, operator, (*path, index), item) for index, item in enumerate(value)]
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
     if isinstance(value, str) and (reason := refused_argument(operator, value)) is not None:
         raise NoScript(reason)
@@ -215,8 +216,14 @@ def write_reproducer(evidence: Evidence, stem: str) -> Reproducer:
 def in_docstring(text: str) -> str:
     """One line of `text` that a docstring can hold: nothing in it ends the string, breaks the line or is invisible."""
     shown = text if len(text) <= _WIDEST_TEXT else f"{text[: _WIDEST_TEXT - 3]}..."
-    visible = "".join(c if c.isprintable() else " " if c in "\n\r\t" else f"\\u{ord(c):04x}" for c in shown)
+    visible = "".join(map(_visible, shown))
     return " ".join(visible.replace("\\", "\\\\").replace('"""', r"\"\"\"").split())
+
+
+def _visible(character: str) -> str:
+    if character in "\n\r\t":
+        return " "
+    return character if character.isprintable() else f"\\u{ord(character):04x}"
 
 
 def _docstring(evidence: Evidence, call: ScriptCall, stem: str) -> str:
@@ -225,17 +232,17 @@ def _docstring(evidence: Evidence, call: ScriptCall, stem: str) -> str:
     what = "gradients" if evidence.results.incoming is not None else "results"
     where = f"in the edge case {case.constructed}" if case.constructed else "in a training step"
     shapes = [f"{name} {_described(array)}" for name, array in call.arrays.items()]
-    facts = [
-        ("API", f"mindspore.{call.api}, {case.api} in the dump"),
-        ("arguments", ", ".join(shapes) or "no tensors"),
-        ("values", _origin(evidence)),
-        *((direction, _verdict(finding)) for direction, finding in evidence.verdicts.items()),
-        ("tested", f"{last.device}; benchmark: {last.bench}, rounded once to the tested dtype"),
-        ("called from", str(frame) if frame else "unknown"),
-        ("versions", _versions()),
-    ]
+    facts: dict[str, str] = {
+        "API": f"mindspore.{call.api}, {case.api} in the dump",
+        "arguments": ", ".join(shapes) or "no tensors",
+        "values": _origin(evidence),
+    }
+    facts |= {direction: _verdict(finding) for direction, finding in evidence.verdicts.items()}
+    facts["tested"] = f"{last.device}; benchmark: {last.bench}, rounded once to the tested dtype"
+    facts["called from"] = str(frame) if frame else "unknown"
+    facts["versions"] = _versions()
     lines = [f'"""mindspore.{call.api}: wrong {what} {where}, found by pytest-msprobe.', ""]
-    lines += [_wrapped(name, in_docstring(text)) for name, text in facts]
+    lines += [_wrapped(name, in_docstring(text)) for name, text in facts.items()]
     lines += [
         "",
         f"Run `python {stem}.py [CPU|Ascend]` beside {stem}.npz.",
@@ -305,26 +312,20 @@ def _parameters(evidence: Evidence, call: ScriptCall) -> list[str]:
 def _recorded(evidence: Evidence, arrays: dict[str, Any]) -> Iterator[str]:
     """What was judged, against the benchmark; puts both into `arrays`."""
     results = evidence.results
-    found = [
+    outputs = [
         (f"output.{'.'.join(map(str, path))}", f"recorded{number}", f"benchmark{number}", tested, bench)
         for number, (path, tested, bench) in enumerate(_paired(results))
     ]
-    gradients = results.bench_gradients if results.incoming is not None else None
-    found += [
-        (
-            f"gradient {position}",
-            f"gradient{position}",
-            f"gradient_benchmark{position}",
-            results.tested_gradients[position] if results.tested_gradients is not None else None,
-            bench,
-        )
-        for position, bench in enumerate(gradients or ())
-        if bench is not None
-    ]
+    gradients = (results.bench_gradients or ()) if results.incoming is not None else ()
+    tested_gradients = results.tested_gradients or (None,) * len(gradients)
+    for position, (tested, bench) in enumerate(zip(tested_gradients, gradients)):
+        if bench is not None:
+            names = f"gradient{position}", f"gradient_benchmark{position}"
+            outputs.append((f"gradient {position}", *names, tested, bench))
     is_recorded = list(evidence.verdicts.values())[-1].device == "recorded values"
     origin = "recorded in the training run" if is_recorded else "as tested"
     yield "\n"
-    for title, name, bench_name, tested, bench in found:
+    for title, name, bench_name, tested, bench in outputs:
         arrays[bench_name] = _storable(_rounded(bench, tested))
         if tested is not None:
             arrays[name] = _storable(tested)
@@ -467,8 +468,8 @@ def torch_text(call: Call, texts: Sequence[str], named: Mapping[str, str]) -> st
     for form in binding.forms:
         try:
             form.bind(call.arguments, call.keywords, {}, call.attributes)
-            known = {name: text for name, text in named.items() if name in form.signature.parameters}
-            bound = form.signature.bind(*texts, **known)
+            accepted = {name: text for name, text in named.items() if name in form.signature.parameters}
+            bound = form.signature.bind(*texts, **accepted)
         except (TypeError, KeyError):
             continue
         expressions = {name: text for name, text in bound.arguments.items() if isinstance(text, str)}
@@ -523,13 +524,13 @@ def _described(array: Any) -> str:
 
 
 def _versions() -> str:
-    found = [f"Python {platform.python_version()}", platform.platform()]
+    versions = [f"Python {platform.python_version()}", platform.platform()]
     for name in ("numpy", "torch", "mindspore"):
         try:
-            found.insert(0, f"{name} {metadata.version(name)}")
+            versions.insert(0, f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             continue
-    return ", ".join(found)
+    return ", ".join(versions)
 
 
 class Reproducers:
@@ -561,6 +562,6 @@ class Reproducers:
         write_file(place / f"{stem}.npz", lambda file: np.savez(file, **made.arrays))
         write_file(script, lambda file: file.write(text))
         if made.test:
-            name = "".join(character if character.isalnum() else "_" for character in stem)  # of a module
+            name = re.sub(r"\W", "_", stem)  # of a module
             write_file(place / f"test_{name}.py", lambda file: file.write(made.test.encode()))
         return f"reproducer: {script}"

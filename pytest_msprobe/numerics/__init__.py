@@ -26,6 +26,7 @@ from pytest_msprobe.numerics.judgement import (
     Judgement as Judgement,
     OutputPair as OutputPair,
     Perturbed as Perturbed,
+    Sensitivity as Sensitivity,
     Standard as Standard,
     compare_scalars as compare_scalars,
     judge_output as judge_output,

@@ -167,8 +167,8 @@ class _Layout:
         axis %= source.ndim
         if indices.ndim == source.ndim - 1:
             indices = np.expand_dims(indices, axis)
-        others, found = (array.shape[:axis] + array.shape[axis + 1 :] for array in (source, indices))
-        if indices.ndim != source.ndim or others != found:
+        others, indexed = (array.shape[:axis] + array.shape[axis + 1 :] for array in (source, indices))
+        if indices.ndim != source.ndim or others != indexed:
             raise ValueError(f"Indices of shape {shape} do not fit axis {axis} of a source of shape {source.shape}.")
         return cls(source, indices, axis, shape)
 
@@ -188,17 +188,19 @@ class _Layout:
         indices = np.moveaxis(self.indices, self.axis, -1)
         order = np.argsort(indices, axis=-1, kind="stable")
         ordered = np.take_along_axis(indices, order, axis=-1)
-        found = np.zeros(indices.shape, dtype=np.bool_)
-        np.put_along_axis(found, order[..., 1:], ordered[..., 1:] == ordered[..., :-1], axis=-1)
-        return np.moveaxis(found, -1, self.axis).reshape(self.shape)
+        is_repeated = np.zeros(indices.shape, dtype=np.bool_)
+        np.put_along_axis(is_repeated, order[..., 1:], ordered[..., 1:] == ordered[..., :-1], axis=-1)
+        return np.moveaxis(is_repeated, -1, self.axis).reshape(self.shape)
 
     def swapped(self) -> npt.NDArray[np.bool_]:
         """True where the index before it selects an equal value further on, in the shape that the indices had."""
         indices = np.moveaxis(self.indices, self.axis, -1)
         selected = np.moveaxis(np.take_along_axis(self.source, self.indices, axis=self.axis), self.axis, -1)
-        found = np.zeros(indices.shape, dtype=np.bool_)
-        found[..., 1:] = ~_is_unequal(selected[..., 1:], selected[..., :-1]) & (indices[..., 1:] < indices[..., :-1])
-        return np.moveaxis(found, -1, self.axis).reshape(self.shape)
+        is_swapped = np.zeros(indices.shape, dtype=np.bool_)
+        is_swapped[..., 1:] = ~_is_unequal(selected[..., 1:], selected[..., :-1]) & (
+            indices[..., 1:] < indices[..., :-1]
+        )
+        return np.moveaxis(is_swapped, -1, self.axis).reshape(self.shape)
 
     def selected(self) -> npt.NDArray[Any]:
         """The values at the indices, in the shape that the indices had."""

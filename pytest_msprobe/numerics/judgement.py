@@ -161,6 +161,11 @@ def _against(measured: float, side: str, limit: float, needed: str) -> str:
     return f"{number(measured, limit)} is not {side} {number(limit)}{remedy}."
 
 
+def remedy_above(figure: float) -> str:
+    """`; a limit of 0.00124 would pass`, for a `figure` that must not be above its limit; "" where no limit would."""
+    return f"; a limit of {limit_above(figure)} would pass" if figure < math.inf else ""
+
+
 def unforgivable_reasons(metrics: Metrics) -> tuple[str, ...]:
     """What makes an output wrong under every standard: structure, unmatched NaN or Inf, unequal exact elements."""
     reasons = []
@@ -276,7 +281,8 @@ def _measure_inexact(elements: list[Element], off_bound: float, dtype: np.dtype[
 
 def _vector(values: list[Scalar]) -> Array:
     """Always float64 or complex128, however the values are mixed: leaf by leaf the types agree already."""
-    return np.array(values, dtype=np.complex128 if any(isinstance(value, complex) for value in values) else np.float64)
+    is_complex = any(isinstance(value, complex) for value in values)
+    return np.array(values, dtype=np.complex128 if is_complex else np.float64)
 
 
 def _exact_kind(elements: list[Element]) -> Kind:
@@ -305,37 +311,129 @@ MOST_PROBED = 1 << 20
 _SAMPLED = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class Deviations:
+class Deviations(Protocol):
     """How far each element of an output moves when every input is off by one rounding error.
 
     Each is one standard deviation, float32, in the unit of the output.
-
-    Attributes:
-        values: those of all elements, shape (n,); None where one is out of the reach of float32.
-        least: no more than these, for a part of the work; likewise.
-        of: those of the elements at some flat positions, shape (m,).
-        sample: (flat positions, deviations) of elements that stand for all.
-        have_terms: whether the terms of single elements are known as well, without a run.
     """
 
-    values: Callable[[], Floats | None]
-    least: Callable[[], Floats | None]
-    of: Callable[[Array], Floats]
-    sample: Callable[[], tuple[Array, Floats]]
+    @property
+    def have_terms(self) -> bool:
+        """Whether the terms of single elements are known as well, without a run."""
+
+    def values(self) -> Floats | None:
+        """Those of all elements, shape (n,); None where one is out of the reach of float32."""
+
+    def least(self) -> Floats | None:
+        """No more than `values`, for a part of the work; likewise."""
+
+    def of(self, places: Array) -> Floats:
+        """Those of the elements at some flat positions, shape (m,)."""
+
+    def sample(self) -> tuple[Array, Floats]:
+        """(flat positions, deviations) of elements that stand for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDeviations:
+    """Those of all elements, shape (n,)."""
+
+    all_values: Floats
     have_terms: bool
 
-    @classmethod
-    def known(cls, values: Floats, *, have_terms: bool) -> Deviations | None:
-        """Those of all elements, shape (n,); None where one is out of reach."""
-        if not np.isfinite(values).all():
-            return None
+    def values(self) -> Floats | None:
+        """See `Deviations`."""
+        return self.all_values if np.isfinite(self.all_values).all() else None
 
-        def sample() -> tuple[Array, Floats]:
-            places = np.unique(np.random.default_rng(0).integers(0, values.size, _SAMPLED))
-            return places, values[places]
+    least = values
 
-        return cls(lambda: values, lambda: values, lambda places: values[places], sample, have_terms)
+    def of(self, places: Array) -> Floats:
+        """See `Deviations`."""
+        return self.all_values[places]
+
+    def sample(self) -> tuple[Array, Floats]:
+        """See `Deviations`."""
+        places = np.unique(np.random.default_rng(0).integers(0, self.all_values.size, _SAMPLED))
+        return places, self.all_values[places]
+
+
+#: What a run of the benchmark moves: the inputs, what is computed inside, or that without what is saved for gradients.
+Moved = Literal["inputs", "inside", "arithmetic"]
+
+
+class Sensitivity(Protocol):
+    """How one output answers to rounding errors. A class that derives from it says what it knows: by default nothing.
+
+    Arrays have the shape and unit of the output, float64 (complex128 for complex outputs), unless said otherwise.
+    """
+
+    def runs(self, moved: Moved) -> tuple[Perturbed, ...]:
+        """Two results for moved inputs, or for arithmetic inside that is moved by the rounding of float32.
+
+        The second is for much smaller moves; there are fewer, or none, where the benchmark could not be run on them.
+        """
+        return ()
+
+    def probes(self, moved: Moved, count: int) -> tuple[Array, ...]:
+        """`count` results for inputs (or arithmetic) that are each off by exactly one rounding error, at random.
+
+        Fewer, or none, where the benchmark could not be run on them, or is too large for so many runs.
+        """
+        return ()
+
+    def terms(self, at: int) -> tuple[Floats, ...]:
+        """What the element at a flat position is the sum of, shape (n,), in each order in which kernels may add.
+
+        Nothing where the operation is no sum.
+        """
+        return ()
+
+    def deviations(self) -> Deviations | None:
+        """How far each element moves, where that is known without a moved run."""
+        return None
+
+    def restricted(self, tested: Array, places: Sequence[int] | Array) -> OutputPair | None:
+        """The pair of a small call that makes the elements of `tested` at flat `places` and a sample of others.
+
+        None where the call cannot be restricted to so few, or is not large.
+        """
+        return None
+
+    def partial_sums(self) -> Floats | None:
+        """The 2-norm of the partial sums of each element of a gradient that adds up positions; None of any other."""
+        return None
+
+    def sums_of_magnitudes(self) -> Array | None:
+        """Of each element the sum of the magnitudes of its terms; None where these are not known."""
+        return None
+
+    def second_opinion(self) -> Array | None:
+        """The same output from an ordinary run in the tested dtype on another engine; None without one."""
+        return None
+
+
+class _NothingKnown(Sensitivity):
+    """Of an output of which nothing is known but its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OfSelected(Sensitivity):
+    """What is known of the elements of an output at flat positions; no run tells more of them."""
+
+    whole: Sensitivity
+    places: Array
+    known_deviations: Floats
+    have_terms: bool
+
+    def terms(self, at: int) -> tuple[Floats, ...]:
+        return self.whole.terms(int(self.places[at]))
+
+    def deviations(self) -> Deviations | None:
+        return KnownDeviations(self.known_deviations, self.have_terms)
+
+    def partial_sums(self) -> Floats | None:
+        sums = self.whole.partial_sums()
+        return None if sums is None else sums.reshape(-1)[self.places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,77 +444,39 @@ class OutputPair:
         tested: output of the device, in its own shape and dtype.
         reference: raw result of the benchmark, not rounded: of the shape of `tested`, float64 or complex128 for floats.
         metrics: of the two.
+        sensitivity: how the output answers to rounding errors; what it says takes further runs of the benchmark.
         accumulated: how many terms one element may sum up.
         kernel_error: relative error that the functions which the API evaluates may have on a device, beside rounding.
-        perturbed: two results for perturbed inputs, the second for much smaller perturbations; fewer, or none, where
-            the benchmark could not be run on them.
-        rounded_inside: the same for the inputs as they are and arithmetic inside the operation moved by the rounding of
-            float32; none where the benchmark cannot do that.
-        operand_roundoff: by how much float32 inputs were off in `perturbed`, where that is not their own rounding.
+        operand_roundoff: by how much float32 inputs were off in moved runs, where that is not their own rounding.
         narrow_sums: how many partial sums of an element the device may have added up in the dtype of `tested`.
-        probes: so many results for inputs that are each off by exactly one rounding error, up or down at random, each
-            like `reference`; none where the benchmark could not be run on them, or is too large for so many runs.
-        inside_probes: more results of the kind of `rounded_inside`, as arrays like `reference`.
-        arithmetic_probes: the same with what the forward saves for its gradients as it is.
-        second_opinion: the same output from an ordinary run in the tested dtype on another engine, of the shape of
-            `tested`; None without one.
-        terms: what the element at a flat position is the sum of, shape (n,), float64, in each of the orders in which
-            kernels may add; none where the operation is no sum.
-        deviations: how far each element moves, where that is known without a moved run; else None.
-        restricted: given the tested output, the pair of a small call that makes the elements at these flat positions
-            and a sample of others; None where the call cannot be restricted to so few, or is not large.
-        chosen, drawn_from: of such a pair, how many elements come first that are no sample, and how many elements the
-            whole output has; 0 and 0 of any other.
-        partial_sums: the 2-norm of the partial sums of each element, float64, in the shape and unit of the output where
-            that is a gradient of a product or convolution that adds up positions; None of any other.
         has_kinks: whether it is the gradient of an elementwise function, which has one value for each side of a kink.
-        sums_of_magnitudes: of each element the sum of the magnitudes of its terms, float64, in the shape of the output;
-            None where its terms are not known.
+        chosen, drawn_from: of the pair of a small call, how many elements come first that are no sample, and how many
+            elements the whole output has; 0 and 0 of any other.
     """
 
     tested: Array
     reference: Array
     metrics: Metrics
+    sensitivity: Sensitivity = field(default_factory=_NothingKnown)
     accumulated: int = 1
     kernel_error: float = 0.0
-    perturbed: Callable[[], tuple[Perturbed, ...]] = tuple
-    rounded_inside: Callable[[], tuple[Perturbed, ...]] = tuple
-    second_opinion: Callable[[], Array | None] = lambda: None
     operand_roundoff: float | None = None
-    probes: Callable[[int], tuple[Array, ...]] = lambda count: ()
-    arithmetic_probes: Callable[[int], tuple[Array, ...]] = lambda count: ()
-    inside_probes: Callable[[int], tuple[Array, ...]] = lambda count: ()
-    terms: Callable[[int], tuple[Floats, ...]] = lambda at: ()
-    deviations: Callable[[], Deviations | None] = lambda: None
-    restricted: Callable[[Array, Sequence[int] | Array], OutputPair | None] = lambda tested, places: None
-    partial_sums: Callable[[], Floats | None] = lambda: None
+    narrow_sums: int = 1
+    has_kinks: bool = False
     chosen: int = 0
     drawn_from: int = 0
-    has_kinks: bool = False
-    sums_of_magnitudes: Callable[[], Array | None] = lambda: None
-    narrow_sums: int = 1
 
     def selected(self, places: Array, deviations: Floats, *, chosen: int, have_terms: bool) -> OutputPair:
         """The elements at these flat positions as an output of their own, whose first `chosen` are no sample of it.
 
         `deviations` are theirs; no run tells more of them.
         """
-
-        def partial_sums() -> Floats | None:
-            sums = self.partial_sums()
-            return None if sums is None else sums.reshape(-1)[places]
-
-        return OutputPair(
-            self.tested.reshape(-1)[places],
-            self.reference.reshape(-1)[places],
-            self.metrics,
-            self.accumulated,
-            self.kernel_error,
-            operand_roundoff=self.operand_roundoff,
-            narrow_sums=self.narrow_sums,
-            terms=lambda at: self.terms(int(places[at])),
-            deviations=lambda: Deviations.known(deviations, have_terms=have_terms),
-            partial_sums=partial_sums,
+        return replace(
+            self,
+            tested=self.tested.reshape(-1)[places],
+            reference=self.reference.reshape(-1)[places],
+            sensitivity=_OfSelected(self.sensitivity, places, deviations, have_terms),
+            has_kinks=False,
             chosen=chosen,
             drawn_from=self.tested.size,
         )

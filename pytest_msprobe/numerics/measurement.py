@@ -35,9 +35,9 @@ def widened(array: Array) -> Array:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64, copy=False)
 
 
-def is_same(left: Array, right: Array) -> npt.NDArray[np.bool_]:
+def is_same(first: Array, second: Array) -> npt.NDArray[np.bool_]:
     """Where two arrays of floats or complex numbers are equal, in their shape; NaN equals NaN."""
-    same: npt.NDArray[np.bool_] = (left == right) | (np.isnan(left) & np.isnan(right))
+    same: npt.NDArray[np.bool_] = (first == second) | (np.isnan(first) & np.isnan(second))
     return same
 
 
@@ -87,17 +87,17 @@ def _real_parts(values: Array) -> Floats:
     return values if values.dtype == np.float64 else values.view(np.float64)
 
 
-def inner(left: Array, right: Array) -> float:
+def inner(first: Array, second: Array) -> float:
     """The real part of the Hermitian product of two vectors, float64 or complex128, in this thread alone.
 
     np.dot has the least overhead, but on longer vectors BLAS takes threads: they would fight with those of the
     engines, and the last digits would depend on how many there are.
     """
-    if left.dtype != np.float64 or right.dtype != np.float64:
-        left, right = _real_parts(left), _real_parts(right)
-    if left.size <= _LONGEST_SERIAL_DOT:
-        return float(np.dot(left, right))
-    return float(np.einsum("i,i->", left, right))
+    if first.dtype != np.float64 or second.dtype != np.float64:
+        first, second = _real_parts(first), _real_parts(second)
+    if first.size <= _LONGEST_SERIAL_DOT:
+        return float(np.dot(first, second))
+    return float(np.einsum("i,i->", first, second))
 
 
 @dataclass(slots=True)
@@ -210,8 +210,6 @@ class RunningMetrics:
 
     def metrics(self, pair: ArrayPair, cosine: float | None) -> Metrics:
         """The figures, once all of `pair` is in."""
-        worst = pair.element(self.worst_at)
-        is_same_place = self.worst_at == self.worst_relative_at
         return Metrics(
             kind=pair.kind,
             size=pair.tested.size,
@@ -219,8 +217,8 @@ class RunningMetrics:
             max_abs=float(self.max_abs),
             max_rel=self.max_rel,
             max_ulp=self.max_ulp if self.format is not None else None,
-            worst=worst,
-            worst_relative=worst if is_same_place else pair.element(self.worst_relative_at),
+            worst=pair.element(self.worst_at),
+            worst_relative=pair.element(self.worst_relative_at),
             off_count=self.off_count,
             off_bound=self.off_bound,
             nonfinite_mismatches=self.nonfinite_mismatches,
@@ -450,7 +448,7 @@ def _scaled_cosine(pair: ArrayPair) -> float:
     """
     largest = [0.0, 0.0]
     for sides in pair.finite_chunks():
-        largest = [max(known, float(np.abs(_real_parts(side)).max())) for known, side in zip(largest, sides)]
+        largest = [max(before, float(np.abs(_real_parts(side)).max())) for before, side in zip(largest, sides)]
     if 0 in largest:
         return 1.0 if largest[0] == largest[1] else 0.0
     sums = CosineSums()

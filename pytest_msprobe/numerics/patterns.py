@@ -40,8 +40,8 @@ def describe_region(is_off: Mask) -> str:
         return ""
     if places.size == 1:
         return f"one element at {list(unravelled(int(places[0]), is_off.shape))}"
-    found = _box(is_off) or _run(places, is_off.size) or _lines(is_off) or _stride(places)
-    return found or f"{places.size} of {is_off.size} elements, scattered"
+    region = _box(is_off) or _run(places, is_off.size) or _lines(is_off) or _stride(places)
+    return region or f"{places.size} of {is_off.size} elements, scattered"
 
 
 def _box(is_off: Mask) -> str:
@@ -80,11 +80,15 @@ def _slab(axis: int, span: tuple[int, int], shape: tuple[int, ...]) -> str:
     return f"{plural} {start} to {stop - 1}"
 
 
+def _slice(start: int, stop: int) -> str:
+    return f"{start}:{stop}" if stop - start > 1 else str(start)
+
+
 def _slices(spans: Sequence[tuple[int, int]], shape: tuple[int, ...]) -> str:
     """A region as NumPy writes it: ``[.., 32:48, 64:80]``, the axes before the first partial one left out."""
     first = next(axis for axis, (start, stop) in enumerate(spans) if stop - start < shape[axis])
-    shown = [f"{start}:{stop}" if stop - start > 1 else str(start) for start, stop in spans[first:]]
-    return f"[{', '.join([*(['..'] if first else []), *shown])}]"
+    shown = [_slice(*span) for span in spans[first:]]
+    return f"[{', '.join(['..', *shown] if first else shown)}]"
 
 
 def _run(places: npt.NDArray[np.int64], size: int) -> str:
@@ -175,7 +179,7 @@ def find_rounding_bias(tested: Array, reference: Array) -> RoundingBias | None:
     counts = _DirectionCounts()
     for _, (values, exact) in chunks(tested, reference):
         counts.add(values, exact)
-    return next((found for direction in _DIRECTIONS if (found := counts.found(direction)) is not None), None)
+    return next((bias for direction in _DIRECTIONS if (bias := counts.found(direction)) is not None), None)
 
 
 class _DirectionCounts:
@@ -203,8 +207,8 @@ class _DirectionCounts:
         self._count[direction] += int(np.count_nonzero(is_other & is_here))
         self._agreeing[direction] += int(np.count_nonzero(~is_other & ~is_here))
         if self._significands[direction].size < _ENOUGH:
-            seen = np.abs(np.frexp(exact[is_other][:_LOOKED_AT])[0])
-            self._significands[direction] = np.unique(np.concatenate([self._significands[direction], seen]))
+            significands = np.abs(np.frexp(exact[is_other][:_LOOKED_AT])[0])
+            self._significands[direction] = np.unique(np.concatenate([self._significands[direction], significands]))
 
     def found(self, direction: ErrorDirection) -> RoundingBias | None:
         """The finding for one direction."""
@@ -226,9 +230,9 @@ def _comparable(wide: Array, exact: Array, dtype: np.dtype[Any]) -> npt.NDArray[
     with np.errstate(invalid="ignore"):
         error = np.abs(wide - exact)
     usable = np.isfinite(error) & (magnitude >= least) & (magnitude <= format_.largest)
-    found: npt.NDArray[np.bool_] = usable.copy()
-    found[usable] = in_spacings(error[usable], magnitude[usable], format_) <= 1
-    return found
+    is_comparable: npt.NDArray[np.bool_] = usable.copy()
+    is_comparable[usable] = in_spacings(error[usable], magnitude[usable], format_) <= 1
+    return is_comparable
 
 
 #: Larger outputs would take too much memory for copies of each hypothesis.
@@ -291,9 +295,9 @@ def find_pattern(
         if not wrong.is_off.any():
             return Pattern()
         for kind, rule in _RULES.items():
-            found = rule(wrong)
-            if found:
-                words, figure = found if isinstance(found, tuple) else (found, None)
+            named = rule(wrong)
+            if named:
+                words, figure = named if isinstance(named, tuple) else (named, None)
                 return Pattern(kind, figure, words, describe_region(wrong.is_off))
         is_everywhere = 2 * np.count_nonzero(wrong.is_off) > wrong.is_off.size
         place = "" if is_everywhere else describe_region(wrong.is_off)
@@ -335,14 +339,28 @@ class _Wrong:
             tiny = float_format(part_dtype(tested.dtype)).smallest_normal * unit_roundoff(tested.dtype)
             allowed = np.maximum(np.nan_to_num(allowed), spacing + tiny)
         is_off = ~(is_same(wide, right) | (np.abs(wide - right) <= allowed))
-        return cls(wide, right, allowed, is_off, tested.dtype, others)
+        return cls(wide, right, allowed, is_off, dtype=tested.dtype, others=others)
+
+    @property
+    def tested_off(self) -> Floats:
+        """The tested values of the wrong elements, shape (n,)."""
+        return self.tested[self.is_off]
+
+    @property
+    def right_off(self) -> Floats:
+        """The right values of the wrong elements, shape (n,)."""
+        return self.right[self.is_off]
+
+    @property
+    def unit(self) -> float:
+        """Unit roundoff of the tested dtype; 0 of exact ones."""
+        return unit_roundoff(self.dtype) if kind_of(self.dtype) == "float" else 0.0
 
     def is_explained_by(self, instead: Array, *, spread: float = 0.0) -> bool:
         """Whether `instead` is what stands at nearly all wrong places."""
-        tested, instead = self.tested[self.is_off], np.broadcast_to(instead, self.tested.shape)[self.is_off]
-        unit = unit_roundoff(self.dtype) if kind_of(self.dtype) == "float" else 0.0
-        allowed = np.minimum(self.tolerance[self.is_off], np.abs(tested - self.right[self.is_off]) / 4)
-        allowed = np.maximum(allowed, 4 * unit * np.abs(instead)) + spread
+        tested, instead = self.tested_off, np.broadcast_to(instead, self.tested.shape)[self.is_off]
+        allowed = np.minimum(self.tolerance[self.is_off], np.abs(tested - self.right_off) / 4)
+        allowed = np.maximum(allowed, 4 * self.unit * np.abs(instead)) + spread
         close = (tested == instead) | (np.abs(tested - instead) <= allowed)
         return int(np.count_nonzero(close)) >= _EXPLAINED * tested.size
 
@@ -352,7 +370,7 @@ _Named = str | tuple[str, float]
 
 
 def _not_finite(wrong: _Wrong) -> str:
-    tested, right = wrong.tested[wrong.is_off], wrong.right[wrong.is_off]
+    tested, right = wrong.tested_off, wrong.right_off
     if np.isnan(tested).all():
         return "NaN where finite" if np.isfinite(right).all() else "NaN"
     if np.isinf(tested).all():
@@ -361,13 +379,13 @@ def _not_finite(wrong: _Wrong) -> str:
 
 
 def _zero(wrong: _Wrong) -> str:
-    if (wrong.tested[wrong.is_off] != 0).any():
+    if (wrong.tested_off != 0).any():
         return ""
     return "all zero" if not wrong.tested.any() else "zero"
 
 
 def _swapped(wrong: _Wrong) -> str:
-    tested, right = wrong.tested[wrong.is_off], wrong.right[wrong.is_off]
+    tested, right = wrong.tested_off, wrong.right_off
     is_pair = tested.size == 2 and tested[0] == right[1] and tested[1] == right[0]
     return "two elements swapped" if is_pair else ""
 
@@ -378,14 +396,14 @@ def _copied(wrong: _Wrong) -> str:
     if places.size != 1 or kind_of(wrong.dtype) != "float":
         return ""
     right, at = wrong.right.reshape(-1), int(places[0])
-    found = (k for k in (0, at - 1, at + 1) if 0 <= k < right.size and k != at)
-    return next((f"repeats block {k} (one element)" for k in found if right[k] == wrong.tested.flat[at]), "")
+    blocks = (k for k in (0, at - 1, at + 1) if 0 <= k < right.size and k != at)
+    return next((f"repeats block {k} (one element)" for k in blocks if right[k] == wrong.tested.flat[at]), "")
 
 
 def _integer_step(wrong: _Wrong) -> _Named:
     if kind_of(wrong.dtype) == "float":
         return ""
-    steps = np.unique(wrong.tested[wrong.is_off] - wrong.right[wrong.is_off])
+    steps = np.unique(wrong.tested_off - wrong.right_off)
     if kind_of(wrong.dtype) == "bool":
         return "inverted"
     if steps.size > 1:
@@ -402,7 +420,7 @@ def _other(wrong: _Wrong) -> str:
 
 def _factor(wrong: _Wrong) -> _Named:
     """The benchmark times one number, by least squares."""
-    tested, right = wrong.tested[wrong.is_off], wrong.right[wrong.is_off]
+    tested, right = wrong.tested_off, wrong.right_off
     usable = np.isfinite(tested) & np.isfinite(right) & (right != 0)
     if usable.sum() < max(1, _EXPLAINED * tested.size):
         return ""
@@ -414,19 +432,20 @@ def _factor(wrong: _Wrong) -> _Named:
     if math.isclose(factor, -1, rel_tol=1e-3):
         return "other sign", -1.0
     shown = f"{factor:.4g}"
-    return "" if shown in ("0", "1") else (f"{shown} x too {'large' if abs(factor) > 1 else 'small'}", factor)
+    if shown in ("0", "1"):
+        return ""
+    return f"{shown} x too {'large' if abs(factor) > 1 else 'small'}", factor
 
 
 def _offset(wrong: _Wrong) -> _Named:
     """The benchmark plus one number, by the median."""
-    difference = (wrong.tested - wrong.right)[wrong.is_off]
+    difference = wrong.tested_off - wrong.right_off
     if wrong.tested.size < 4 or difference.size < 4 or not np.isfinite(difference).all():
         return ""
     offset = float(np.median(difference))
     shown = f"{abs(offset):.3g} {'added' if offset > 0 else 'subtracted'}"
     # The median may come from a large element, whose spacing is coarse.
-    unit = unit_roundoff(wrong.dtype) if kind_of(wrong.dtype) == "float" else 0.0
-    spread = min(abs(offset) / 8, 4 * unit * float(np.nanmax(np.abs(wrong.right[wrong.is_off]))))
+    spread = min(abs(offset) / 8, 4 * wrong.unit * float(np.nanmax(np.abs(wrong.right_off))))
     return (shown, offset) if offset and wrong.is_explained_by(wrong.right + offset, spread=spread) else ""
 
 
@@ -472,9 +491,9 @@ def _narrower(wrong: _Wrong) -> _Named:
         return ""
     tested = wrong.tested[np.isfinite(wrong.tested) & (wrong.tested != 0)]
     right = wrong.right[np.isfinite(wrong.right) & (wrong.right != 0)]
-    own = float_format(part_dtype(wrong.dtype)).mantissa_bits + 1
+    whole = float_format(part_dtype(wrong.dtype)).mantissa_bits + 1
     for bits, name in sorted(_NARROWER.items()):
-        if bits >= own or tested.size < 4 or not right.size:
+        if bits >= whole or tested.size < 4 or not right.size:
             continue
         fits = (_to_bits(tested, bits) == tested).mean() >= _EXPLAINED
         if fits and (_to_bits(right, bits) == right).mean() < _EXPLAINED / 2:
@@ -489,10 +508,10 @@ def _to_bits(values: Floats, bits: int) -> Floats:
 
 def _to_one_side(wrong: _Wrong) -> str:
     """Nearly all errors of one sign, as a biased computation leaves them."""
-    error = (wrong.tested - wrong.right)[wrong.is_off]
+    error = wrong.tested_off - wrong.right_off
     if error.size < 32 or not np.isfinite(error).all():
         return ""
-    for name, signs in (("", np.sign(error)), (" in size", np.sign(error) * np.sign(wrong.right[wrong.is_off]))):
+    for name, signs in (("", np.sign(error)), (" in size", np.sign(error) * np.sign(wrong.right_off))):
         if abs(signs.mean()) > 0.9:
             return f"too {'large' if signs.mean() > 0 else 'small'}{name}"
     return ""
@@ -500,12 +519,12 @@ def _to_one_side(wrong: _Wrong) -> str:
 
 def _spread(wrong: _Wrong) -> Pattern:
     """Errors everywhere without a rule: how large they are."""
-    error = np.abs(wrong.tested - wrong.right)[wrong.is_off]
-    size = np.abs(wrong.right[wrong.is_off])
+    error = np.abs(wrong.tested_off - wrong.right_off)
+    size = np.abs(wrong.right_off)
     share = float(np.median(error / np.maximum(size, np.finfo(np.float64).tiny)))
-    unit = unit_roundoff(wrong.dtype) if kind_of(wrong.dtype) == "float" else 0.0
-    if share < 64 * unit:
-        return Pattern("noise", share / unit, f"noise of about {share / unit:.2g} roundings everywhere")
+    if share < 64 * wrong.unit:
+        roundings = share / wrong.unit
+        return Pattern("noise", roundings, f"noise of about {roundings:.2g} roundings everywhere")
     return Pattern("none", words="unrelated values everywhere" if share > 0.5 else "no pattern, everywhere")
 
 

@@ -54,7 +54,9 @@ def array_of(value: Any) -> Array:
 def clone_of(value: Any) -> Any:
     """A tensor with the elements, strides, offset and device of `value`, that a kernel may write into."""
     if framework_of(value) != "torch" or str(value.layout) != "torch.strided":
-        return value.copy() if hasattr(value, "copy") else value.clone() if hasattr(value, "clone") else value
+        if hasattr(value, "copy"):
+            return value.copy()
+        return value.clone() if hasattr(value, "clone") else value
     value = value.detach()
     offset = value.storage_offset()
     reach = offset + 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride()))
@@ -66,7 +68,7 @@ def clone_of(value: Any) -> Any:
 
 def is_same(value: Any, other: Any) -> bool:
     """Whether two tensors of one framework, shape and dtype hold the same bits."""
-    arrays = [np.ascontiguousarray(array_of(each)) for each in (value, other)]
+    arrays = [np.ascontiguousarray(array_of(tensor)) for tensor in (value, other)]
     return bool(arrays[0].tobytes() == arrays[1].tobytes())
 
 
@@ -96,20 +98,20 @@ class Arguments:
 
     def with_arrays(self, call: Call, convert: Callable[[LeafPath, Any], Any]) -> Any:
         """`mapped` with the leaves of `call`, whose arrays may be other ones, in place of one's own."""
-        given = dict(leaves(call))
-        return self.mapped(lambda path, value: convert(path, given.get(path, value)))
+        values = dict(leaves(call))
+        return self.mapped(lambda path, value: convert(path, values.get(path, value)))
 
     @property
     def tensors(self) -> dict[LeafPath, Any]:
         """The tensors among them, by their places."""
-        found: dict[LeafPath, Any] = {}
+        tensors: dict[LeafPath, Any] = {}
 
         def add(path: LeafPath, value: Any) -> None:
             if framework_of(value):
-                found[path] = value
+                tensors[path] = value
 
         self.mapped(add)
-        return found
+        return tensors
 
     @property
     def framework(self) -> str:
@@ -165,11 +167,13 @@ def runs_in(reference: Callable[..., Any], arguments: Arguments) -> str:
     for name, cell in zip(getattr(code, "co_freevars", ()), getattr(function, "__closure__", None) or ()):
         with suppress(ValueError):  # a name that gets its value later
             named[name] = cell.cell_contents
-    values = [named.get(name) for name in _names_in(code)] if code is not None else []
-    places = [value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "") for value in values]
-    modules = {str(place).partition(".")[0] for place in (*places, getattr(function, "__module__", ""))}
-    own = arguments.framework if arguments.framework in _FRAMEWORKS else "numpy"
-    return next((name for name in (own, *_FRAMEWORKS, "numpy") if name in modules), own)
+    places = [getattr(function, "__module__", "")]
+    for name in _names_in(code) if code is not None else ():
+        value = named.get(name)
+        places.append(value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", ""))
+    modules = {str(place).partition(".")[0] for place in places}
+    default = arguments.framework if arguments.framework in _FRAMEWORKS else "numpy"
+    return next((name for name in (default, *_FRAMEWORKS, "numpy") if name in modules), default)
 
 
 def _names_in(code: Any) -> Iterable[str]:

@@ -55,6 +55,6 @@ def assert_rounding_only(actual: Any, reference: Callable[..., Any], /, *inputs:
         UnusableReference: as `rounding_of` does.
     """
     __tracebackhide__ = True
-    found = rounding_of(actual, reference, *inputs, **options)
-    if not found:
-        raise AssertionError(found.text)
+    rounding = rounding_of(actual, reference, *inputs, **options)
+    if not rounding:
+        raise AssertionError(rounding.text)

@@ -94,13 +94,13 @@ def rounding_only(request: pytest.FixtureRequest, rounding_seed: int) -> Callabl
         __tracebackhide__ = True
         from pytest_msprobe.own_kernels.assertion import rounding_of
 
-        found = rounding_of(actual, reference, *inputs, **{"seed": rounding_seed, **options})
-        row = found.row
+        rounding = rounding_of(actual, reference, *inputs, **{"seed": rounding_seed, **options})
+        row = rounding.row
         node.stash.setdefault(ROWS, []).append({**row, "test": node.nodeid})
-        node.user_properties.append((f"rounding of {found.kernel}", row["of its tolerance"]))
-        if not found:
-            raise AssertionError(found.text)
-        return found
+        node.user_properties.append((f"rounding of {rounding.kernel}", row["of its tolerance"]))
+        if not rounding:
+            raise AssertionError(rounding.text)
+        return rounding
 
     return assert_rounding_only
 

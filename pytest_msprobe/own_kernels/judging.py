@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from inspect import signature
+from itertools import chain
 from operator import methodcaller
 from typing import Any, Literal, cast
 
@@ -63,9 +64,9 @@ class Allowed:
     seed: int
 
     def __post_init__(self) -> None:
-        for name, known in (("accumulates", (*_ROUNDOFFS, "same")), ("reduced", (None, "tf32", "hf32"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {', '.join(filter(None, known))}")
+        for name, choices in (("accumulates", (*_ROUNDOFFS, "same")), ("reduced", (None, "tf32", "hf32"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {', '.join(filter(None, choices))}")
         if not isinstance(self.seed, int):
             raise TypeError(f"seed={self.seed!r}: must be an integer")
         if not (self.no_worse_than is None or callable(self.no_worse_than)):
@@ -105,8 +106,8 @@ class Rounding:
         worst = max(self.outputs, key=lambda row: (_ORDER.index(row.status), row.figures.get("ratio") or 0.0))
         ratio = worst.figures.get("ratio")
         rounded = float(f"{ratio:.3g}") if ratio is not None and math.isfinite(ratio) else None
-        found = {"kernel": self.kernel, "inputs": self.inputs, "seed": self.seed, "status": self.status}
-        return {"of its tolerance": rounded, **found, "output": worst.label, "pattern": worst.pattern}
+        row = {"kernel": self.kernel, "inputs": self.inputs, "seed": self.seed, "status": self.status}
+        return {"of its tolerance": rounded, **row, "output": worst.label, "pattern": worst.pattern}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +129,14 @@ class _OnlyRounding(BackwardError):
                 is_near = np.abs(pair.tested - pair.reference) <= _SUBNORMALS
                 nearest = np.where(is_near, pair.reference, pair.tested).astype(np.float16)
             pair = replace(pair, tested=nearest, metrics=measure(nearest, pair.reference, off_bound=self.off_bound))
-        found = BackwardError.judge_pair(self, pair)
-        if found.status != "skip":
-            return found
+        judgement = BackwardError.judge_pair(self, pair)
+        if judgement.status != "skip":
+            return judgement
         tested, reference = (widened(side.reshape(-1)) for side in (pair.tested, pair.reference))
         is_finite = np.isfinite(tested) & np.isfinite(reference)
         error, size = (float(np.linalg.norm(part[is_finite])) for part in (tested - reference, reference))
         is_small = error <= _SMALL * unit_roundoff(pair.tested.dtype) * size
-        return Judgement("pass") if is_small or self.has_narrow_sums or pair.tested.size < _FEW else found
+        return Judgement("pass") if is_small or self.has_narrow_sums or pair.tested.size < _FEW else judgement
 
 
 class _OwnCase(Case):
@@ -153,10 +154,10 @@ class _OwnRuns(ExtraRuns):
     trace: sides.Trace | None = None
     opinion: Callable[[], Sequence[Any] | None] = staticmethod(lambda: None)
 
-    def _is_known_as(self, topic: Literal["elementary", "elementwise", "multilinear"]) -> bool:
-        # What NumPy and MindSpore call is not seen: elementary functions may be among it.
+    def is_known_as(self, topic: Literal["elementary", "elementwise", "multilinear"]) -> bool:
+        """See `ExtraRuns`; what NumPy and MindSpore call is not seen: elementary functions may be among it."""
         is_seen = topic == "elementary" if self.trace is None else self.trace.is_known_as(topic)
-        return is_seen or super()._is_known_as(topic)
+        return is_seen or super().is_known_as(topic)
 
     @property
     def _rounds_each_result(self) -> bool:
@@ -164,11 +165,12 @@ class _OwnRuns(ExtraRuns):
 
     @cached_property
     def _held(self) -> frozenset[int]:
-        floats = [value for _, value in leaves(self._call) if _is_float(value)]
+        floats = [value for _, value in leaves(self.call) if _is_float(value)]
         return frozenset(n for n, array in enumerate(floats) if unit_roundoff(array.dtype) > sides.NARROWEST_COMPUTED)
 
     @cached_property
-    def _second(self) -> Sequence[Any] | None:
+    def second(self) -> Sequence[Any] | None:
+        """See `ExtraRuns`: what another kernel gives."""
         return self.opinion()
 
 
@@ -198,7 +200,8 @@ class _Results:
     @property
     def values(self) -> list[Any]:
         """All of both, in the order of their rows."""
-        return [output.value for output in self.outputs] + [each for each in self.gradients or () if each is not None]
+        gradients = [gradient for gradient in self.gradients or () if gradient is not None]
+        return [*(output.value for output in self.outputs), *gradients]
 
 
 @dataclass(frozen=True)
@@ -218,12 +221,12 @@ class _Reference:
             UnusableReference: it fails, or rounds to a narrower dtype.
         """
         engine, run = judge.engine(), CallRun.of_case(judge.case)
-        found = cls(run, engine, _usable(run.ask(engine, OUTPUTS), engine))
-        if found.trace is not None and found.trace.narrow:
+        reference = cls(run, engine, _usable(run.ask(engine, OUTPUTS), engine))
+        if reference.trace is not None and reference.trace.narrow:
             raise UnusableReference(
-                f"the reference rounds to {found.trace.narrow}: leave the cast out, its inputs are float64"
+                f"the reference rounds to {reference.trace.narrow}: leave the cast out, its inputs are float64"
             )
-        return found
+        return reference
 
     @property
     def trace(self) -> sides.Trace | None:
@@ -237,23 +240,23 @@ class _Reference:
             UnusableReference: it has none.
         """
         if "gradients" not in self.kept:
-            found = self.run.ask(self.engine, methodcaller("gradients", incoming))
-            if isinstance(found, Unsupported):
-                raise UnusableReference(f"the reference has no gradient: {found}; gradients=False leaves them out")
-            self.kept["gradients"] = _usable(found, self.engine)
+            outcome = self.run.ask(self.engine, methodcaller("gradients", incoming))
+            if isinstance(outcome, Unsupported):
+                raise UnusableReference(f"the reference has no gradient: {outcome}; gradients=False leaves them out")
+            self.kept["gradients"] = _usable(outcome, self.engine)
         return cast("Incoming", self.kept["gradients"])
 
     def indices(self, expected: Sequence[Output], tested: Sequence[Output]) -> dict[str, Any]:
         """What outputs that are indices select from, and the axis, by their labels."""
         floats = [output.value.dtype for output in tested if _is_float(output.value)]  # type: ignore[union-attr]
-        found: dict[str, Any] = {}
+        contents = {output_label(output.path): content_of(output.value) for output in expected}
+        selections: dict[str, Any] = {}
         for tensor, source, axis in self.trace.indices if self.trace is not None else ():
-            indices, array = array_of(tensor), array_of(source)
-            # Values that the dtype of the kernel cannot tell apart are ties.
-            array = array.astype(floats[0]) if _is_float(array) and floats else array
-            labels = [output_label(each.path) for each in expected if content_of(each.value) == content_of(indices)]
-            found |= dict.fromkeys(labels, (array, axis))
-        return found
+            indices, array = content_of(array_of(tensor)), array_of(source)
+            if _is_float(array) and floats:  # values that the dtype of the kernel cannot tell apart are ties
+                array = array.astype(floats[0])
+            selections |= {label: (array, axis) for label, content in contents.items() if content == indices}
+        return selections
 
 
 @dataclass(frozen=True)
@@ -275,8 +278,8 @@ class _Judge:
             return sides.MindSporeSide(function, self.arguments, allowed.seed, is_raised=True)
         if hasattr(function, "double") and hasattr(function, "parameters"):  # a module, with weights of its own
             function = copy.deepcopy(function).double()
-        own = [unit_roundoff(value.dtype) for _, value in leaves(self.case.call) if _is_float(value)]
-        roundoff = max(own, default=0.0) if allowed.accumulates == "same" else _ROUNDOFFS[allowed.accumulates]
+        roundoffs = [unit_roundoff(value.dtype) for _, value in leaves(self.case.call) if _is_float(value)]
+        roundoff = max(roundoffs, default=0.0) if allowed.accumulates == "same" else _ROUNDOFFS[allowed.accumulates]
         return sides.TorchReference(
             function, self.arguments, allowed.device, allowed.seed, roundoff if roundoff > _FLOAT32 else None
         )
@@ -305,14 +308,9 @@ class _Judge:
                 rows[place] = replace(rows[place], status="skip", message="both sides are NaN everywhere")
         if callable(self.kernel.function):
             again = self._again(results, incoming, reference.outputs)
-            pairs = list(zip(results.values, again.values, rows))
-            for place, (first, second, row) in enumerate(pairs):
-                is_turned = again.is_turned and row.label.startswith(_GRADIENT)
-                text = _difference(first, second, is_wrong=row.status == "error", is_turned=is_turned)
-                if text:
-                    rows[place] = replace(row, status="error", message=text, pattern=text, pattern_kind="repeat")
-                    notes.append(f"{row.label}: {text}")
-            is_same = all(content_of(first) == content_of(second) for first, second, _ in pairs)
+            pairs = zip(map(content_of, results.values), map(content_of, again.values))
+            is_same = all(before == after for before, after in pairs)
+            rows, notes = _repeated(rows, results, again)
             if not (is_same or notes) and verdict.status != "error":  # added in another order: it may be a wrong one
                 verdict = self._compared(reference, again, expected, incoming)
                 rows = list(verdict.outputs)
@@ -354,23 +352,25 @@ class _Judge:
             both = paired_gradients(case, *both, incoming, lambda: results.outputs, are_recorded=False)
             parts.append(comparison(incoming))
             parts[-1].add_gradients(*both)
-        found = [part.finding(self.kernel.name, reference.engine.label) for part in parts]
-        worst = max(found, key=lambda each: _ORDER.index(each.status))
-        rows = tuple(row for each in found for row in each.outputs)
-        return replace(worst, outputs=rows, explanation="\n\n".join(filter(None, [each.explanation for each in found])))
+        verdicts = [part.finding(self.kernel.name, reference.engine.label) for part in parts]
+        worst = max(verdicts, key=lambda verdict: _ORDER.index(verdict.status))
+        rows = tuple(chain.from_iterable(verdict.outputs for verdict in verdicts))
+        return replace(
+            worst, outputs=rows, explanation="\n\n".join(filter(None, [verdict.explanation for verdict in verdicts]))
+        )
 
     def _incoming(self, returned: Sequence[Output], expected: Sequence[Output]) -> Incoming:
         """A gradient for every float output, the same for both sides; () where no gradient is wanted."""
-        arrays, exact = (
-            [each.value for each in side if each.path[0] != CHANGED and isinstance(each.value, np.ndarray)]
-            for side in (returned, expected)
-        )
-        if not self.case.wanted or [array.shape for array in arrays] != [array.shape for array in exact]:
+        arrays = _arrays_returned(returned)
+        shapes = [array.shape for array in arrays]
+        if not self.case.wanted or shapes != [array.shape for array in _arrays_returned(expected)]:
             return ()  # where shapes differ, that is an error by itself
         random = np.random.default_rng(self.allowed.seed)
-        drawn = [random.standard_normal(array.shape).astype(array.dtype) for array in arrays]
-        found = [array if _is_float(array) else None for array in drawn]
-        return tuple(found) if any(array is not None for array in found) else ()
+        incoming: list[Array | None] = []
+        for array in arrays:
+            drawn = random.standard_normal(array.shape).astype(array.dtype)
+            incoming.append(drawn if _is_float(drawn) else None)
+        return tuple(incoming) if any(map(_is_float, arrays)) else ()
 
     def _gradients(self, execution: Any, incoming: Incoming) -> Incoming | None:
         """Gradients of the kernel; None where they are not wanted."""
@@ -428,18 +428,18 @@ class _Judge:
             if ratio is not None and 0 < ratio < math.inf:
                 lines.append(f"least tolerance that passes: {ratio:.3g} times what rounding explains")
             text = "\n".join(filter(None, [*lines, f"inputs: ({inputs}), seed={seed}"]))
-        return Rounding(name, inputs, seed, tuple(rows), status, ratio, text)
+        return Rounding(name, inputs, seed, outputs=tuple(rows), status=status, ratio=ratio, text=text)
 
 
-def _usable(found: Any, engine: Engine) -> Any:
-    if isinstance(found, (Unsupported, CapturedError)):
-        found = getattr(engine, "failure", None) or found
-        place = f" at {found.place}" if isinstance(found, CapturedError) and found.place else ""
+def _usable(outcome: Any, engine: Engine) -> Any:
+    if isinstance(outcome, (Unsupported, CapturedError)):
+        outcome = getattr(engine, "failure", None) or outcome
+        place = f" at {outcome.place}" if isinstance(outcome, CapturedError) and outcome.place else ""
         raise UnusableReference(
-            f"the reference cannot run in float64 ({engine.label}){place}: {found}; write it with operations that take "
-            "float64 tensors, and convert there what it brings along, such as weights"
+            f"the reference cannot run in float64 ({engine.label}){place}: {outcome}; write it with operations that "
+            "take float64 tensors, and convert there what it brings along, such as weights"
         )
-    return found
+    return outcome
 
 
 def _is_float(value: Any) -> bool:
@@ -449,7 +449,8 @@ def _is_float(value: Any) -> bool:
 def _recorded(output: Output) -> TensorValue | None:
     if not isinstance(output.value, np.ndarray):
         return None
-    return TensorValue(dtype_of_array(output.value.dtype), output.value.shape, None, None, None, None, None)
+    dtype, shape = dtype_of_array(output.value.dtype), output.value.shape
+    return TensorValue(dtype, shape, maximum=None, minimum=None, mean=None, norm=None, data_name=None)
 
 
 def _paired(case: Case, tested: Sequence[Output], reference: Sequence[Output]) -> tuple[list[Output], list[Output]]:
@@ -457,23 +458,47 @@ def _paired(case: Case, tested: Sequence[Output], reference: Sequence[Output]) -
 
     Where one returns what the other writes into an argument, these are compared in their order.
     """
-    both = [[output for output in side if output.value is not None] for side in (tested, reference)]
-    returned = [[output for output in side if output.path[0] != CHANGED] for side in both]
-    changed = [{output.path: output for output in side if output.path[0] == CHANGED} for side in both]
-    if len(returned[0]) != len(returned[1]):
-        return both[0], both[1]
+    tested = [output for output in tested if output.value is not None]
+    reference = [output for output in reference if output.value is not None]
+    returned, changed = _by_origin(tested)
+    expected, exact_changed = _by_origin(reference)
+    if len(returned) != len(expected):
+        return tested, reference
     for place, value in leaves(case.call):
         path = (CHANGED, *place[1:])
-        if path in changed[0] or path in changed[1]:
+        if path in changed or path in exact_changed:
             exact = value.astype(np.float64) if _is_float(value) else value
-            returned[0].append(changed[0].get(path, Output(path, value)))
-            returned[1].append(changed[1].get(path, Output(path, exact)))
-    return returned[0], returned[1]
+            returned.append(changed.get(path, Output(path, value)))
+            expected.append(exact_changed.get(path, Output(path, exact)))
+    return returned, expected
+
+
+def _by_origin(outputs: Sequence[Output]) -> tuple[list[Output], dict[protocol.LeafPath, Output]]:
+    """(what a call returned, the arguments that it changed, by their paths)."""
+    changed = {output.path: output for output in outputs if output.path[0] == CHANGED}
+    return [output for output in outputs if output.path not in changed], changed
+
+
+def _arrays_returned(outputs: Sequence[Output]) -> list[Array]:
+    returned = _by_origin(outputs)[0]
+    return [output.value for output in returned if isinstance(output.value, np.ndarray)]
+
+
+def _repeated(rows: Sequence[OutputRow], first: _Results, again: _Results) -> tuple[list[OutputRow], list[str]]:
+    """(`rows` with what a second call with the same inputs shows, the same as notes)."""
+    repeated, notes = list(rows), list[str]()
+    for place, (before, after, row) in enumerate(zip(first.values, again.values, rows)):
+        is_turned = again.is_turned and row.label.startswith(_GRADIENT)
+        text = _difference(before, after, is_wrong=row.status == "error", is_turned=is_turned)
+        if text:
+            repeated[place] = replace(row, status="error", message=text, pattern=text, pattern_kind="repeat")
+            notes.append(f"{row.label}: {text}")
+    return repeated, notes
 
 
 def _difference(first: Any, second: Any, *, is_wrong: bool, is_turned: bool) -> str:
     """What two calls with the same inputs show; "" where they agree, or differ as another order of adding does."""
-    arrays = [each for each in (first, second) if isinstance(each, np.ndarray)]
+    arrays = [result for result in (first, second) if isinstance(result, np.ndarray)]
     is_alike = len(arrays) == 2 and first.dtype == second.dtype and first.shape == second.shape
     if is_alike:
         unwritten = sides.is_filling(second) & (~sides.is_filling(first) | (is_wrong and second.itemsize > 1))
@@ -505,6 +530,7 @@ def judged(actual: Any, reference: Callable[..., Any], arguments: Arguments, all
             raise TypeError(f"the reference does not take these arguments: {error}") from None
     call = arguments.call(api_of(reference))
     wanted = () if allowed.gradients is False else arguments.differentiated(of_all=allowed.gradients is True)
-    case = _OwnCase(call.api, ForwardRecord((), {}, ()), None, call, GradientPairing({}, (), ()), wanted, ())
+    forward, pairing = ForwardRecord((), {}, ()), GradientPairing({}, (), ())
+    case = _OwnCase(call.api, forward, None, call, pairing, wanted=wanted, notes=())
     kernel = sides.Kernel(actual, arguments, call, wanted, allowed.seed)
     return _Judge(kernel, reference, arguments, case, allowed).judged()

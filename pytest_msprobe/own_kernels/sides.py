@@ -66,8 +66,8 @@ class Trace:
         """Whether the reference is elementary, elementwise or multilinear as facts say of APIs."""
         if topic == "multilinear":
             return len(self.arithmetic) == 1 and self.arithmetic[0] in _MULTILINEAR
-        known = [facts(topic).word(plain_name(name)) is not None for name in self.names]
-        return any(known) if topic == "elementary" else bool(known) and all(known)
+        is_listed = [facts(topic).word(plain_name(name)) is not None for name in self.names]
+        return any(is_listed) if topic == "elementary" else bool(is_listed) and all(is_listed)
 
     def add(self, torch: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
         """Take one call of a kernel of ATen."""
@@ -77,37 +77,46 @@ class Trace:
             return
         is_product = name == "pow" and isinstance(args[1], (int, float)) and float(args[1]).is_integer()
         self.names.add("mul" if is_product else name)
-        known = (facts(f"torch_{kind}").typed("pytorch") for kind in ("kernels", "sums"))
-        if any(f"Aten.{name}" in table for table in known):
+        tables = (facts(f"torch_{kind}").typed("pytorch") for kind in ("kernels", "sums"))
+        if any(f"Aten.{name}" in table for table in tables):
             self.arithmetic.append(name)
         dtype = results[0].dtype
         is_narrow = dtype.is_floating_point and dtype != torch.float64
         if is_narrow and not self.narrow and _is_lossy(torch, func, args, kwargs, results[0]):
             self.narrow = f"{str(dtype).rpartition('.')[2]} at {_user_line()}"
         if name in _SELECTING:
-            at, default = 2 if name == "topk" else 1, -1 if name in ("topk", "sort") else None
+            at = 2 if name == "topk" else 1
+            default = -1 if name in ("topk", "sort") else None
             axis = args[at] if len(args) > at else kwargs.get("dim", default)
             self.indices.append((results[-1], args[0].detach(), axis))
 
 
 def _is_lossy(torch: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> bool:
     """Whether a result in a narrow dtype is another one than float64 gives; False where nothing is computed."""
-    floats = [value for value in args if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    floats = [value for value in args if _is_float(torch, value)]
     if not floats:
         return False
     exact = floats[0]
     if not any(isinstance(value, torch.dtype) for value in kwargs.values()):
-        exact = func(*(value.double() if any(value is each for each in floats) else value for value in args), **kwargs)
+        exact = func(*(_raised(torch, value) for value in args), **kwargs)
         exact = exact[0] if isinstance(exact, (tuple, list)) else exact
     is_alike = exact.shape == result.shape
     return bool(is_alike and not torch.equal(exact.double().nan_to_num(), result.double().nan_to_num()))
+
+
+def _is_float(torch: Any, value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _raised(torch: Any, value: Any) -> Any:
+    return value.double() if _is_float(torch, value) else value
 
 
 def _user_line() -> str:
     """`kernels.py:12`, the line of the user that calls."""
     folders = str(Path(__file__).parent.parent), str(Path(sys.modules["torch"].__file__ or "").parent), "<"
     frames = reversed(traceback.extract_stack())
-    frame = next(each for each in frames if not each.filename.startswith(folders))
+    frame = next(frame for frame in frames if not frame.filename.startswith(folders))
     return f"{Path(frame.filename).name}:{frame.lineno}"
 
 
@@ -148,10 +157,10 @@ def _flat(function: Callable[..., Any], paths: Paths, seed: int) -> Callable[...
 
     def run(*arguments: Any, **keywords: Any) -> tuple[Any, ...]:
         with _seeded(seed):
-            found = list(flatten_outputs(function(*arguments, **keywords)))
-        found.sort(key=lambda leaf: [(isinstance(part, str), part) for part in leaf[0]])  # dicts by their keys
-        paths[:] = [path for path, _ in found]
-        return tuple(value for _, value in found)
+            results = list(flatten_outputs(function(*arguments, **keywords)))
+        results.sort(key=lambda leaf: [(isinstance(part, str), part) for part in leaf[0]])  # dicts by their keys
+        paths[:] = [path for path, _ in results]
+        return tuple(value for _, value in results)
 
     return run
 
@@ -217,7 +226,7 @@ class TorchReference(TorchEngine):
 
     def _with_own_roundoffs(self, call: Call) -> Call:
         """`call` with what is moved inside moved by what the kernel may add in; storage formats say nothing of that."""
-        computed = max((each for each in self._given if each <= NARROWEST_COMPUTED), default=_FLOAT32)
+        computed = max((roundoff for roundoff in self._given if roundoff <= NARROWEST_COMPUTED), default=_FLOAT32)
         largest = max(self._given, default=computed)
         inside, saved, total = call.arithmetic_roundoff, call.saved_roundoff, call.total_roundoff
         if self._roundoff is not None:
@@ -254,8 +263,8 @@ class NumpyReference(ReferenceEngine):
         paths, changed = Paths(), list[LeafPath]()
 
         def run(*positional: Any, **keywords: Any) -> tuple[Any, ...]:
-            given = leaves(replace(call, arguments=positional, keywords=keywords))
-            arrays = [(path, value, value.copy()) for path, value in given if isinstance(value, np.ndarray)]
+            arguments = leaves(replace(call, arguments=positional, keywords=keywords))
+            arrays = [(path, value, value.copy()) for path, value in arguments if isinstance(value, np.ndarray)]
             returned = _flat(self._function, paths, self._seed)(*positional, **keywords)
             back = set(map(id, returned))
             written = {p: value for p, value, old in arrays if id(value) not in back and not is_same(value, old)}
@@ -291,9 +300,9 @@ class MindSporeSide(mindspore_engine.MindSporeEngine):
 
         converted = Arguments(*self._arguments.with_arrays(call, convert))
 
-        def run(*given: Any) -> Any:
+        def run(*inputs: Any) -> Any:
             mindspore.set_seed(self._seed)
-            positional, keywords = converted.mapped(dict(zip(differentiate, given)).get)
+            positional, keywords = converted.mapped(dict(zip(differentiate, inputs)).get)
             return _flat(self._function, paths, self._seed)(*positional, **keywords)
 
         wanted = tuple(tensors[path] for path in differentiate)
@@ -385,18 +394,22 @@ class Kernel:
             execution: Any = TorchExecution(ready, returned, nullcontext(), [*written.values()])
             execution.is_turned = bool(turned)
         else:
-            values = [array_of(x) if framework_of(x) else x for x in (*returned, *written.values())]
-            execution = _ArrayExecution(tuple(Output((place,), value) for place, value in enumerate(values)))
+            outputs = []
+            for place, value in enumerate((*returned, *written.values())):
+                outputs.append(Output((place,), array_of(value) if framework_of(value) else value))
+            execution = _ArrayExecution(tuple(outputs))
         return _with_paths(execution, paths, [*written])
 
     def _fill_memory(self, sizes: Sequence[int]) -> None:
         # Free blocks of small tensors are many, and any of them may be taken.
-        sizes = [size for size in sizes for _ in range(_BLOCKS if size < _LARGE else 1)]
+        filled: list[int] = []
+        for size in sizes:
+            filled += [size] * (_BLOCKS if size < _LARGE else 1)
         first: Any = next(iter(self.arguments.tensors.values()), None)
-        if sizes and framework_of(first) == "torch":
-            TorchEngine(str(first.device), is_raised=False).fill_memory(sizes, _FILLING)
-        elif sizes and framework_of(first) in ("numpy", ""):
-            filled_memory(sizes, lambda count: np.full(count, _FILLING, np.float32), lambda array: array)
+        if filled and framework_of(first) == "torch":
+            TorchEngine(str(first.device), is_raised=False).fill_memory(filled, _FILLING)
+        elif filled and framework_of(first) in ("numpy", ""):
+            filled_memory(filled, lambda count: np.full(count, _FILLING, np.float32), lambda array: array)
 
 
 def _is_own_gradient(torch: Any, value: Any) -> bool:
@@ -416,5 +429,5 @@ _FILLING = float(np.full(4, _FILLING_BYTE, np.uint8).view(np.float32)[0])
 def is_filling(array: Array) -> Array:
     """Which elements hold nothing but what memory was filled with."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, array.dtype.itemsize)
-    found: Array = (data == _FILLING_BYTE).all(axis=1).reshape(array.shape)
-    return found
+    is_filled: Array = (data == _FILLING_BYTE).all(axis=1).reshape(array.shape)
+    return is_filled

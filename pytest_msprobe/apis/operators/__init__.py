@@ -66,15 +66,15 @@ def _operators(framework: Framework) -> Mapping[tuple[str, str], str]:
 @cache
 def _texts(framework: Framework) -> tuple[tuple[tuple[str, str], str], ...]:
     """((API type, owner), names as text) of each section, newest version family last."""
-    found = []
+    lines = []
     for file in sorted(Path(__file__).parent.glob(f"{framework}_*.txt")):
         for section in file.read_text(encoding="utf-8").split("\n\n")[1:]:
             head, _, names = section.partition("\n")
             match = _SECTION.fullmatch(head)
             if match is None:
                 raise ValueError(f"{file.name}: not the head of a section: {head}")
-            found.append(((match["type"], match["owner"]), names))
-    return tuple(found)
+            lines.append(((match["type"], match["owner"]), names))
+    return tuple(lines)
 
 
 _HEAD = re.compile(r"\[[\w, ]+\] (?P<words>.+)")
@@ -101,11 +101,11 @@ _KINDS: Mapping[str, Callable[[str], bool]] = {
 @cache
 def _words() -> Mapping[str, frozenset[str]]:
     """Allowed words by operator, read when the first string is met."""
-    found: dict[str, frozenset[str]] = {}
+    strings: dict[str, frozenset[str]] = {}
     words: frozenset[str] = frozenset()
     for line in Path(__file__).with_name("strings.txt").read_text(encoding="utf-8").splitlines():
         if match := _HEAD.fullmatch(line):
             words = frozenset(match["words"].split())
         elif not line.startswith("#"):
-            found.update({name: found.get(name, frozenset()) | words for name in line.split()})
-    return found
+            strings.update({name: strings.get(name, frozenset()) | words for name in line.split()})
+    return strings

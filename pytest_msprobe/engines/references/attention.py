@@ -70,7 +70,7 @@ def flash_attention_score(
         raise Unsupported(f"keep_prob {keep_prob} without drop_mask: dropout is random")
     masking = Masking(
         sparse_mode=sparse_mode,
-        given=attn_mask,
+        mask=attn_mask,
         pre_tokens=pre_tokens,
         next_tokens=next_tokens,
         prefix=integers(prefix),
@@ -112,14 +112,14 @@ def speed_fusion_attention(
         raise Unsupported(f"pse_type {pse_type}: the kernel generates the position code itself")
     masking = Masking(
         sparse_mode=sparse_mode,
-        given=atten_mask,
+        mask=atten_mask,
         pre_tokens=pre_tokens,
         next_tokens=next_tokens,
         prefix=integers(prefix),
     )
     parts = Parts(scale=scale, masking=masking, shift=pse, is_shift_scaled=pse_type == 1)
-    found = parts.of_layout(query, key, value, head_num, input_layout, actual_seq_qlen, actual_seq_kvlen)
-    return found.output, copied(found.maximum), copied(found.total), None, None, None, None
+    attended = parts.of_layout(query, key, value, head_num, input_layout, actual_seq_qlen, actual_seq_kvlen)
+    return attended.output, copied(attended.maximum), copied(attended.total), None, None, None, None
 
 
 def copied(statistic: Tensor) -> Tensor:
@@ -153,18 +153,16 @@ class Parts:
         """Attention of tensors in `layout`, in which the output comes back; `ends` count in layout TND."""
         if layout == "TND":
             return self.of_ragged(query, key, value, ends, key_ends)
-        found = self.of_batch(*by_head(query, key, value, layout, heads))
-        return replace(found, output=from_bnsd(found.output, layout))
+        attended = self.of_batch(*by_head(query, key, value, layout, heads))
+        return replace(attended, output=from_bnsd(attended.output, layout))
 
     def of_batch(self, query: Tensor, key: Tensor, value: Tensor) -> Attended:
         """Attention of (B, N, S, D) tensors: output (B, N1, S1, Dv), statistics (B, N1, S1)."""
         count, heads, rows = query.shape[:3]
         bits = _unpacked(self.drop_mask, count * heads * rows * key.shape[2])
-        found = [
-            self.of_element(query[b], key[b], value[b], batch=b, kept=None if bits is None else bits.chunk(count)[b])
-            for b in range(count)
-        ]
-        return _joined(found, torch.stack)
+        kept = [None] * count if bits is None else bits.chunk(count)
+        elements = [self.of_element(query[b], key[b], value[b], batch=b, kept=kept[b]) for b in range(count)]
+        return _joined(elements, torch.stack)
 
     def of_ragged(self, query: Tensor, key: Tensor, value: Tensor, ends: IntList, key_ends: IntList) -> Attended:
         """Attention of (T, N, D) tensors cut by cumulative lengths: output (T1, N1, Dv), statistics (T1, N1).
@@ -181,7 +179,7 @@ class Parts:
         sizes = [(end - first) * (last - start) * query.shape[1] for (first, end), (start, last) in zip(queries, keys)]
         bits = _unpacked(self.drop_mask, sum(sizes))
         kept = [None] * len(sizes) if bits is None else torch.split(bits, sizes)
-        found = [
+        elements = [
             self.of_element(
                 query[first:end].transpose(0, 1),
                 key[start:last].transpose(0, 1),
@@ -192,7 +190,7 @@ class Parts:
             for b, ((first, end), (start, last)) in enumerate(zip(queries, keys))
         ]
         # Rows past the last length belong to no element and give 0.
-        return _joined(found, lambda parts: _rows_first(parts, count=query.shape[0]))
+        return _joined(elements, lambda parts: _rows_first(parts, count=query.shape[0]))
 
     def of_element(self, query: Tensor, key: Tensor, value: Tensor, *, batch: int, kept: Tensor | None) -> Attended:
         """Attention of one batch element: (N, S, D) tensors and flat bits of kept weights.
@@ -201,7 +199,9 @@ class Parts:
             Unsupported: the position code does not have the shape of the scores.
         """
         shape = (query.shape[0], query.shape[1], key.shape[1])
-        shift = None if self.shift is None else self.shift[batch if self.shift.shape[0] > 1 else 0]
+        shift = self.shift
+        if shift is not None:
+            shift = shift[batch if shift.shape[0] > 1 else 0]
         if shift is not None and shift.shape[-2:] != shape[-2:]:
             raise Unsupported(f"a position code of {tuple(shift.shape)} for scores of {shape} (compressed ALiBi)")
         scoring = Scoring(
@@ -224,12 +224,11 @@ def _unpacked(packed: Tensor | None, count: int) -> Tensor | None:
     return bits.reshape(-1)[:count].bool()
 
 
-def _joined(found: list[Attended], join: Callable[[list[Tensor]], Tensor]) -> Attended:
-    return Attended(
-        join([item.output for item in found]),
-        join([item.maximum for item in found]),
-        join([item.total for item in found]),
-    )
+def _joined(elements: list[Attended], join: Callable[[list[Tensor]], Tensor]) -> Attended:
+    def joined(name: str) -> Tensor:
+        return join([getattr(element, name) for element in elements])
+
+    return Attended(joined("output"), joined("maximum"), joined("total"))
 
 
 def _rows_first(parts: list[Tensor], *, count: int) -> Tensor:
@@ -259,7 +258,7 @@ def prompt_flash_attention(
 ) -> Tensor:
     """Attention output in the layout of `query`."""
     _refuse_integers(query)
-    masking = Masking(sparse_mode=sparse_mode, given=attn_mask, pre_tokens=pre_tokens, next_tokens=next_tokens)
+    masking = Masking(sparse_mode=sparse_mode, mask=attn_mask, pre_tokens=pre_tokens, next_tokens=next_tokens)
     parts = Parts(scale=scale_value, masking=masking, shift=pse_shift)
     q, k, v = by_head(query, key, value, input_layout, num_heads)
     return from_bnsd(_cut(parts, q, k, v, actual_seq_lengths, actual_seq_lengths_kv).output, input_layout)
@@ -279,7 +278,7 @@ def incre_flash_attention(
 ) -> Tensor:
     """Attention output of one query per batch element; `actual_seq_lengths` are the lengths of key and value."""
     _refuse_integers(query)
-    parts = Parts(scale=scale_value, masking=Masking(given=_of_one_query(attn_mask)), shift=pse_shift)
+    parts = Parts(scale=scale_value, masking=Masking(mask=_of_one_query(attn_mask)), shift=pse_shift)
     q, k, v = by_head(query, _single(key), _single(value), input_layout, num_heads)
     return from_bnsd(_cut(parts, q, k, v, None, actual_seq_lengths).output, input_layout)
 
@@ -310,13 +309,13 @@ def fused_infer_attention_score(
     taken, _, given_back = input_layout.partition("_")
     q, k, v = by_head(query, _single(key), _single(value), taken, num_heads)
     if q.shape[2] == 1:
-        masking, actual_seq_lengths = Masking(given=_of_one_query(atten_mask)), None
+        masking, actual_seq_lengths = Masking(mask=_of_one_query(atten_mask)), None
     else:
-        masking = Masking(sparse_mode=sparse_mode, given=atten_mask, pre_tokens=pre_tokens, next_tokens=next_tokens)
+        masking = Masking(sparse_mode=sparse_mode, mask=atten_mask, pre_tokens=pre_tokens, next_tokens=next_tokens)
     parts = Parts(scale=scale, masking=masking, shift=pse_shift)
-    found = _cut(parts, q, k, v, actual_seq_lengths, actual_seq_lengths_kv)
-    statistic = (found.maximum + found.total.log())[..., None] if softmax_lse_flag else query.new_zeros(1)
-    return from_bnsd(found.output, given_back or taken), statistic
+    attended = _cut(parts, q, k, v, actual_seq_lengths, actual_seq_lengths_kv)
+    statistic = (attended.maximum + attended.total.log())[..., None] if softmax_lse_flag else query.new_zeros(1)
+    return from_bnsd(attended.output, given_back or taken), statistic
 
 
 def _cut(parts: Parts, q: Tensor, k: Tensor, v: Tensor, rows: IntList, keys: IntList) -> Attended:
@@ -329,18 +328,18 @@ def _cut(parts: Parts, q: Tensor, k: Tensor, v: Tensor, rows: IntList, keys: Int
     maximum, total = q.new_full(q.shape[:3], -torch.inf), q.new_zeros(q.shape[:3])
     for b in range(count):
         row, last = row_counts[b], key_counts[b]
-        found = parts.of_element(q[b, :, :row], k[b, :, :last], v[b, :, :last], batch=b, kept=None)
-        output[b, :, :row], maximum[b, :, :row], total[b, :, :row] = found.output, found.maximum, found.total
+        attended = parts.of_element(q[b, :, :row], k[b, :, :last], v[b, :, :last], batch=b, kept=None)
+        output[b, :, :row], maximum[b, :, :row], total[b, :, :row] = attended.output, attended.maximum, attended.total
     return Attended(output, maximum, total)
 
 
-def _lengths(given: IntList, count: int, whole: int) -> tuple[int, ...]:
-    found = integers(given)
-    if not found:
+def _lengths(lengths: IntList, count: int, whole: int) -> tuple[int, ...]:
+    numbers = integers(lengths)
+    if not numbers:
         return (whole,) * count
-    if len(found) not in (1, count) or not all(0 <= length <= whole for length in found):
-        raise Unsupported(f"actual sequence lengths {found} for {count} batch elements of {whole} rows")
-    return found if len(found) == count else found * count
+    if len(numbers) not in (1, count) or not all(0 <= length <= whole for length in numbers):
+        raise Unsupported(f"actual sequence lengths {numbers} for {count} batch elements of {whole} rows")
+    return numbers if len(numbers) == count else numbers * count
 
 
 def _of_one_query(mask: Tensor | None) -> Tensor | None:

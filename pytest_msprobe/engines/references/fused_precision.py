@@ -28,13 +28,11 @@ def fused(*, float32_outputs: tuple[int, ...] = ()) -> Callable[[_Function], _Fu
             if first is None or first.dtype not in _HALVES:
                 return returned
             outputs = returned if isinstance(returned, tuple) else (returned,)
-            rounded = tuple(
-                value.to(first.dtype)
-                if index not in float32_outputs and isinstance(value, Tensor) and value.is_floating_point()
-                else value
-                for index, value in enumerate(outputs)
-            )
-            return rounded if isinstance(returned, tuple) else rounded[0]
+            rounded = list(outputs)
+            for index, value in enumerate(outputs):
+                if index not in float32_outputs and isinstance(value, Tensor) and value.is_floating_point():
+                    rounded[index] = value.to(first.dtype)
+            return tuple(rounded) if isinstance(returned, tuple) else rounded[0]
 
         return call  # type: ignore[return-value]  # wraps keeps the signature
 
@@ -44,8 +42,10 @@ def fused(*, float32_outputs: tuple[int, ...] = ()) -> Callable[[_Function], _Fu
 def _first_float(value: Any) -> Tensor | None:
     if isinstance(value, Tensor):
         return value if value.is_floating_point() else None
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
-    return next((found for item in items if (found := _first_float(item)) is not None), None)
+    if not isinstance(value, (dict, tuple, list)):
+        return None
+    items = value.values() if isinstance(value, dict) else value
+    return next((tensor for tensor in map(_first_float, items) if tensor is not None), None)
 
 
 def _raised(value: Any) -> Any:

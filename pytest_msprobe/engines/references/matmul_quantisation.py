@@ -62,9 +62,12 @@ def grouped_matmul(
     An int8 weight W means (W + antiquant_offset) * antiquant_scale. `group_list` holds the ends of the groups.
     Source: mindspore.ops.auto_generate.grouped_matmul 2.10.
     """
-    left = [item.mT if transpose_a else item for item in x]
-    right = _dequantised([item.mT if transpose_b else item for item in weight], antiquant_scale, antiquant_offset)
-    return _products(left, right, bias, _row_groups(left, group_list, group_type, are_sizes=False))
+    if transpose_a:
+        x = [item.mT for item in x]
+    if transpose_b:
+        weight = [item.mT for item in weight]
+    dequantised = _dequantised(weight, antiquant_scale, antiquant_offset)
+    return _products(x, dequantised, bias, _row_groups(x, group_list, group_type, are_sizes=False))
 
 
 @fused()
@@ -94,8 +97,7 @@ def grouped_matmul_v4(
     if scale is None:
         return _products(x, _dequantised(weight, antiquant_scale, antiquant_offset), bias, groups)
     # int8 times int8 summed in float64 is the exact integer.
-    left, right = [item.double() for item in x], [item.double() for item in weight]
-    products = _products(left, right, bias, groups, scale=scale)
+    products = _products([*map(_exact, x)], [*map(_exact, weight)], bias, groups, scale=scale)
     if pre_token_scale is None:
         return products
     return tuple(product * rows[:, None] for product, rows in zip(products, pre_token_scale))
@@ -138,7 +140,7 @@ def _products(
     """(x @ weight + bias) * scale for each pair, or for each group of rows of the only x."""
     if groups is None:
         return tuple(
-            _scaled(left @ right, _at(bias, i), _at(scale, i)) for i, (left, right) in enumerate(zip(x, weight))
+            _scaled(first @ second, _at(bias, i), _at(scale, i)) for i, (first, second) in enumerate(zip(x, weight))
         )
     parts = [
         _scaled(x[0][first:end] @ weight[0][g], _slice(_at(bias, 0), g), _slice(_at(scale, 0), g))
@@ -216,8 +218,8 @@ def quant_batch_matmul(
 
     A scale of 64-bit integers holds float32 in its lower half, as Ascend packs it. Source: CANN's aclnnQuantMatmulV4.
     """
-    left = _exact(x1.mT if transpose_x1 else x1)
-    product = left @ _exact(x2.mT if transpose_x2 else x2)
+    first = _exact(x1.mT if transpose_x1 else x1)
+    product = first @ _exact(x2.mT if transpose_x2 else x2)
     is_integer_bias = bias is not None and not bias.is_floating_point()
     if bias is not None and is_integer_bias:
         product = product + _exact(bias)
@@ -268,17 +270,18 @@ def weight_quant_batch_matmul(
     With a group size, each row of scale and offset is for so many rows of the weight. Source: CANN's
     aclnnWeightQuantBatchMatmulV2.
     """
-    parts = [weight, antiquant_scale, antiquant_offset]
-    turned = [part.mT if transpose_weight and part is not None and part.dim() > 1 else part for part in parts]
-    matrix, scale, offset = turned
-    assert matrix is not None
-    assert scale is not None
+    matrix, scale, offset = weight, antiquant_scale, antiquant_offset
+    if transpose_weight:
+        matrix, scale = _turned(matrix), _turned(scale)
+        offset = None if offset is None else _turned(offset)
     if antiquant_group_size:
         scale = scale.repeat_interleave(antiquant_group_size, -2)[..., : matrix.shape[-2], :]
         if offset is not None:
             offset = offset.repeat_interleave(antiquant_group_size, -2)[..., : matrix.shape[-2], :]
     matrix = matrix.to(scale.dtype)
-    product = (x.mT if transpose_x else x) @ ((matrix if offset is None else matrix + offset) * scale)
+    if offset is not None:
+        matrix = matrix + offset
+    product = (x.mT if transpose_x else x) @ (matrix * scale)
     product = product if bias is None else product + bias
     if quant_scale is None:
         return product
@@ -351,12 +354,14 @@ def npu_dequant_swiglu_quant(
     if group_index is not None and sum(sizes := integers(group_index) or ()) < x.shape[0]:
         raise Unsupported(f"group_index {list(sizes)}: the rows past the groups are not written")
     groups = () if group_index is None else (group_index.numel(),)
-    plain = torch.ones((*groups, x.shape[-1]), device=x.device)
-    rows = torch.ones(x.shape[:-1], device=x.device)
+    if weight_scale is None:
+        weight_scale = torch.ones((*groups, x.shape[-1]), device=x.device)
+    if activation_scale is None:
+        activation_scale = torch.ones(x.shape[:-1], device=x.device)
     return dequant_swiglu_quant(
         x,
-        plain if weight_scale is None else weight_scale,
-        rows if activation_scale is None else activation_scale,
+        weight_scale,
+        activation_scale,
         bias,
         quant_scale,
         quant_offset,
@@ -364,6 +369,11 @@ def npu_dequant_swiglu_quant(
         activate_left,
         "dynamic" if quant_mode else "static",
     )
+
+
+def _turned(part: Tensor) -> Tensor:
+    """The transposed matrices; a vector as it is."""
+    return part.mT if part.dim() > 1 else part
 
 
 def _of_groups(x: Tensor, sizes: Sequence[int], rows: int) -> Tensor:

@@ -88,14 +88,14 @@ def sparse_flash_attention(
         query, key = torch.cat([query, query_rope], -1), torch.cat([key, key_rope], -1)
     places = _Places(layout_query, layout_kv, block_table, actual_seq_lengths_query, actual_seq_lengths_kv)
     flat = [x.flatten(0, -3) for x in (query, key, value, sparse_indices)]
-    found = []
+    elements = []
     for rows, keys, count in places.of(query, key):
         is_chosen = _chosen(flat[3][rows], sparse_block_size, keys.stop - keys.start)
         if sparse_mode == 3:
             is_chosen = is_chosen & ~_after(*is_chosen.shape[-2:], device=query.device)
         parts = _attended(flat[0][rows], flat[1][keys], flat[2][keys], is_chosen, scale_value)
-        found.append([torch.cat([part, part.new_zeros(count - part.shape[0], *part.shape[1:])]) for part in parts])
-    output, maximum, total = (torch.cat(parts) for parts in zip(*found))
+        elements.append([torch.cat([part, part.new_zeros(count - part.shape[0], *part.shape[1:])]) for part in parts])
+    output, maximum, total = (torch.cat(parts) for parts in zip(*elements))
     if not return_softmax_lse:
         return output.reshape(*query.shape[:-1], -1), None, None
     axis = 1 if query.dim() == 4 else 0
@@ -150,7 +150,7 @@ def nsa_select_attention(
     if atten_mask is not None:
         raise Unsupported("atten_mask: MindSpore 2.10 does not support it")
     places = _Places("TND", "TND", None, actual_seq_qlen, actual_seq_kvlen)
-    found = [
+    elements = [
         _attended(
             query[rows],
             key[keys],
@@ -160,7 +160,7 @@ def nsa_select_attention(
         )
         for rows, keys, _ in places.of(query, key)
     ]
-    output, maximum, total = (torch.cat(parts) for parts in zip(*found))
+    output, maximum, total = (torch.cat(parts) for parts in zip(*elements))
     return output, copied(maximum), copied(total)
 
 
@@ -192,12 +192,9 @@ class _Places:
             padded, key_padded = query.shape[1], key.shape[1]
             counts, key_counts = integers(self.lengths), integers(self.key_lengths)
             for b in range(query.shape[0]):
-                row, last = counts[b] if counts else padded, key_counts[b] if key_counts else key_padded
-                yield (
-                    slice(b * padded, b * padded + row),
-                    slice(b * key_padded, b * key_padded + last),
-                    padded,
-                )
+                row = counts[b] if counts else padded
+                last = key_counts[b] if key_counts else key_padded
+                yield slice(b * padded, b * padded + row), slice(b * key_padded, b * key_padded + last), padded
         else:
             raise Unsupported(f"layout {self.layout_query}: only BSND and TND are documented")
 
@@ -223,5 +220,5 @@ def _attended(
     removed = ~is_chosen.repeat_interleave(query.shape[1] // key.shape[1], 0)
     q, k, v = (x.transpose(0, 1) for x in (query, key, value))
     scoring = Scoring(scale=scale, removed=lambda first, end: removed[:, first:end])
-    found = attend(q, k, v, shift=None, scoring=scoring)
-    return found.output.transpose(0, 1), found.maximum.transpose(0, 1), found.total.transpose(0, 1)
+    attended = attend(q, k, v, shift=None, scoring=scoring)
+    return attended.output.transpose(0, 1), attended.maximum.transpose(0, 1), attended.total.transpose(0, 1)

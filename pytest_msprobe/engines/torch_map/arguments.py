@@ -87,8 +87,9 @@ def as_tensor(value: Tensor | Number | bool) -> Tensor:
     """A number as a 0-d tensor that takes part in promotion like the number itself, without loss of digits."""
     if isinstance(value, Tensor):
         return value
-    dtype = torch.bool if isinstance(value, bool) else torch.int64 if isinstance(value, int) else torch.float64
-    return torch.tensor(value, dtype=dtype)
+    if isinstance(value, bool):
+        return torch.tensor(value)
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
 
 
 def vector(values: Tensor | Sequence[Number]) -> Tensor:
@@ -113,8 +114,8 @@ def to_dtype(x: Tensor, dtype: torch.dtype | str | None) -> Tensor:
 
 
 def _named_dtype(name: str) -> torch.dtype:
-    known = find_dtype(name)
-    if known is None or known.array_name is None:
+    dtype = find_dtype(name)
+    if dtype is None or dtype.array_name is None:
         raise TypeError(f"PyTorch has no dtype {name}")
-    found: torch.dtype = getattr(torch, known.array_name)
-    return found
+    torch_dtype: torch.dtype = getattr(torch, dtype.array_name)
+    return torch_dtype

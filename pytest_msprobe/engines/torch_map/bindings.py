@@ -92,14 +92,14 @@ def attribute_at(dotted: str, roots: Mapping[str, object]) -> object:
 
 def dotted_names(expression: ast.expr) -> list[str]:
     """Longest dotted names of an expression that begin at a root, outermost first."""
-    found: list[str] = []
+    names: list[str] = []
     if isinstance(expression, ast.Attribute) and (dotted := _rooted(expression)):
         return [dotted]
     for child in ast.iter_child_nodes(expression):
         node = child.value if isinstance(child, ast.keyword) else child
         if isinstance(node, ast.expr):
-            found += dotted_names(node)
-    return found
+            names += dotted_names(node)
+    return names
 
 
 def evaluate(node: ast.expr, values: Mapping[str, object], roots: Mapping[str, object]) -> object:
@@ -135,13 +135,13 @@ def evaluate(node: ast.expr, values: Mapping[str, object], roots: Mapping[str, o
 
 
 def _items(nodes: Sequence[ast.expr], values: Mapping[str, object], roots: Mapping[str, object]) -> list[object]:
-    found: list[object] = []
+    items: list[object] = []
     for node in nodes:
         if isinstance(node, ast.Starred):
-            found += cast("Sequence[object]", evaluate(node.value, values, roots))
+            items += cast("Sequence[object]", evaluate(node.value, values, roots))
         else:
-            found.append(evaluate(node, values, roots))
-    return found
+            items.append(evaluate(node, values, roots))
+    return items
 
 
 @cache  # a table line is read once, for thousands of calls
@@ -218,13 +218,15 @@ class CallMapping:
             elif kinds and not any(_KINDS[kind](values[name]) for kind in kinds):
                 raise TypeError(f"argument '{name}' is a {type(values[name]).__name__}")
         if refused:
-            raise Unsupported("; ".join(f"{', '.join(given)}: {reason}" for reason, given in refused.items()))
+            raise Unsupported("; ".join(f"{', '.join(names)}: {reason}" for reason, names in refused.items()))
         return values
 
     @property
     def attributes(self) -> list[str]:
         """Names of the parameters that a Primitive's constructor was given."""
-        return [name for name, one in self.signature.parameters.items() if one.kind is one.KEYWORD_ONLY]
+        return [
+            name for name, parameter in self.signature.parameters.items() if parameter.kind is parameter.KEYWORD_ONLY
+        ]
 
     def missing(self, attributes: Mapping[str, object] | None) -> list[str]:
         """The attributes without a default that are not among `attributes`."""
@@ -295,22 +297,16 @@ def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | 
     """
     api = f"{api_type}.{name}"
     if framework in ("pytorch", "mindtorch"):
-        if api_type == "NPU":
-            return _from_lines(api, facts(_NPU).overloads(api_type, name), f"no reference is known ({_NPU}.txt)")
-        if api_type not in _PYTORCH_TYPES:
-            return Refusal(f"{api}: PyTorch has no API of type {api_type}")
-        if framework == "pytorch" and (reference := facts("references").typed("pytorch").get(api)) is not None:
-            return Binding(api, f"references.{reference.text}")
-        path = find_operator("torch", api_type, name)
-        return Binding(api, path) if path else Refusal(f"{api}: {unknown_operator('torch', api_type)}")
+        return _lookup_in_torch(api_type, name, framework)
     if framework != "mindspore" or api_type not in _TABLE_OF_TYPE:
         return Refusal(f"{api}: no PyTorch counterpart is known for type {api_type} of framework {framework}")
     if api_type == "Mint" and name.startswith("nn.functional."):
         api_type, name = "MintFunctional", name.removeprefix("nn.functional.")
-    own = [replace(line, text=f"references.{line.text}") for line in facts("references").overloads(api_type, name)]
-    if own and not own[0].parameters:
-        return Binding(api, own[0].text)
-    lines = own or facts(_TABLE_OF_TYPE[api_type]).overloads(api_type, name)
+    references = facts("references").overloads(api_type, name)
+    lines = tuple(replace(line, text=f"references.{line.text}") for line in references)
+    if lines and not lines[0].parameters:
+        return Binding(api, lines[0].text)
+    lines = lines or facts(_TABLE_OF_TYPE[api_type]).overloads(api_type, name)
     if lines:
         return _from_lines(api, lines, "")
     if find_operator("mindspore", api_type, name) is None:
@@ -321,6 +317,18 @@ def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | 
         )
     path = find_operator("torch", _NAMESAKES[api_type], name)
     return Binding(api, path) if path else Refusal(f"{api}: PyTorch has no operator of its name")
+
+
+def _lookup_in_torch(api_type: str, name: str, framework: str) -> Binding | Refusal:
+    api = f"{api_type}.{name}"
+    if api_type == "NPU":
+        return _from_lines(api, facts(_NPU).overloads(api_type, name), f"no reference is known ({_NPU}.txt)")
+    if api_type not in _PYTORCH_TYPES:
+        return Refusal(f"{api}: PyTorch has no API of type {api_type}")
+    if framework == "pytorch" and (reference := facts("references").typed("pytorch").get(api)) is not None:
+        return Binding(api, f"references.{reference.text}")
+    path = find_operator("torch", api_type, name)
+    return Binding(api, path) if path else Refusal(f"{api}: {unknown_operator('torch', api_type)}")
 
 
 def names(api_type: str) -> tuple[str, ...]:

@@ -148,10 +148,8 @@ def divergence(share: float, probability: float) -> float:
     return max(total, 0.0)
 
 
-def judge_counts(
-    counts: Sequence[Count], law: str, *, share: float = 0.5, false_alarm_rate: float = FALSE_ALARM_RATE
-) -> SampleResult:
-    """The worst of `counts`, if it is so improbable that together they alarm at most at `share` of `false_alarm_rate`.
+def judge_counts(counts: Sequence[Count], law: str, *, share: float = 0.5) -> SampleResult:
+    """The worst of `counts`, if it is so improbable that together they alarm at most at `share` of the rate.
 
     The other half is by default left to `judge_runs`; the share is shared out evenly (union bound over both sides of
     each count). Where not even all or none of the elements would have alarmed, at the place that splits them most
@@ -159,39 +157,36 @@ def judge_counts(
     """
     if not counts:
         return SampleResult()
-    limit = _limit(len(counts), share, false_alarm_rate)
+    limit = _limit(len(counts), share)
     worst = max(counts, key=lambda count: count.surprise)
     if worst.surprise > limit:
         return SampleResult((worst.sentence,))
     size = max(count.trials for count in counts)
     middle = min((count for count in counts if count.trials == size), key=lambda count: abs(count.low + count.high - 1))
     if law and middle.surprise_of_extremes <= limit:
-        return SampleResult(notes=(too_few(size, law, false_alarm_rate),))
+        return SampleResult(notes=(_too_few(size, law),))
     return SampleResult()
 
 
-def _limit(tests: int, share: float, false_alarm_rate: float = FALSE_ALARM_RATE) -> float:
+def _limit(tests: int, share: float) -> float:
     """The surprise beyond which one of so many tests alarms, each on two sides, together at `share` of the rate."""
-    return math.log(2 * tests / (share * false_alarm_rate))
+    return math.log(2 * tests / (share * FALSE_ALARM_RATE))
 
 
-def judge_moments(moments: Sequence[Moment], *, share: float = 0.5) -> SampleResult:
-    """A reason for each of `moments` that is so improbable that together they alarm at `share` of the rate at most."""
-    limit = _limit(max(len(moments), 1), share)
+def judge_moments(moments: Sequence[Moment]) -> SampleResult:
+    """A reason for each of `moments` that is so improbable that together they alarm at half of the rate at most."""
+    limit = _limit(max(len(moments), 1), 0.5)
     return SampleResult(tuple(moment.sentence for moment in moments if moment.surprise > limit))
 
 
-def too_few(size: int, law: str, false_alarm_rate: float = FALSE_ALARM_RATE) -> str:
+def _too_few(size: int, law: str) -> str:
     """The note on a sample that is too small."""
     elements = "1 element is" if size == 1 else f"{size} elements are"
-    return (
-        f"{elements} too few to test {law} at a false-alarm rate of {false_alarm_rate:g}: judged by range and form only"
-    )
+    rate = f"a false-alarm rate of {FALSE_ALARM_RATE:g}"
+    return f"{elements} too few to test {law} at {rate}: judged by range and form only"
 
 
-def judge_runs(
-    repeats: npt.NDArray[np.bool_], chance: float, what: str, *, false_alarm_rate: float = FALSE_ALARM_RATE
-) -> SampleResult:
+def judge_runs(repeats: npt.NDArray[np.bool_], chance: float, what: str) -> SampleResult:
     """A reason when too many events in a row occurred, each of a probability of at most `chance` given those before.
 
     The chance of r in a row somewhere among n is at most n * chance^r (union bound). `what` reads after "12 elements
@@ -200,7 +195,7 @@ def judge_runs(
     if not repeats.size or not 0 <= chance < 1:
         return SampleResult()
     length, end = longest_run(repeats)
-    longest_likely = math.log(4 * repeats.size / false_alarm_rate) / -math.log(chance) if chance else 0.0
+    longest_likely = math.log(4 * repeats.size / FALSE_ALARM_RATE) / -math.log(chance) if chance else 0.0
     if length <= longest_likely:
         return SampleResult()
     return SampleResult(
@@ -384,7 +379,8 @@ def _shown(parameter: Parameter) -> str:
 
 
 #: Where the distribution function is looked at: evenly, and into both tails.
-_LEVELS = sorted({step / 64 for step in range(1, 64)} | {end for k in range(7, 15) for end in (2.0**-k, 1 - 2.0**-k)})
+_TAILS = [2.0**-exponent for exponent in range(7, 15)]
+_LEVELS = sorted(np.concatenate([_TAILS, np.arange(1, 64) / 64, 1 - np.asarray(_TAILS)]).tolist())
 #: The chance of two equal neighbours, at least: generators draw from fewer values than float32 and float64 can hold.
 _LEAST_TIE = 2.0**-16
 #: With so many values moments of a law are computed.
@@ -450,8 +446,8 @@ def judge_bernoulli(sample: npt.NDArray[Any], probability: Any) -> SampleResult:
     is_open = (chances > 0) & (chances < 1)
     chances = chances[is_open]
     is_one_law = bool(chances.size) and bool(np.all(chances == chances[0]))
-    given = (float(chances[0]), float(chances[0])) if is_one_law else chances
-    return judge_bits(bits[is_open], given, sample.shape, what="are 1")
+    probability = (float(chances[0]), float(chances[0])) if is_one_law else chances
+    return judge_bits(bits[is_open], probability, sample.shape, what="are 1")
 
 
 def judge_bits(
@@ -585,10 +581,10 @@ def value_counts(
     drawn: npt.NDArray[Any], chances: npt.NDArray[np.float64], what: str, *, first: int = 0
 ) -> list[Count]:
     """How often each value occurs, `first` and up, given the probability of each."""
-    found = np.bincount((drawn.reshape(-1) - first).astype(np.int64), minlength=len(chances))
+    counts = np.bincount((drawn.reshape(-1) - first).astype(np.int64), minlength=len(chances))
     return [
         Count(f"{what} are {value}", int(hits), drawn.size, float(chance), float(chance))
-        for value, (hits, chance) in enumerate(zip(found, chances), first)
+        for value, (hits, chance) in enumerate(zip(counts, chances), first)
     ]
 
 
@@ -618,11 +614,12 @@ class _Moves:
         location, scale = np.broadcast_arrays(location, scale)
         location, scale = location[scale > 0], scale[scale > 0]
         with np.errstate(all="ignore"):
-            errors = [np.abs(round_once(given, dtype).astype(np.float64) - given) for given in (location, scale)]
+            location_error = np.abs(round_once(location, dtype).astype(np.float64) - location)
+            scale_error = np.abs(round_once(scale, dtype).astype(np.float64) - scale)
             least = format_.smallest_normal * 2.0**-format_.mantissa_bits / 2
-            own = u if law.is_logarithmic else u * np.abs(location) + least
-            absolute = float(np.mean((own + errors[0]) / scale))
-            relative = float(np.mean(errors[1] / scale)) + (0.0 if law.is_logarithmic else u)
+            rounding = u if law.is_logarithmic else u * np.abs(location) + least
+            absolute = float(np.mean((rounding + location_error) / scale))
+            relative = float(np.mean(scale_error / scale)) + (0.0 if law.is_logarithmic else u)
         grid = u / 2 if math.isfinite(law.low) and math.isfinite(law.high) else 0.0
         return cls(relative, absolute + grid)
 
@@ -647,17 +644,17 @@ def _moments(z: npt.NDArray[np.float64], law: Law, moves: _Moves) -> Iterator[Mo
 
 def _moment(
     what: str,
-    found: npt.NDArray[np.float64],
+    sample: npt.NDArray[np.float64],
     law: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
     moved: npt.NDArray[np.float64],
 ) -> Moment:
-    """`found` against the values of a `law` and their weights, each of which rounding may have `moved`."""
+    """`sample` against the values of a `law` and their weights, each of which rounding may have `moved`."""
     values, weights = law
     expected = float(weights @ values)
     moved_mean = float(weights @ moved)
     deviation = math.sqrt(weights @ np.square(values - expected)) + math.sqrt(weights @ np.square(moved))
     bound = float(np.max(np.abs(values - expected))) + moved_mean
-    return Moment(what, float(np.mean(found)), found.size, expected, moved_mean, deviation, bound)
+    return Moment(what, float(np.mean(sample)), sample.size, expected, moved_mean, deviation, bound)
 
 
 def _support(law: Law) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

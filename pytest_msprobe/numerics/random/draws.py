@@ -59,8 +59,8 @@ def judge_categories(
     slack = possible_ties / drawn.size
     verdict = judge_counts([count.widened(slack) for count in counts], "how often each category is drawn")
     if chances.shape[1] <= MOST_VALUES:
-        each = value_counts(drawn, np.mean(chances, axis=0), "indices")
-        verdict += judge_counts([count.widened(slack) for count in each], "")
+        counts = value_counts(drawn, np.mean(chances, axis=0), "indices")
+        verdict += judge_counts([count.widened(slack) for count in counts], "")
     return verdict
 
 
@@ -123,14 +123,14 @@ def judge_shuffled(shuffled: npt.NDArray[Any], source: npt.NDArray[Any]) -> Samp
         return SampleResult((f"Shapes differ: tested {shuffled.shape}, source {source.shape}.",))
     if source.size == 0:
         return SampleResult()
-    rows, found = _row_numbers(source, shuffled)
-    if not np.array_equal(np.sort(rows), np.sort(found)):
+    rows, numbers = _row_numbers(source, shuffled)
+    if not np.array_equal(np.sort(rows), np.sort(numbers)):
         return SampleResult(("It does not hold the same rows as its input.",))
     if len(set(rows.tolist())) < len(rows):
         return SampleResult(notes=("its input holds rows that are equal: judged by its rows, not by their order",))
     place = np.empty(len(rows), np.int64)
     place[rows] = np.arange(len(rows))
-    return judge_permutation(place[found], len(rows))
+    return judge_permutation(place[numbers], len(rows))
 
 
 def _row_numbers(source: npt.NDArray[Any], shuffled: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -208,7 +208,8 @@ class Dropout:
             return self.scale * (1 - slack), self.scale * (1 + slack)
         keep = self.keep[0]
         keeps = {keep, _rounded(keep, dtype), 1 - _rounded(1 - keep, dtype)}
-        scales = {1 / one for one in keeps | {_rounded(one, dtype) for one in keeps} if one}
+        rounded = {_rounded(keep, dtype) for keep in keeps}
+        scales = {1 / keep for keep in keeps | rounded if keep}
         scales |= {_rounded(scale, dtype) for scale in scales}
         return min(scales), max(scales)
 

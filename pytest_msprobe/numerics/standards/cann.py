@@ -23,9 +23,10 @@ from pytest_msprobe.numerics.judgement import (
     limit_below,
     number,
     plain_judgement,
+    remedy_above,
     unforgivable_reasons,
 )
-from pytest_msprobe.numerics.standards.elementwise import Beyond, Bounds, ElementRule, rounded_chunks
+from pytest_msprobe.numerics.standards.elementwise import Beyond, Bounds, ElementRule, over_limit, rounded_chunks
 
 _HF32 = "hifloat32"
 
@@ -124,10 +125,9 @@ class MereMare(_AcceptanceRule[RelativeErrorBounds]):
             beyond.add(chunk.start, relative)
             total += float(relative.sum())
         mean = total / pair.tested.size
-        found = ((mean, bounds.mere), (beyond.worst, bounds.mare))
-        ratio = max(figure / bound if bound else math.inf for figure, bound in found)
+        ratio = max(_over(mean, bounds.mere), _over(beyond.worst, bounds.mare))
         if not mean < bounds.mere:
-            remedy = f"; a limit of {limit_above(math.nextafter(mean, math.inf))} would pass" if mean < math.inf else ""
+            remedy = remedy_above(math.nextafter(mean, math.inf))
             reasons += (f"Mean relative error {number(mean, bounds.mere)} is not below {number(bounds.mere)}{remedy}.",)
         if beyond.count:
             what = f"not below a relative error of {number(bounds.mare)}"
@@ -164,10 +164,10 @@ class MixedTolerance(_AcceptanceRule[MixedBounds]):
             if largest.worst > before:
                 allowed = _largest_allowed(pair, bounds, chunk.magnitude[largest.worst_at - chunk.start])
         matched = 1 - over.count / pair.tested.size
-        missed = (1 - matched) / (1 - bounds.share) if bounds.share < 1 else math.inf if over.count else 0.0
+        missed = over_limit(1 - matched, 1 - bounds.share)
         if matched >= bounds.share:
             missed = min(missed, 1.0)
-        ratio = max(missed, largest.worst / allowed if allowed else math.inf)
+        ratio = max(missed, _over(largest.worst, allowed))
         if matched < bounds.share:
             reasons += (
                 f"{over.elements(pair)} off by more than {number(bounds.absolute)} + {number(bounds.relative)} |b|, "
@@ -180,6 +180,10 @@ class MixedTolerance(_AcceptanceRule[MixedBounds]):
                 f"{number(allowed)}; a limit of {limit_above(largest.worst)} would pass.",
             )
         return Judgement.of(reasons, ratio)
+
+
+def _over(figure: float, bound: float) -> float:
+    return figure / bound if bound else math.inf
 
 
 def _largest_allowed(pair: OutputPair, bounds: MixedBounds, magnitude: float) -> float:

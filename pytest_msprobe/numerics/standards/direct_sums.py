@@ -24,11 +24,9 @@ def largest_partial_sums(terms: Floats) -> float:
     Args:
         terms: shape (n,), float64.
     """
-    squares = [
-        *(_in_lanes(terms, lanes) for lanes in _LANES if lanes <= max(1, terms.size)),
-        *(_in_blocks(terms, length) for length in _BLOCKS if length < terms.size),
-        _in_lanes(terms[::-1], 1),
-    ]
+    squares = [_in_lanes(terms[::-1], 1)]
+    squares += [_in_lanes(terms, lanes) for lanes in _LANES if lanes <= max(1, terms.size)]
+    squares += [_in_blocks(terms, length) for length in _BLOCKS if length < terms.size]
     return math.sqrt(max(squares))
 
 
@@ -47,7 +45,7 @@ def largest_error_of_sums(terms: Floats) -> float:
         for term in terms.tolist():
             fused = np.float32(float(fused) + term)
         sums = [fused, *(_sum_in_lanes(order, lanes) for order in (rounded, rounded[::-1]) for lanes in _LANES)]
-    return max(abs(float(found) - exact) for found in sums)
+    return max(abs(float(total) - exact) for total in sums)
 
 
 def _sum_in_lanes(terms: npt.NDArray[np.float32], lanes: int) -> np.float32:

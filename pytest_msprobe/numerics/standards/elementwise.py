@@ -27,6 +27,7 @@ from pytest_msprobe.numerics.judgement import (
     number,
     place_and_values,
     plain_judgement,
+    remedy_above,
     share,
     unforgivable_reasons,
 )
@@ -76,10 +77,10 @@ def rounded_chunks(tested: Array, reference: Array) -> Iterator[Chunk]:
     The reference is rounded once to the tested dtype: what a perfect device returns has no error.
     """
     for start, *sides in wide_chunks(tested, reference):
-        left, right, _ = settle_nonfinite(*sides)
+        finite, expected, _ = settle_nonfinite(*sides)
         with np.errstate(over="ignore"):
-            error = np.abs(left - right)
-        yield Chunk(start, left, right, error, np.abs(right))
+            error = np.abs(finite - expected)
+        yield Chunk(start, finite, expected, error, np.abs(expected))
 
 
 def wide_chunks(tested: Array, reference: Array) -> Iterator[tuple[int, Array, Array]]:
@@ -87,8 +88,15 @@ def wide_chunks(tested: Array, reference: Array) -> Iterator[tuple[int, Array, A
 
     The two outputs are of one shape; the reference is rounded once to the dtype of `tested`.
     """
-    for start, (left, right) in chunks(tested, reference):
-        yield start, widened(left), widened(round_once(right, tested.dtype))
+    for start, (values, expected) in chunks(tested, reference):
+        yield start, widened(values), widened(round_once(expected, tested.dtype))
+
+
+def over_limit(figure: float, limit: float) -> float:
+    """`figure` over `limit`; where that is 0, inf, or 0 for a figure of 0."""
+    if limit:
+        return figure / limit
+    return math.inf if figure else 0.0
 
 
 @dataclass(slots=True)
@@ -109,7 +117,7 @@ class Beyond:
     @property
     def ratio(self) -> float:
         """The largest figure over the limit."""
-        return self.worst / self.limit if self.limit else math.inf if self.worst else 0.0
+        return over_limit(self.worst, self.limit)
 
     def add(self, start: int, figures: Floats) -> None:
         """Take a chunk of figures into account, shape (n,), float64; the first stands at the flat position `start`."""
@@ -130,8 +138,7 @@ class Beyond:
 
     def worst_and_remedy(self, pair: OutputPair) -> str:
         """The largest figure, its place, and the limit that would pass."""
-        remedy = f"; a limit of {limit_above(self.worst)} would pass" if self.worst < math.inf else ""
-        return f"worst{self.place(pair)}: {number(self.worst, self.limit)}{remedy}."
+        return f"worst{self.place(pair)}: {number(self.worst, self.limit)}{remedy_above(self.worst)}."
 
 
 def early_judgement(metrics: Metrics) -> Judgement | None:
@@ -452,7 +459,7 @@ class Ulp(ElementRule[UlpBounds]):
         ratio = min(_over(beyond.count / pair.tested.size, bounds.share), _over(mean, bounds.mean))
         if ratio < 1:
             return Judgement("pass", ratio=ratio)
-        opinion = pair.second_opinion()
+        opinion = pair.sensitivity.second_opinion()
         second = None if opinion is None else _spacings_off(opinion, pair.reference, bounds)[0].count
         ratio = min(ratio, _over(beyond.count, second or 0))
         if ratio < 1:
@@ -506,14 +513,14 @@ class Thousandth(ElementRule[float]):
         beyond = Beyond(bounds)
         for chunk in rounded_chunks(pair.tested, pair.reference):
             beyond.add(chunk.start, chunk.relative)
-        found = 1 - beyond.count / pair.tested.size
-        ratio = (1 - found) / (1 - self.share) if self.share < 1 else math.inf
-        if found >= self.share:
-            return Judgement("pass", ratio=min(1.0, ratio) if found < 1 else 0.0)
+        within = 1 - beyond.count / pair.tested.size
+        ratio = (1 - within) / (1 - self.share) if self.share < 1 else math.inf
+        if within >= self.share:
+            return Judgement("pass", ratio=min(1.0, ratio) if within < 1 else 0.0)
         reason = (
             f"{beyond.elements(pair)} not below a relative error of {number(self.relative)}, "
-            f"worst{beyond.place(pair)}: {number(beyond.worst)}; a share of {number(found, self.share)} is, "
-            f"which is not {number(self.share)} or more; {limit_below(found)} would pass."
+            f"worst{beyond.place(pair)}: {number(beyond.worst)}; a share of {number(within, self.share)} is, "
+            f"which is not {number(self.share)} or more; {limit_below(within)} would pass."
         )
         return Judgement("error", (reason,), ratio=ratio)
 
@@ -538,20 +545,20 @@ class AgainstSecondOpinion(ElementRule[SecondOpinionConstants]):
         return SECOND_OPINION.get(dtype)
 
     def _weigh(self, pair: OutputPair, bounds: SecondOpinionConstants) -> Judgement:
-        second = pair.second_opinion()
+        second = pair.sensitivity.second_opinion()
         if second is None:
             reason = (
                 "There is no second opinion: PyTorch is not installed, or cannot run this call in "
                 f"{pair.tested.dtype}; install it, or choose another standard for this API."
             )
             return Judgement("skip", (reason,))
-        own, other = _Figures(bounds), _Figures(bounds)
+        tested_figures, opinion_figures = _Figures(bounds), _Figures(bounds)
         alone = 0
         for tested, opinion, reference, unmatched in _chunks(pair, second):
             alone += unmatched
             magnitude = np.abs(reference)
-            own.add(np.abs(tested - reference), magnitude)
-            other.add(np.abs(opinion - reference), magnitude)
+            tested_figures.add(np.abs(tested - reference), magnitude)
+            opinion_figures.add(np.abs(opinion - reference), magnitude)
         reasons = []
         ratio = math.inf if alone else 0.0
         if alone:
@@ -561,9 +568,9 @@ class AgainstSecondOpinion(ElementRule[SecondOpinionConstants]):
                 f"{elements} {verb} a NaN or Inf that neither benchmark nor second opinion has there, or lacks theirs."
             )
         limits = self.levels.small, self.levels.rmse, self.levels.max_relative, self.levels.mean_relative
-        for label, mine, theirs, limit in zip(_LABELS, own.values(), other.values(), limits):
+        for label, mine, theirs, limit in zip(_LABELS, tested_figures.values(), opinion_figures.values(), limits):
             floored = max(theirs, bounds.least)
-            ratio = max(ratio, mine / (limit * floored) if limit else math.inf if mine else 0.0)
+            ratio = max(ratio, over_limit(mine, limit * floored))
             if not mine <= limit * floored:
                 reasons.append(_failure(label, (mine, theirs, bounds.least), mine / floored, limit))
         return Judgement.of(reasons, ratio)
@@ -575,10 +582,9 @@ _LABELS = ("Share of small elements that are off", "RMSE", "Max relative error",
 def _failure(label: str, figures: tuple[float, float, float], ratio: float, limit: float) -> str:
     mine, theirs, least = figures
     counted = f"{number(theirs)}" if theirs >= least else f"{number(theirs)}, counted as {number(least)}"
-    remedy = f"; a limit of {limit_above(ratio)} would pass" if ratio < math.inf else ""
     return (
         f"{label} {number(mine)} is {number(ratio, limit)} times that of the second opinion ({counted}), above "
-        f"{number(limit)}{remedy}."
+        f"{number(limit)}{remedy_above(ratio)}."
     )
 
 

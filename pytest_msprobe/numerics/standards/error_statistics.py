@@ -71,10 +71,10 @@ class ErrorStatistics:
         self._informative += int(np.count_nonzero(is_informative[sample]))
         # The errors as they are, in roundings of the element, and in answers to the inputs.
         errors = telling, telling / rounding, telling / (response + rounding)
-        self._squared_errors += [inner(each[sample], each[sample]) for each in errors]
+        self._squared_errors += [inner(scaled[sample], scaled[sample]) for scaled in errors]
         at = int(telling.argmax())
         if telling.item(at) > max(self._largest[0], _HARMLESS * rounding.item(at)):
-            self._largest, self.largest_at = np.asarray([each[at] for each in errors]), start + at
+            self._largest, self.largest_at = np.asarray([scaled[at] for scaled in errors]), start + at
             self._use_of_largest = use.item(at)
 
     def add_projection(self, start: int, reference: Array, tested: Array) -> None:
@@ -110,9 +110,9 @@ class ErrorStatistics:
         The arguments are those of `add`.
         """
         far = STANDS_OUT * np.sqrt(self._squared_errors / max(1, self._informative))
-        found: npt.NDArray[np.bool_] = (error > far[0]) & (error > far[1] * rounding)
-        found &= (error > far[2] * (response + rounding)) & (response >= _INFORMATIVE * rounding)
-        return found
+        is_far: npt.NDArray[np.bool_] = (error > far[0]) & (error > far[1] * rounding)
+        is_far &= (error > far[2] * (response + rounding)) & (response >= _INFORMATIVE * rounding)
+        return is_far
 
     def _far(self) -> Floats:
         far: Floats = STANDS_OUT / 2 * np.sqrt(self._squared_errors / max(1, self._informative))

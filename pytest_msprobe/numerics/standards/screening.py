@@ -31,14 +31,14 @@ class LeastTolerance(NamedTuple):
 
     def of_chunk(self, magnitude: Floats, moves: Floats) -> Floats:
         """What each element of a chunk is allowed at least, float64."""
-        found: Floats = np.square(self.move * moves, dtype=np.float64)
+        tolerance: Floats = np.square(self.move * moves, dtype=np.float64)
         if self.summation:
-            found += np.square(self.summation * magnitude)
-        np.sqrt(found, out=found)
-        found += (self.rounding + self.kernel) * magnitude
+            tolerance += np.square(self.summation * magnitude)
+        np.sqrt(tolerance, out=tolerance)
+        tolerance += (self.rounding + self.kernel) * magnitude
         if self.kernel_of_move:
-            found += self.kernel_of_move * moves
-        return found
+            tolerance += self.kernel_of_move * moves
+        return tolerance
 
 
 #: How far the elements of a chunk move at least, given its flat start and the benchmark's values.
@@ -57,7 +57,7 @@ def in_question(
         sample: errors of a sample of all elements, among which one may stand out.
         most: so many elements.
     """
-    found: list[Array] = []
+    questioned: list[Array] = []
     count = 0
     with np.errstate(invalid="ignore", over="ignore"):
         for start, (tested, reference) in chunks(pair.tested, pair.reference):
@@ -66,8 +66,8 @@ def in_question(
             count += places.size
             if count > most:
                 return None
-            found.append(start + places)
-    return np.concatenate(found)
+            questioned.append(start + places)
+    return np.concatenate(questioned)
 
 
 def _in_question(

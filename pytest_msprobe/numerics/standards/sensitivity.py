@@ -6,15 +6,15 @@ Chunks are arrays of shape (n,); magnitudes, changes and tolerances are float64,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 import numpy as np
 
-from pytest_msprobe.numerics.dtypes import FloatFormat
-from pytest_msprobe.numerics.judgement import Perturbed
+from pytest_msprobe.numerics.dtypes import FloatFormat, float_format, part_dtype
+from pytest_msprobe.numerics.judgement import Moved, OutputPair
 from pytest_msprobe.numerics.measurement import Array, Floats, chunks, inner, widened
 
 #: Two perturbations move an element that hangs on one input by the same amount, up to terms of second order.
@@ -96,7 +96,7 @@ class LogMeans:
 
 
 @dataclass(frozen=True, slots=True)
-class Sensitivity:
+class OverallResponse:
     """What is known of the whole output.
 
     Attributes:
@@ -161,14 +161,14 @@ class ChangeStatistics:
             self._projections[number] += inner(finite, np.where(np.isnan(move), 0, move))
         self._log_means.add(magnitude, largest)
 
-    def finish(self) -> Sensitivity:
-        """The sensitivity of the output, once all chunks are in."""
+    def finish(self) -> OverallResponse:
+        """How the whole output answers, once all chunks are in."""
         slope = max(map(abs, self._projections), default=0.0) / self._squares if self._squares else 0.0
         is_constant = self._changed <= _FEW_ANSWER * self._nonzero
         is_single = self._changed >= _FEWEST and self._alike >= _MOSTLY * self._changed
         if is_constant or self._log_means.count == 0 or is_single:
-            return Sensitivity(is_single=True, slope=0.0 if is_constant else slope, is_constant=is_constant)
-        return Sensitivity(is_single=False, typical=self._log_means.finish(), slope=slope)
+            return OverallResponse(is_single=True, slope=0.0 if is_constant else slope, is_constant=is_constant)
+        return OverallResponse(is_single=False, typical=self._log_means.finish(), slope=slope)
 
 
 def without_jumps(reference: Array, moves: Sequence[Array], size: float, *, is_drawn: bool = False) -> None:
@@ -201,9 +201,6 @@ _ALIKE = 64.0
 #: So many elements show what is typical.
 _TYPICAL = 1 << 16
 
-#: So many more results, for inputs or arithmetic that are off.
-Probes = Callable[[int], tuple[Array, ...]]
-
 
 class Factors(NamedTuple):
     """How many answers to one rounding error are forgiven: where several inputs may add up by chance, and where not."""
@@ -217,45 +214,34 @@ class Response:
 
     Attributes:
         is_known: whether there was any run.
-        reference: that of the constructor, flat; `format` and `is_for_all`: likewise.
-        sensitivity: what the answers say of the output as a whole.
+        reference: raw result of the benchmark, flat, float64 or complex128.
+        format: that of the tested values, whose reach counts.
+        is_for_all: whether every device makes this rounding, not only an inexact one.
+        overall: what the answers say of the output as a whole.
         chosen: so many elements come first that say nothing of others.
     """
 
     chosen = 0
 
-    def __init__(
-        self,
-        runs: Sequence[Perturbed],
-        probes: Probes,
-        reference: Array,
-        format_: FloatFormat,
-        *,
-        is_for_all: bool = False,
-        chosen: int = 0,
-    ) -> None:
-        """How the output moved in `runs`.
+    def __init__(self, pair: OutputPair, moved: Moved, *, probed: Moved | None = None) -> None:
+        """How the output of `pair` answers when inputs, or the arithmetic inside, are `moved`.
 
-        Args:
-            runs: results of the moved runs, each in the shape of the output.
-            probes: runs so many more, when it is asked: arrays in the shape of the output.
-            reference: raw result of the benchmark in the shape of the output, float64 or complex128.
-            format_: the format whose reach counts.
-            is_for_all: every device makes this rounding, not only an inexact one.
-            chosen: so many elements come first that say nothing of others.
+        Every device moves the arithmetic inside, and only an inexact one the inputs. Probes move the same, or what is
+        `probed`.
         """
+        runs = pair.sensitivity.runs(moved)
         self._sizes = [run.size for run in runs]
         self._results = [run.result.reshape(-1) for run in runs]
-        self._probes = probes
-        self.reference = reference.reshape(-1)
-        self.format = format_
-        self.is_for_all, self.chosen = is_for_all, chosen
+        self._probes = partial(pair.sensitivity.probes, probed or moved)
+        self.reference = pair.reference.reshape(-1)
+        self.format = float_format(part_dtype(pair.tested.dtype))
+        self.is_for_all, self.chosen = moved != "inputs", pair.chosen
         self.is_known = bool(runs)
         statistics = ChangeStatistics()
         for start, chunk in self.chunks() if self.is_known else ():
-            sample = slice(max(0, chosen - start), None)
+            sample = slice(max(0, self.chosen - start), None)
             statistics.add(chunk[sample], [move[sample] for move in self.moves(start, chunk)])
-        self.sensitivity = statistics.finish()
+        self.overall = statistics.finish()
 
     def measured(self) -> Response:
         """The response with nothing forgiven beyond what the runs themselves have shown."""
@@ -277,7 +263,7 @@ class Response:
         `start` and `reference` are as `chunks` has them.
         """
         magnitude = magnitude_of(reference)
-        return self.sensitivity.response(magnitude, [np.abs(move) for move in self.moves(start, reference)])
+        return self.overall.response(magnitude, [np.abs(move) for move in self.moves(start, reference)])
 
     def smooth(self, start: int, reference: Array) -> Floats:
         """Move of each element for one rounding error, 0 where it jumps or nothing is known.
@@ -295,14 +281,14 @@ class Response:
 
         It is for what was moved alone: the standard adds the rounding of the output.
         """
-        return (factors.single if self.sensitivity.is_single else factors.several) * response
+        return (factors.single if self.overall.is_single else factors.several) * response
 
     def least_forgiven(self, factors: Factors) -> tuple[float, float]:
         """(no more than `of_chunk`, no more than `forgiven`), both times the least that is known of an element's move.
 
         That is `of_chunk` itself.
         """
-        return 1.0, factors.single if self.sensitivity.is_single else factors.several
+        return 1.0, factors.single if self.overall.is_single else factors.several
 
     def deviation(self, at: int) -> float:
         """Root mean square of the moves of the element at a flat position; 0 where there were no probes."""
@@ -315,7 +301,7 @@ class Response:
 
     def scaling(self, factors: Factors) -> float:
         """Largest scaling of the output as a whole that is forgiven, relative to 1."""
-        return factors.several * self.sensitivity.slope
+        return factors.several * self.overall.slope
 
     def moves(self, start: int, reference: Array) -> list[Array]:
         """Signed moves of the elements of a chunk in each run, over its size: float64 or complex128.
@@ -339,30 +325,28 @@ class KnownResponse(Response):
     They are exact for each element, so that nothing is forgiven for what a few runs may have missed.
     """
 
-    def __init__(
-        self, deviations: Floats, reference: Array, format_: FloatFormat, *, is_close: bool, chosen: int = 0
-    ) -> None:
+    def __init__(self, deviations: Floats, pair: OutputPair, *, is_close: bool) -> None:
         """The answer to one rounding error of every input; `deviations` has the flat shape of the output.
 
-        What is forgiven is that of many probes where `is_close`, else that of two moved runs. So many elements as are
-        `chosen` come first that say nothing of others.
+        What is forgiven is that of many probes where `is_close`, else that of two moved runs. The chosen elements of
+        `pair` say nothing of others.
         """
         self._is_close = is_close
         self.is_known, self.is_for_all = True, False
-        self.reference, self.format = reference.reshape(-1), format_
+        self.reference, self.format = pair.reference.reshape(-1), float_format(part_dtype(pair.tested.dtype))
         self._deviations = deviations
         log_means = LogMeans()
-        places = np.arange(chosen, self.reference.size)
+        places = np.arange(pair.chosen, self.reference.size)
         if places.size > _TYPICAL:
-            places = np.random.default_rng(0).integers(chosen, self.reference.size, _TYPICAL)
+            places = np.random.default_rng(0).integers(pair.chosen, self.reference.size, _TYPICAL)
         changes = _LARGER_OF_TWO * deviations[places].astype(np.float64)
-        log_means.add(magnitude_of(in_reach(widened(self.reference[places]), format_)), changes)
-        self.sensitivity = Sensitivity(is_single=False, typical=log_means.finish())
+        log_means.add(magnitude_of(in_reach(widened(self.reference[places]), self.format)), changes)
+        self.overall = OverallResponse(is_single=False, typical=log_means.finish())
 
     def of_chunk(self, start: int, reference: Array) -> Floats:
         """What the larger of two moved runs shows on average, and no less than typical."""
         change = _LARGER_OF_TWO * self._of(start, reference)
-        return self.sensitivity.response(magnitude_of(reference), [change])
+        return self.overall.response(magnitude_of(reference), [change])
 
     def smooth(self, start: int, reference: Array) -> Floats:
         """See `Response`: sums of products do not jump."""
@@ -395,10 +379,10 @@ class TypicalResponse(Response):
         """The floor by the response of a sample of so many rows; none where some of that answers to nothing."""
         self.is_known, self.is_for_all = sample.is_known, sample.is_for_all
         self.reference, self.format = reference.reshape(-1), sample.format
-        self.sensitivity = sample.sensitivity
+        self.overall = sample.overall
         for start, chunk in sample.chunks():
             if ((magnitude_of(chunk) > 0) & (sample.of_chunk(start, chunk) == 0)).any():
-                self.sensitivity = replace(sample.sensitivity, typical=Typical())
+                self.overall = replace(sample.overall, typical=Typical())
         groups = np.array_split(np.arange(sample.reference.size), min(rows, _GROUPS))
         means = [_log_of_typical(sample, group) for group in groups]
         self._surely = math.exp(-_SURE * float(np.std(means)) / math.sqrt(len(groups)))
@@ -406,7 +390,7 @@ class TypicalResponse(Response):
     def of_chunk(self, start: int, reference: Array) -> Floats:
         """The floor; nothing for an element that is 0, which may answer to nothing."""
         magnitude = magnitude_of(reference)
-        return np.where(magnitude > 0, self._surely * _FLOOR * self.sensitivity.typical.floor(magnitude), 0.0)
+        return np.where(magnitude > 0, self._surely * _FLOOR * self.overall.typical.floor(magnitude), 0.0)
 
     def smooth(self, start: int, reference: Array) -> Floats:
         """See `Response`."""
@@ -422,39 +406,26 @@ def _log_of_typical(sample: Response, places: Array) -> float:
     start, reference = int(places[0]), in_reach(widened(sample.reference[places[0] : places[-1] + 1]), sample.format)
     log_means, moves = LogMeans(), sample.moves(start, reference)
     log_means.add(magnitude_of(reference), reduce(np.fmax, [np.abs(move) for move in moves], np.zeros(reference.size)))
-    return log_means.mean(is_relative=sample.sensitivity.typical.relative > 0)
+    return log_means.mean(is_relative=sample.overall.typical.relative > 0)
 
 
 class MeasuredResponse(Response):
     """A response with nothing forgiven beyond what the runs themselves have shown."""
 
     def __init__(self, wide: Response) -> None:
-        self.wide, self.is_for_all, self.chosen = wide, wide.is_for_all, wide.chosen
-        self.is_known, self.reference, self.format = wide.is_known, wide.reference, wide.format
-        self.sensitivity = wide.sensitivity
-
-    def of_chunk(self, start: int, reference: Array) -> Floats:
-        """That of the wide response, which stands for the size of an element's terms."""
-        return self.wide.of_chunk(start, reference)
-
-    def largest_move(self, at: int, reference: Array) -> float:
-        """See `Response`."""
-        return self.wide.largest_move(at, reference)
-
-    def smooth(self, start: int, reference: Array) -> Floats:
-        """See `Response`."""
-        return self.wide.smooth(start, reference)
+        """The response with all that the `wide` one, to two moved runs, knows."""
+        vars(self).update(vars(wide))
 
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
         """The larger of the two moves of each element, without a floor."""
         largest = np.zeros(reference.shape)
-        for move in self.wide.moves(start, reference):
+        for move in self.moves(start, reference):
             np.fmax(largest, np.abs(move), out=largest)
         return np.minimum(largest, response)
 
     def scaling(self, factors: Factors) -> float:
         """Largest scaling by a run, relative to 1."""
-        return self.sensitivity.slope
+        return self.overall.slope
 
 
 class ProbedResponse(MeasuredResponse):
@@ -473,7 +444,7 @@ class ProbedResponse(MeasuredResponse):
         self._probe_results = [probe.reshape(-1) for probe in probes]
         self._slope = self._largest_slope()
         log_means = LogMeans()
-        for start, chunk in self.chunks() if wide.is_for_all else ():
+        for start, chunk in self.chunks() if self.is_for_all else ():
             sample = slice(max(0, self.chosen - start), None)
             log_means.add(magnitude_of(chunk)[sample], self._largest_move(start, chunk)[sample])
         self._typical = log_means.finish()
@@ -481,7 +452,7 @@ class ProbedResponse(MeasuredResponse):
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
         """`_PROBED` times the largest move of each element by a probe."""
         largest = self._largest_move(start, reference)
-        wide = self.wide.forgiven(start, reference, response, factors)
+        wide = Response.forgiven(self, start, reference, response, factors)
         forgiven = _PROBED * np.fmax(largest, self._typical.floor(magnitude_of(reference)))
         # What answered to nothing sits at a jump; where the probes left the domain the two runs have to do.
         return np.where((wide == 0) | np.isinf(largest), wide, forgiven)

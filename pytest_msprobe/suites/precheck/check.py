@@ -182,6 +182,7 @@ class Comparison:
             fault = f"Tested dtype {names[1]}, but the dump recorded {recorded.name}."
             metrics = Metrics(metrics.kind, metrics.size, structural=fault)
 
+        @cache
         def pair() -> OutputPair:
             return self._extra_runs().pair(position, actual, expected, metrics)
 

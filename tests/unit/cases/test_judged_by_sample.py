@@ -28,9 +28,7 @@ def pair(folder: Path, tested: Array) -> OutputPair:
 
 def full_verdict(of: OutputPair) -> str:
     """The verdict by all elements."""
-    standard = BackwardError()
-    search, found = standard._searched(of, of.deviations())
-    return (found if found.is_pass else search.closer(found)).status
+    return BackwardError()._weighed(of, of.sensitivity.deviations()).closer().judgement.status
 
 
 @pytest.fixture
@@ -58,7 +56,7 @@ def test_a_right_product_is_judged_by_a_part_of_its_terms(tmp_path: Path, shares
 
 
 def test_what_is_known_of_some_elements_is_what_is_known_of_all(tmp_path: Path) -> None:
-    known = pair(tmp_path, RIGHT_ANSWER).deviations()
+    known = pair(tmp_path, RIGHT_ANSWER).sensitivity.deviations()
     assert known is not None
     values, least = known.values(), known.least()
     places, sampled = known.sample()

@@ -15,6 +15,8 @@ from dump_builder import DumpBuilder
 
 pytest.importorskip("torch")
 
+from sensitivities import Without
+
 from msprobe_collector.dump_format import Dump, parse_api_name
 from pytest_msprobe.cases.call_run import CallRun
 from pytest_msprobe.cases.restricted_call import Restriction
@@ -224,9 +226,10 @@ def test_a_wrong_element_of_a_large_output_fails_as_before(tmp_path: Path, name:
     pair, engine = of_large_call(tmp_path, name, drawn(*LARGE), *rest)
     assert judge_pair(BackwardError(), wrong(pair, [77_777], 12)).is_pass
     assert engine.sizes.count(pair.tested.size) == 1
-    found, plain = wrong(pair, [77_777], 3000), lambda tested, places: None
+    found = wrong(pair, [77_777], 3000)
+    plain = Without(found.sensitivity, "restricted")
     judgement = judge_pair(BackwardError(), found)
-    assert judgement == judge_pair(BackwardError(), replace(found, restricted=plain))
+    assert judgement == judge_pair(BackwardError(), replace(found, sensitivity=plain))
     assert not judgement.is_pass
     assert "at [75, 977]" in judgement.reasons[0]
 
@@ -236,7 +239,7 @@ def test_arrays_of_a_large_call_do_not_wait_for_the_collector_of_garbage(tmp_pat
     gc.disable()
     try:
         pair, _ = of_large_call(tmp_path, "Mint.tanh.0", drawn(*LARGE))
-        assert pair.restricted(pair.tested, [5]) is not None
+        assert pair.sensitivity.restricted(pair.tested, [5]) is not None
         reference = weakref.ref(pair.reference)
         del pair
         assert reference() is None

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from sensitivities import Without
 from test_terms_of_elements import pair_of
 
 from pytest_msprobe.numerics import BackwardError, OutputPair
@@ -118,7 +119,7 @@ def pair_of_weight(folder: Path, tested: Array) -> OutputPair:
 
 def test_partial_sums_of_all_elements_of_a_gradient(tmp_path: Path) -> None:
     _, (x, incoming) = waves()
-    sums = pair_of_weight(tmp_path, of_weight(x, incoming, np.float64).astype(np.float32)).partial_sums()
+    sums = pair_of_weight(tmp_path, of_weight(x, incoming, np.float64).astype(np.float32)).sensitivity.partial_sums()
     assert sums is not None
     padded = np.pad(x[:, 4].astype(float), ((0, 0), (1, 1), (1, 1)))
     terms = padded[:, 2:, 1:-1] * incoming[:, 7]  # tap [2, 1] of kernel [7, 4]
@@ -129,7 +130,7 @@ def test_sums_that_leave_and_return_in_many_elements_are_right(tmp_path: Path) -
     _, (x, incoming) = waves()
     pair = pair_of_weight(tmp_path, of_weight(x, incoming, np.float32))
     assert BackwardError().judge_pair(pair).is_pass
-    assert not BackwardError().judge_pair(replace(pair, partial_sums=lambda: None)).is_pass
+    assert not BackwardError().judge_pair(replace(pair, sensitivity=Without(pair.sensitivity, "partial_sums"))).is_pass
 
 
 @pytest.mark.parametrize("fault", ["a term", "a row of positions", "a scale", "a part that is less accurate"])
@@ -157,7 +158,8 @@ def test_and_least_faults_in_them_are_seen(tmp_path: Path, fault: str) -> None:
 def test_what_adds_up_no_positions_has_no_such_sums(
     tmp_path: Path, name: str, arguments: list[Any], position: int
 ) -> None:
-    assert pair_of(tmp_path, name, arguments, incoming=waves()[1][1], position=position).partial_sums() is None
+    pair = pair_of(tmp_path, name, arguments, incoming=waves()[1][1], position=position)
+    assert pair.sensitivity.partial_sums() is None
 
 
 @pytest.mark.parametrize(("place", "sides"), [(-3, (0.0, -0.5)), (3, (1.0, 1.5))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from ml_dtypes import bfloat16
 
 pytest.importorskip("torch")
 
+from sensitivities import Without
+
 from msprobe_collector.dump_format import Dump
 from pytest_msprobe.cases.call_run import CallRun
 from pytest_msprobe.cases.second_runs import Bench, ExtraRuns
 from pytest_msprobe.engines.torch_engine import TorchEngine
-from pytest_msprobe.numerics import BackwardError, Fused, OutputPair, measure
+from pytest_msprobe.numerics import BackwardError, Fused, OutputPair, Sensitivity, measure
 from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums, largest_partial_sums
 
 Array = np.ndarray[Any, Any]
@@ -77,7 +80,7 @@ def of_convolution(at: tuple[int, int, int, int]) -> Array:
     ],
 )
 def test_terms_of_an_output(tmp_path: Path, name: str, arguments: list[Any], at: int, expected: Any) -> None:
-    orders = pair_of(tmp_path, name, arguments).terms(at)
+    orders = pair_of(tmp_path, name, arguments).sensitivity.terms(at)
     assert orders
     for terms in orders:
         np.testing.assert_allclose(np.sort(terms), np.sort(np.ravel(expected)), rtol=1e-12)
@@ -96,13 +99,13 @@ INCOMING = drawn(3, 4)
 )
 def test_terms_of_a_gradient(tmp_path: Path, position: int, at: int, expected: Array) -> None:
     pair = pair_of(tmp_path, "Functional.linear.0", [X, WEIGHT, BIAS], incoming=INCOMING, position=position)
-    np.testing.assert_allclose(pair.terms(at)[0], expected, rtol=1e-12)
+    np.testing.assert_allclose(pair.sensitivity.terms(at)[0], expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["Functional.softmax.0", "Functional.gelu.0", "Torch.exp.0"])
 @pytest.mark.parametrize("incoming", [None, drawn(3, 5)])
 def test_what_is_no_sum_has_no_terms(tmp_path: Path, name: str, incoming: Array | None) -> None:
-    assert pair_of(tmp_path, name, [X, -1] if "softmax" in name else [X], incoming=incoming).terms(3) == ()
+    assert pair_of(tmp_path, name, [X, -1] if "softmax" in name else [X], incoming=incoming).sensitivity.terms(3) == ()
 
 
 def one_by_one(left: Array, right: Array) -> Array:
@@ -131,7 +134,7 @@ def test_partial_sums_that_leave_and_return_explain_an_error(tmp_path: Path) -> 
 
 
 def without_terms(pair: OutputPair) -> OutputPair:
-    return replace(pair, terms=lambda at: ())
+    return replace(pair, sensitivity=Without(pair.sensitivity, "terms"))
 
 
 @pytest.mark.parametrize("standard", [BackwardError(), Fused()])
@@ -199,19 +202,20 @@ def test_sizes_of_terms_say_what_moved_runs_would(
     narrow = [item.astype(dtype) if getattr(item, "dtype", None) == np.float32 else item for item in arguments]
     given = None if incoming is None else incoming.astype(dtype)
     pair = pair_of(tmp_path, name, narrow, incoming=given, position=position)
-    known = pair.deviations()
+    known = pair.sensitivity.deviations()
     assert known is not None
     norms = known.values()
     assert norms is not None
-    moves = [np.abs(run.result - pair.reference).reshape(-1) / run.size for run in pair.perturbed()]
+    moves = [np.abs(run.result - pair.reference).reshape(-1) / run.size for run in pair.sensitivity.runs("inputs")]
     measured = np.sqrt(np.mean([np.square(move / norms) for move in moves]))
     assert 0.7 < measured < 1.4
-    probed = np.max([np.abs(probe - pair.reference).reshape(-1) for probe in pair.probes(16)], axis=0)
+    probes = pair.sensitivity.probes("inputs", 16)
+    probed = np.max([np.abs(probe - pair.reference).reshape(-1) for probe in probes], axis=0)
     assert 0.8 < np.median(probed / norms) / 2.0 < 1.25
 
 
 def test_a_factor_beside_the_tensors_is_no_term(tmp_path: Path) -> None:
-    assert pair_of(tmp_path, "Torch.mul.0", [LEFT, 0.5]).deviations() is None
+    assert pair_of(tmp_path, "Torch.mul.0", [LEFT, 0.5]).sensitivity.deviations() is None
 
 
 def test_a_right_product_is_judged_without_another_run(tmp_path: Path) -> None:
@@ -241,3 +245,29 @@ def test_terms_beyond_the_range_of_float32_explain_nothing_and_end(tmp_path: Pat
     tested[0, 0] = 1e30  # NaN would be Inf - Inf
     pair = pair_of(tmp_path, "Functional.linear.0", [x, drawn(4, 6)], incoming=incoming, position=1, tested=tested)
     assert not BackwardError().judge_pair(pair).is_pass
+
+
+QUESTIONS: dict[str, Callable[[Sensitivity], Any]] = {
+    "deviations": lambda asked: (known := asked.deviations()) and known.values(),
+    "terms": lambda asked: asked.terms(6),
+    "inputs": lambda asked: [run.result for run in asked.runs("inputs")],
+    "inside": lambda asked: [run.result for run in asked.runs("inside")],
+    "probes": lambda asked: asked.probes("arithmetic", 2),
+    "magnitudes": lambda asked: asked.sums_of_magnitudes(),
+    "partial sums": lambda asked: asked.partial_sums(),
+}
+
+
+@pytest.mark.parametrize("incoming", [None, drawn(3, 4)])
+def test_answers_are_the_same_asked_twice_and_in_another_order(tmp_path: Path, incoming: Array | None) -> None:
+    (tmp_path / "again").mkdir()
+    first, second = (
+        pair_of(folder, "Functional.linear.0", [X, WEIGHT, BIAS], incoming=incoming)
+        for folder in (tmp_path, tmp_path / "again")
+    )
+    answers = {name: ask(first.sensitivity) for name, ask in QUESTIONS.items()}
+    assert answers["terms"]
+    assert BackwardError().judge_pair(first) == BackwardError().judge_pair(first)
+    for name in reversed(QUESTIONS):
+        for asked in (first, second):
+            np.testing.assert_equal(QUESTIONS[name](asked.sensitivity), answers[name], err_msg=name)

@@ -45,7 +45,10 @@ def numpy_take(x: Tensor, indices: Tensor, axis: int | None, mode: str) -> Tenso
     """Tensor.take in its NumPy form; indices beyond the end are clipped, wrapped or refused."""
     size = x.numel() if axis is None else x.shape[axis]
     index = indices.long()
-    index = index.clamp(0, size - 1) if mode == "clip" else index % size if mode == "wrap" else index
+    if mode == "clip":
+        index = index.clamp(0, size - 1)
+    elif mode == "wrap":
+        index = index % size
     return gather_axis(x.reshape(-1), index, 0) if axis is None else gather_axis(x, index, axis)
 
 
@@ -164,8 +167,9 @@ def strided_slice(
         elif shrink_mask & bit:
             x = x.select(dim, int(first))
         else:
-            part = slice(None if begin_mask & bit else int(first), None if end_mask & bit else int(last), int(step))
-            places = list(range(x.shape[dim]))[part]
+            start = None if begin_mask & bit else int(first)
+            stop = None if end_mask & bit else int(last)
+            places = list(range(x.shape[dim]))[start : stop : int(step)]
             x, dim = x.index_select(dim, torch.tensor(places, dtype=torch.int64, device=x.device)), dim + 1
     return x
 
@@ -234,8 +238,8 @@ def sparse_segment_mean(x: Tensor, indices: Tensor, segments: Tensor) -> Tensor:
 
 def in_top_k(scores: Tensor, target: Tensor, k: int) -> Tensor:
     """Whether fewer than `k` scores of the row are above that of its target."""
-    own = scores.gather(1, target.long().unsqueeze(1))
-    return (scores > own).sum(1) < k
+    of_target = scores.gather(1, target.long().unsqueeze(1))
+    return (scores > of_target).sum(1) < k
 
 
 Diagonals = int | Sequence[int] | Tensor
@@ -246,8 +250,12 @@ def matrix_diag(x: Tensor, k: Diagonals, rows: object, columns: object, padding:
     lowest, highest = _bounds(k)
     band = x.unsqueeze(-2) if lowest == highest else x
     least = (band.shape[-1] - min(highest, 0), band.shape[-1] + max(lowest, 0))
-    given = (int(rows), int(columns))  # type: ignore[call-overload]  # a number or a one-element Tensor
-    size = [max(least)] * 2 if given == (-1, -1) else [have if have != -1 else low for have, low in zip(given, least)]
+    size = [int(rows), int(columns)]  # type: ignore[call-overload]  # a number or a one-element Tensor
+    if size == [-1, -1]:
+        least = (max(least), max(least))
+    for axis in (0, 1):
+        if size[axis] == -1:
+            size[axis] = least[axis]
     blank = torch.full((*band.shape[:-2], *size), float(padding), dtype=x.dtype, device=x.device)  # type: ignore[arg-type]
     return matrix_set_diag(blank, x, k, align)
 
@@ -275,7 +283,9 @@ def matrix_diag_part(x: Tensor, k: Diagonals, padding: object, align: str) -> Te
 
 
 def _bounds(k: Diagonals) -> tuple[int, int]:
-    values = k.reshape(-1).tolist() if isinstance(k, Tensor) else [k] if isinstance(k, int) else list(k)
+    if isinstance(k, int):
+        return k, k
+    values = k.reshape(-1).tolist() if isinstance(k, Tensor) else k
     return int(values[0]), int(values[-1])
 
 
@@ -376,7 +386,9 @@ def _resample(x: Tensor, places: Tensor, axis: int, method: str) -> Tensor:
     if method == "nearest":
         return x.index_select(axis, places.round().long().clamp(0, size - 1))
     first = places.floor()
-    share = (places - first).reshape([-1 if dim == axis else 1 for dim in range(x.dim())])
+    shape = [1] * x.dim()
+    shape[axis] = -1
+    share = (places - first).reshape(shape)
     before, after = (x.index_select(axis, (first + i).long().clamp(0, size - 1)) for i in (0, 1))
     return before + share * (after - before)
 

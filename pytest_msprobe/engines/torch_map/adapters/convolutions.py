@@ -74,7 +74,7 @@ def conv_transpose(
         if pad_mode.lower() == "same":
             raise NotImplementedError("the size of a transposed convolution with pad_mode same and no input size")
     else:
-        wanted = [int(length) for length in (size.tolist() if isinstance(size, Tensor) else size)][-rank:]
+        wanted = [*map(int, size.tolist() if isinstance(size, Tensor) else size)][-rank:]
         pads = _pads(wanted, reach, strides, pad_mode, pad)
     function = functional.conv_transpose2d if rank == 2 else functional.conv_transpose3d
     full = function(x, weight, None, strides, 0, 0, group, dilations)
@@ -119,9 +119,9 @@ def conv3d_transpose(
     Raises:
         NotImplementedError: `pad_mode` is same, or the two sides of an axis are padded differently.
     """
-    given = _per_axis(padding, 6) if pad_mode == "pad" else [0] * 3
-    pads = given[::2] if len(given) == 6 else given
-    if pad_mode == "same" or (len(given) == 6 and pads != given[1::2]):
+    sides = _per_axis(padding, 6) if pad_mode == "pad" else [0] * 3
+    pads = sides[::2] if len(sides) == 6 else sides
+    if pad_mode == "same" or (len(sides) == 6 and pads != sides[1::2]):
         raise NotImplementedError(f"ops.conv3d_transpose with pad_mode {pad_mode} and padding {padding}")
     extra = _per_axis(output_padding, 3)
     return functional.conv_transpose3d(
@@ -177,10 +177,10 @@ def _pads(
         return [(total // 2, total - total // 2) for total in totals]
     if mode != "pad":
         return [(0, 0)] * rank
-    given = [pad] * rank if isinstance(pad, int) else [int(item) for item in pad]  # type: ignore[attr-defined]
-    if len(given) == 2 * rank:
-        return list(zip(given[::2], given[1::2]))
-    return [(item, item) for item in given]
+    sides = [pad] * rank if isinstance(pad, int) else [*map(int, pad)]  # type: ignore[call-overload]
+    if len(sides) == 2 * rank:
+        return list(zip(sides[::2], sides[1::2]))
+    return [(item, item) for item in sides]
 
 
 def _last_axis_first(pads: Sequence[tuple[int, int]]) -> list[int]:

@@ -91,8 +91,9 @@ def clip(x: Tensor | Sequence[Tensor], low: Tensor | Number | None, high: Tensor
     if not isinstance(x, Tensor):
         return tuple(clip(item, low, high) for item in x)
     if isinstance(low, Tensor) or isinstance(high, Tensor):
-        bounds = [None if bound is None else as_tensor(bound).to(x.device, x.dtype) for bound in (low, high)]
-        return torch.clamp(x, *bounds)
+        least = None if low is None else as_tensor(low).to(x.device, x.dtype)
+        largest = None if high is None else as_tensor(high).to(x.device, x.dtype)
+        return torch.clamp(x, least, largest)
     return x.clone() if low is None and high is None else torch.clamp(x, min=low, max=high)
 
 
@@ -101,14 +102,17 @@ def clip_by_norm(x: Tensor | Sequence[Tensor], max_norm: float, norm_type: float
     tensors = [x] if isinstance(x, Tensor) else list(x)
     norms = torch.stack([torch.linalg.vector_norm(item, float(norm_type)) for item in tensors])
     factor = torch.clamp(max_norm / (torch.linalg.vector_norm(norms, float(norm_type)) + 1e-6), max=1.0)
-    return x * factor if isinstance(x, Tensor) else [item * factor for item in tensors]
+    scaled = [item * factor for item in tensors]
+    return scaled[0] if isinstance(x, Tensor) else scaled
 
 
 def clip_by_global_norm(x: Tensor | Sequence[Tensor], clip_norm: float) -> object:
     """Each x * clip_norm / max(global norm, clip_norm)."""
     norm = torch.sqrt(add_n([(item * item).sum() for item in x]))
     factor = clip_norm / torch.clamp(norm, min=clip_norm)
-    return x * factor if isinstance(x, Tensor) else tuple(item * factor for item in x)
+    if isinstance(x, Tensor):
+        return x * factor
+    return tuple(item * factor for item in x)
 
 
 # Creation

@@ -151,7 +151,7 @@ def ctc_loss(
     zero_infinity: bool,
 ) -> tuple[Tensor, Tensor]:
     """(loss, log alpha), the second -inf beyond the lengths. PyTorch returns it only from its private function."""
-    steps, symbols = ([int(item) for item in length] for length in (input_lengths, target_lengths))  # type: ignore[attr-defined]
+    steps, symbols = [*map(int, input_lengths)], [*map(int, target_lengths)]  # type: ignore[call-overload]
     loss, log_alpha = torch._ctc_loss(log_probs, targets.long(), steps, symbols, blank, zero_infinity)
     log_alpha = log_alpha.detach().clone()
     for item, (step, symbol) in enumerate(zip(steps, symbols)):
@@ -178,17 +178,20 @@ def stft(
     """torch.stft; a real signal gives pairs of real numbers unless `return_complex`, a complex one complex ones."""
     is_complex = x.is_complex() or (window is not None and window.is_complex())
     wanted = is_complex if return_complex is None else return_complex
-    shape = win_length or n_fft
+    if window is None:
+        window = torch.ones(win_length or n_fft, dtype=x.dtype)
+    if onesided is None:
+        onesided = not is_complex
     spectrum = torch.stft(
         x,
         n_fft,
         hop_length,
         win_length,
-        torch.ones(shape, dtype=x.dtype) if window is None else window,
+        window,
         center,
         pad_mode.lower(),
         normalized,
-        (not is_complex) if onesided is None else onesided,
+        onesided,
         return_complex=True,
     )
     return spectrum if wanted else torch.view_as_real(spectrum)
@@ -203,17 +206,19 @@ def batch_dot(x: Tensor, other: Tensor, axes: int | Sequence[int] | None) -> Ten
         first, second = x.dim() - 1, max(other.dim() - 2, 1)
     else:
         first, second = (axes, axes) if isinstance(axes, int) else (axes[0], axes[1])
-    left, right = x.movedim(first, -1), other.movedim(second, 1)
+    rows, columns = x.movedim(first, -1), other.movedim(second, 1)
     product = torch.bmm(
-        left.flatten(1, -2) if left.dim() > 2 else left.unsqueeze(1), right.reshape(*right.shape[:2], -1)
+        rows.flatten(1, -2) if rows.dim() > 2 else rows.unsqueeze(1), columns.reshape(*columns.shape[:2], -1)
     )
-    result = product.reshape(*left.shape[:-1], *right.shape[2:])
+    result = product.reshape(*rows.shape[:-1], *columns.shape[2:])
     return result.unsqueeze(1) if result.dim() == 1 else result
 
 
 def matmul(x: Tensor, other: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
     """MatMul and BatchMatMul."""
-    return torch.matmul(x.mT if transpose_a else x, other.mT if transpose_b else other)
+    if transpose_b:
+        other = other.mT
+    return torch.matmul(x.mT if transpose_a else x, other)
 
 
 def matmul_by_shape(x: Tensor, other: Tensor) -> Tensor:

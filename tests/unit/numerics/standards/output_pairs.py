@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from sensitivities import Answers
 
 from pytest_msprobe.numerics import Judgement, OutputPair, Standard, judge_pair, measure
 
@@ -18,7 +19,8 @@ def pair(tested: Any, reference: Any, dtype: Any, second: Any = None) -> OutputP
     expected = np.asarray(reference)
     expected = expected.astype(np.complex128 if expected.dtype.kind == "c" else np.float64)
     opinion = None if second is None else np.asarray(second).astype(dtype)
-    return OutputPair(actual, expected, measure(actual, expected, off_bound=1e-4), second_opinion=lambda: opinion)
+    known = Answers(second_opinion=lambda: opinion)
+    return OutputPair(actual, expected, measure(actual, expected, off_bound=1e-4), known)
 
 
 def verdict(standard: Standard, tested: Any, reference: Any, dtype: Any = np.float32, second: Any = None) -> Judgement:

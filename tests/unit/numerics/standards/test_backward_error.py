@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from sensitivities import Answers
 
 from pytest_msprobe.cases.perturbation import Perturbation
 from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, Perturbed, compare_scalars, measure
@@ -33,7 +34,7 @@ def judge(
         return tuple(runs)
 
     metrics = measure(tested, reference, off_bound=1.0)
-    return BackwardError().judge_pair(OutputPair(tested, reference, metrics, perturbed=perturbed, **facts))
+    return BackwardError().judge_pair(OutputPair(tested, reference, metrics, Answers(perturbed=perturbed), **facts))
 
 
 def normal(seed: int, *shape: int, dtype: np.dtype[Any] = FLOAT32) -> np.ndarray[Any, Any]:
@@ -48,7 +49,7 @@ def no_perturbation() -> tuple[Perturbed, ...]:
 def test_a_result_that_is_rounded_once_passes_without_further_benchmarks(dtype: np.dtype[Any]) -> None:
     reference = np.exp(normal(1, 64).astype(np.float64))
     tested = reference.astype(dtype)
-    pair = OutputPair(tested, reference, measure(tested, reference, off_bound=1.0), perturbed=no_perturbation)
+    pair = OutputPair(tested, reference, measure(tested, reference, off_bound=1.0), Answers(perturbed=no_perturbation))
     assert BackwardError().judge_pair(pair).is_pass
 
 
@@ -192,7 +193,9 @@ def test_integers_shapes_and_empty_outputs_know_no_tolerance() -> None:
         (np.zeros(3, np.float32), np.zeros(4), False),
         (np.zeros(0, np.float32), np.zeros(0), True),
     ):
-        pair = OutputPair(tested, reference, measure(tested, reference, off_bound=1.0), perturbed=no_perturbation)
+        pair = OutputPair(
+            tested, reference, measure(tested, reference, off_bound=1.0), Answers(perturbed=no_perturbation)
+        )
         assert BackwardError().judge_pair(pair).is_pass is is_pass
 
 
@@ -233,7 +236,7 @@ def test_an_error_may_stand_out_beside_a_larger_one_that_says_nothing_of_others(
     moves = np.where(np.arange(4096) == 0, 0.0, 2.0**-24 * np.random.default_rng(9).choice([-1.0, 1.0], 4096))
     runs = tuple(Perturbed(1 + moves * sign * size, size) for sign, size in ((1, 1.0), (-0.5, 2.0**-12)))
     metrics = measure(tested, reference, off_bound=1.0)
-    pair = OutputPair(tested, reference, metrics, accumulated=10_000, perturbed=lambda: runs)
+    pair = OutputPair(tested, reference, metrics, Answers(perturbed=lambda: runs), accumulated=10_000)
     assert BackwardError().judge_pair(pair).is_pass is is_pass
 
 
@@ -255,7 +258,7 @@ def test_what_jumps_by_as_much_as_it_is_large_is_not_judged(fault: str) -> None:
     def judged(tested: np.ndarray[Any, Any]) -> Judgement:
         metrics = measure(tested, reference, off_bound=1.0)
         moved = tuple(Perturbed(reference * (1 + 2.0**-24 * size), size) for size in (1.0, 2.0**-12))
-        pair = OutputPair(tested, reference, metrics, perturbed=lambda: moved, rounded_inside=elsewhere)
+        pair = OutputPair(tested, reference, metrics, Answers(perturbed=lambda: moved, rounded_inside=elsewhere))
         return BackwardError().judge_pair(pair)
 
     right = reference.astype(np.float32)

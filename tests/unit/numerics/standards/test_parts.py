@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sensitivities import Answers, Without
 
 from pytest_msprobe.numerics import BackwardError, OutputPair, Perturbed, measure
 
@@ -30,12 +31,11 @@ class Large:
         self.whole_runs = 0
 
     def pair(self) -> OutputPair:
-        whole = self._pair(np.arange(SIZE), self._run_whole)
-        return replace(whole, restricted=self._part)
+        return self._pair(np.arange(SIZE), Answers(perturbed=self._run_whole, restricted=self._part))
 
-    def _pair(self, places: Array, perturbed: Any) -> OutputPair:
+    def _pair(self, places: Array, sensitivity: Answers) -> OutputPair:
         tested, exact = self.tested[places], self.exact[places]
-        return OutputPair(tested, exact, measure(tested, exact, off_bound=1.0), perturbed=perturbed)
+        return OutputPair(tested, exact, measure(tested, exact, off_bound=1.0), sensitivity)
 
     def _runs(self, places: Array) -> tuple[Perturbed, ...]:
         rng, shape = np.random.default_rng(len(places)), (2, len(places))
@@ -53,7 +53,7 @@ class Large:
         places = np.concatenate([np.asarray(wanted, int), others])
         if len(wanted) > SIZE // 4:
             return None
-        part = self._pair(places, lambda: self._runs(places))
+        part = self._pair(places, Answers(perturbed=lambda: self._runs(places)))
         return replace(part, chosen=len(wanted), drawn_from=SIZE)
 
 
@@ -83,7 +83,7 @@ def test_elements_in_question_are_judged_in_a_part_of_their_own() -> None:
 
 
 def without_parts(pair: OutputPair) -> OutputPair:
-    return replace(pair, restricted=lambda tested, places: None)
+    return replace(pair, sensitivity=Without(pair.sensitivity, "restricted"))
 
 
 @pytest.mark.parametrize("at", [77, 40_000])
@@ -111,7 +111,7 @@ def test_many_that_stand_out_alike_are_compared_with_the_sample_alone() -> None:
     large.spreads[1:300] = 100.0
     found = large.pair()
     assert not BackwardError().judge_pair(found).is_pass
-    part = found.restricted(found.tested, range(1, 300))
+    part = found.sensitivity.restricted(found.tested, range(1, 300))
     assert part is not None
     assert BackwardError().judge_pair(replace(part, chosen=0)).is_pass
     assert not BackwardError().judge_pair(part).is_pass

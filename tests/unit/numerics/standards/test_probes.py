@@ -7,9 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from sensitivities import Answers
 
 from pytest_msprobe.numerics import BackwardError, Fused, OutputPair, Perturbed, measure
-from pytest_msprobe.numerics.judgement import Deviations
+from pytest_msprobe.numerics.judgement import KnownDeviations
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 U = 2.0**-8
@@ -36,7 +37,9 @@ class Asked:
             self.tested,
             self.exact,
             metrics,
-            **{"perturbed": self.two_runs, "probes": self.many_runs, "arithmetic_probes": self.no_probes, **given},
+            Answers(
+                **{"perturbed": self.two_runs, "probes": self.many_runs, "arithmetic_probes": self.no_probes, **given}
+            ),
         )
 
     def two_runs(self) -> tuple[Perturbed, ...]:
@@ -125,8 +128,9 @@ def test_fused_forgives_an_element_whose_two_answers_are_small_by_chance() -> No
     runs = tuple(Perturbed(exact * (1 + 8 * U * s * m), s) for m, s in zip(moves, (1.0, 2.0**-12)))
     probes = tuple(exact * (1 + 8 * U * rng.standard_normal(400) * scale) for _ in range(16))
     metrics = measure(tested, exact, off_bound=1.0)
-    assert not Fused().judge_pair(OutputPair(tested, exact, metrics, rounded_inside=lambda: runs)).is_pass
-    pair = OutputPair(tested, exact, metrics, rounded_inside=lambda: runs, inside_probes=lambda count: probes[:count])
+    assert not Fused().judge_pair(OutputPair(tested, exact, metrics, Answers(rounded_inside=lambda: runs))).is_pass
+    known = Answers(rounded_inside=lambda: runs, inside_probes=lambda count: probes[:count])
+    pair = OutputPair(tested, exact, metrics, known)
     assert Fused().judge_pair(pair).is_pass
 
 
@@ -136,7 +140,7 @@ def test_one_element_that_answers_alike_by_chance_does_not_hang_on_one_input() -
     tested = np.float32(16.19748878479004)
     runs = tuple(Perturbed(exact + size * 6.83e-9, size) for size in (1.0, 2.0**-12))
     metrics = measure(np.asarray(tested), exact, off_bound=1.0)
-    pair = OutputPair(np.asarray(tested), exact, metrics, accumulated=32_768, perturbed=lambda: runs)
+    pair = OutputPair(np.asarray(tested), exact, metrics, Answers(perturbed=lambda: runs), accumulated=32_768)
     assert BackwardError().judge_pair(pair).is_pass
 
 
@@ -158,7 +162,7 @@ def test_an_output_is_rounded_once_where_the_kernel_is_exact_inside() -> None:
     tested = exact.astype(BFLOAT16).astype(np.float64)
     tested[3] -= 4 * U
     tested = tested.astype(BFLOAT16)
-    pair = OutputPair(tested, exact, measure(tested, exact, off_bound=1.0), perturbed=tuple)
+    pair = OutputPair(tested, exact, measure(tested, exact, off_bound=1.0), Answers())
     assert BackwardError().judge_pair(pair).is_pass
     assert not Fused().judge_pair(pair).is_pass
 
@@ -174,7 +178,8 @@ def test_a_sum_that_overflows_inside_is_judged_once() -> None:
         asked.append(at)
         return (np.array([7e48, -3e48, 7.6e49]),)
 
-    nowhere = Deviations(lambda: None, lambda: None, lambda places: np.ones(1), lambda: (exact, exact), have_terms=True)
-    pair = OutputPair(tested, exact, measure(tested, exact, off_bound=1.0), deviations=lambda: nowhere, terms=terms)
+    nowhere = KnownDeviations(np.full(exact.shape, np.inf), have_terms=True)
+    known = Answers(deviations=lambda: nowhere, terms=terms)
+    pair = OutputPair(tested, exact, measure(tested, exact, off_bound=1.0), known)
     BackwardError().judge_pair(pair)
     assert len(asked) <= 2

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from sensitivities import Answers
 
 from pytest_msprobe.numerics import BackwardError, Fused, Judgement, OutputPair, Perturbed, diagnose, measure
 
@@ -25,8 +26,7 @@ def pair(tested: Values, reference: Values, *, inputs: float = 0.0, inside: floa
         tested,
         reference,
         measure(tested, reference, off_bound=1.0),
-        perturbed=lambda: runs(inputs, 10),
-        rounded_inside=lambda: runs(inside, 20) if inside else (),
+        Answers(perturbed=lambda: runs(inputs, 10), rounded_inside=lambda: runs(inside, 20) if inside else ()),
     )
 
 
@@ -60,7 +60,8 @@ def test_nothing_is_asked_for_inside_where_the_inputs_explain_it() -> None:
     def never() -> tuple[Perturbed, ...]:
         raise AssertionError("asked for rounding inside")
 
-    given = OutputPair(asked.tested, exact, asked.metrics, perturbed=asked.perturbed, rounded_inside=never)
+    known = Answers(perturbed=lambda: asked.sensitivity.runs("inputs"), rounded_inside=never)
+    given = OutputPair(asked.tested, exact, asked.metrics, known)
     assert BackwardError().judge_pair(given).is_pass
 
 
