@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -25,6 +26,11 @@ class Finding:
     message: str
     size: float | None = None
     others: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, law: str, names: Sequence[str], message: str) -> Finding:
+        """Return the finding that holds for all of `names`."""
+        return cls(law, names[0], message, None, tuple(names[1:]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,6 +280,13 @@ class LabelsAligned(Law[Labels]):
         return [self.found("labels", f"the targets {said}", None)]
 
 
+def width_of_targets(shape: Sequence[int], count: int) -> int:
+    """Return how many of `count` targets belong to a row of tokens [batch, length]; 0 where they do not fit."""
+    rows, length = shape if len(shape) == 2 else (0, 0)
+    width = count // rows if rows and count % rows == 0 else 0
+    return width if width in (length, length - 1) else 0
+
+
 def _agreement(tokens: Array, targets: Array, offset: int, ignored: int) -> float:
     """Share of the targets that count which are the tokens `offset` places ahead; 0 where fewer than 8 are known."""
     length = tokens.shape[1]

@@ -401,8 +401,8 @@ def test_a_fault_of_ours_ends_no_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bare = train(None)
-    monkeypatch.setattr("msprobe_laws.pytorch.watch.arrays_of", lambda tensors: 1 / 0)
-    monkeypatch.setattr("msprobe_laws.pytorch.signals.fingerprint_of", lambda tensors: 1 / 0)
+    monkeypatch.setattr("msprobe_laws.pytorch.reading.arrays_of", lambda tensors: 1 / 0)
+    monkeypatch.setattr("msprobe_laws.pytorch.modules.fingerprint_of", lambda tensors: 1 / 0)
     assert all(map(torch.equal, bare, train(tmp_path)))
     assert "the checks themselves failed in part" in capfd.readouterr().err
     assert lines_of(tmp_path)[-1] == {"kind": "fault", "faults": 1}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import mindspore
 import numpy as np
 import xxhash
 from mindspore import Tensor
@@ -77,6 +78,14 @@ def fingerprint_of(tensors: Sequence[Any]) -> tuple[str, bool]:
         count += values.size
         distinct = max(distinct, np.unique(values[:512]).size)
     return digest.hexdigest(), distinct < 12 or count < 24
+
+
+def tokens_of(tensors: Sequence[Any], otherwise: Array | None) -> Array | None:
+    """Return the first integer matrix among the tensors."""
+    for item in tensors:
+        if item.ndim == 2 and item.dtype in (mindspore.int32, mindspore.int64) and item.size:
+            return np.array(mindspore_values().read(item).array)
+    return otherwise
 
 
 def norm_of(tensors: Sequence[Any]) -> float:

@@ -18,6 +18,7 @@ from msprobe_laws.law import Checked, Finding, Unchecked
 from msprobe_laws.observation import Array, unit_roundoff
 from msprobe_laws.pytorch.tensors import dtype_of, local_part, some
 from msprobe_laws.session import LawSession
+from msprobe_laws.steps import Step
 from msprobe_laws.training import EMA_DECAY
 
 _DECAYS = ("decay", "ema_decay", "beta", "alpha", "momentum", "tau")
@@ -128,13 +129,11 @@ class Averages:
         self._known: dict[str, list[_Average]] = {}
         self._left: dict[str, dict[int, Array]] = {}
 
-    def step_begins(
-        self, optimizer: str, parameters: Mapping[int, Any], names: Mapping[int, str], number: int, source: str
-    ) -> None:
+    def step_begins(self, step: Step) -> None:
         """A step begins: averages were updated since the last one, from the parameters as they are."""
-        items = [item for item in parameters.values() if local_part(item) is not None]
-        known = self._known.setdefault(optimizer, [])
-        if number in _LOOKS:
+        items = [item for item in step.parameters.values() if local_part(item) is not None]
+        known = self._known.setdefault(step.name, [])
+        if step.number in _LOOKS:
             known += [one for one in _found(items) if not any(one.is_same(other) for other in known)]
         for average in known:
             tensors = average.tensors()
@@ -143,9 +142,9 @@ class Averages:
             now = [_elements(one) for one in tensors]
             if average.before:
                 units = [unit_roundoff(dtype_of(one)) for one in tensors]
-                result = self._compare(optimizer, average, now, units, items, names)
+                result = self._compare(step.name, average, now, units, items, step.names)
                 if result is not None:
-                    self._session.say(EMA_DECAY, average.name, result, source=source, step=number)
+                    self._session.say(EMA_DECAY, average.name, result, source=step.source, step=step.number)
             average.before = now
 
     def step_ended(self, optimizer: str, parameters: Sequence[Any]) -> None:

@@ -23,6 +23,7 @@ from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.tensors import address_of, norm_of, version_of
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
+from msprobe_laws.steps import Step
 from msprobe_laws.training import CLIP_NORM
 
 #: What clipping gets: parameters with gradients, others, the norm or why it is not known, and `Clipped.is_used`.
@@ -117,34 +118,33 @@ class ClippingSignals:
         #: What clipping has left since the last step.
         self._left: list[Clipped] = []
 
-    def step_begins(self, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding]:
-        """What was done to clipped gradients that a step of parameters with these names is to use."""
-        own = [clipped for clipped in self._left if clipped.is_of(parameters)]
-        found = [
-            Finding(CLIP_NORM, clipped.names[0], message, None, tuple(clipped.names[1:]))
-            for clipped in own
-            if (message := clipped.changed())
-        ]
+    def step_begins(self, step: Step) -> list[Finding]:
+        """Return what was done to clipped gradients that a step is to use."""
+        taken = [clipped for clipped in self._left if clipped.is_of(step.parameters)]
+        changed = [(clipped.names, clipped.changed()) for clipped in taken]
+        findings = [Finding.of(CLIP_NORM, names, message) for names, message in changed if message]
         used = [clipped for clipped in self._left if clipped.is_used]
-        if used and not own:
+        if used and not taken:
             message = "gradients are clipped that a step has used before, and the next step gets others"
-            found.append(Finding(CLIP_NORM, used[0].names[0], message, None, tuple(used[0].names[1:])))
-        if own and self._clippings <= _CLIPPINGS:
-            found += self._outdated(own, parameters, names)
-        self._left = [entry for entry in self._left if entry not in own and not entry.is_used]
-        return found
+            findings.append(Finding.of(CLIP_NORM, used[0].names, message))
+        if taken and self._clippings <= _CLIPPINGS:
+            findings += self._outdated(taken, step)
+        self._left = [clipped for clipped in self._left if clipped not in taken and not clipped.is_used]
+        return findings
 
-    def _outdated(
-        self, own: list[Clipped], parameters: Mapping[int, Any], names: Mapping[int, str]
-    ) -> Iterator[Finding]:
-        """Parameters that are not clipped, where clipping gets some in place of which they may have come."""
-        clipped = {id(reference()) for entry in own for reference, *_ in entry.gradients}
-        without = [names[key] for key, item in parameters.items() if item.grad is not None and key not in clipped]
-        known = {key for model in self._running.models.values() for key in model.parameters}
-        gone = {id(item) for entry in own for other in entry.others if (item := other()) is not None} - known
-        if without and gone and gone - ids_in_optimizers():
-            message = "it is not clipped, and clipping gets parameters that no model and no optimizer has (any more?)"
-            yield Finding(CLIP_NORM, without[0], message, None, tuple(without[1:]))
+    def _outdated(self, taken: list[Clipped], step: Step) -> list[Finding]:
+        """Return what is not clipped, where clipping gets parameters in place of which it may have come."""
+        in_models = {key for model in self._running.models.values() for key in model.parameters}
+        clipped, gone = set(), set()
+        for entry in taken:
+            clipped.update(id(reference()) for reference, *_ in entry.gradients)
+            gone.update(id(item) for reference in entry.others if (item := reference()) is not None)
+        gone -= in_models
+        without = [key for key, item in step.parameters.items() if item.grad is not None and key not in clipped]
+        if not without or not gone or not gone - ids_in_optimizers():
+            return []
+        message = "it is not clipped, and clipping gets parameters that no model and no optimizer has (any more?)"
+        return step.findings(CLIP_NORM, without, message)
 
     def clear(self) -> None:
         """Gradients were set to zero."""

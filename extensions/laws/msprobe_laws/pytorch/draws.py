@@ -20,7 +20,7 @@ from msprobe_laws.pytorch.models import Running, is_away, is_triangular, looks_b
 from msprobe_laws.pytorch.tensors import first, some
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
-from msprobe_laws.sources import source_of
+from msprobe_laws.signals import width_of_targets
 from msprobe_laws.training import EMA_DECAY
 
 #: Elements of a mask.
@@ -67,9 +67,8 @@ class Draws:
     def _dropped(self, before: Any, result: torch.Tensor, rate: float) -> None:
         known = before != 0
         dropped = (first(result, _MASK) == 0) & known
-        modules = self._running.modules
-        source = "" if modules else source_of(sys._getframe(3))
-        place = self._running.path_of(modules[-1]) if modules else source.partition(":")[0] + ":dropout"
+        modules = self._running.parts
+        place, source = self._running.place_of_dropout(modules[-1] if modules else None, sys._getframe(3))
         is_training = modules[-1].training if modules else True
         if is_training and modules and not modules[0].training and not result.requires_grad:
             # A layer that its model does not hold stays in training mode.
@@ -84,7 +83,7 @@ class Draws:
         self._running.is_causal |= bool(kwargs.get("is_causal", args[5] if len(args) > 5 else False)) or is_triangular(
             mask
         )
-        modules = self._running.modules
+        modules = self._running.parts
         if rate and modules:
             drops = np.array([not modules[-1].training])
             self._session.mask(
@@ -100,13 +99,13 @@ class Draws:
 
     def _compare_labels(self, target: Any, ignored: int) -> None:
         tokens = self._running.tokens
-        if tokens is None or not isinstance(target, torch.Tensor) or target.is_floating_point() or tokens.dim() != 2:
+        if tokens is None or not isinstance(target, torch.Tensor) or target.is_floating_point():
+            return
+        width = width_of_targets(tokens.shape, target.numel())
+        if not width:
             return
         rows, length = tokens.shape
-        width = target.numel() // rows if rows and target.numel() % rows == 0 else 0
-        if width not in (length, length - 1):
-            return
-        most = max(1, min(rows, (1 << 15) // max(length, 1)))
+        most = max(1, min(rows, (1 << 15) // length))
         some = target.reshape(-1)[: most * width].cpu().numpy()
         is_causal = self._running.is_causal or any(map(looks_back, self._running.models.values()))
         self._session.labels(Labels(tokens[:most].cpu().numpy(), some, ignored, is_causal))

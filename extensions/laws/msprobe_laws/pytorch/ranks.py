@@ -15,8 +15,6 @@ from msprobe_laws.pytorch.models import is_away
 from msprobe_laws.pytorch.tensors import address_of
 from msprobe_laws.replacing import Replacing
 
-_Items = Sequence[tuple[Any, int, Any]]
-
 
 def world_size() -> int:
     """Number of ranks."""
@@ -52,24 +50,24 @@ class ReducedGradients:
         """See no more."""
         self._swaps.uninstall()
 
-    def replicas_of(self, items: _Items) -> list[int]:
+    def replicas_of(self, items: Sequence[Any]) -> list[int]:
         """Ranks that hold replicas of these parameters, as DistributedDataParallel says; [] where it does not."""
         from torch import distributed
 
-        own = {id(item) for item, _, _ in items}
+        ids = set(map(id, items))
         for wrapper in list(self._wrappers):
-            if any(id(item) in own for item in wrapper.parameters()):
+            if any(id(item) in ids for item in wrapper.parameters()):
                 return list(distributed.get_process_group_ranks(wrapper.process_group))
         return []
 
-    def ranks_of(self, items: _Items) -> list[int]:
+    def ranks_of(self, items: Sequence[Any]) -> list[int]:
         """The ranks over which most of the gradients of these parameters were summed; [] for none."""
         found = self._of(items)
-        count = sum(item.grad is not None for item, _, _ in items)
+        count = sum(item.grad is not None for item in items)
         groups = sorted(set(found.values()), key=lambda ranks: -sum(other == ranks for other in found.values()))
         return list(groups[0]) if groups and 2 * len(found) >= count else []
 
-    def names(self, items: _Items, names: Mapping[int, str]) -> list[str]:
+    def names(self, items: Sequence[Any], names: Mapping[int, str]) -> list[str]:
         """Names of the parameters whose gradients were summed."""
         return [names[key] for key in self._of(items) if key in names]
 
@@ -77,10 +75,10 @@ class ReducedGradients:
         """A step is over."""
         self._summed.clear()
 
-    def _of(self, items: _Items) -> dict[int, tuple[int, ...]]:
+    def _of(self, items: Sequence[Any]) -> dict[int, tuple[int, ...]]:
         return {
             id(item): self._summed[address]
-            for item, _, _ in items
+            for item in items
             if item.grad is not None and (address := address_of(item.grad)) in self._summed
         }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from msprobe_laws.law import Finding, Unchecked
 from msprobe_laws.pytorch.tensors import local_part, some
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
+from msprobe_laws.steps import Step
 from msprobe_laws.training import RESUME
 
 #: Elements of each tensor that stand for it.
@@ -36,9 +38,15 @@ _RATES = 4
 class ResumeLaw:
     """Keeps what a saved training consists of, and compares a resumed one with it."""
 
-    def __init__(self, session: LawSession, guard: Guard, rank: Callable[[], int | None]) -> None:
-        """Watch nothing yet."""
-        self._session, self._guard, self._rank = session, guard, rank
+    def __init__(
+        self,
+        session: LawSession,
+        guard: Guard,
+        rank: Callable[[], int | None],
+        scale: Callable[[], float | None],
+    ) -> None:
+        """Watch nothing yet; `scale` gives the scale of the loss."""
+        self._session, self._guard, self._rank, self._scale = session, guard, rank, scale
         self._swaps = MethodSwaps()
         #: Optimizers that have stepped, with the names of their parameters, by their own names.
         self._optimizers: dict[str, tuple[Any, Mapping[int, str]]] = {}
@@ -51,7 +59,6 @@ class ResumeLaw:
         #: Learning rates of the steps after the file was saved, those that are to be compared yet.
         self._rates_then: list[Any] = []
         self._resumed_steps = 0
-        self.scale: Callable[[], float | None] = lambda: None
 
     def install(self) -> None:
         """Watch from now on."""
@@ -72,22 +79,20 @@ class ResumeLaw:
         if any("next" not in kept for _, kept in self._written) or self._loaded is not None:
             self._random, self._batch = _random_state(), batch
 
-    def step_begins(self, optimizer: Any, name: str, names: Mapping[int, str]) -> None:
-        """A step begins; `names` are those of the parameters by id."""
-        import weakref
-
-        self._optimizers[name] = weakref.ref(optimizer), names
+    def step_begins(self, step: Step) -> None:
+        """Compare a step with that after saving."""
+        self._optimizers[step.name] = weakref.ref(step.optimizer), step.names
         for path, kept in self._written:
             if "next" not in kept:
                 kept["next"] = self._now()
-            kept.setdefault("rates", []).append([name.partition(".")[0], _rates(optimizer)])
+            kept.setdefault("rates", []).append([step.name.partition(".")[0], _rates(step.optimizer)])
             _write(path, kept)
         self._written = [entry for entry in self._written if len(entry[1]["rates"]) < _RATES]
         kept_before, self._loaded = self._loaded, None
         if kept_before is not None:
-            self._compare(kept_before, optimizer, name, names)
+            self._compare(kept_before, step)
             self._rates_then = list(kept_before.get("rates") or ())
-        self._compare_rates(optimizer, name)
+        self._compare_rates(step.optimizer, step.name)
         self._random = self._batch = ""
 
     def _saved(self, result: None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -127,12 +132,12 @@ class ResumeLaw:
         for name, (reference, names) in self._optimizers.items():
             if (optimizer := reference()) is not None:
                 optimizers[name] = _digests(optimizer, names)
-        return {"optimizers": optimizers, "random": self._random, "batch": self._batch, "scale": self.scale()}
+        return {"optimizers": optimizers, "random": self._random, "batch": self._batch, "scale": self._scale()}
 
-    def _compare(self, kept: Mapping[str, Any], optimizer: Any, name: str, names: Mapping[int, str]) -> None:
-        here = _digests(optimizer, names)
+    def _compare(self, kept: Mapping[str, Any], step: Step) -> None:
+        here = _digests(step.optimizer, step.names)
         then = kept.get("next") or {}
-        kind = type(optimizer).__name__
+        name, kind = step.name, type(step.optimizer).__name__
         found = [
             (key, entry)
             for key, entry in kept["now"]["optimizers"].items()
@@ -187,10 +192,9 @@ class ResumeLaw:
     def _others(self, then: Mapping[str, Any], kept: Mapping[str, Any]) -> list[Finding]:
         """What differs beside the optimizer between the step after saving and the step after loading."""
         findings = []
-        if then.get("scale") is not None and self.scale() is not None and then["scale"] != self.scale():
-            message = (
-                f"the loss scale is {self.scale():g} after loading and was {then['scale']:g} in the step after saving"
-            )
+        scale = self._scale()
+        if then.get("scale") is not None and scale is not None and then["scale"] != scale:
+            message = f"the loss scale is {scale:g} after loading and was {then['scale']:g} in the step after saving"
             findings.append(Finding(RESUME, "loss scaler", message))
         if then.get("batch") and self._batch and then["batch"] != self._batch:
             message = (

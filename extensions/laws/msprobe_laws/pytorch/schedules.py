@@ -12,6 +12,7 @@ from msprobe_laws.law import Finding
 from msprobe_laws.pytorch.ranks import world_size
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
+from msprobe_laws.steps import Step
 from msprobe_laws.training import SCHEDULES
 
 #: Steps of an optimizer after which its schedule should have advanced, and steps in which it advances by several.
@@ -97,7 +98,7 @@ class Schedules:
         """A loss scaler is to take a step, which it leaves out where a gradient is not finite."""
         self._tries += 1
 
-    def step_begins(self, optimizer: Any, name: str, source: str) -> None:
+    def step_begins(self, step: Step) -> None:
         """An optimizer's step begins."""
         tries, self._tries = max(1, self._tries), 0
         for entry in list(self._known):
@@ -107,12 +108,14 @@ class Schedules:
             number = _number(schedule)
             entry.most = max(entry.most, (number - entry.before) // tries)
             entry.before = number
-            if own is optimizer:
-                message = entry.fault(number, name) if entry.steps else entry.fault_at_first(number, name, tries)
+            if own is step.optimizer:
+                if entry.steps:
+                    message = entry.fault(number, step.name)
+                else:
+                    message = entry.fault_at_first(number, step.name, tries)
                 entry.steps, entry.most = entry.steps + 1, 0
-                self._session.say(
-                    SCHEDULES, name, [Finding(SCHEDULES, entry.name, message)] if message else [], source=source
-                )
+                findings = [Finding(SCHEDULES, entry.name, message)] if message else []
+                self._session.say(SCHEDULES, step.name, findings, source=step.source)
 
     def end(self, *, is_cut: bool) -> None:
         """The training is over; `is_cut`: before the end of its first pass over the data."""
