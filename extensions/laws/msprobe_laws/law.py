@@ -68,7 +68,7 @@ class Law(ABC, Generic[_Seen]):
     tolerance: ClassVar[str] = "none: it holds exactly"
 
     @abstractmethod
-    def check(self, seen: _Seen) -> Checked:
+    def check(self, subject: _Seen) -> Checked:
         """The findings; an empty list where the law holds; or why it could not be checked."""
 
     def found(self, parameter: str, message: str, size: float | None = None, others: Any = ()) -> Finding:

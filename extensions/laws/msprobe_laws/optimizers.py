@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from msprobe_laws.observation import Array, Place, Update, UpdatedParameter
+from msprobe_laws.observation import Array, Content, Update, UpdatedParameter
 from msprobe_laws.session import LawSession
 from msprobe_laws.steps import Step
 
@@ -44,19 +44,6 @@ class WatchedOptimizer:
 
 
 @dataclass(slots=True)
-class Content:
-    """What a parameter and its states hold before a step, or after it: see `UpdatedParameter`."""
-
-    values: Array
-    place: Place
-    shape: tuple[int, ...] = ()
-    size: int = 0
-    is_whole: bool = True
-    states: dict[str, Array] = field(default_factory=dict)
-    state_places: dict[str, Place] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class Gradient:
     """What a step gets for a parameter.
 
@@ -69,6 +56,12 @@ class Gradient:
     elements: Array | None
     dtype: str
     identity: Any = None
+
+    def is_same(self, identity: Any, elements: Array | None) -> bool:
+        """Return whether it is the gradient of this identity with these elements, which are not all 0."""
+        if self.identity is None or self.identity != identity or self.elements is None or elements is None:
+            return False
+        return bool(np.any(elements)) and np.array_equal(elements, self.elements)
 
 
 @dataclass(slots=True)
@@ -103,10 +96,8 @@ class OpenStep:
                 watched.steps[id(item)] = None
             elif not has_state:
                 watched.steps[id(item)] = 0
-            identity, elements = watched.gradients.get(id(item), (None, None))
-            is_same = identity is not None and identity == gradient.identity and not self.computes_gradients
-            is_same = is_same and elements is not None and gradient.elements is not None
-            self.used_again.append(is_same and bool(np.any(elements)) and np.array_equal(elements, gradient.elements))
+            is_again = not self.computes_gradients and gradient.is_same(*watched.gradients.get(id(item), (None, None)))
+            self.used_again.append(is_again)
 
 
 class Optimizers:
@@ -120,13 +111,13 @@ class Optimizers:
 
     def watched(self, optimizer: Any) -> WatchedOptimizer:
         """Return what is kept of an optimizer: the name is that of its class, with a number from the second one on."""
-        known = self._watched.get(id(optimizer))
-        if known is None or known.optimizer() is not optimizer:  # the id was that of an optimizer that is gone
+        watched = self._watched.get(id(optimizer))
+        if watched is None or watched.optimizer() is not optimizer:  # the id was that of an optimizer that is gone
             kind = type(optimizer).__name__
             count = self._counts[kind] = self._counts.get(kind, 0) + 1
             name = f"{kind}.{count - 1}" if count > 1 else kind
-            known = self._watched[id(optimizer)] = WatchedOptimizer(weakref.ref(optimizer), name)
-        return known
+            watched = self._watched[id(optimizer)] = WatchedOptimizer(weakref.ref(optimizer), name)
+        return watched
 
     def take(
         self,
@@ -134,7 +125,7 @@ class Optimizers:
         after: Sequence[Content],
         formula: tuple[str, str, bool],
         precision: float,
-        explained: Iterable[str],
+        explained: Collection[str],
     ) -> Update:
         """Have the laws check a step that is over.
 
@@ -175,23 +166,16 @@ class Optimizers:
         count = watched.steps.get(id(item))
         if count is not None and elements is not None:
             watched.steps[id(item)] = count = count + 1
-        is_comparable = before.values.size == after.values.size and not opened.computes_gradients
+        if before.values.size != after.values.size or opened.computes_gradients:
+            before.values = after.values = EMPTY
         return UpdatedParameter(
             watched.names.get(id(item), f"param_groups.{opened.groups[at]}"),
             opened.groups[at],
-            after.shape,
-            before.values if is_comparable else EMPTY,
-            after.values if is_comparable else EMPTY,
+            before,
+            after,
             EMPTY if opened.computes_gradients else elements,
-            before.states,
-            after.states,
-            before.is_whole,
-            before.place,
-            after.place,
             gradient.dtype,
-            after.state_places,
             bool(item.requires_grad),
-            after.size,
             count or 0,
             opened.used_again[at],
         )

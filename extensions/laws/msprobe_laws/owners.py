@@ -66,16 +66,16 @@ class Owners:
             candidates: (name, parameter) of parameters with gradients.
             at_once: whether they are named at once; otherwise when nothing has changed them until the next step.
         """
-        known = set().union(*self.held.values())
+        owned = set().union(*self.held.values())
         missing: dict[int, tuple[str, Any]] = {}
         for name, item in candidates:
-            if id(item) not in known:
+            if id(item) not in owned:
                 missing.setdefault(id(item), (name, item))
         if missing:
-            known = self._framework.ids_in_optimizers()
+            owned = self._framework.ids_in_optimizers()
         before, self._suspects = self._suspects, {}
         for key, (_, item) in missing.items():
-            if key not in known:
+            if key not in owned:
                 self._suspects[key] = self._framework.some_bytes(item)
         # Something else updates them, such as the copies of an optimizer that holds float32: some may stay by rounding.
         is_updated = any(before.get(key, value) != value for key, value in self._suspects.items())

@@ -14,8 +14,8 @@ from mindspore import Parameter, Tensor
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Checked, Finding, Unchecked
-from msprobe_laws.mindspore.tensors import coarseness, factors_of, norm_of, some_elements, tensors_in
-from msprobe_laws.observation import Array, Clipping
+from msprobe_laws.mindspore.tensors import dtype_of, factors_of, norm_of, some_elements, tensors_in
+from msprobe_laws.observation import Array, Clipping, unit_roundoff
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
@@ -126,32 +126,26 @@ class Gradients:
     def clipped(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Note that gradients are clipped by their norm."""
         gradients = list(tensors_in(args[0] if args else kwargs.get("x", ())))
-        left = list(tensors_in(result))
+        results = list(tensors_in(result))
         limit = kwargs.get("clip_norm", args[1] if len(args) > 1 else 1.0)
-        if not gradients or len(gradients) != len(left):
+        if not gradients or len(gradients) != len(results):
             return
         self._clipped.update((id(item), item) for item in gradients)
         is_scaled = any(item in self._scaled for item in gradients)
         uses_norm = kwargs.get("use_norm", args[2] if len(args) > 2 else None) is not None
-        self._session.clipping(
-            Clipping(
-                self._names_of(gradients),
-                None if uses_norm else norm_of(gradients),
-                None if uses_norm else norm_of(left),
-                None,
-                float(limit) if isinstance(limit, (int, float)) else 0.0,
-                2.0,
-                sum(int(item.size) for item in gradients),
-                max((str(item.dtype).lower() for item in gradients), key=coarseness),
-                self._scale if is_scaled else 1.0,
-                source_of(sys._getframe(3)),
-                "the norm is given by the script" if uses_norm else "",
-            )
-        )
+        limit = float(limit) if isinstance(limit, (int, float)) else 0.0
+        size, dtype = sum(int(item.size) for item in gradients), max(map(dtype_of, gradients), key=unit_roundoff)
+        names, scale, source = self._names_of(gradients), self._scale if is_scaled else 1.0, source_of(sys._getframe(3))
+        before, after, unknown = norm_of(gradients), norm_of(results), ""
+        if uses_norm:
+            before, after, unknown = None, None, "the norm is given by the script"
+        self._session.clipping(Clipping(names, before, after, None, limit, size, dtype, scale, source, unknown))
 
     def _names_of(self, gradients: Sequence[Any]) -> list[str]:
         names = [name for name, _ in self.candidates()]
-        return names if len(names) == len(gradients) else [f"gradients.{at}" for at in range(len(gradients))]
+        if len(names) != len(gradients):
+            names = [f"gradients.{at}" for at in range(len(gradients))]
+        return names
 
     # Steps
 

@@ -24,9 +24,9 @@ from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwa
 from msprobe_laws.law import Checked, Finding, Unchecked
 from msprobe_laws.mindspore import models
 from msprobe_laws.mindspore.gradients import Gradients
-from msprobe_laws.mindspore.tensors import fingerprint_of, first_elements, leaves, tensors_in, tokens_of
+from msprobe_laws.mindspore.tensors import fingerprint_of, first_elements, tensors_in, tokens_of
 from msprobe_laws.models import ModelLaws, Running
-from msprobe_laws.observation import Batch, DropoutMask, Labels
+from msprobe_laws.observation import Batch, DropoutMask, Labels, leaves
 from msprobe_laws.owners import Freezing, Owners
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
@@ -66,20 +66,11 @@ class TrainingSignals:
         from mindspore.dataset.engine import iterators
 
         self._data.put(iterators.Iterator, "__next__", self._replacing.after("a batch is loaded", self._batch_loaded))
-        self._functions.add(
-            [
-                ApiTarget(owner, name, getattr(owner, name), call)
-                for owner, name, call in (
-                    (ops, "dropout", "dropout"),
-                    (mint.nn.functional, "dropout", "dropout"),
-                    (ops, "cross_entropy", "cross_entropy"),
-                    (mint.nn.functional, "cross_entropy", "cross_entropy"),
-                    (ops, "clip_by_global_norm", "clip"),
-                    (mindspore, "load_param_into_net", "load"),
-                )
-                if hasattr(owner, name)
-            ]
-        )
+        functions = mint.nn.functional
+        targets = [(ops, "clip_by_global_norm"), (mindspore, "load_param_into_net")]
+        targets += [(owner, name) for owner in (ops, functions) for name in ("dropout", "cross_entropy")]
+        targets = [target for target in targets if hasattr(*target)]
+        self._functions.add([ApiTarget(owner, name, getattr(owner, name), name) for owner, name in targets])
         self._put_in()
         self._jits.install()
 
@@ -122,8 +113,8 @@ class TrainingSignals:
         look = {
             "dropout": self._dropout_called,
             "cross_entropy": self._cross_entropy_called,
-            "clip": self._gradients.clipped,
-            "load": self._load_called,
+            "clip_by_global_norm": self._gradients.clipped,
+            "load_param_into_net": self._load_called,
         }[call]
 
         @functools.wraps(original)
@@ -213,11 +204,11 @@ class TrainingSignals:
     def _dropped(self, args: tuple[Any, ...], result: Any, rate: float, cell: Any) -> None:
         if not args or not isinstance(args[0], Tensor) or not isinstance(result, Tensor) or not 0 < rate < 1:
             return
-        known = first_elements(args[0]) != 0
-        dropped = (first_elements(result) == 0) & known
+        telling = first_elements(args[0]) != 0
+        dropped = (first_elements(result) == 0) & telling
         place, source = self._running.place_of_dropout(cell, sys._getframe(3))
         is_training = cell is None or bool(cell.training)
-        self._session.mask(DropoutMask(place, dropped, known, rate, is_training, False, source))
+        self._session.mask(DropoutMask(place, dropped, telling, rate, is_training, False, source))
 
     def _cross_entropy_called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         target = kwargs.get("target", args[1] if len(args) > 1 else None)

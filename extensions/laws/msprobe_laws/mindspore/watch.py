@@ -27,8 +27,10 @@ from msprobe_laws.formula_check import COUNTER
 from msprobe_laws.mindspore.formulas import PRECISION, formula_of, name_of_state, states_held
 from msprobe_laws.mindspore.models import OPTIMIZERS
 from msprobe_laws.mindspore.signals import TrainingSignals
-from msprobe_laws.observation import Array, Place
-from msprobe_laws.optimizers import EMPTY, SAMPLE, WHOLE, Content, Gradient, OpenStep, Optimizers
+from msprobe_laws.mindspore.tensors import dtype_of
+from msprobe_laws.observation import Array, Content, Place
+from msprobe_laws.optimizers import EMPTY, SAMPLE, WHOLE, Gradient, OpenStep, Optimizers
+from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
@@ -59,23 +61,18 @@ class OptimizerLaws(Optimizers):
 
     def install(self) -> None:
         """See calls from now on."""
+        replacing = Replacing(self._guard, lambda: self._guard.activity.is_inside)
         for owner in OPTIMIZERS:
             self._swaps.put(owner, "__call__", self._call)
-            self._swaps.put(owner, "__init__", self._made)
+            self._swaps.put(owner, "__init__", replacing.after("an optimizer is made", self._made))
 
     def uninstall(self) -> None:
         """See no more."""
         self._swaps.uninstall()
         self._watched.clear()
 
-    def _made(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            original(optimizer, *args, **kwargs)
-            if not self._guard.activity.is_inside:
-                self._guard.enter("laws: an optimizer is made", self._signals.optimizer_made, optimizer)
-
-        return __init__
+    def _made(self, result: None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._signals.optimizer_made(args[0])
 
     def _call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -125,13 +122,12 @@ class OptimizerLaws(Optimizers):
 
 def _contents(optimizer: Any, parameters: Sequence[Any]) -> list[Content]:
     """Return what parameters and states hold."""
-    contents = []
     states = _states(optimizer, parameters)
     held = [(name_of_state(optimizer, key), values) for key, values in states_held(optimizer, len(parameters))]
+    contents = []
     for at, item in enumerate(parameters):
-        values, size = _read(item), int(item.size)
         places = {name: _place(tensors[at]) for name, tensors in held if name}
-        contents.append(Content(values, _place(item), tuple(item.shape), size, values.size == size, states[at], places))
+        contents.append(Content(_read(item), _place(item), states[at], places))
     return contents
 
 
@@ -140,12 +136,12 @@ def _gradient_of(tensor: Any, content: Content, scale: float) -> Gradient:
     if not isinstance(tensor, Tensor):
         return Gradient(None, "")
     elements = _read(tensor) / scale
-    return Gradient(elements if elements.size == content.values.size else EMPTY, _dtype(tensor), _Identity(tensor))
+    return Gradient(elements if elements.size == content.values.size else EMPTY, dtype_of(tensor), _Identity(tensor))
 
 
 def _states(optimizer: Any, parameters: Sequence[Any]) -> list[dict[str, Array]]:
     """Elements of the states of each parameter, under PyTorch's names."""
-    found: list[dict[str, Array]] = [{} for _ in parameters]
+    states: list[dict[str, Array]] = [{} for _ in parameters]
     held = dict(states_held(optimizer, len(parameters)))
     is_first = [bool(np.all(_read(item) == 1)) for item in held.get("stat", ())]
     is_begun = steps_done(optimizer) != 0 or "momentum_buf" not in held
@@ -154,8 +150,8 @@ def _states(optimizer: Any, parameters: Sequence[Any]) -> list[dict[str, Array]]
         for at, item in enumerate(values):
             # SGD's first step takes the gradient itself, as PyTorch's does where there is no buffer yet.
             if name and is_begun and not (key == "accum" and is_first and is_first[at]):
-                found[at][name] = _read(item)
-    return found
+                states[at][name] = _read(item)
+    return states
 
 
 def _read(tensor: Any) -> Array:
@@ -168,10 +164,6 @@ def _read(tensor: Any) -> Array:
     return np.array(mindspore_values().read(tensor).array.reshape(-1), np.float64)
 
 
-def _dtype(tensor: Any) -> str:
-    return str(tensor.dtype).lower()
-
-
 def _place(tensor: Any) -> Place:
     storage = getattr(tensor, "untyped_storage", None)
     address = 0
@@ -180,7 +172,7 @@ def _place(tensor: Any) -> Place:
             address = int(storage().data_ptr())
         except (RuntimeError, TypeError, ValueError):
             address = 0  # it has no memory of its own yet
-    return Place(address, _dtype(tensor), "", tuple(tensor.shape))
+    return Place(address, dtype_of(tensor), "", tuple(tensor.shape))
 
 
 class Watch(LawWatch):

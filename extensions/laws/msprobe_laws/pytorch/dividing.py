@@ -60,7 +60,7 @@ class Dividing:
 
     def factors(self, parameters: Mapping[int, Any]) -> dict[str, float]:
         """The number that gradients of these parameters were multiplied with since the last backward pass."""
-        found = {}
+        factors = {}
         for reference, name, before in self._left:
             item = reference()
             if item is None or id(item) not in parameters or item.grad is None:
@@ -70,8 +70,8 @@ class Dividing:
                 continue
             ratios = now[clear] / before[clear]
             if float(ratios.max() - ratios.min()) <= 16 * unit_roundoff(dtype_of(item.grad)) * abs(float(ratios[0])):
-                found[name] = float(ratios[0])
-        return found
+                factors[name] = float(ratios[0])
+        return factors
 
 
 def _elements(gradient: Any) -> Array:

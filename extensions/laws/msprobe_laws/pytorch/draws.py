@@ -40,7 +40,7 @@ class Draws:
     def put_calls(self, swaps: MethodSwaps) -> None:
         """Replace what compiled code could call."""
         swaps.put(functional, "dropout", self._seen_dropout)
-        replacing = Replacing(self._guard, self._is_away)
+        replacing = Replacing(self._guard, functools.partial(is_away, self._guard))
         swaps.put(functional, "scaled_dot_product_attention", replacing.before("attention", self._attention))
         swaps.put(functional, "cross_entropy", replacing.before("cross entropy", self._cross_entropy))
 
@@ -48,13 +48,10 @@ class Draws:
         """Replace the rest."""
         swaps.put(torch.optim.swa_utils.AveragedModel, "update_parameters", self._seen_average)
 
-    def _is_away(self) -> bool:
-        return is_away(self._guard)
-
     def _seen_dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-            if not training or not p or type(input) is not torch.Tensor or self._is_away():
+            if not training or not p or type(input) is not torch.Tensor or is_away(self._guard):
                 return original(input, p, training, inplace)
             before = self._guard.enter("laws: dropout", first, input, _MASK)
             result = original(input, p, training, inplace)
@@ -65,8 +62,8 @@ class Draws:
         return dropout
 
     def _dropped(self, before: Any, result: torch.Tensor, rate: float) -> None:
-        known = before != 0
-        dropped = (first(result, _MASK) == 0) & known
+        telling = before != 0
+        dropped = (first(result, _MASK) == 0) & telling
         modules = self._running.parts
         place, source = self._running.place_of_dropout(modules[-1] if modules else None, sys._getframe(3))
         is_training = modules[-1].training if modules else True
@@ -74,8 +71,8 @@ class Draws:
             # A layer that its model does not hold stays in training mode.
             is_training = any(inner is modules[-1] for inner in modules[0].modules())
         if self.first_mask is None and is_training and not self._running.backward:
-            self.first_mask = place, np.packbits(dropped).tobytes().hex(), np.packbits(known).tobytes().hex()
-        self._session.mask(DropoutMask(place, dropped, known, rate, is_training, self._running.backward > 0, source))
+            self.first_mask = place, np.packbits(dropped).tobytes().hex(), np.packbits(telling).tobytes().hex()
+        self._session.mask(DropoutMask(place, dropped, telling, rate, is_training, self._running.backward > 0, source))
 
     def _attention(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         rate = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
@@ -115,7 +112,7 @@ class Draws:
     def _seen_average(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def update_parameters(averaged: Any, model: nn.Module) -> Any:
-            if self._is_away():
+            if is_away(self._guard):
                 return original(averaged, model)
             before = self._guard.enter("laws: an average begins", _samples_of, averaged)
             result = original(averaged, model)
@@ -133,7 +130,7 @@ class Draws:
             )
             return
         after, now = _samples_of(averaged), _samples_of(model)
-        found = []
+        findings = []
         for name, value in now.items():
             if name not in before or before[name].size != value.size or name not in after:
                 continue
@@ -144,8 +141,8 @@ class Draws:
             size = float(np.max(np.abs(after[name] - right) / tolerance, initial=0.0))
             if size > 1:
                 message = f"the average is not {1 - share:g} of itself and {share:g} of the parameter"
-                found.append(Finding(EMA_DECAY, name, message, size))
-        self._session.say(EMA_DECAY, type(averaged).__name__, found)
+                findings.append(Finding(EMA_DECAY, name, message, size))
+        self._session.say(EMA_DECAY, type(averaged).__name__, findings)
 
 
 def _samples_of(model: nn.Module) -> dict[str, Any]:

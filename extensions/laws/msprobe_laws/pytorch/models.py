@@ -19,7 +19,8 @@ MODE_HINT = "train() is missing after eval()?"
 
 def parts(root: nn.Module) -> Iterable[tuple[str, nn.Module]]:
     """See `Framework`."""
-    return root.named_modules()
+    modules: Iterable[tuple[str, nn.Module]] = root.named_modules()
+    return modules
 
 
 def parameters(root: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:

@@ -62,10 +62,10 @@ class ReducedGradients:
 
     def ranks_of(self, items: Sequence[Any]) -> list[int]:
         """The ranks over which most of the gradients of these parameters were summed; [] for none."""
-        found = self._of(items)
+        summed = self._of(items)
         count = sum(item.grad is not None for item in items)
-        groups = sorted(set(found.values()), key=lambda ranks: -sum(other == ranks for other in found.values()))
-        return list(groups[0]) if groups and 2 * len(found) >= count else []
+        groups = sorted(set(summed.values()), key=lambda ranks: -sum(other == ranks for other in summed.values()))
+        return list(groups[0]) if groups and 2 * len(summed) >= count else []
 
     def names(self, items: Sequence[Any], names: Mapping[int, str]) -> list[str]:
         """Names of the parameters whose gradients were summed."""

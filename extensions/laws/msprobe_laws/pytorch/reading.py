@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from msprobe_collector.pytorch.optimizers import gradient_of
-from msprobe_laws.observation import Array
-from msprobe_laws.optimizers import EMPTY, SAMPLE, WHOLE, Content, Gradient, WatchedOptimizer
+from msprobe_laws.observation import Array, Content
+from msprobe_laws.optimizers import EMPTY, SAMPLE, WHOLE, Gradient, WatchedOptimizer
 from msprobe_laws.pytorch.formulas import names_of_states
 from msprobe_laws.pytorch.tensors import arrays_of, dtype_of, local_part, place_of
 
@@ -71,11 +71,8 @@ class Reader:
         arrays = arrays_of([*values, *others])
         states = self._states(formula)
         contents = []
-        for item, local, array, sample, state in zip(self.items, locals_of, arrays, self.samples, states):
-            shape = () if local is None else tuple(local.shape)
-            size = 0 if local is None else local.numel()
-            elements = EMPTY if array is None else array
-            contents.append(Content(elements, place_of(local, item), shape, size, sample is None, state))
+        for item, local, array, state in zip(self.items, locals_of, arrays, states):
+            contents.append(Content(EMPTY if array is None else array, place_of(local, item), state))
         return contents, arrays[len(values) :]
 
     def _states(self, formula: tuple[str, str, bool]) -> list[dict[str, Array]]:

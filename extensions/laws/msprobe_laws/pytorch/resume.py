@@ -138,19 +138,21 @@ class ResumeLaw:
         here = _digests(step.optimizer, step.names)
         then = kept.get("next") or {}
         name, kind = step.name, type(step.optimizer).__name__
-        found = [
+        saved = [
             (key, entry)
             for key, entry in kept["now"]["optimizers"].items()
             if key.partition(".")[0] == kind and entry["parameters"].keys() == here["parameters"].keys()
         ]
-        if not found:
-            self._say(name, Unchecked("the file that was loaded was saved with other optimizers or parameters"))
+        if not saved:
+            self._session.say(
+                RESUME, name, Unchecked("the file that was loaded was saved with other optimizers or parameters")
+            )
             return
-        key, before = found[-1]
+        key, before = saved[-1]
         after = (then.get("optimizers") or {}).get(key)
         wrong = _differing(before["parameters"], here["parameters"])
         if len(wrong) == len(here["parameters"]):
-            self._say(name, Unchecked("another model was loaded than the one that was saved with it"))
+            self._session.say(RESUME, name, Unchecked("another model was loaded than the one that was saved with it"))
             return
         findings = []
         if wrong:
@@ -165,15 +167,15 @@ class ResumeLaw:
             findings.append(self._finding(states, "the state is not what was saved", kept))
         has_moments = bool(here["states"]) or not before["states"]
         groups = zip((after or before)["settings"], here["settings"]) if has_moments else ()
-        for number, (one, other) in enumerate(groups):
-            changed = [item for item in one if item in other and one[item] != other[item]]
+        for number, (was, now) in enumerate(groups):
+            changed = [item for item in was if item in now and was[item] != now[item]]
             changed = [item for item in changed if after is not None or item not in ("lr", "momentum", "betas")]
             for item in changed:
-                message = f"{item} is {other[item]} after loading and was {one[item]} in the step after saving"
+                message = f"{item} is {now[item]} after loading and was {was[item]} in the step after saving"
                 findings.append(Finding(RESUME, f"group {number}", message))
         if then:
             findings += self._others(then, kept)
-        self._say(name, findings)
+        self._session.say(RESUME, name, findings)
 
     def _compare_rates(self, optimizer: Any, name: str) -> None:
         """The learning rates of the steps after loading with those after saving, but for the first."""
@@ -187,7 +189,7 @@ class ResumeLaw:
         if self._resumed_steps > 1 and rates != (now := _rates(optimizer)):
             self._rates_then.clear()
             message = f"lr is {now} in step {self._resumed_steps} after loading and was {rates} in that after saving"
-            self._say(name, [Finding(RESUME, "group 0", message)])
+            self._session.say(RESUME, name, [Finding(RESUME, "group 0", message)])
 
     def _others(self, then: Mapping[str, Any], kept: Mapping[str, Any]) -> list[Finding]:
         """What differs beside the optimizer between the step after saving and the step after loading."""
@@ -208,9 +210,6 @@ class ResumeLaw:
 
     def _finding(self, names: list[str], message: str, kept: Mapping[str, Any]) -> Finding:
         return Finding(RESUME, names[0], f"{message} ({Path(kept['file']).name})", None, tuple(names[1:]))
-
-    def _say(self, name: str, result: Any) -> None:
-        self._session.say(RESUME, name, result)
 
 
 def _path_of(file: Any) -> Path | None:
@@ -240,8 +239,8 @@ def _digest(value: Any) -> str:
     return xxhash.xxh64(some(local, _ELEMENTS).double().cpu().numpy().tobytes()).hexdigest()
 
 
-def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    return [name for name in one if one[name] != other.get(name)]
+def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [name for name in before if before[name] != now.get(name)]
 
 
 def _random_state() -> str:
@@ -264,9 +263,9 @@ def _holds_optimizer(obj: Any, depth: int = 0) -> bool:
 
 def _write(path: Path, kept: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    own = path.with_name(f"{path.name}.{os.getpid()}")
-    own.write_text(json.dumps(kept), encoding="utf-8")
-    os.replace(own, path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(kept), encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -86,8 +86,7 @@ class LossScaling:
 
     def held_scale(self) -> float | None:
         """The scale of the scaler that was used last; None without one."""
-        scaler = self._scaler
-        scale = getattr(scaler, "_scale", None)
+        scale = getattr(self._scaler, "_scale", None)
         return None if scale is None else float(scale)
 
     def note_scaled(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -99,9 +98,8 @@ class LossScaling:
 
     def scale(self) -> float:
         """What the gradients of the last backward pass hold; 1.0 for nothing."""
-        scaler = self._scaler
-        scale = getattr(scaler, "_scale", None)
-        return 1.0 if not self._is_scaled or scale is None or not scaler.is_enabled() else float(scale)
+        scale = self.held_scale()
+        return scale if self._is_scaled and scale is not None and self._scaler.is_enabled() else 1.0
 
     def at_step(self, step: Step) -> Checked:
         """Whether the gradients that a step gets hold no scale."""

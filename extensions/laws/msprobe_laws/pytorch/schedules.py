@@ -51,8 +51,8 @@ class _Schedule:
 
     def fault_at_first(self, number: int, optimizer: str, tries: int) -> str:
         """What is wrong at the first step of its optimizer; "" for nothing."""
-        own: Any = self.optimizer()
-        if number == self.begin + 1 and tries == 1 and not own.state and self.rate != 0:
+        owner: Any = self.optimizer()
+        if number == self.begin + 1 and tries == 1 and not owner.state and self.rate != 0:
             return f"{self.name} has advanced before the first step of {optimizer}: its first value is never used"
         return ""
 
@@ -102,13 +102,13 @@ class Schedules:
         """An optimizer's step begins."""
         tries, self._tries = max(1, self._tries), 0
         for entry in list(self._known):
-            schedule, own = entry.schedule(), entry.optimizer()
-            if schedule is None or own is None:
+            schedule, owner = entry.schedule(), entry.optimizer()
+            if schedule is None or owner is None:
                 continue
             number = _number(schedule)
             entry.most = max(entry.most, (number - entry.before) // tries)
             entry.before = number
-            if own is step.optimizer:
+            if owner is step.optimizer:
                 if entry.steps:
                     message = entry.fault(number, step.name)
                 else:

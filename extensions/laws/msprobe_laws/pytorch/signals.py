@@ -19,6 +19,7 @@ from msprobe_collector.pytorch.installation import is_searched
 from msprobe_collector.pytorch.optimizers import clipping_functions
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
+from msprobe_laws import training
 from msprobe_laws.law import Unchecked
 from msprobe_laws.models import ModelLaws
 from msprobe_laws.owners import Freezing, Owners
@@ -37,18 +38,6 @@ from msprobe_laws.pytorch.schedules import Schedules
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
 from msprobe_laws.steps import Step
-from msprobe_laws.training import (
-    BUFFERS_KEPT,
-    CLIP_NORM,
-    EACH_IN_ONE,
-    FRESH,
-    GRADIENTS_ARRIVE,
-    IN_AN_OPTIMIZER,
-    SCALE_REMOVED,
-    STAYS_TRAINABLE,
-    TIES_KEPT,
-    TRAINING_MODE,
-)
 
 #: Steps whose first dropout mask is compared between ranks.
 _DRAWS = 4
@@ -118,8 +107,9 @@ class TrainingSignals:
     def _leave_calls(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._calls.uninstall()
         self._modules.forget()
-        for name in (IN_AN_OPTIMIZER, GRADIENTS_ARRIVE, TRAINING_MODE, TIES_KEPT, BUFFERS_KEPT):
-            self._session.say(name, "model", Unchecked("the training uses torch.compile, inside which nothing is seen"))
+        reason = Unchecked("the training uses torch.compile, inside which nothing is seen")
+        for name in training.OF_MODELS:
+            self._session.say(name, "model", reason)
 
     def _note_freezing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if type(args[0]) is nn.Parameter and not (args[1] if len(args) > 1 else kwargs.get("requires_grad", True)):
@@ -135,18 +125,18 @@ class TrainingSignals:
             self._resume.draws()
         self._resume.step_begins(step)
         self._averages.step_begins(step)
-        say(EACH_IN_ONE, step.name, self._owners.step_begins(step))
-        say(FRESH, step.name, self._backward.step_begins(step))
+        say(training.EACH_IN_ONE, step.name, self._owners.step_begins(step))
+        say(training.FRESH, step.name, self._backward.step_begins(step))
         self._schedules.step_begins(step)
         if changed := self._backward.clipping.step_begins(step):
-            say(CLIP_NORM, "clipping", changed)
-        say(SCALE_REMOVED, step.name, self._scaling.at_step(step))
-        say(STAYS_TRAINABLE, step.name, self._freezing.step_begins(step))
+            say(training.CLIP_NORM, "clipping", changed)
+        say(training.SCALE_REMOVED, step.name, self._scaling.at_step(step))
+        say(training.STAYS_TRAINABLE, step.name, self._freezing.step_begins(step))
         if self._backward.explains_no_update or self._freezing.explains_no_update:
             self.explained.add("something-updated")
         self._models.step_begins(step)
         if self._running.models:
-            say(GRADIENTS_ARRIVE, step.name, self._modules.gradients_arrive(step))
+            say(training.GRADIENTS_ARRIVE, step.name, self._modules.gradients_arrive(step))
             self._look_for_missing(step)
 
     def _look_for_missing(self, step: Step) -> None:
@@ -155,7 +145,7 @@ class TrainingSignals:
         if not step.number and not is_idle:
             return
         missing = self._owners.in_no_optimizer(self._modules.candidates(), at_once=is_idle)
-        self._session.say(IN_AN_OPTIMIZER, "models", missing, source=step.source, step=step.number)
+        self._session.say(training.IN_AN_OPTIMIZER, "models", missing, source=step.source, step=step.number)
         if missing and is_idle:
             self.explained.add("something-updated")
 
@@ -174,7 +164,7 @@ class TrainingSignals:
     def _note_draws(self, step: Step) -> None:
         """Write the first mask since the last step, for the comparison of ranks."""
         assert self._draws.first_mask is not None
-        place, dropped, known = self._draws.first_mask
+        place, dropped, telling = self._draws.first_mask
         batches = [model.batches[0] for model in self._running.models.values() if model.batches]
         self._session.journal.note(
             {
@@ -183,7 +173,7 @@ class TrainingSignals:
                 "about": step.name,
                 "place": place,
                 "dropped": dropped,
-                "known": known,
+                "known": telling,
                 "batch": batches[0] if batches else "",
             }
         )

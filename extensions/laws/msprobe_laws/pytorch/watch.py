@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -96,25 +97,18 @@ class OptimizerLaws(Optimizers):
             self._session.state_continues.loaded(watched.name)
 
     def _begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._is_away():
+        if not is_away(self._guard):
             where = "laws: a step begins"
             if not self._guard.enter(where, self._goes_last, optimizer, otherwise=False):
                 self._guard.enter(where, self._begin, optimizer, args, kwargs, sys._getframe(1))
 
     def _ended(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._is_away() and id(optimizer) not in self._innermost:
+        if not is_away(self._guard):
             self._guard.enter("laws: a step ends", self._end, optimizer, sys._getframe(1))
 
     def _begins_inside(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._is_away():
+        if not is_away(self._guard):
             self._guard.enter("laws: a step begins", self._begin, optimizer, args, kwargs, sys._getframe(1))
-
-    def _ended_inside(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._is_away():
-            self._guard.enter("laws: a step ends", self._end, optimizer, sys._getframe(1))
-
-    def _is_away(self) -> bool:
-        return is_away(self._guard)
 
     def _goes_last(self, optimizer: Any) -> bool:
         """Whether the optimizer has hooks of its own, which may change gradients: ours are the innermost then."""
@@ -125,7 +119,7 @@ class OptimizerLaws(Optimizers):
         if handles is None:
             handles = self._innermost[id(optimizer)] = (
                 optimizer.register_step_pre_hook(self._begins_inside),
-                optimizer.register_step_post_hook(self._ended_inside),
+                optimizer.register_step_post_hook(self._ended),
             )
         before.move_to_end(handles[0].id)
         after.move_to_end(handles[1].id, last=False)
@@ -223,12 +217,16 @@ class OptimizerLaws(Optimizers):
         all_ranks = self._reduced.replicas_of(opened.items)
         if ranks := all_ranks or self._reduced.ranks_of(opened.items):
             digests = {
-                item.name: xxhash.xxh32(item.after.tobytes()).hexdigest() for item in parameters if item.after.size
+                item.name: xxhash.xxh32(item.after.values.tobytes()).hexdigest()
+                for item in parameters
+                if item.after.values.size
             }
             begins = {
-                item.name: xxhash.xxh32(item.before.tobytes()).hexdigest() for item in parameters if item.before.size
+                item.name: xxhash.xxh32(item.before.values.tobytes()).hexdigest()
+                for item in parameters
+                if item.before.values.size
             }
-            constant = [item.name for item in parameters if item.before.size and np.ptp(item.before) == 0]
+            constant = [item.name for item in parameters if item.before.values.size and np.ptp(item.before.values) == 0]
             self._session.journal.note(
                 {
                     "kind": "replicas",
@@ -269,18 +267,11 @@ def _number(value: Any, otherwise: float) -> float:
     return float(value) if isinstance(value, torch.Tensor) and value.numel() == 1 else otherwise
 
 
-class _Quietly:
-    """Outside of the script's modes, without a graph."""
-
-    def __enter__(self) -> None:
-        self._modes = outside()
-        self._modes.__enter__()
-        self._gradients = torch.no_grad()
-        self._gradients.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._gradients.__exit__(*error)
-        self._modes.__exit__(*error)
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Run what is inside outside of the script's modes, without a graph."""
+    with outside(), torch.no_grad():
+        yield
 
 
 class Watch(LawWatch):
@@ -291,7 +282,7 @@ class Watch(LawWatch):
 
     def __init__(self, folder: Path, skip: Iterable[str], laws_meant: Mapping[str, str] | None = None) -> None:
         super().__init__(folder, skip, laws_meant)
-        self.guard.outside = _Quietly
+        self.guard.outside = _quietly
         self.signals = TrainingSignals(self.session, self.guard, self.rank)
         self.optimizers = OptimizerLaws(self.session, self.guard, self.signals)
         self.signals.on_load = self.optimizers.forget_state
