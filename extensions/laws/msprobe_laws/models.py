@@ -118,6 +118,13 @@ class Running:
         """The parts of models that run in this thread, outermost first."""
         return self._thread.parts
 
+    def roots(self) -> Iterator[tuple[Model, Any]]:
+        """Return (what is kept of a model, the model) of those that are there."""
+        for model in self.models.values():
+            root = model.root()
+            if root is not None:
+                yield model, root
+
     def path_of(self, part: Any) -> str:
         """Return its name in the model that has it."""
         for model in self.models.values():
@@ -184,7 +191,7 @@ class ModelLaws:
     def step_begins(self, step: Step) -> None:
         """Check what a step finds of the models that it updates."""
         say = functools.partial(self._session.say, source=step.source, step=step.number)
-        for model, root in self._roots():
+        for model, root in self.running.roots():
             self._look_again(model, root)
             if not model.parameters.keys() & step.parameters.keys():
                 continue
@@ -199,17 +206,11 @@ class ModelLaws:
 
     def step_ended(self, step: Step) -> None:
         """Check what a step has left of the models that it has updated."""
-        for model, root in self._roots():
+        for model, root in self.running.roots():
             if model.parameters.keys() & step.parameters.keys():
                 model.batches.clear()
                 model.modes.clear()
                 self._buffers_after(model, root, step)
-
-    def _roots(self) -> Iterator[tuple[Model, Any]]:
-        for model in self.running.models.values():
-            root = model.root()
-            if root is not None:
-                yield model, root
 
     def _training_mode(self, model: Model, root: Any) -> list[Finding]:
         is_trained, was_trained = any(model.modes), model.trained

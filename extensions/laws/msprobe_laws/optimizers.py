@@ -71,7 +71,6 @@ class OpenStep:
     Attributes:
         watched: its optimizer.
         step: itself.
-        items: parameters, each once.
         groups: of the parameters; indices in `settings`.
         before, gradients: of the parameters.
         computes_gradients: whether the step computes them itself, in a closure: they are not known.
@@ -79,7 +78,6 @@ class OpenStep:
 
     watched: WatchedOptimizer
     step: Step
-    items: Sequence[Any]
     groups: Sequence[int]
     settings: Sequence[Mapping[str, Any]]
     before: Sequence[Content]
@@ -90,13 +88,11 @@ class OpenStep:
     def __post_init__(self) -> None:
         watched = self.watched
         self.used_again = []
-        for item, content, gradient in zip(self.items, self.before, self.gradients):
+        for key, content, gradient in zip(self.step.parameters, self.before, self.gradients):
             has_state = any(map(np.any, content.states.values()))
-            if has_state and id(item) not in watched.steps:
-                watched.steps[id(item)] = None
-            elif not has_state:
-                watched.steps[id(item)] = 0
-            is_again = not self.computes_gradients and gradient.is_same(*watched.gradients.get(id(item), (None, None)))
+            if not has_state or key not in watched.steps:
+                watched.steps[key] = None if has_state else 0
+            is_again = not self.computes_gradients and gradient.is_same(*watched.gradients.get(key, (None, None)))
             self.used_again.append(is_again)
 
 
@@ -142,7 +138,7 @@ class Optimizers:
         name, unknown, is_own = formula
         if opened.computes_gradients:
             name, unknown = "", "its step computes the gradients itself, in a closure"
-        parameters = [self._updated(opened, at, content) for at, content in enumerate(after)]
+        parameters = [self._updated(opened, at, key, after[at]) for at, key in enumerate(opened.step.parameters)]
         update = Update(
             opened.watched.name,
             name,
@@ -158,18 +154,18 @@ class Optimizers:
         self._session.update(update, explained)
         return update
 
-    def _updated(self, opened: OpenStep, at: int, after: Content) -> UpdatedParameter:
-        item, before, gradient = opened.items[at], opened.before[at], opened.gradients[at]
+    def _updated(self, opened: OpenStep, at: int, key: int, after: Content) -> UpdatedParameter:
+        item, before, gradient = opened.step.parameters[key], opened.before[at], opened.gradients[at]
         watched, elements = opened.watched, gradient.elements
         if gradient.identity is not None:
-            watched.gradients[id(item)] = gradient.identity, elements
-        count = watched.steps.get(id(item))
+            watched.gradients[key] = gradient.identity, elements
+        count = watched.steps.get(key)
         if count is not None and elements is not None:
-            watched.steps[id(item)] = count = count + 1
+            watched.steps[key] = count = count + 1
         if before.values.size != after.values.size or opened.computes_gradients:
             before.values = after.values = EMPTY
         return UpdatedParameter(
-            watched.names.get(id(item), f"param_groups.{opened.groups[at]}"),
+            watched.names.get(key, f"param_groups.{opened.groups[at]}"),
             opened.groups[at],
             before,
             after,

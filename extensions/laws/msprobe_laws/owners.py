@@ -137,8 +137,7 @@ class Freezing:
         """Return the ids of parameters in parts of models that are frozen in part, and of those that are in none."""
         partly = set(step.parameters)
         framework = self._models.framework
-        roots = [root for model in self._models.running.models.values() if (root := model.root()) is not None]
-        for root in roots:
+        for _, root in self._models.running.roots():
             for _, part in framework.parts(root):
                 held = framework.own_parameters(part)
                 if not any(item.requires_grad for item in held):

@@ -136,9 +136,8 @@ class Gradients:
         limit = float(limit) if isinstance(limit, (int, float)) else 0.0
         size, dtype = sum(int(item.size) for item in gradients), max(map(dtype_of, gradients), key=unit_roundoff)
         names, scale, source = self._names_of(gradients), self._scale if is_scaled else 1.0, source_of(sys._getframe(3))
-        before, after, unknown = norm_of(gradients), norm_of(results), ""
-        if uses_norm:
-            before, after, unknown = None, None, "the norm is given by the script"
+        unknown = "the norm is given by the script" if uses_norm else ""
+        before, after = (None, None) if uses_norm else (norm_of(gradients), norm_of(results))
         self._session.clipping(Clipping(names, before, after, None, limit, size, dtype, scale, source, unknown))
 
     def _names_of(self, gradients: Sequence[Any]) -> list[str]:

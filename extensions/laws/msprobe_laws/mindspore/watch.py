@@ -105,12 +105,12 @@ class OptimizerLaws(Optimizers):
         before = _contents(optimizer, parameters)
         taken = [_gradient_of(gradient, content, scale) for gradient, content in zip(gradients, before)]
         settings, groups = update_groups(optimizer, parameters)
-        return OpenStep(watched, step, parameters, groups, settings, before, taken), steps_done(optimizer)
+        return OpenStep(watched, step, groups, settings, before, taken), steps_done(optimizer)
 
     def _end(self, opened: OpenStep, steps_before: int | None) -> None:
         optimizer = opened.step.optimizer
         formula = formula_of(optimizer)
-        after, steps = _contents(optimizer, opened.items), steps_done(optimizer)
+        after, steps = _contents(optimizer, opened.step.order), steps_done(optimizer)
         # A class of the script's own need not count steps where the base class keeps a counter.
         if steps is not None and steps_before is not None and (formula[0] or steps != steps_before):
             for before, now, gradient in zip(opened.before, after, opened.gradients):

@@ -94,7 +94,7 @@ class Backward:
                 used.has_begun = True
 
     def _ended(self) -> None:
-        self._dividing.backward_ended(self._running.models.values(), is_scaled=self._scaling.scale() != 1)
+        self._dividing.backward_ended(self._running, is_scaled=self._scaling.scale() != 1)
 
     def _loss_once(self, roots: Any) -> None:
         """Look whether a backward pass of the same loss was taken since the last step."""

@@ -34,8 +34,8 @@ class Draws:
         """See nothing yet."""
         self._session, self._guard, self._running = session, guard, running
         self._label_calls = 0
-        #: (layer, dropped elements, elements that tell) of the first mask since a step; None before one was drawn.
-        self.first_mask: tuple[str, str, str] | None = None
+        #: Layer, dropped elements and elements that tell of the first mask since a step; empty before one was drawn.
+        self.first_mask: dict[str, str] = {}
 
     def put_calls(self, swaps: MethodSwaps) -> None:
         """Replace what compiled code could call."""
@@ -70,8 +70,9 @@ class Draws:
         if is_training and modules and not modules[0].training and not result.requires_grad:
             # A layer that its model does not hold stays in training mode.
             is_training = any(inner is modules[-1] for inner in modules[0].modules())
-        if self.first_mask is None and is_training and not self._running.backward:
-            self.first_mask = place, np.packbits(dropped).tobytes().hex(), np.packbits(telling).tobytes().hex()
+        if not self.first_mask and is_training and not self._running.backward:
+            bits = (np.packbits(mask).tobytes().hex() for mask in (dropped, telling))
+            self.first_mask = dict(zip(("place", "dropped", "known"), (place, *bits)))
         self._session.mask(DropoutMask(place, dropped, telling, rate, is_training, self._running.backward > 0, source))
 
     def _attention(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -104,7 +105,7 @@ class Draws:
         rows, length = tokens.shape
         most = max(1, min(rows, (1 << 15) // length))
         some = target.reshape(-1)[: most * width].cpu().numpy()
-        is_causal = self._running.is_causal or any(map(looks_back, self._running.models.values()))
+        is_causal = self._running.is_causal or any(looks_back(root) for _, root in self._running.roots())
         self._session.labels(Labels(tokens[:most].cpu().numpy(), some, ignored, is_causal))
 
     # Averages

@@ -11,7 +11,6 @@ from torch import nn
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws import models
-from msprobe_laws.models import Model
 from msprobe_laws.pytorch.tensors import first
 
 MODE_HINT = "train() is missing after eval()?"
@@ -92,11 +91,8 @@ def is_triangular(mask: Any) -> bool:
     return bool(allowed.diagonal().all()) and not bool((allowed & upper).any())
 
 
-def looks_back(model: Model) -> bool:
+def looks_back(root: nn.Module) -> bool:
     """Whether a buffer of the model is the mask of causal attention."""
-    root = model.root()
-    if root is None:
-        return False
     for item in root.buffers():
         if item.dim() >= 2 and item.shape[-1] == item.shape[-2] and item.shape[-1] > 3:
             square = item.detach().reshape(-1, *item.shape[-2:])[0, :64, :64]

@@ -54,10 +54,8 @@ class Modules:
 
     def candidates(self) -> Iterator[tuple[str, Any]]:
         """Return (path, parameter) of the parameters that have gradients."""
-        for model in self._running.models.values():
-            root = model.root()
-            if root is not None:
-                yield from _with_gradients(root.named_parameters())
+        for _, root in self._running.roots():
+            yield from _with_gradients(root.named_parameters())
         # Modules that ran within a model and are not of it, such as those in a list of Python.
         for reference, _ in self._ran.values():
             module = reference()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import distributed
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
@@ -18,8 +19,6 @@ from msprobe_laws.replacing import Replacing
 
 def world_size() -> int:
     """Number of ranks."""
-    from torch import distributed
-
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
@@ -36,8 +35,6 @@ class ReducedGradients:
 
     def install(self) -> None:
         """See from now on."""
-        from torch import distributed
-
         if distributed.is_available():
             from torch.nn.parallel import DistributedDataParallel
 
@@ -52,8 +49,6 @@ class ReducedGradients:
 
     def replicas_of(self, items: Sequence[Any]) -> list[int]:
         """Ranks that hold replicas of these parameters, as DistributedDataParallel says; [] where it does not."""
-        from torch import distributed
-
         ids = set(map(id, items))
         for wrapper in list(self._wrappers):
             if any(id(item) in ids for item in wrapper.parameters()):
@@ -83,8 +78,6 @@ class ReducedGradients:
         }
 
     def _note(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        from torch import distributed
-
         tensor = args[0] if args else kwargs.get("tensor")
         group = kwargs.get("group", args[2] if len(args) > 2 else None)
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and len(self._summed) < 100_000:

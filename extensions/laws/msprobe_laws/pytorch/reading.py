@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from msprobe_collector.pytorch.optimizers import gradient_of
+from msprobe_laws.formulas import FORMULAS
 from msprobe_laws.observation import Array, Content
 from msprobe_laws.optimizers import EMPTY, SAMPLE, WHOLE, Gradient, WatchedOptimizer
 from msprobe_laws.pytorch.formulas import names_of_states
@@ -23,12 +24,16 @@ class Reader:
 
     Attributes:
         items: the parameters.
+        formula: see `formula_of`.
         samples: positions of the elements that are read of each; None for all.
     """
 
-    def __init__(self, optimizer: Any, items: Sequence[Any], watched: WatchedOptimizer, *, wants_whole: bool) -> None:
-        """Read nothing yet; `wants_whole`: all elements of some parameters, of others in each step."""
-        self._optimizer, self.items = optimizer, items
+    def __init__(
+        self, optimizer: Any, items: Sequence[Any], watched: WatchedOptimizer, formula: tuple[str, str, bool]
+    ) -> None:
+        """Read nothing yet; where the formula takes sums, all elements of some parameters, of others in each step."""
+        self._optimizer, self.items, self.formula = optimizer, items, formula
+        wants_whole = formula[0] in FORMULAS and FORMULAS[formula[0]].whole
         self.samples: list[torch.Tensor | None] = []
         for at, item in enumerate(items):
             local = local_part(item)
@@ -36,7 +41,7 @@ class Reader:
             is_large = local is not None and local.numel() > (WHOLE if is_turn else SAMPLE)
             self.samples.append(_sample_of(watched, item, local) if local is not None and is_large else None)
 
-    def before(self, formula: tuple[str, str, bool], scale: float) -> tuple[list[Content], list[Gradient]]:
+    def before(self, scale: float) -> tuple[list[Content], list[Gradient]]:
         """Return what parameters and states hold, and their gradients, which hold `scale` times what the step takes."""
         held = [gradient_of(item) for item in self.items]
         tensors: list[torch.Tensor | None] = []
@@ -44,7 +49,7 @@ class Reader:
             local = local_part(item)
             is_fitting = gradient is not None and local is not None and gradient.shape == local.shape
             tensors.append(_taken(gradient, sample) if is_fitting else None)
-        contents, arrays = self._contents(formula, tensors)
+        contents, arrays = self._contents(tensors)
         gradients = []
         for item, gradient, array in zip(self.items, held, arrays):
             local = local_part(gradient)
@@ -52,32 +57,31 @@ class Reader:
             gradients.append(Gradient(elements, "" if local is None else dtype_of(local), identity_of(item)))
         return contents, gradients
 
-    def after(self, formula: tuple[str, str, bool]) -> list[Content]:
-        """Return what parameters and states hold when the step is over."""
-        contents, _ = self._contents(formula, [])
-        names = names_of_states(self._optimizer, formula[0], is_own=formula[2])
-        for content, item in zip(contents, self.items):
+    def after(self, gradients: Sequence[Gradient]) -> list[Content]:
+        """Return what parameters and states hold when the step is over, which may have written gradients as well."""
+        contents, _ = self._contents([])
+        names = self._names_of_states()
+        for content, gradient, item in zip(contents, gradients, self.items):
+            gradient.identity = identity_of(item)
             for key, value in self._named_states(item, names):
                 if (local := local_part(value)) is not None:
                     content.state_places[key] = place_of(local, value)
         return contents
 
-    def _contents(
-        self, formula: tuple[str, str, bool], others: list[torch.Tensor | None]
-    ) -> tuple[list[Content], list[Array | None]]:
+    def _contents(self, others: list[torch.Tensor | None]) -> tuple[list[Content], list[Array | None]]:
         """Return what the parameters hold, and the elements of other tensors, which are copied with them."""
         locals_of = [local_part(item) for item in self.items]
         values = [_taken(local, sample) for local, sample in zip(locals_of, self.samples)]
         arrays = arrays_of([*values, *others])
-        states = self._states(formula)
+        states = self._states()
         contents = []
         for item, local, array, state in zip(self.items, locals_of, arrays, states):
             contents.append(Content(EMPTY if array is None else array, place_of(local, item), state))
         return contents, arrays[len(values) :]
 
-    def _states(self, formula: tuple[str, str, bool]) -> list[dict[str, Array]]:
+    def _states(self) -> list[dict[str, Array]]:
         """Return elements of the states of each parameter, under PyTorch's names."""
-        names = names_of_states(self._optimizer, formula[0], is_own=formula[2])
+        names = self._names_of_states()
         keys: list[tuple[int, str]] = []
         tensors: list[torch.Tensor | None] = []
         states: list[dict[str, Array]] = [{} for _ in self.items]
@@ -96,6 +100,9 @@ class Reader:
             if array is not None:
                 states[at][key] = array
         return states
+
+    def _names_of_states(self) -> Mapping[str, str]:
+        return names_of_states(self._optimizer, self.formula[0], is_own=self.formula[2])
 
     def _named_states(self, item: Any, names: Mapping[str, str]) -> list[tuple[str, Any]]:
         state = self._optimizer.state.get(item) or {}

@@ -121,7 +121,7 @@ class TrainingSignals:
         """Check what an optimizer's step finds."""
         say = functools.partial(self._session.say, source=step.source, step=step.number)
         self.explained.clear()
-        if self._draws.first_mask is not None:
+        if self._draws.first_mask:
             self._resume.draws()
         self._resume.step_begins(step)
         self._averages.step_begins(step)
@@ -154,29 +154,18 @@ class TrainingSignals:
         self._owners.step_ended(step.name)
         parameters = models.parameters_of(step.optimizer)
         self._backward.step_ended(parameters)
-        if step.number < _DRAWS and self._draws.first_mask is not None and world_size() > 1:
+        if step.number < _DRAWS and self._draws.first_mask and world_size() > 1:
             self._note_draws(step)
-        self._draws.first_mask = None
+        self._draws.first_mask = {}
         self._averages.step_ended(step.name, parameters)
         self._models.step_ended(step)
         self._modules.step_ended(set(map(id, parameters)))
 
     def _note_draws(self, step: Step) -> None:
         """Write the first mask since the last step, for the comparison of ranks."""
-        assert self._draws.first_mask is not None
-        place, dropped, telling = self._draws.first_mask
         batches = [model.batches[0] for model in self._running.models.values() if model.batches]
-        self._session.journal.note(
-            {
-                "kind": "draws",
-                "step": step.number,
-                "about": step.name,
-                "place": place,
-                "dropped": dropped,
-                "known": telling,
-                "batch": batches[0] if batches else "",
-            }
-        )
+        entry = {"kind": "draws", "step": step.number, "about": step.name, **self._draws.first_mask}
+        self._session.journal.note({**entry, "batch": batches[0] if batches else ""})
 
     def end(self) -> None:
         """The training is over: what an optimizer had and never trained is known now."""

@@ -27,13 +27,12 @@ from msprobe_collector.pytorch.optimizers import is_inside
 from msprobe_collector.pytorch.parameter_names import ParameterNames
 from msprobe_collector.pytorch.script_state import outside
 from msprobe_collector.recording.guard import Guard
-from msprobe_laws.formulas import FORMULAS
-from msprobe_laws.observation import UpdatedParameter
+from msprobe_laws.observation import Array, UpdatedParameter
 from msprobe_laws.optimizers import OpenStep, Optimizers, WatchedOptimizer
 from msprobe_laws.pytorch.formulas import formula_of, precision_of
 from msprobe_laws.pytorch.models import is_away, parameters_of
 from msprobe_laws.pytorch.ranks import ReducedGradients, world_size
-from msprobe_laws.pytorch.reading import Reader, identity_of
+from msprobe_laws.pytorch.reading import Reader
 from msprobe_laws.pytorch.signals import TrainingSignals
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
@@ -50,12 +49,10 @@ class _OpenStep(OpenStep):
 
     Attributes:
         frame: of PyTorch that runs it.
-        formula: see `formula_of`.
         reader: of its parameters.
     """
 
     frame: FrameType = field(kw_only=True)
-    formula: tuple[str, str, bool] = field(kw_only=True)
     reader: Reader = field(kw_only=True)
 
 
@@ -145,54 +142,32 @@ class OptimizerLaws(Optimizers):
                 self._session.state_continues.forget(watched.name)
             self._guard.enter("laws: a step begins", self._signals.step_begins, step)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        inner = self._open[id(optimizer)] = self._read(watched, step, frame, formula, is_closure=callable(closure))
+        reader = Reader(optimizer, list(step.parameters.values()), watched, formula)
+        before, gradients = reader.before(_number(getattr(optimizer, "grad_scale", None), 1.0))
+        groups, settings = _groups_of(optimizer), group_settings(optimizer)
+        numbers = [groups[key] for key in step.parameters]
+        inner = self._open[id(optimizer)] = _OpenStep(
+            watched, step, numbers, settings, before, gradients, callable(closure), frame=frame, reader=reader
+        )
         if outer is not None and is_inner:
             self._decayed_before(outer, inner)
 
     def _decayed_before(self, outer: _OpenStep, inner: _OpenStep) -> None:
         """A class may decay parameters itself before it calls the step of its base class, which does so as well."""
         twice = []
-        for at, item in enumerate(inner.items):
+        for at, key in enumerate(inner.step.parameters):
             before, now, settings = outer.before[at].values, inner.before[at].values, inner.settings[inner.groups[at]]
             decay = _plain(settings.get("lr")) * _plain(settings.get("weight_decay"))
             if not decay or not before.size or outer.reader.samples[at] is not inner.reader.samples[at]:
                 continue
             changed = np.abs(now - before * (1 - decay)) <= 2.0**-6 * decay * np.abs(before)
             if np.all(changed) and np.any(before):
-                twice.append(id(item))
+                twice.append(key)
         message = "weight decay is applied twice: by the class before it calls the step of its base class, and there"
         if findings := inner.step.findings("decay-as-declared", twice, message):
             self._session.say(
                 "decay-as-declared", inner.step.name, findings, source=inner.step.source, step=inner.step.number
             )
-
-    def _read(
-        self,
-        watched: WatchedOptimizer,
-        step: Step,
-        frame: FrameType,
-        formula: tuple[str, str, bool],
-        *,
-        is_closure: bool,
-    ) -> _OpenStep:
-        is_whole = bool(formula[0]) and FORMULAS[formula[0]].whole
-        groups = _groups_of(step.optimizer)
-        reader = Reader(step.optimizer, list(step.parameters.values()), watched, wants_whole=is_whole)
-        scale = getattr(step.optimizer, "grad_scale", None)
-        before, gradients = reader.before(formula, _number(scale, 1.0))
-        return _OpenStep(
-            watched,
-            step,
-            reader.items,
-            [groups[key] for key in step.parameters],
-            group_settings(step.optimizer),
-            before,
-            gradients,
-            is_closure,
-            frame=frame,
-            formula=formula,
-            reader=reader,
-        )
 
     def _end(self, optimizer: Any, frame: FrameType) -> None:
         opened = self._open.get(id(optimizer))
@@ -201,10 +176,8 @@ class OptimizerLaws(Optimizers):
         del self._open[id(optimizer)]
         if _number(getattr(optimizer, "found_inf", None), 0.0):
             return  # the kernel leaves everything as it is
-        for item, gradient in zip(opened.items, opened.gradients):
-            gradient.identity = identity_of(item)
-        after = opened.reader.after(opened.formula)
-        update = self.take(opened, after, opened.formula, precision_of(optimizer), self._signals.explained)
+        after, formula = opened.reader.after(opened.gradients), opened.reader.formula
+        update = self.take(opened, after, formula, precision_of(optimizer), self._signals.explained)
         self._note_replicas(opened, update.parameters)
         self._reduced.forget()
         self._guard.enter("laws: a step ends", self._signals.step_ended, opened.step)
@@ -214,32 +187,26 @@ class OptimizerLaws(Optimizers):
         count = opened.watched.number
         if count & (count - 1) or world_size() == 1:
             return
-        all_ranks = self._reduced.replicas_of(opened.items)
-        if ranks := all_ranks or self._reduced.ranks_of(opened.items):
-            digests = {
-                item.name: xxhash.xxh32(item.after.values.tobytes()).hexdigest()
-                for item in parameters
-                if item.after.values.size
+        items = opened.reader.items
+        all_ranks = self._reduced.replicas_of(items)
+        ranks = all_ranks or self._reduced.ranks_of(items)
+        if not ranks:
+            return
+        before = {item.name: item.before.values for item in parameters if item.before.values.size}
+        after = {item.name: item.after.values for item in parameters if item.after.values.size}
+        self._session.journal.note(
+            {
+                "kind": "replicas",
+                "step": count - 1,
+                "about": opened.watched.name,
+                "ranks": ranks,
+                "parameters": _digests(after),
+                "begins": _digests(before) if count == 1 else {},
+                "are_all": bool(all_ranks),
+                "reduced": self._reduced.names(items, opened.watched.names),
+                "constant": [name for name, value in before.items() if count == 1 and np.ptp(value) == 0],
             }
-            begins = {
-                item.name: xxhash.xxh32(item.before.values.tobytes()).hexdigest()
-                for item in parameters
-                if item.before.values.size
-            }
-            constant = [item.name for item in parameters if item.before.values.size and np.ptp(item.before.values) == 0]
-            self._session.journal.note(
-                {
-                    "kind": "replicas",
-                    "step": count - 1,
-                    "about": opened.watched.name,
-                    "ranks": ranks,
-                    "parameters": digests,
-                    "begins": begins if count == 1 else {},
-                    "are_all": bool(all_ranks),
-                    "reduced": self._reduced.names(opened.items, opened.watched.names),
-                    "constant": constant if count == 1 else [],
-                }
-            )
+        )
 
     def _name_parameters(self, optimizer: Any, watched: WatchedOptimizer) -> None:
         groups = [list(group["params"]) for group in optimizer.param_groups]
@@ -257,6 +224,10 @@ def _groups_of(optimizer: Any) -> dict[int, int]:
         for item in group["params"]:
             groups.setdefault(id(item), number)
     return groups
+
+
+def _digests(values: Mapping[str, Array]) -> dict[str, str]:
+    return {name: xxhash.xxh32(array.tobytes()).hexdigest() for name, array in values.items()}
 
 
 def _plain(value: object) -> float:
@@ -290,9 +261,7 @@ class Watch(LawWatch):
     @staticmethod
     def describe() -> dict[str, Any]:
         """See `LawWatch`."""
-        is_joined = distributed.is_available() and distributed.is_initialized()
-        world = distributed.get_world_size() if is_joined else 1
-        return {"framework": "pytorch", "version": torch.__version__, "world": world, **LawWatch.describe()}
+        return {"framework": "pytorch", "version": torch.__version__, "world": world_size(), **LawWatch.describe()}
 
     @staticmethod
     def rank() -> int | None:
