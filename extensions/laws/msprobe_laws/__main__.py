@@ -37,27 +37,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
     parser.add_argument("script", metavar="SCRIPT", help="a file, or a module behind -m")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        file = _module_file(given.script) if given.is_module else Path(given.script)
+        file = _module_file(options.script) if options.is_module else Path(options.script)
     except ModuleNotFoundError as error:
-        if not f"{given.script}.".startswith(f"{error.name}."):
+        if not f"{options.script}.".startswith(f"{error.name}."):
             raise  # a package of the script's needs a module that is missing
         file = None
     if file is None or not file.is_file():
-        parser.error(f"there is no {'module' if given.is_module else 'script'} {given.script}")
-    if not given.is_module:
+        parser.error(f"there is no {'module' if options.is_module else 'script'} {options.script}")
+    if not options.is_module:
         sys.path[0] = str(file.resolve().parent)  # what is imported below is what the script imports
     installed = installed_frameworks()
-    if not installed or given.framework not in (None, *installed):
-        parser.error(f"{given.framework or ' and '.join(FRAMEWORKS)}: not installed")
-    own_package = [given.script.partition(".")[0]] if given.is_module else []
-    frameworks = [given.framework] if given.framework else frameworks_of(file, Path(sys.path[0]), own_package)
+    if not installed or options.framework not in (None, *installed):
+        parser.error(f"{options.framework or ' and '.join(FRAMEWORKS)}: not installed")
+    own_package = [options.script.partition(".")[0]] if options.is_module else []
+    frameworks = [options.framework] if options.framework else frameworks_of(file, Path(sys.path[0]), own_package)
     if not is_wanted():
         os.environ[ENVIRONMENT] = "1"
     for name in [name for name in installed if name in frameworks] or installed:
         import_module(f"msprobe_laws.{FRAMEWORKS[name]}")
-    main_script.run(given.script, given.arguments, is_module=given.is_module)
+    main_script.run(options.script, options.arguments, is_module=options.is_module)
 
 
 def _module_file(name: str) -> Path | None:

@@ -36,16 +36,14 @@ class Batch:
     @property
     def sizes(self) -> list[int]:
         """How many elements of each parameter are looked at."""
-        return [item.before.size for item in self.parameters]
+        return [item.before.values.size for item in self.parameters]
 
     def joined(self, arrays: Iterable[Array]) -> Array:
-        """Elements of all parameters; a state of one number is repeated for each of its elements."""
-        return np.concatenate(
-            [
-                array.reshape(-1) if array.size == size else np.full(size, array.reshape(-1)[0])
-                for array, size in zip(arrays, self.sizes)
-            ]
-        )
+        """Return the elements of all parameters; a state of one number is repeated for each of its elements."""
+        flat = [array.reshape(-1) for array in arrays]
+        if self.is_whole:
+            return flat[0]
+        return np.concatenate([np.resize(array, size) for array, size in zip(flat, self.sizes)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class FormulaCheck:
     def _compute(self, formula: Formula) -> None:
         variants = formula.variants if self.update.is_own else formula.variants[:1]
         if self._counts_steps():
-            variants = [one for one in variants if not one.get("no_bias_correction")] or variants
+            variants = [variant for variant in variants if not variant.get("no_bias_correction")] or variants
         for number, variant in enumerate(variants):
             deviations, compared = self._with(formula, variant)
             if not number or len(deviations) < len(self.deviations):
@@ -104,7 +102,7 @@ class FormulaCheck:
     def _counts_steps(self) -> bool:
         """Whether a class of the user's own keeps a counter, which only a correction of the bias needs."""
         off = any(group.get(name) is False for group in self.update.settings for name in _CORRECTIONS)
-        counts = any(COUNTER in item.state_after for item in self.update.parameters)
+        counts = any(COUNTER in item.after.states for item in self.update.parameters)
         return self.update.is_own and not off and (counts or any(COUNTER in group for group in self.update.settings))
 
     def _with(self, formula: Formula, variant: Mapping[str, Any]) -> tuple[list[Deviation], dict[str, int]]:
@@ -123,12 +121,24 @@ class FormulaCheck:
             if PARAMETER not in outputs:
                 self.not_compared += [item.name for item in batch.parameters]
             for what, right in outputs.items():
-                found, count = compared_with(
+                deviating, count = compared_with(
                     batch, what, right, by_projection=formula.by_projection and what == PARAMETER
                 )
-                deviations += found
+                deviations += deviating
                 compared[what] = compared.get(what, 0) + count
         return deviations, compared
+
+    def is_what_gives(
+        self, what: str, parameter: UpdatedParameter, formula: Formula, settings: Mapping[str, Any]
+    ) -> bool:
+        """Return whether a formula with other settings gives the parameter or state that stands after the step."""
+        batch = Batch([parameter], is_whole=parameter.is_whole and formula.whole)
+        inputs = self._inputs(batch, {**self.variant, **settings})
+        if inputs is None:
+            return False
+        with np.errstate(all="ignore"):
+            outputs = formula.compute(inputs)
+        return what in outputs and not compared_with(batch, what, outputs[what])[0]
 
     def _inputs(self, batch: Batch, variant: Mapping[str, Any]) -> Inputs | None:
         settings = {**self.update.settings[batch.parameters[0].group], **variant}
@@ -136,32 +146,24 @@ class FormulaCheck:
         if self.formula is not None and self.formula.counts and any(counter is None for counter in counters):
             return None
         first = batch.parameters[0]
-        unit = max(
-            unit_roundoff(dtype)
-            for dtype in (
-                first.place_before.dtype,
-                first.gradient_dtype,
-                *(place.dtype for name, place in first.state_places.items() if name != COUNTER),
-            )
-        )
-        tiny = smallest(first.place_before.dtype)
+        dtypes = [first.before.place.dtype, first.gradient_dtype]
+        dtypes += [place.dtype for name, place in first.after.state_places.items() if name != COUNTER]
+        unit, tiny = max(map(unit_roundoff, dtypes)), smallest(first.before.place.dtype)
 
         def number(arrays: Iterable[Array]) -> Rounded:
-            if batch.is_whole:
-                return Rounded(next(iter(arrays)).reshape(-1), unit=unit, tiny=tiny)
             return Rounded(batch.joined(arrays), unit=unit, tiny=tiny)
 
-        state = {
-            name: number(item.state_before[name] for item in batch.parameters)
-            for name in first.state_before
-            if name != COUNTER and first.state_before[name].size
-        }
-        steps = batch.joined(np.array([float(counter or 0)]) for counter in counters)
+        states = {}
+        for name, value in first.before.states.items():
+            if name != COUNTER and value.size:
+                states[name] = number(item.before.states[name] for item in batch.parameters)
+        values = number(item.before.values for item in batch.parameters)
+        gradients = number(item.gradient for item in batch.parameters if item.gradient is not None)
         return Inputs(
-            number(item.before for item in batch.parameters),
-            number(item.gradient for item in batch.parameters if item.gradient is not None),
-            state,
-            step=steps,
+            values,
+            gradients,
+            states,
+            step=batch.joined(np.array([float(counter or 0)]) for counter in counters),
             settings=settings,
             hyper_precision=self.update.hyper_precision,
             is_first=all(counter in (None, 1) for counter in counters),
@@ -173,9 +175,9 @@ class FormulaCheck:
 def _counter(item: UpdatedParameter, settings: Mapping[str, Any]) -> int | None:
     """Number of the step that the parameter is in, from 1."""
     # As it stands after the step, which is what the step has used: whether it is right, another law says.
-    if (after := item.state_after.get(COUNTER)) is not None and after.size == 1:
+    if (after := item.after.states.get(COUNTER)) is not None and after.size == 1:
         return max(1, int(after.reshape(-1)[0]))
-    if (before := item.state_before.get(COUNTER)) is not None and before.size == 1:
+    if (before := item.before.states.get(COUNTER)) is not None and before.size == 1:
         return int(before.reshape(-1)[0]) + 1
     return int(settings[COUNTER]) if isinstance(settings.get(COUNTER), (int, float)) else item.steps or None
 
@@ -183,42 +185,40 @@ def _counter(item: UpdatedParameter, settings: Mapping[str, Any]) -> int | None:
 def _batches(parameters: Iterable[UpdatedParameter], *, alone: bool) -> Iterator[Batch]:
     kinds: dict[Any, list[UpdatedParameter]] = {}
     for item in parameters:
-        if item.gradient is None or not item.before.size or item.gradient.size != item.before.size:
+        if item.gradient is None or not item.before.values.size or item.gradient.size != item.before.values.size:
             continue
         if alone and item.is_whole:
             yield Batch([item], is_whole=True)
             continue
-        dtypes = tuple(sorted((name, place.dtype) for name, place in item.state_places.items()))
-        states = tuple(sorted(name for name, value in item.state_before.items() if value.size))
-        kinds.setdefault((item.group, item.place_before.dtype, item.gradient_dtype, dtypes, states), []).append(item)
+        dtypes = tuple(sorted((name, place.dtype) for name, place in item.after.state_places.items()))
+        states = tuple(sorted(name for name, value in item.before.states.items() if value.size))
+        kinds.setdefault((item.group, item.before.place.dtype, item.gradient_dtype, dtypes, states), []).append(item)
     yield from map(Batch, kinds.values())
 
 
 def _keeps(batch: Batch, outputs: Iterable[str]) -> bool:
     """Whether the optimizer keeps the states of the formula: under other names nobody knows what they are."""
-    return all(what in item.state_after for item in batch.parameters for what in outputs if what != PARAMETER)
+    return all(what in item.after.states for item in batch.parameters for what in outputs if what != PARAMETER)
 
 
 def compared_with(
     batch: Batch, what: str, right: Rounded, *, by_projection: bool = False
 ) -> tuple[list[Deviation], int]:
     """Deviations above the tolerance, and how many tensors were compared."""
-    arrays = [item.after if what == PARAMETER else item.state_after.get(what) for item in batch.parameters]
-    if any(
-        array is None or (array.size not in (1, size, right.value.size)) for array, size in zip(arrays, batch.sizes)
-    ):
-        return [], 0
-    if batch.is_whole:
-        tested = np.asarray(arrays[0], np.float64).reshape(-1)
-    else:
-        tested = batch.joined(array for array in arrays if array is not None)
+    arrays, dtypes = [], []
+    for item, size in zip(batch.parameters, batch.sizes):
+        array, dtype = _after(item, what)
+        if array is None or array.size not in (1, size, right.value.size):
+            return [], 0
+        arrays.append(array)
+        dtypes.append(dtype)
+    tested = batch.joined(arrays)
     value, error = right.value.reshape(-1), np.broadcast_to(right.error, right.value.shape).reshape(-1)
     if tested.size != value.size:
         return [], 0
     if by_projection:
         found_along = _projected(batch.parameters[0], tested, value)
         return ([], 0) if found_along is None else (found_along, 1)
-    dtypes = [item.place_after.dtype if what == PARAMETER else _state_dtype(item, what) for item in batch.parameters]
     unit = max(map(unit_roundoff, dtypes))
     tolerance = _MARGIN * (error + 2 * unit * np.abs(value)) + smallest(dtypes[0])
     with np.errstate(invalid="ignore"):
@@ -228,16 +228,20 @@ def compared_with(
     sizes[~np.isfinite(value) | ~np.isfinite(tolerance)] = 0.0
     if not np.any(sizes > 1):
         return [], len(batch.parameters)
-    found = []
+    deviations = []
     ends = np.cumsum([0, *([value.size] if batch.is_whole else batch.sizes)])
     for item, begin, end in zip(batch.parameters, ends, ends[1:]):
         worst = int(begin + np.argmax(sizes[begin:end]))
         if sizes[worst] > 1:
             scale = None
             if what == PARAMETER:
-                scale = _factor(tested[begin:end], value[begin:end], item.before.reshape(-1), tolerance[begin:end])
-            found.append(Deviation(item, what, float(sizes[worst]), float(tested[worst]), float(value[worst]), scale))
-    return found, len(batch.parameters)
+                scale = _factor(
+                    tested[begin:end], value[begin:end], item.before.values.reshape(-1), tolerance[begin:end]
+                )
+            deviations.append(
+                Deviation(item, what, float(sizes[worst]), float(tested[worst]), float(value[worst]), scale)
+            )
+    return deviations, len(batch.parameters)
 
 
 #: How far the change along the formula's may be from it, of which bfloat16 makes a few percent.
@@ -246,10 +250,10 @@ _ALONG = 0.3
 
 def _projected(item: UpdatedParameter, tested: Array, right: Array) -> list[Deviation] | None:
     """The deviation of a parameter's change along that of its formula; None where rounding hides it."""
-    before = item.before.reshape(-1)
+    before = item.before.values.reshape(-1)
     wanted = right - before
     length = float(wanted @ wanted)
-    if length < float(before @ before) * (16 * unit_roundoff(item.place_after.dtype)) ** 2:
+    if length < float(before @ before) * (16 * unit_roundoff(item.after.place.dtype)) ** 2:
         return None
     share = float((tested - before) @ wanted) / length if length > 0 else 1.0
     size = abs(share - 1) / _ALONG
@@ -259,9 +263,12 @@ def _projected(item: UpdatedParameter, tested: Array, right: Array) -> list[Devi
     return [Deviation(item, PARAMETER, size, float(tested[worst]), float(right[worst]), share)]
 
 
-def _state_dtype(item: UpdatedParameter, what: str) -> str:
-    place = item.state_places.get(what)
-    return item.place_after.dtype if place is None else place.dtype
+def _after(item: UpdatedParameter, what: str) -> tuple[Array | None, str]:
+    """Return (elements, dtype) of the parameter or of one of its states after the step."""
+    if what == PARAMETER:
+        return item.after.values, item.after.place.dtype
+    place = item.after.state_places.get(what, item.after.place)
+    return item.after.states.get(what), place.dtype
 
 
 def _factor(tested: Array, right: Array, before: Array, tolerance: Array) -> float | None:

@@ -72,8 +72,8 @@ class Inputs:
 
     def state(self, name: str) -> Rounded:
         """A state before the step: zeros where the step makes it."""
-        found = self._state.get(name)
-        return self.zeros() if found is None else found
+        value = self._state.get(name)
+        return self.zeros() if value is None else value
 
     def has(self, name: str) -> bool:
         """Whether the state was there before."""
@@ -147,11 +147,11 @@ def _adam(x: Inputs, *, decoupled: bool = False) -> Outputs:
         g = g + decay * p
     first = beta1 * x.state("exp_avg") + (1 - beta1) * g
     second = beta2 * x.state("exp_avg_sq") + (1 - beta2) * (g * g)
-    found = {"exp_avg": first, "exp_avg_sq": second}
+    states = {"exp_avg": first, "exp_avg_sq": second}
     largest = second
     if x.flag("amsgrad"):
         largest = second.at_least(x.state("max_exp_avg_sq"))
-        found["max_exp_avg_sq"] = largest
+        states["max_exp_avg_sq"] = largest
     if x.flag("no_bias_correction"):
         move = first / (largest.sqrt() + eps)
     else:
@@ -163,9 +163,9 @@ def _adam(x: Inputs, *, decoupled: bool = False) -> Outputs:
     if decay.value != 0 and decoupled:
         if x.flag("decays_afterwards"):
             after = p - lr * move
-            return {PARAMETER: after - (lr * decay) * after, **found}
+            return {PARAMETER: after - (lr * decay) * after, **states}
         p = p * (1 - lr * decay)
-    return {PARAMETER: p - lr * move, **found}
+    return {PARAMETER: p - lr * move, **states}
 
 
 def _adamw(x: Inputs) -> Outputs:
@@ -222,22 +222,22 @@ def _rmsprop(x: Inputs) -> Outputs:
     if x.number("weight_decay").value != 0:
         g = g + x.number("weight_decay") * p
     square = alpha * x.state("square_avg") + (1 - alpha) * (g * g)
-    found = {"square_avg": square}
+    states = {"square_avg": square}
     spread = square
     if x.flag("centered"):
         average = alpha * x.state("grad_avg") + (1 - alpha) * g
-        found["grad_avg"] = average
+        states["grad_avg"] = average
         spread = square - average * average
     below = (spread + eps).sqrt() if x.flag("eps_inside") else spread.sqrt() + eps
     momentum = x.number("momentum")
     if momentum.value == 0 and not x.flag("has_buffer"):
-        return {PARAMETER: p - lr * (g / below), **found}
+        return {PARAMETER: p - lr * (g / below), **states}
     moved = lr * (g / below) if x.flag("momentum_of_update") else g / below
     buffer = momentum * x.state("momentum_buffer") + moved
     return {
         PARAMETER: p - (buffer if x.flag("momentum_of_update") else lr * buffer),
         "momentum_buffer": buffer,
-        **found,
+        **states,
     }
 
 
@@ -336,19 +336,19 @@ def _adafactor(x: Inputs) -> Outputs:
     scale = (p * p).mean().sqrt().at_least(float(eps[1])) * min(lr, step**-0.5)
     if float(x.setting("weight_decay", 0.0)) != 0:
         p = p * (1 - x.number("lr") * x.number("weight_decay"))
-    found: Outputs = {}
+    states: Outputs = {}
     if len(shape) > 1:
         square = _shaped(g * g, shape)
         row = _shaped(x.state("row_var"), (*shape[:-1], 1)) * (1 - share) + square.mean(-1) * share
         column = _shaped(x.state("col_var"), (*shape[:-2], 1, shape[-1])) * (1 - share) + square.mean(-2) * share
-        found = {"row_var": row, "col_var": column}
+        states = {"row_var": row, "col_var": column}
         estimate = row * column / row.mean(-2).at_least(eps1)
     else:
         estimate = x.state("variance") * (1 - share) + (g * g) * share
-        found = {"variance": estimate}
+        states = {"variance": estimate}
     move = (1 / estimate.at_least(eps1 * eps1).sqrt()) * _shaped(g, shape)
     limit = (move * move).mean().sqrt() / float(x.setting("d", 1.0))
-    return {PARAMETER: _shaped(p, shape) - scale * move / limit.at_least(1.0), **found}
+    return {PARAMETER: _shaped(p, shape) - scale * move / limit.at_least(1.0), **states}
 
 
 def _shaped(number: Rounded, shape: tuple[int, ...]) -> Rounded:
@@ -363,9 +363,9 @@ def _lamb(x: Inputs) -> Outputs:
     (beta1, beta2), decay = x.pair("betas"), x.number("weight_decay")
     first = beta1 * x.state("exp_avg") + (1 - beta1) * g
     second = beta2 * x.state("exp_avg_sq") + (1 - beta2) * (g * g)
-    found = {"exp_avg": first, "exp_avg_sq": second}
+    states = {"exp_avg": first, "exp_avg_sq": second}
     if not x.is_whole:
-        return found
+        return states
     if x.flag("no_bias_correction"):
         move = first / (second.sqrt() + eps)
     else:
@@ -374,11 +374,11 @@ def _lamb(x: Inputs) -> Outputs:
     move = move + decay * p
     size, moved = (p * p).mean().sqrt(), (move * move).mean().sqrt()
     if float(size.value) == 0 or float(moved.value) == 0 or x.flag("no_trust"):
-        return {PARAMETER: p - lr * move, **found}
+        return {PARAMETER: p - lr * move, **states}
     if x.flag("clips_size"):
         count = float(np.sqrt(p.value.size))
         size = Rounded(min(float(size.value), 10.0 / count), size.error, unit=size.unit)
-    return {PARAMETER: p - lr * (size / moved) * move, **found}
+    return {PARAMETER: p - lr * (size / moved) * move, **states}
 
 
 _EPS = {"eps_is_corrected_too": True}

@@ -27,12 +27,12 @@ def frameworks_of(script: Path, folder: Path, names: Iterable[str] = ()) -> set[
     imported = _imported(script)
     frameworks = imported & FRAMEWORKS.keys()
     waiting = [] if frameworks else [*names, *imported]
-    known: set[str] = set()
+    looked_at: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name in known:
+        if name in looked_at:
             continue
-        known.add(name)
+        looked_at.add(name)
         for file in (folder / f"{name}.py", *(folder / name).rglob("*.py")):
             imported = _imported(file)
             frameworks |= imported & FRAMEWORKS.keys()

@@ -35,14 +35,14 @@ class _Tally:
         findings: how many steps had a finding.
         reason: why it was not checked, the last one.
         is_moot: whether there was nothing to check, in all checks.
-        known: how many findings are written, by the words of their messages.
+        written: how many findings are written, by the words of their messages.
     """
 
     checks: int = 0
     findings: int = 0
     reason: str = ""
     is_moot: bool = True
-    known: dict[str, int] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
 
 
 class Journal:
@@ -99,9 +99,9 @@ class Journal:
         tally.findings += bool(result)
         for finding in result:
             words = " ".join(word for word in finding.message.split() if word.isalpha())[:24]
-            if tally.known.get(words, 0) < _WRITTEN:
-                tally.known[words] = tally.known.get(words, 0) + 1
-                self._found(finding, about, step, source, is_first=tally.known[words] == 1)
+            if tally.written.get(words, 0) < _WRITTEN:
+                tally.written[words] = tally.written.get(words, 0) + 1
+                self._found(finding, about, step, source, is_first=tally.written[words] == 1)
 
     def _found(self, finding: Finding, about: str, step: int, source: str, *, is_first: bool) -> None:
         size = finding.size
@@ -179,10 +179,10 @@ class Journal:
     def _summary(self) -> str:
         """What was checked and holds, what does not, and what was not checked."""
         laws = {law for (law, _), tally in self._tallies.items() if tally.checks}
-        found = {law for (law, _), tally in self._tallies.items() if tally.findings}
-        broken = sorted(found - self._meant.keys())
+        with_findings = {law for (law, _), tally in self._tallies.items() if tally.findings}
+        broken = sorted(with_findings - self._meant.keys())
         result = f"{len(broken)} do not hold ({listed(broken, 5)})" if broken else "what was compared holds"
-        if meant := sorted(found & self._meant.keys()):
+        if meant := sorted(with_findings & self._meant.keys()):
             result += f"; meant: {listed(meant, 5)}"
         unchecked: dict[str, None] = {}
         for (law, about), tally in self._tallies.items():
@@ -190,8 +190,8 @@ class Journal:
                 unchecked[f"{law} of {about}" if law in laws else law] = None
         if unchecked:
             result += f"; not checked: {', '.join(unchecked)}"
-        known = {law for (law, _), tally in self._tallies.items() if tally.checks or not tally.is_moot}
-        if absent := [law for law in LAWS if law not in known and law not in OF_RANKS]:
+        asked = {law for (law, _), tally in self._tallies.items() if tally.checks or not tally.is_moot}
+        if absent := [law for law in LAWS if law not in asked and law not in OF_RANKS]:
             result += f"; nothing to check: {', '.join(absent)}"
         return f"{len(laws)} laws were checked in {self._steps} steps: {result}"
 

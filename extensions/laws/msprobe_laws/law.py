@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -25,6 +26,11 @@ class Finding:
     message: str
     size: float | None = None
     others: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, law: str, names: Sequence[str], message: str) -> Finding:
+        """Return the finding that holds for all of `names`."""
+        return cls(law, names[0], message, None, tuple(names[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class Law(ABC, Generic[_Seen]):
     tolerance: ClassVar[str] = "none: it holds exactly"
 
     @abstractmethod
-    def check(self, seen: _Seen) -> Checked:
+    def check(self, subject: _Seen) -> Checked:
         """The findings; an empty list where the law holds; or why it could not be checked."""
 
     def found(self, parameter: str, message: str, size: float | None = None, others: Any = ()) -> Finding:

@@ -6,12 +6,14 @@ this module. Arrays are float64 (masks and tokens: integers), names are those of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 Array = npt.NDArray[Any]
 
@@ -33,54 +35,71 @@ class Place:
     shape: tuple[int, ...] = ()
 
 
+@dataclass(slots=True)
+class Content:
+    """What a parameter and its states hold before a step, or after it.
+
+    Attributes:
+        values: elements of the parameter; empty where they cannot be read.
+        place: of the parameter.
+        states: elements by the state's name in PyTorch (`exp_avg`, `exp_avg_sq`, `momentum_buffer`); one of a state
+            that is a single number (`step`). A state that the optimizer makes in its first step is not there before.
+        state_places: places by state, of those that are tensors; known after the step.
+    """
+
+    values: Array
+    place: Place
+    states: dict[str, Array] = field(default_factory=dict)
+    state_places: dict[str, Place] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class UpdatedParameter:
     """One parameter around one call of its optimizer's `step`.
 
-    `before`, `after`, `gradient` and the arrays of the states hold the same elements, in the same order. A state that
-    is a single number (`step`) is an array of one element. A state that the optimizer makes during its first step is
-    absent from `state_before`.
+    The arrays of `before`, `after` and `gradient` hold the same elements, in the same order.
 
     Attributes:
         name: of the parameter in the model.
         group: index in `Update.settings`.
-        shape: of the values that the update sees.
-        before, after: elements of the parameter; empty where they cannot be read.
+        before, after: what it and its states hold.
         gradient: as the step gets it, divided by the scale that the optimizer itself takes out; None for no gradient.
-        state_before, state_after: elements by the state's name in PyTorch (`exp_avg`, `exp_avg_sq`, `momentum_buffer`).
-        is_whole: whether the arrays hold all elements, in the order of the tensor.
-        place_before, place_after: of the parameter.
         gradient_dtype: "" without a gradient.
-        state_places: places after the step by state, of those that are tensors.
         requires_grad: whether it is to be trained.
-        full_size: elements of the tensor that the arrays were taken from.
         steps: with a gradient since it had no state, this one included; 0 where its state was there from the first.
         is_used_again: whether nothing has written the gradient since the step before.
     """
 
     name: str
     group: int
-    shape: tuple[int, ...]
-    before: Array
-    after: Array
+    before: Content
+    after: Content
     gradient: Array | None
-    state_before: Mapping[str, Array]
-    state_after: Mapping[str, Array]
-    is_whole: bool
-    place_before: Place
-    place_after: Place
     gradient_dtype: str = ""
-    state_places: Mapping[str, Place] = field(default_factory=dict)
     requires_grad: bool = True
-    full_size: int = 0
     steps: int = 0
     is_used_again: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the values that the update sees."""
+        return self.before.place.shape
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the tensor that the arrays were taken from."""
+        return math.prod(self.shape)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the arrays hold all elements, in the order of the tensor."""
+        return self.before.values.size == self.size
 
     @property
     def is_moved_frozen(self) -> bool:
         """Whether it is not to be trained, and is changed without a gradient: by momentum, or by decay."""
         is_zero = self.gradient is not None and self.gradient.size > 0 and not np.any(self.gradient)
-        return is_zero and not self.requires_grad and not np.array_equal(self.before, self.after)
+        return is_zero and not self.requires_grad and not np.array_equal(self.before.values, self.after.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +117,6 @@ class Update:
         source: line of the script that called `step`, `train.py:25, in main: optimizer.step()`.
         hyper_precision: unit roundoff of the arithmetic in which hyper-parameters are combined: 2^-53 where they are
             Python numbers, 2^-24 where they are float32 tensors.
-        is_complete: whether all parameters of the optimizer are here.
     """
 
     optimizer: str
@@ -110,7 +128,6 @@ class Update:
     unknown: str = ""
     is_own: bool = False
     hyper_precision: float = 2.0**-53
-    is_complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +140,6 @@ class Clipping:
         norm_after: when it has returned; None where it cannot be computed here.
         reported: the norm that the function returns; None for none.
         max_norm: the limit.
-        norm_type: 2.0, or `inf`.
         size: number of elements.
         dtype: of the gradients, the coarsest.
         scale: factor of a loss scaler that the gradients still hold; 1.0 for none.
@@ -135,7 +151,6 @@ class Clipping:
     norm_after: float | None
     reported: float | None
     max_norm: float
-    norm_type: float
     size: int
     dtype: str
     scale: float = 1.0
@@ -150,7 +165,7 @@ class DropoutMask:
     Attributes:
         place: layer that made the call, or the source line where there is none.
         dropped: bool array: which of the first elements (at most 1024) are zero although their input is not.
-        known: bool array of the same size: which of them have an input that is not zero.
+        telling: bool array of the same size: which of them have an input that is not zero.
         rate: probability to drop.
         is_training: whether the innermost layer that decides about it is in training mode.
         is_repeat: whether a checkpoint runs the layer again inside the backward.
@@ -158,7 +173,7 @@ class DropoutMask:
 
     place: str
     dropped: Array
-    known: Array
+    telling: Array
     rate: float
     is_training: bool = True
     is_repeat: bool = False
@@ -184,7 +199,6 @@ class Batch:
     batches: int = 0
     iteration: int = 0
     is_poor: bool = False
-    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +216,29 @@ class Labels:
     targets: Array
     ignored: int = -100
     is_causal: bool = False
-    source: str = ""
+
+
+def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Return what lists, tuples and mappings hold."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)) and depth < 6:
+        for item in value:
+            yield from leaves(item, depth + 1)
+    else:
+        yield value
+
+
+def fingerprint(parts: Iterable[tuple[tuple[int, ...], str, Array]]) -> tuple[str, bool]:
+    """Return a digest of tensors, given as (shape, dtype, elements that stand for it), and `Batch.is_poor`."""
+    digest = xxhash.xxh64()
+    distinct = count = 0
+    for shape, dtype, values in parts:
+        digest.update(repr((shape, dtype)).encode())
+        digest.update(np.ascontiguousarray(values).tobytes())
+        count += values.size
+        distinct = max(distinct, np.unique(values[:512]).size)
+    return digest.hexdigest(), distinct < 12 or count < 24
 
 
 def unit_roundoff(dtype: str) -> float:

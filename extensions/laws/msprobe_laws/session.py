@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
 
+from msprobe_laws import updates
 from msprobe_laws.formula_check import FormulaCheck
 from msprobe_laws.journal import Journal
-from msprobe_laws.law import Checked, Finding, Law, Unchecked, listed
+from msprobe_laws.law import Checked, Finding, Unchecked, listed
 from msprobe_laws.observation import Batch, Clipping, DropoutMask, Labels, Update
 from msprobe_laws.signals import BatchesDiffer, ClipNorm, DropoutLaws, LabelsAligned
-from msprobe_laws.training import FRESH, SCALE_REMOVED, STAYS_TRAINABLE
-from msprobe_laws.updates import (
-    DecayAsDeclared,
-    HyperParameters,
-    MomentsFormula,
-    OwnState,
-    SomethingUpdated,
-    StateContinues,
-    StepCounter,
-    StorageKept,
-    UpdateFormula,
-    UpdatesArrive,
-    summed_up,
-)
+from msprobe_laws.training import BATCHES_DIFFER, CLIP_NORM, FRESH, SCALE_REMOVED, STAYS_TRAINABLE
 
 
 class LawSession:
@@ -36,21 +23,9 @@ class LawSession:
         """Check all laws but those whose names are `left_out`."""
         self.journal = journal
         self._left_out = frozenset(left_out)
-        self._formula_laws: list[Law[FormulaCheck]] = [
-            UpdateFormula(),
-            MomentsFormula(),
-            DecayAsDeclared(),
-            UpdatesArrive(),
-        ]
-        self.state_continues = StateContinues()
-        self._update_laws: list[Law[Update]] = [
-            StepCounter(),
-            OwnState(),
-            StorageKept(),
-            SomethingUpdated(),
-            HyperParameters(),
-            self.state_continues,
-        ]
+        self._formula_laws = [law() for law in updates.OF_FORMULA]
+        self.state_continues = updates.StateContinues()
+        self._update_laws = [*(law() for law in updates.OF_UPDATE), self.state_continues]
         self._clip_norm = ClipNorm()
         self._dropout = DropoutLaws()
         self._batches = BatchesDiffer()
@@ -62,40 +37,39 @@ class LawSession:
         self._compared: dict[str, set[str]] = {}
         self._not_compared: dict[str, set[str]] = {}
 
-    def update(self, update: Update, explained: Iterable[str] = ()) -> None:
+    def update(self, update: Update, explained: Collection[str] = ()) -> None:
         """One call of an optimizer's `step`, when it is over; what laws `explained` say of it is known already."""
         self._source = update.source
-        seen = FormulaCheck(update)
-        for law in self._formula_laws:
-            self._take(law, update.optimizer, law.check(seen), update.number, update.source)
-        for other in self._update_laws:
-            if other.name in explained:
-                continue
-            self._take(other, update.optimizer, other.check(update), update.number, update.source)
-        if again := [item.name for item in update.parameters if item.is_used_again]:
-            message = "the step uses the gradient of the step before once more: no backward pass has written it since"
-            found = [Finding(FRESH, again[0], message, None, tuple(again[1:]))]
-            self.say(FRESH, update.optimizer, found, source=update.source, step=update.number)
-        if moved := [item.name for item in update.parameters if item.is_moved_frozen]:
-            message = "requires_grad is False, and the step changes it: its gradient is 0 and not None"
-            found = [Finding(STAYS_TRAINABLE, moved[0], message, None, tuple(moved[1:]))]
-            self.say(STAYS_TRAINABLE, update.optimizer, found, source=update.source, step=update.number)
-        compared = {item.name for item in update.parameters if item.gradient is not None} - set(seen.not_compared)
-        left = self._not_compared.setdefault(update.optimizer, set())
+        computed = FormulaCheck(update)
+        for name, result in self._results(update, computed):
+            if name not in explained:
+                self.say(name, update.optimizer, result, source=update.source, step=update.number)
+        compared = {item.name for item in update.parameters if item.gradient is not None} - set(computed.not_compared)
         self._compared.setdefault(update.optimizer, set()).update(compared)
-        left.update(seen.not_compared)
+        self._not_compared.setdefault(update.optimizer, set()).update(computed.not_compared)
         self._dropout.step_ends()
         self.step += 1
         self.journal.step_ended()
+
+    def _results(self, update: Update, computed: FormulaCheck) -> Iterator[tuple[str, Checked]]:
+        for law in self._formula_laws:
+            yield law.name, law.check(computed)
+        for other in self._update_laws:
+            yield other.name, other.check(update)
+        if again := [item.name for item in update.parameters if item.is_used_again]:
+            message = "the step uses the gradient of the step before once more: no backward pass has written it since"
+            yield FRESH, [Finding.of(FRESH, again, message)]
+        if moved := [item.name for item in update.parameters if item.is_moved_frozen]:
+            message = "requires_grad is False, and the step changes it: its gradient is 0 and not None"
+            yield STAYS_TRAINABLE, [Finding.of(STAYS_TRAINABLE, moved, message)]
 
     def clipping(self, clipping: Clipping) -> None:
         """Gradients were clipped."""
         if clipping.scale != 1:
             names = list(clipping.names) or ["gradients"]
             message = f"gradients are clipped while they hold the scale {clipping.scale:g} of the loss scaler"
-            found = Finding(SCALE_REMOVED, names[0], message, None, tuple(names[1:]))
-            self.say(SCALE_REMOVED, "clipping", [found], source=clipping.source)
-        self._take(self._clip_norm, "clipping", self._clip_norm.check(clipping), self.step, clipping.source)
+            self.say(SCALE_REMOVED, "clipping", [Finding.of(SCALE_REMOVED, names, message)], source=clipping.source)
+        self.say(CLIP_NORM, "clipping", self._clip_norm.check(clipping), source=clipping.source)
 
     def mask(self, mask: DropoutMask) -> None:
         """Dropout has drawn."""
@@ -104,21 +78,18 @@ class LawSession:
 
     def batch(self, batch: Batch) -> None:
         """A step got a batch."""
-        self._take(self._batches, batch.of, self._batches.check(batch), self.step, batch.source)
+        self.say(BATCHES_DIFFER, batch.of, self._batches.check(batch))
 
     def labels(self, labels: Labels) -> None:
         """A cross entropy got its targets."""
-        self._take(self._labels, "labels", self._labels.check(labels), self.step, labels.source)
+        self.say(self._labels.name, "labels", self._labels.check(labels))
 
     def say(self, name: str, about: str, result: Checked, *, source: str = "", step: int | None = None) -> None:
         """What a law of the given name says that the framework's own observer has checked."""
         if name in self._left_out:
             return
-        told = result if isinstance(result, Unchecked) else list(summed_up(result))
-        self.journal.take(name, about, told, step=self.step if step is None else step, source=source or self._source)
-
-    def _take(self, law: Law[Any], about: str, result: Checked, step: int, source: str) -> None:
-        self.say(law.name, about, result, step=step, source=source)
+        stated = result if isinstance(result, Unchecked) else list(updates.summed_up(result))
+        self.journal.take(name, about, stated, step=self.step if step is None else step, source=source or self._source)
 
     def close(self, faults: int = 0) -> None:
         """The training is over, with so many kinds of faults of ours."""

@@ -28,29 +28,28 @@ class ClipNorm(Law[Clipping]):
         "4 sqrt(n) units of float32 for sums of n squares"
     )
 
-    def check(self, seen: Clipping) -> Checked:
+    def check(self, clipping: Clipping) -> Checked:
         """Compare reported and true norm, and the norm that is left."""
-        first = seen.names[0] if seen.names else "gradients"
+        first = clipping.names[0] if clipping.names else "gradients"
         findings: list[Finding] = []
-        if seen.unknown or seen.norm_before is None or not math.isfinite(seen.norm_before):
-            return findings or Unchecked(seen.unknown or "the norm of the gradients is not finite")
-        relative = 16 * unit_roundoff(seen.dtype) + 4 * math.sqrt(max(seen.size, 1)) * 2.0**-24
-        before = seen.norm_before
-        if seen.reported is not None:
-            size = abs(seen.reported - before) / (relative * before + 1e-30)
+        if clipping.unknown or clipping.norm_before is None or not math.isfinite(clipping.norm_before):
+            return findings or Unchecked(clipping.unknown or "the norm of the gradients is not finite")
+        relative = 16 * unit_roundoff(clipping.dtype) + 4 * math.sqrt(max(clipping.size, 1)) * 2.0**-24
+        before = clipping.norm_before
+        if clipping.reported is not None:
+            size = abs(clipping.reported - before) / (relative * before + 1e-30)
             if not size <= 1:
-                factor = f", {few_digits(seen.reported / before)} times it" if before else ""
-                message = (
-                    f"it reports the norm {few_digits(seen.reported)} of gradients of norm {few_digits(before)}{factor}"
-                )
-                findings.append(self.found(first, message, size, seen.names[1:]))
-        if seen.norm_after is not None and seen.max_norm > 0 and not findings:
-            wanted = min(before, seen.max_norm)
-            size = abs(seen.norm_after - wanted) / (relative * wanted + 2e-6 + 1e-30)
+                reported = few_digits(clipping.reported)
+                factor = f", {few_digits(clipping.reported / before)} times it" if before else ""
+                message = f"it reports the norm {reported} of gradients of norm {few_digits(before)}{factor}"
+                findings.append(self.found(first, message, size, clipping.names[1:]))
+        if clipping.norm_after is not None and clipping.max_norm > 0 and not findings:
+            wanted = min(before, clipping.max_norm)
+            size = abs(clipping.norm_after - wanted) / (relative * wanted + 2e-6 + 1e-30)
             if not size <= 1:
-                left = few_digits(seen.norm_after)
-                message = f"clipping to {seen.max_norm:g} leaves the norm {left} of {few_digits(before)}"
-                findings.append(self.found(first, message, size, seen.names[1:]))
+                norm = few_digits(clipping.norm_after)
+                message = f"clipping to {clipping.max_norm:g} leaves the norm {norm} of {few_digits(before)}"
+                findings.append(self.found(first, message, size, clipping.names[1:]))
         return findings
 
 
@@ -68,31 +67,44 @@ class _Drawn:
 
     Attributes:
         mask: itself.
-        dropped, known: see `DropoutMask`.
+        dropped, telling: see `DropoutMask`.
     """
 
     mask: DropoutMask
     dropped: int
-    known: int
+    telling: int
 
     @classmethod
     def of(cls, mask: DropoutMask) -> _Drawn:
         """The bits of `mask`."""
-        known = mask.known.astype(np.bool_)
-        dropped = mask.dropped.astype(np.bool_) & known
-        return cls(mask, *(int.from_bytes(np.packbits(bits).tobytes(), "big") for bits in (dropped, known)))
+        telling = mask.telling.astype(np.bool_)
+        dropped = mask.dropped.astype(np.bool_) & telling
+        return cls(mask, *(int.from_bytes(np.packbits(bits).tobytes(), "big") for bits in (dropped, telling)))
 
-    def tells(self, known: int) -> bool:
-        """Whether the elements `known` are enough to tell masks apart."""
-        total, lost = known.bit_count(), (self.dropped & known).bit_count()
-        return total >= _KNOWN and _EITHER <= lost <= total - _EITHER
+    @property
+    def is_telling(self) -> bool:
+        """Whether its elements are enough to tell masks apart."""
+        return are_one_mask(self.dropped, self.dropped, self.telling) is not None
 
     def is_same(self, other: _Drawn) -> bool:
         """Whether both are one mask, as far as both tell."""
-        both = self.known & other.known
-        if (self.dropped ^ other.dropped) & both or not self.tells(both):
+        if self.mask.dropped.size != other.mask.dropped.size or self.mask.rate != other.mask.rate:
             return False
-        return self.mask.dropped.size == other.mask.dropped.size and self.mask.rate == other.mask.rate
+        return are_one_mask(self.dropped, other.dropped, self.telling & other.telling) is True
+
+
+def are_one_mask(dropped: int, other: int, telling: int) -> bool | None:
+    """Return whether two masks are equal where both tell something; None where that is too little.
+
+    Args:
+        dropped: elements that the first has dropped, one bit each.
+        other: those that the second has dropped.
+        telling: elements that both tell of.
+    """
+    total, lost = telling.bit_count(), (dropped & telling).bit_count()
+    if total < _KNOWN or not _EITHER <= lost <= total - _EITHER:
+        return None
+    return dropped & telling == other & telling
 
 
 class DropoutLaws:
@@ -131,12 +143,12 @@ class DropoutOffInEval(Law[DropoutMask]):
     sentence = "A layer in evaluation mode drops nothing."
     source = "Srivastava et al., JMLR 15 (2014); torch.nn.Dropout; functions have training=True as their default"
 
-    def check(self, seen: DropoutMask) -> Checked:
+    def check(self, mask: DropoutMask) -> Checked:
         """Look at the mode of the layer."""
-        if seen.is_training or not np.any(seen.dropped):
+        if mask.is_training or not np.any(mask.dropped):
             return []
         return [
-            self.found(seen.place, f"dropout of rate {seen.rate:g} drops elements although the layer is in eval mode")
+            self.found(mask.place, f"dropout of rate {mask.rate:g} drops elements although the layer is in eval mode")
         ]
 
 
@@ -151,14 +163,14 @@ class DropoutIndependent(Law[_Drawn]):
     def __init__(self, others: Sequence[_Drawn] = (), before: Sequence[_Drawn] = ()) -> None:
         self._others, self._before = others, before
 
-    def check(self, seen: _Drawn) -> Checked:
+    def check(self, drawn: _Drawn) -> Checked:
         """Compare with the masks of this step and of the one before."""
-        if not seen.tells(seen.known):
+        if not drawn.is_telling:
             return Unchecked("the masks have too few elements")
         for others, when in ((self._others, "in this step"), (self._before, "in the step before")):
             for other in others:
-                if seen.is_same(other):
-                    place = seen.mask.place
+                if drawn.is_same(other):
+                    place = drawn.mask.place
                     where = "itself" if other.mask.place == place else other.mask.place
                     return [self.found(place, f"it draws the mask that {where} has drawn {when}")]
         return []
@@ -174,14 +186,14 @@ class RecomputationRepeats(Law[_Drawn]):
     def __init__(self, forwards: Sequence[_Drawn] = ()) -> None:
         self._forwards = forwards
 
-    def check(self, seen: _Drawn) -> Checked:
+    def check(self, drawn: _Drawn) -> Checked:
         """Look for the mask among those of the forward."""
-        if not self._forwards or not seen.tells(seen.known):
+        if not self._forwards or not drawn.is_telling:
             return Unchecked("no mask of its forward is known")
-        if any(seen.is_same(other) for other in self._forwards):
+        if any(drawn.is_same(other) for other in self._forwards):
             return []
         message = "computed again in the backward, it draws another mask than in the forward"
-        return [self.found(seen.mask.place, message)]
+        return [self.found(drawn.mask.place, message)]
 
 
 class BatchesDiffer(Law[Batch]):
@@ -199,45 +211,45 @@ class BatchesDiffer(Law[Batch]):
         self._again: dict[str, int] = {}
         self._distinct: dict[str, int] = {}
 
-    def check(self, seen: Batch) -> Checked:
+    def check(self, batch: Batch) -> Checked:
         """Compare with the batches before."""
-        if seen.is_poor:
+        if batch.is_poor:
             return Unchecked("batches have too few different elements")
-        last = self._last.setdefault(seen.of, deque(maxlen=self._WINDOW))
-        result = self._of_loader(seen, last) if seen.from_loader else self._of_model(seen, last)
-        last.append(seen)
+        last = self._last.setdefault(batch.of, deque(maxlen=self._WINDOW))
+        result = self._of_loader(batch, last) if batch.from_loader else self._of_model(batch, last)
+        last.append(batch)
         return result
 
-    def _of_loader(self, seen: Batch, last: deque[Batch]) -> Checked:
-        if seen.batches == 1:
+    def _of_loader(self, batch: Batch, last: deque[Batch]) -> Checked:
+        if batch.batches == 1:
             return Unchecked("the data loader has one batch", is_moot=True)
         same = [
             back
             for back, other in enumerate(reversed(last), 1)
-            if other.iteration == seen.iteration and other.fingerprint == seen.fingerprint
+            if other.iteration == batch.iteration and other.fingerprint == batch.fingerprint
         ]
         if same:
             ago = "the one before" if same[0] == 1 else f"the one {same[0]} before"
-            return [self.found(seen.of, f"a batch equals {ago} (do its workers share a random seed?)")]
-        if last and last[-1].iteration != seen.iteration and last[-1].fingerprint == seen.fingerprint:
-            self._again[seen.of] = self._again.get(seen.of, 0) + 1
-            if self._again[seen.of] >= 2:
-                return [self.found(seen.of, "each iteration over it begins with the same batch, and takes no other")]
+            return [self.found(batch.of, f"a batch equals {ago} (do its workers share a random seed?)")]
+        if last and last[-1].iteration != batch.iteration and last[-1].fingerprint == batch.fingerprint:
+            self._again[batch.of] = self._again.get(batch.of, 0) + 1
+            if self._again[batch.of] >= 2:
+                return [self.found(batch.of, "each iteration over it begins with the same batch, and takes no other")]
         return []
 
-    def _of_model(self, seen: Batch, last: deque[Batch]) -> Checked:
-        distinct = self._distinct.get(seen.of, 0)
-        if not last or last[-1].fingerprint != seen.fingerprint:
-            self._distinct[seen.of], self._again[seen.of] = distinct + 1, 0
+    def _of_model(self, batch: Batch, last: deque[Batch]) -> Checked:
+        distinct = self._distinct.get(batch.of, 0)
+        if not last or last[-1].fingerprint != batch.fingerprint:
+            self._distinct[batch.of], self._again[batch.of] = distinct + 1, 0
             return []
         if distinct < self._DISTINCT:
-            self._distinct[seen.of] = -(10**9)
+            self._distinct[batch.of] = -(10**9)
             return Unchecked("the model is trained on the same batch again and again")
-        self._again[seen.of] += 1
+        self._again[batch.of] += 1
         # One batch may come twice by chance, where batches are drawn with replacement.
-        if self._again[seen.of] != 2:
+        if self._again[batch.of] != 2:
             return []
-        return [self.found(seen.of, "it is trained on one batch in three steps one after another")]
+        return [self.found(batch.of, "it is trained on one batch in three steps one after another")]
 
 
 class LabelsAligned(Law[Labels]):
@@ -252,25 +264,25 @@ class LabelsAligned(Law[Labels]):
         #: A model that predicts the next token may predict further ones beside it.
         self._predicts_next = False
 
-    def check(self, seen: Labels) -> Checked:
+    def check(self, labels: Labels) -> Checked:
         """Find the offset at which targets are the tokens."""
-        tokens, targets = seen.tokens, seen.targets.reshape(-1)
+        tokens, targets = labels.tokens, labels.targets.reshape(-1)
         if tokens.ndim != 2 or tokens.shape[1] < 8:
             return Unchecked("there are no tokens in rows of 8 and more")
         rows, length = tokens.shape
         if targets.size == rows * length:
             table = targets.reshape(rows, length)
         elif targets.size == rows * (length - 1):
-            table = np.full((rows, length), seen.ignored, targets.dtype)
+            table = np.full((rows, length), labels.ignored, targets.dtype)
             table[:, :-1] = targets.reshape(rows, length - 1)
         else:
             return Unchecked("targets have another number of elements than the tokens")
-        shares = {offset: _agreement(tokens, table, offset, seen.ignored) for offset in (0, 1, 2, -1)}
+        shares = {offset: _agreement(tokens, table, offset, labels.ignored) for offset in (0, 1, 2, -1)}
         best = [offset for offset, share in shares.items() if share > 0.99]
         if 1 in best:
             self._predicts_next = True
             return [] if len(best) == 1 else Unchecked("tokens repeat, so that no offset can be told")
-        if self._predicts_next or len(best) != 1 or (best[0] == 0 and not seen.is_causal):
+        if self._predicts_next or len(best) != 1 or (best[0] == 0 and not labels.is_causal):
             return Unchecked("targets are not the tokens of the inputs at any one offset")
         said = {
             0: "are the tokens that the model gets at the same place: it learns to copy them",
@@ -278,6 +290,16 @@ class LabelsAligned(Law[Labels]):
             -1: "are the tokens before",
         }[best[0]]
         return [self.found("labels", f"the targets {said}", None)]
+
+
+OF_SIGNALS = (ClipNorm, DropoutOffInEval, DropoutIndependent, RecomputationRepeats, BatchesDiffer, LabelsAligned)
+
+
+def width_of_targets(shape: Sequence[int], count: int) -> int:
+    """Return how many of `count` targets belong to a row of tokens [batch, length]; 0 where they do not fit."""
+    rows, length = shape if len(shape) == 2 else (0, 0)
+    width = count // rows if rows and count % rows == 0 else 0
+    return width if width in (length, length - 1) else 0
 
 
 def _agreement(tokens: Array, targets: Array, offset: int, ignored: int) -> float:

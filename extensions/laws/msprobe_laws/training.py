@@ -24,6 +24,8 @@ BATCHES_DIFFER = "batches-differ"
 REPLICAS = "replicas-agree"
 RANKS_DRAW = "ranks-draw-differently"
 RESUME = "resume-continues"
+#: Laws that need the calls of models.
+OF_MODELS = (IN_AN_OPTIMIZER, GRADIENTS_ARRIVE, TRAINING_MODE, TIES_KEPT, BUFFERS_KEPT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from msprobe_laws.formula_check import COUNTER, Batch, Deviation, FormulaCheck, compared_with
+from msprobe_laws.formula_check import COUNTER, Deviation, FormulaCheck
 from msprobe_laws.formulas import FORMULAS, PARAMETER
 from msprobe_laws.law import Checked, Finding, Law, Unchecked, few_digits
 from msprobe_laws.observation import Array, Update, UpdatedParameter
@@ -24,87 +26,101 @@ class UpdateFormula(Law[FormulaCheck]):
         "coarsest dtype among parameter, gradient and state"
     )
 
-    def check(self, seen: FormulaCheck) -> Checked:
+    def check(self, computed: FormulaCheck) -> Checked:
         """Compare the parameters of an update; where a state is wrong already, that is said by the other law."""
-        if seen.reason:
-            return Unchecked(seen.reason)
+        if computed.reason:
+            return Unchecked(computed.reason)
         findings = []
-        wrong_states = {item.parameter.name for item in seen.deviations if item.what != PARAMETER}
-        findings += [
-            self.found(item.name, "it has no gradient, and the step changes it")
-            for item in seen.update.parameters
-            if item.gradient is None and item.before.size == item.after.size and np.any(item.before != item.after)
-        ]
-        findings += [
-            self.found(item.parameter.name, self._said(seen, item), item.size)
-            for item in seen.deviations
-            if item.what == PARAMETER
-            and item.parameter.name not in wrong_states
-            and not _is_decay(_explained(seen, item))
-        ]
-        if not findings and not seen.compared.get(PARAMETER):
-            return Unchecked(_why_none(seen))
+        for item in computed.update.parameters:
+            is_read = item.gradient is None and item.before.values.size == item.after.values.size
+            if is_read and np.any(item.before.values != item.after.values):
+                findings.append(self.found(item.name, "it has no gradient, and the step changes it"))
+        wrong_states = {deviation.parameter.name for deviation in computed.deviations if deviation.what != PARAMETER}
+        for deviation in computed.deviations:
+            name = deviation.parameter.name
+            if deviation.what == PARAMETER and name not in wrong_states:
+                otherwise = _explained(computed, deviation)
+                if not otherwise.is_decay:  # which another law says
+                    findings.append(self.found(name, _difference(computed, deviation, otherwise), deviation.size))
+        if not findings and not computed.compared.get(PARAMETER):
+            return Unchecked(_why_none(computed))
         return findings
 
-    def _said(self, seen: FormulaCheck, item: Deviation) -> str:
-        assert seen.formula is not None
-        if item.scale is not None:
-            if item.scale == 0:
-                return f"it does not change; {seen.formula.name} changes it"
-            more = f": its change is {few_digits(item.scale)} times that of {seen.formula.name}"
-        elif explanation := _explained(seen, item):
-            more = f"; it is what {explanation} gives"
-        else:
-            more = ""
-        return f"an element is {item.tested:.9g} after the step where {seen.formula.name} gives {item.right:.9g}{more}"
+
+def _difference(computed: FormulaCheck, item: Deviation, otherwise: _Otherwise) -> str:
+    assert computed.formula is not None
+    name, more = computed.formula.name, otherwise.said
+    if item.scale == 0:
+        return f"it does not change; {name} changes it"
+    if item.scale is not None:
+        more = f": its change is {few_digits(item.scale)} times that of {name}"
+    return f"an element is {item.tested:.9g} after the step where {name} gives {item.right:.9g}{more}"
 
 
-#: What an update may be instead: (words, formula, settings).
-_OTHERWISE: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
-    ("decay coupled to the gradient (L2)", "Adam", {"decoupled_weight_decay": False}),
-    ("decoupled decay", "AdamW", {}),
-    ("the formula without weight decay", "", {"weight_decay": 0.0}),
-    ("the formula without bias correction", "", {"no_bias_correction": True}),
-    ("the formula with eps added before the bias correction", "", {"eps_is_corrected_too": True}),
-    ("the formula without nesterov", "", {"nesterov": False}),
-    ("the formula with nesterov", "", {"nesterov": True}),
-    ("the formula without dampening", "", {"dampening": 0.0}),
-    ("the formula without amsgrad", "", {"amsgrad": False}),
-    ("the formula with the opposite sign of the gradient", "", {"_flip": True}),
+@dataclass(frozen=True, slots=True)
+class _Otherwise:
+    """What an update may be instead of its formula.
+
+    Attributes:
+        words: for it; "" where nothing is known.
+        formula: another one, which is Adam or AdamW; "" for the same.
+        settings: other ones.
+        is_decay: whether it treats weight decay otherwise.
+        is_opposite: whether the gradient has the opposite sign.
+    """
+
+    words: str = ""
+    formula: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    is_decay: bool = False
+    is_opposite: bool = False
+
+    @property
+    def said(self) -> str:
+        """The words, as they stand behind a message."""
+        return f"; it is what {self.words} gives" if self.words else ""
+
+
+_OTHERWISE = (
+    _Otherwise("decay coupled to the gradient (L2)", "Adam", {"decoupled_weight_decay": False}, is_decay=True),
+    _Otherwise("decoupled decay", "AdamW", is_decay=True),
+    _Otherwise("the formula without weight decay", settings={"weight_decay": 0.0}, is_decay=True),
+    _Otherwise("the formula without bias correction", settings={"no_bias_correction": True}),
+    _Otherwise("the formula with eps added before the bias correction", settings={"eps_is_corrected_too": True}),
+    _Otherwise("the formula without nesterov", settings={"nesterov": False}),
+    _Otherwise("the formula with nesterov", settings={"nesterov": True}),
+    _Otherwise("the formula without dampening", settings={"dampening": 0.0}),
+    _Otherwise("the formula without amsgrad", settings={"amsgrad": False}),
+    _Otherwise("the formula with the opposite sign of the gradient", is_opposite=True),
 )
 
 
-def _explained(seen: FormulaCheck, item: Deviation) -> str:
-    """What the update is instead of its formula; "" where nothing here gives it."""
-    assert seen.formula is not None
-    batch = Batch([item.parameter], is_whole=item.parameter.is_whole and seen.formula.whole)
-    for words, name, changed in _OTHERWISE:
-        settings = changed
-        if (name and name == seen.formula.name) or (name and seen.formula.name not in ("Adam", "AdamW")):
-            continue
-        declared = {**seen.update.settings[item.parameter.group], **seen.variant}
-        if "_flip" in settings:
+def _explained(computed: FormulaCheck, item: Deviation) -> _Otherwise:
+    """Return what the update is instead of its formula, as far as that is known."""
+    assert computed.formula is not None
+    declared = {**computed.update.settings[item.parameter.group], **computed.variant}
+    for otherwise in _OTHERWISE:
+        settings = otherwise.settings
+        if otherwise.is_opposite:
             settings = {"maximize": not declared.get("maximize", False)}
-        if not name and all((declared.get(key) or False) == value for key, value in settings.items()):
-            continue  # it is the formula as it is
-        inputs = seen._inputs(batch, {**seen.variant, **settings})
-        if inputs is None:
-            continue
-        with np.errstate(all="ignore"):
-            outputs = (FORMULAS[name] if name else seen.formula).compute(inputs)
-        if item.what in outputs and not compared_with(batch, item.what, outputs[item.what])[0]:
-            return words
-    return ""
+        if otherwise.formula:
+            is_other = computed.formula.name in ("Adam", "AdamW") and computed.formula.name != otherwise.formula
+        else:
+            is_other = any((declared.get(key) or False) != value for key, value in settings.items())
+        formula = FORMULAS[otherwise.formula] if otherwise.formula else computed.formula
+        if is_other and computed.is_what_gives(item.what, item.parameter, formula, settings):
+            return otherwise
+    return _Otherwise()
 
 
-def _why_none(seen: FormulaCheck) -> str:
-    if not any(item.gradient is not None for item in seen.update.parameters):
+def _why_none(computed: FormulaCheck) -> str:
+    if not any(item.gradient is not None for item in computed.update.parameters):
         return "no parameter has a gradient"
-    kept = {name for item in seen.update.parameters for name in item.state_after}
-    if seen.formula is not None and seen.update.is_own and kept.isdisjoint(seen.formula.states):
-        return f"{seen.update.optimizer} does not keep the states of {seen.formula.name} under its names"
-    if seen.formula is not None and seen.formula.whole and seen.not_compared:
-        return f"{seen.formula.name} takes sums over the whole parameter, and only samples of elements are here"
+    kept = {name for item in computed.update.parameters for name in item.after.states}
+    if computed.formula is not None and computed.update.is_own and kept.isdisjoint(computed.formula.states):
+        return f"{computed.update.optimizer} does not keep the states of {computed.formula.name} under its names"
+    if computed.formula is not None and computed.formula.whole and computed.not_compared:
+        return f"{computed.formula.name} takes sums over the whole parameter, and only samples of elements are here"
     return "no values of parameters, gradients and states that belong together are here"
 
 
@@ -116,52 +132,42 @@ class MomentsFormula(Law[FormulaCheck]):
     source = UpdateFormula.source
     tolerance = UpdateFormula.tolerance
 
-    def check(self, seen: FormulaCheck) -> Checked:
+    def check(self, computed: FormulaCheck) -> Checked:
         """Compare the states of an update."""
-        if seen.reason:
-            return Unchecked(seen.reason)
+        if computed.reason:
+            return Unchecked(computed.reason)
         findings = []
-        for item in seen.deviations:
-            if item.what != PARAMETER:
-                other = _gradient_behind(seen, item)
-                more = f"; it is made of the gradient of {other}" if other else ""
-                if not other and (explanation := _explained(seen, item)):
-                    more = f"; it is what {explanation} gives"
-                    if _is_decay(explanation):
-                        continue  # said by the law on decay
-                message = (
-                    f"{item.what} has an element {item.tested:.6g} after the step where its gradient and "
-                    f"{item.what} before give {item.right:.6g}{more}"
-                )
-                findings.append(self.found(item.parameter.name, message, item.size))
-        if not findings and not any(count for what, count in seen.compared.items() if what != PARAMETER):
-            return (
-                Unchecked("the optimizer keeps no moments", is_moot=True)
-                if seen.compared
-                else Unchecked(_why_none(seen))
+        for item in computed.deviations:
+            if item.what == PARAMETER:
+                continue
+            other = _gradient_behind(computed, item)
+            otherwise = _Otherwise() if other else _explained(computed, item)
+            if otherwise.is_decay:  # which another law says
+                continue
+            more = f"; it is made of the gradient of {other}" if other else otherwise.said
+            message = (
+                f"{item.what} has an element {item.tested:.6g} after the step where its gradient and "
+                f"{item.what} before give {item.right:.6g}{more}"
             )
-        return findings
+            findings.append(self.found(item.parameter.name, message, item.size))
+        if findings or any(count for what, count in computed.compared.items() if what != PARAMETER):
+            return findings
+        if computed.compared:
+            return Unchecked("the optimizer keeps no moments", is_moot=True)
+        return Unchecked(_why_none(computed))
 
 
-def _gradient_behind(seen: FormulaCheck, item: Deviation) -> str:
-    """The parameter of the same shape whose gradient explains the moment; "" for none."""
-    own = item.parameter
-    for other in seen.update.parameters:
-        same = other.gradient is not None and other.shape == own.shape and other.gradient.size == own.before.size
-        if same and other.name != own.name:
-            from dataclasses import replace
-
-            batch = Batch([replace(own, gradient=other.gradient)], is_whole=own.is_whole)
-            inputs = seen._inputs(batch, seen.variant)
-            if inputs is not None and seen.formula is not None:
-                outputs = seen.formula.compute(inputs)
-                if item.what in outputs and not compared_with(batch, item.what, outputs[item.what])[0]:
-                    return other.name
+def _gradient_behind(computed: FormulaCheck, item: Deviation) -> str:
+    """Return the parameter of the same shape whose gradient explains the moment; "" for none."""
+    parameter = item.parameter
+    assert computed.formula is not None
+    for other in computed.update.parameters:
+        gradient, is_like = other.gradient, other.shape == parameter.shape and other.name != parameter.name
+        if is_like and gradient is not None and gradient.size == parameter.before.values.size:
+            exchanged = replace(parameter, gradient=gradient)
+            if computed.is_what_gives(item.what, exchanged, computed.formula, {}):
+                return other.name
     return ""
-
-
-def _is_decay(explanation: str) -> bool:
-    return "decay" in explanation
 
 
 class DecayAsDeclared(Law[FormulaCheck]):
@@ -174,19 +180,21 @@ class DecayAsDeclared(Law[FormulaCheck]):
     source = "Loshchilov and Hutter, arXiv:1711.05101, algorithm 2"
     tolerance = UpdateFormula.tolerance
 
-    def check(self, seen: FormulaCheck) -> Checked:
+    def check(self, computed: FormulaCheck) -> Checked:
         """Look whether another treatment of decay explains what differs."""
-        if seen.reason:
-            return Unchecked(seen.reason)
-        if not any(group.get("weight_decay") for group in seen.update.settings) and not seen.deviations:
+        if computed.reason:
+            return Unchecked(computed.reason)
+        if not any(group.get("weight_decay") for group in computed.update.settings) and not computed.deviations:
             return Unchecked("there is no weight decay", is_moot=True)
-        if not seen.compared.get(PARAMETER):
-            return Unchecked(_why_none(seen))
+        if not computed.compared.get(PARAMETER):
+            return Unchecked(_why_none(computed))
         findings: dict[str, Finding] = {}
-        for item in seen.deviations:
+        for item in computed.deviations:
             name = item.parameter.name
-            if name not in findings and _is_decay(explanation := _explained(seen, item)):
-                message = f"{item.what} changes as {explanation} changes it, and the class is {seen.update.optimizer}"
+            otherwise = _explained(computed, item)
+            if otherwise.is_decay and name not in findings:
+                changes = f"{item.what} changes as {otherwise.words} changes it"
+                message = f"{changes}, and the class is {computed.update.optimizer}"
                 findings[name] = self.found(name, message, item.size)
         return list(findings.values())
 
@@ -198,15 +206,15 @@ class StepCounter(Law[Update]):
     sentence = "The counter of each parameter that has a gradient advances by one in a step."
     source = "Kingma and Ba, arXiv:1412.6980, algorithm 1 (t <- t + 1); torch.optim"
 
-    def check(self, seen: Update) -> Checked:
+    def check(self, update: Update) -> Checked:
         """Compare counters before and after."""
         findings, checked = [], 0
-        for item in seen.parameters:
-            after = item.state_after.get(COUNTER)
+        for item in update.parameters:
+            after = item.after.states.get(COUNTER)
             if after is None or after.size != 1:
                 continue
             checked += 1
-            before = item.state_before.get(COUNTER)
+            before = item.before.states.get(COUNTER)
             start = 0.0 if before is None or before.size != 1 else float(before.reshape(-1)[0])
             moved = float(after.reshape(-1)[0]) - start
             if moved != (item.gradient is not None):
@@ -225,17 +233,17 @@ class OwnState(Law[Update]):
     sentence = "No two parameters share a moment or a counter, and none is the memory of a parameter."
     source = "torch.optim: one state for each parameter (zeros_like); OpGuard reports such aliases"
 
-    def check(self, seen: Update) -> Checked:
+    def check(self, update: Update) -> Checked:
         """Look for equal addresses."""
         owners: dict[int, tuple[str, str]] = {}
         findings, checked = [], 0
-        for item in seen.parameters:
-            if item.place_after.address:
-                other = owners.setdefault(item.place_after.address, (item.name, "the parameter"))
+        for item in update.parameters:
+            if item.after.place.address:
+                other = owners.setdefault(item.after.place.address, (item.name, "the parameter"))
                 if other[0] != item.name:
                     findings.append(self.found(item.name, f"it is the same memory as the parameter {other[0]}"))
-        for item in seen.parameters:
-            for name, place in item.state_places.items():
+        for item in update.parameters:
+            for name, place in item.after.state_places.items():
                 if not place.address:
                     continue
                 checked += 1
@@ -258,14 +266,14 @@ class StorageKept(Law[Update]):
         #: dtype that the last step left, by optimizer and parameter.
         self._left: dict[str, dict[str, str]] = {}
 
-    def check(self, seen: Update) -> Checked:
+    def check(self, update: Update) -> Checked:
         """Compare places before and after, and dtypes with those that the step before has left."""
         findings = []
-        left = self._left.get(seen.optimizer, {})
-        self._left[seen.optimizer] = {item.name: item.place_after.dtype for item in seen.parameters}
-        for item in seen.parameters:
-            before, after = item.place_before, item.place_after
-            if (dtype := left.get(item.name, before.dtype)) != before.dtype:
+        dtypes = self._left.get(update.optimizer, {})
+        self._left[update.optimizer] = {item.name: item.after.place.dtype for item in update.parameters}
+        for item in update.parameters:
+            before, after = item.before.place, item.after.place
+            if (dtype := dtypes.get(item.name, before.dtype)) != before.dtype:
                 message = f"its dtype is {before.dtype}, and the step before has left it as {dtype}"
                 findings.append(self.found(item.name, message))
                 continue
@@ -277,7 +285,7 @@ class StorageKept(Law[Update]):
             else:
                 if before.address and after.address and before.address != after.address:
                     findings.append(self.found(item.name, "the step puts it into other memory"))
-        return findings if seen.parameters else Unchecked("the optimizer has no parameters")
+        return findings if update.parameters else Unchecked("the optimizer has no parameters")
 
 
 class SomethingUpdated(Law[Update]):
@@ -287,27 +295,25 @@ class SomethingUpdated(Law[Update]):
     sentence = "A step gets a gradient of at least one of its parameters, and makes none of them NaN or Inf."
     source = "torch.optim passes over parameters whose gradient is None, without a word; torch.amp.GradScaler.step"
 
-    def check(self, seen: Update) -> Checked:
+    def check(self, update: Update) -> Checked:
         """Look for a gradient."""
-        if not seen.is_complete:
-            return Unchecked("not all parameters of the optimizer are here")
-        if not seen.parameters:
+        if not update.parameters:
             return Unchecked("this process has no parameters of the optimizer")
         broken = [
             item.name
-            for item in seen.parameters
-            if not np.all(np.isfinite(item.after)) and np.all(np.isfinite(item.before))
+            for item in update.parameters
+            if not np.all(np.isfinite(item.after.values)) and np.all(np.isfinite(item.before.values))
         ]
         if broken:
             return [self.found(broken[0], "the step makes it NaN or Inf", None, broken[1:])]
-        if any(item.gradient is not None for item in seen.parameters):
+        if any(item.gradient is not None for item in update.parameters):
             return []
-        first = seen.parameters[0].name
-        names = [item.name for item in seen.parameters[1:]]
+        first = update.parameters[0].name
+        names = [item.name for item in update.parameters[1:]]
         return [
             self.found(
                 first,
-                f"none of the {len(names) + 1} parameters of {seen.optimizer} has a gradient: the "
+                f"none of the {len(names) + 1} parameters of {update.optimizer} has a gradient: the "
                 "step updates nothing (does it hold the parameters that the model uses?)",
                 None,
                 names,
@@ -332,14 +338,14 @@ class HyperParameters(Law[Update]):
         #: Steps one after another in which nothing is learned, by optimizer.
         self._idle: dict[str, int] = {}
 
-    def check(self, seen: Update) -> Checked:
+    def check(self, update: Update) -> Checked:
         """Look at learning rate, decay and factors of moments."""
         findings, checked = [], 0
-        is_idle = bool(seen.settings) and all(group.get("lr") == 0 for group in seen.settings)
-        self._idle[seen.optimizer] = self._idle.get(seen.optimizer, 0) + 1 if is_idle else 0
-        if self._idle[seen.optimizer] == _IDLE:
+        is_idle = bool(update.settings) and all(group.get("lr") == 0 for group in update.settings)
+        self._idle[update.optimizer] = self._idle.get(update.optimizer, 0) + 1 if is_idle else 0
+        if self._idle[update.optimizer] == _IDLE:
             findings.append(self.found("lr", f"it is 0 in all groups, in {_IDLE} steps: nothing is learned"))
-        for number, group in enumerate(seen.settings):
+        for number, group in enumerate(update.settings):
             values: list[tuple[str, Any, float]] = [
                 (name, group.get(name), np.inf) for name in ("lr", "weight_decay", "eps", "momentum")
             ]
@@ -365,38 +371,42 @@ class UpdatesArrive(Law[FormulaCheck]):
     tolerance = (
         "three quarters of the elements of an optimizer's parameters of one dtype, in three steps one after another"
     )
-    _PATIENCE, _MOST = 3, 0.75
+    _MOST = 0.75
 
-    def __init__(self) -> None:
+    def __init__(self, patience: int = 3) -> None:
+        self._patience = patience
         self._times: dict[tuple[str, str], int] = {}
 
-    def check(self, seen: FormulaCheck) -> Checked:
+    def check(self, computed: FormulaCheck) -> Checked:
         """The share of elements that stay although their gradient is not zero."""
         by_dtype: dict[str, list[tuple[float, int, UpdatedParameter]]] = {}
-        for item in seen.update.parameters:
-            if item.gradient is None or item.gradient.size != item.before.size or item.after.size != item.before.size:
+        for item in computed.update.parameters:
+            if (
+                item.gradient is None
+                or item.gradient.size != item.before.values.size
+                or item.after.values.size != item.before.values.size
+            ):
                 continue
-            settings = seen.update.settings[item.group]
-            asked = (item.gradient != 0) & np.isfinite(item.gradient) & (item.before != 0)
+            settings = computed.update.settings[item.group]
+            asked = (item.gradient != 0) & np.isfinite(item.gradient) & (item.before.values != 0)
             if not np.any(asked) or settings.get("lr") == 0:
                 continue
-            lost = float(np.mean(item.after[asked] == item.before[asked]))
-            by_dtype.setdefault(item.place_before.dtype, []).append((lost, item.full_size or item.before.size, item))
+            lost = float(np.mean(item.after.values[asked] == item.before.values[asked]))
+            by_dtype.setdefault(item.before.place.dtype, []).append((lost, item.size, item))
         if not by_dtype:
             return Unchecked("no values of parameters and gradients are here")
         findings = []
         for dtype, shares in by_dtype.items():
             total = sum(size for _, size, _ in shares)
             share = sum(lost * size for lost, size, _ in shares) / total
-            key = seen.update.optimizer, dtype
+            key = computed.update.optimizer, dtype
             self._times[key] = self._times.get(key, 0) + 1 if share > self._MOST else 0
-            if self._times[key] == self._PATIENCE:
+            if self._times[key] == self._patience:
                 worst = sorted(shares, key=lambda entry: -entry[0] * entry[1])
                 names = [item.name for lost, _, item in worst if lost > self._MOST]
-                count = self._PATIENCE
                 message = (
                     f"{100 * share:.0f} % of the elements of {dtype} parameters stay as they are, "
-                    f"in {count} steps, although their gradients are not zero: the update is lost in rounding "
+                    f"in {self._patience} steps, although their gradients are not zero: the update is lost in rounding "
                     "(it has no master weights?)"
                 )
                 findings.append(self.found(names[0] if names else worst[0][2].name, message, None, names[1:]))
@@ -431,53 +441,55 @@ class StateContinues(Law[Update]):
         """The states of an optimizer were replaced on purpose."""
         self._loaded.add(optimizer)
 
-    def _is_made_anew(self, seen: Update) -> bool:
+    def _is_made_anew(self, update: Update) -> bool:
         """Whether optimizers before this one have taken their first step alone, each from where the last one ended."""
         nothing: tuple[Mapping[str, Array], int, Array] = {}, -1, np.empty(0)
-        left = [(item, *self._left.get(self._newest, {}).get(item.name, nothing)) for item in seen.parameters]
-        is_next = bool(left) and all(
-            number == 0 and any(map(np.any, state.values())) and item.before.size and np.array_equal(item.before, after)
-            for item, state, number, after in left
+        states = [(item, *self._left.get(self._newest, {}).get(item.name, nothing)) for item in update.parameters]
+        is_next = bool(states) and all(
+            number == 0
+            and any(map(np.any, state.values()))
+            and item.before.values.size
+            and np.array_equal(item.before.values, after)
+            for item, state, number, after in states
         )
         if is_next:
             self._left.pop(self._newest)
-        self._newest, self._anew = seen.optimizer, self._anew + 1 if is_next else 0
+        self._newest, self._anew = update.optimizer, self._anew + 1 if is_next else 0
         return self._anew == _NEW
 
-    def check(self, seen: Update) -> Checked:
+    def check(self, update: Update) -> Checked:
         """Compare states before the step with those that the last one left."""
-        is_anew = seen.number == 0 and self._is_made_anew(seen)
-        is_loaded = seen.optimizer in self._loaded
-        self._loaded.discard(seen.optimizer)
-        before = self._left.get(seen.optimizer)
-        self._left[seen.optimizer] = {
-            item.name: (item.state_after, seen.number, item.after) for item in seen.parameters
+        is_anew = update.number == 0 and self._is_made_anew(update)
+        is_loaded = update.optimizer in self._loaded
+        self._loaded.discard(update.optimizer)
+        before = self._left.get(update.optimizer)
+        self._left[update.optimizer] = {
+            item.name: (item.after.states, update.number, item.after.values) for item in update.parameters
         }
-        if not any(item.state_before or item.state_after for item in seen.parameters) and not any(
-            state for state, *_ in (before or {}).values()
-        ):
+        has_state = any(item.before.states or item.after.states for item in update.parameters)
+        if not has_state and not any(state for state, *_ in (before or {}).values()):
             return Unchecked("the optimizer keeps no state", is_moot=True)
         if is_anew:
-            first, *others = [item.name for item in seen.parameters]
+            first, *others = [item.name for item in update.parameters]
             message = f"it is in a new optimizer in each of {_NEW + 1} steps: no moment is older than one step"
             return [self.found(first, message, None, others)]
         if before is None:
             return Unchecked("one step was seen")
         findings, checked = [], 0
-        for item in seen.parameters:
-            left, number, parameter = before.get(item.name, ({}, -1, item.before))
-            if number != seen.number - 1 or (item.state_after.keys() and item.gradient is None):
+        for item in update.parameters:
+            last, number, parameter = before.get(item.name, ({}, -1, item.before.values))
+            if number != update.number - 1 or (item.after.states.keys() and item.gradient is None):
                 continue
-            if not np.array_equal(item.before, parameter, equal_nan=True):
+            if not np.array_equal(item.before.values, parameter, equal_nan=True):
                 continue  # the parameter was put anew, as Lookahead does, and its state may be with it
             if is_loaded:
-                was, at = (np.max(state.get(COUNTER, 0.0), initial=0.0) for state in (left, item.state_before))
+                was, at = (np.max(state.get(COUNTER, 0.0), initial=0.0) for state in (last, item.before.states))
                 if 0 < at < was:
                     message = f"its state is that of step {at:g} again, and the parameter that of step {was:g}"
                     findings.append(self.found(item.name, message))
                 continue
-            for name, value in left.items():
-                now = item.state_before.get(name)
+            for name, value in last.items():
+                now = item.before.states.get(name)
                 if now is None or now.size != value.size or not value.size:
                     if now is None and np.any(value != 0):
                         checked += 1
@@ -489,6 +501,11 @@ class StateContinues(Law[Update]):
                     findings.append(self.found(item.name, message))
                     break
         return findings if checked or findings else Unchecked("no state of two steps one after another is here")
+
+
+#: Laws on the formula of a step, and on the step itself.
+OF_FORMULA: tuple[type[Law[FormulaCheck]], ...] = (UpdateFormula, MomentsFormula, DecayAsDeclared, UpdatesArrive)
+OF_UPDATE: tuple[type[Law[Update]], ...] = (StepCounter, OwnState, StorageKept, SomethingUpdated, HyperParameters)
 
 
 def summed_up(findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -503,4 +520,4 @@ def summed_up(findings: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def _kind_of(message: str) -> str:
-    return " ".join(word for word in message.split() if not any(mark in word for mark in "0123456789."))[:60]
+    return " ".join(word for word in message.split() if not re.search(r"[0-9.]", word))[:60]

@@ -214,3 +214,119 @@ def test_laws_keep_no_network_alive(tmp_path: Path) -> None:
         del network
         gc.collect()
         assert gone() is None
+
+
+def step_of(loss: Callable[..., Tensor], items: Any) -> Callable[..., Any]:
+    """What gives the gradients of these parameters."""
+    gradients_of = ms.value_and_grad(loss, None, items)
+    return lambda *inputs: gradients_of(*inputs)[1]
+
+
+def in_turn() -> None:
+    """A generator that is in evaluation mode while its critic is trained."""
+    generator = nn.SequentialCell(nn.Dense(8, 8), nn.Dropout(p=0.2))
+    critic = nn.SequentialCell(nn.Dense(8, 1))
+    generator.update_parameters_name("generator.")
+    critic.update_parameters_name("critic.")
+    optimizers = [nn.SGD(cell.trainable_params(), 0.01) for cell in (generator, critic)]
+    makes = step_of(lambda x: -critic(generator(x)).mean(), optimizers[0].parameters)
+    judges = step_of(lambda x: critic(x).mean() - critic(generator(x)).mean(), optimizers[1].parameters)
+    for x, _ in rows(4):
+        generator.set_train()
+        optimizers[0](makes(x))
+        generator.set_train(False)
+        optimizers[1](judges(x))
+
+
+class Outer(nn.Optimizer):
+    """An optimizer that has another one do its steps."""
+
+    def __init__(self, inner: nn.Optimizer) -> None:
+        super().__init__(0.1, list(inner.parameters))
+        self.inner = inner
+
+    def construct(self, gradients: Any) -> Any:
+        return self.inner(gradients)
+
+
+def one_inside_the_other() -> None:
+    """An optimizer that is called by another one."""
+    network = Mlp()
+    optimizer = Outer(nn.SGD(network.trainable_params(), 0.1))
+    gradients_of = step_of(lambda x, y: squared(network, x, y), optimizer.inner.parameters)
+    for x, y in rows(4):
+        optimizer(gradients_of(x, y))
+
+
+def updated_by_the_script() -> None:
+    """A temperature that the script updates itself, without an optimizer."""
+    network, scale = Mlp(), ms.Parameter(Tensor(np.ones(1, np.float32)), name="scale")
+    optimizer = nn.SGD(network.trainable_params(), 0.1)
+    items = [*optimizer.parameters, scale]
+    gradients_of = step_of(lambda x, y: (scale * (network(x) - y) ** 2).mean(), ms.ParameterTuple(items))
+    for x, y in rows(4):
+        *gradients, last = gradients_of(x, y)
+        optimizer(tuple(gradients))
+        ops.assign(scale, scale - 0.1 * last)
+
+
+def frozen_in_turn(name: str = "encoder") -> None:
+    """A Cell, or a part of it, that is frozen after two steps."""
+    network = Mlp()
+    optimizer = nn.SGD(network.trainable_params(), 0.1)
+    gradients_of = step_of(lambda x, y: squared(network, x, y), optimizer.parameters)
+    for number, (x, y) in enumerate(rows(4)):
+        if number == 2:
+            for item in network.trainable_params():
+                item.requires_grad = not item.name.startswith(name)
+        optimizer(gradients_of(x, y))
+
+
+def two_losses() -> None:
+    """Gradients of two scaled losses, which are divided by the scale when both are there."""
+    networks = [Mlp(), Mlp(hidden=4)]
+    networks[1].update_parameters_name("other.")
+    scaler = ms.amp.StaticLossScaler(1024.0)
+    optimizers = [nn.SGD(network.trainable_params(), 0.1) for network in networks]
+    steps = [
+        step_of(lambda x, y, network=network: scaler.scale(squared(network, x, y)), optimizer.parameters)
+        for network, optimizer in zip(networks, optimizers)
+    ]
+    for x, y in rows(3):
+        for optimizer, gradients in [(optimizer, step(x, y)) for optimizer, step in zip(optimizers, steps)]:
+            optimizer(scaler.unscale(gradients))
+
+
+def tied_by_cells() -> None:
+    """A layer whose weight is that of another one, and which is replaced."""
+    network = Mlp()
+    network.head = nn.Dense(16, 16)
+    network.head.weight = network.hidden.weight
+    optimizer = nn.SGD(network.trainable_params(), 0.01)
+    gradients_of = step_of(lambda x, y: squared(network, x, y), optimizer.parameters)
+    for number, (x, y) in enumerate(rows(4)):
+        optimizer(gradients_of(x, y))
+        if number == 2:
+            network.head = nn.Dense(16, 16)
+
+
+@pytest.mark.parametrize(
+    ("train", "laws"),
+    [
+        (in_turn, set()),
+        (one_inside_the_other, set()),
+        (updated_by_the_script, set()),
+        (frozen_in_turn, set()),
+        (lambda: frozen_in_turn("encoder.weight"), {"stays-trainable"}),
+        (two_losses, set()),
+        (tied_by_cells, {"ties-kept"}),
+    ],
+)
+def test_trainings_are_judged_as_those_of_pytorch_are(
+    train: Callable[[], None], laws: set[str], tmp_path: Path
+) -> None:
+    ms.set_seed(0)
+    with watched(tmp_path):
+        train()
+    assert not list(tmp_path.glob("*/dump_error_info.log"))
+    assert {row["law"] for row in lines(tmp_path, "finding")} == laws

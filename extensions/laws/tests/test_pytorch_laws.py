@@ -18,7 +18,7 @@ from msprobe_collector.dump_format import Dump
 from msprobe_laws.catalogue import LAWS
 from msprobe_laws.formula_check import FormulaCheck
 from msprobe_laws.formulas import FORMULAS
-from msprobe_laws.observation import Place, Update, UpdatedParameter
+from msprobe_laws.observation import Content, Place, Update, UpdatedParameter
 from msprobe_laws.pytorch.watch import Watch
 from msprobe_laws.suite.recorded import update_of
 from msprobe_laws.updates import DecayAsDeclared, UpdateFormula
@@ -246,12 +246,11 @@ def test_what_explains_an_update_begins_with_the_variant_that_the_others_follow(
     settings = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 0.0, "weight_decay": 0.0, "correct_bias": False, "step": 5}
     moments = {"exp_avg": 0.1 * gradient, "exp_avg_sq": 0.01 * gradient**2}
     zeros = dict.fromkeys(moments, np.zeros(4))
-    place = Place(0, "float64")
+    place = Place(0, "float64", shape=(4,))
+    before = Content(np.ones(4), place, zeros)
     correction = np.sqrt(1 - 0.99**5) / (1 - 0.9**5)
     parameters = [
-        UpdatedParameter(
-            name, 0, (4,), np.ones(4), 1 - 0.1 * size * np.sign(gradient), gradient, zeros, moments, True, place, place
-        )
+        UpdatedParameter(name, 0, before, Content(1 - 0.1 * size * np.sign(gradient), place, moments), gradient)
         for name, size in (("a", 1.0), ("b", 1.0), ("c", 1.0), ("corrected", correction))
     ]
     seen = FormulaCheck(Update("AdamW", "AdamW", [settings], parameters, 4, is_own=True))
@@ -401,8 +400,8 @@ def test_a_fault_of_ours_ends_no_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bare = train(None)
-    monkeypatch.setattr("msprobe_laws.pytorch.watch.arrays_of", lambda tensors: 1 / 0)
-    monkeypatch.setattr("msprobe_laws.pytorch.signals.fingerprint_of", lambda tensors: 1 / 0)
+    monkeypatch.setattr("msprobe_laws.pytorch.reading.arrays_of", lambda tensors: 1 / 0)
+    monkeypatch.setattr("msprobe_laws.pytorch.modules.fingerprint_of", lambda tensors: 1 / 0)
     assert all(map(torch.equal, bare, train(tmp_path)))
     assert "the checks themselves failed in part" in capfd.readouterr().err
     assert lines_of(tmp_path)[-1] == {"kind": "fault", "faults": 1}

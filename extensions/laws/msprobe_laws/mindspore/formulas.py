@@ -63,10 +63,10 @@ def formula_of(optimizer: Any) -> tuple[str, str, bool]:
 
 def states_held(optimizer: Any, count: int) -> Iterator[tuple[str, Sequence[Any]]]:
     """(attribute, one Parameter for each that the optimizer updates) of what is not these parameters themselves."""
-    own = {id(item) for item in optimizer.parameters}
+    ids = {id(item) for item in optimizer.parameters}
     for key, value in vars(optimizer).items():
         is_of_each = key not in _NO_STATES and isinstance(value, (tuple, list)) and len(value) == count
-        if is_of_each and all(isinstance(item, Parameter) and id(item) not in own for item in value):
+        if is_of_each and all(isinstance(item, Parameter) and id(item) not in ids for item in value):
             yield key, value
 
 

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import mindspore
 import numpy as np
-import xxhash
 from mindspore import Tensor
 
 from msprobe_collector.mindspore.tensor_values import mindspore_values
-from msprobe_laws.observation import Array
+from msprobe_laws.observation import Array, fingerprint, leaves
 
 #: Elements of a mask and of a batch.
 _MASK, _BATCH = 512, 1 << 16
 
 
-def factors_of(given: Array, parts: Sequence[Array]) -> tuple[float, ...]:
+def factors_of(total: Array, parts: Sequence[Array]) -> tuple[float, ...]:
     """Factors of `parts` whose sum is `given`, to within float16; () where there are none or they cannot be told."""
     table = np.stack(parts, axis=1)
-    size = np.linalg.norm(given)
+    size = np.linalg.norm(total)
     if not np.isfinite(size) or not size or not np.all(np.isfinite(table)):
         return ()
     units = table / np.maximum(np.linalg.norm(table, axis=0), 1e-300)
     if len(parts) > 1 and abs(float(units[:, 0] @ units[:, 1])) > 0.999:
         return ()
-    factors, *_ = np.linalg.lstsq(table, given, rcond=None)
-    rest = np.linalg.norm(given - table @ factors)
+    factors, *_ = np.linalg.lstsq(table, total, rcond=None)
+    rest = np.linalg.norm(total - table @ factors)
     return tuple(map(float, factors)) if rest < 2e-3 * size else ()
+
+
+def dtype_of(tensor: Any) -> str:
+    """Return `bfloat16`."""
+    return str(tensor.dtype).lower()
 
 
 def some_elements(tensor: Any, most: int) -> Array:
@@ -46,37 +51,29 @@ def first_elements(tensor: Any) -> Array:
     return np.array(mindspore_values().read(tensor).array.reshape(-1)[:_MASK], np.float32)
 
 
-def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
-    """What lists, tuples and mappings hold."""
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if isinstance(value, (tuple, list)) and depth < 6:
-        for item in value:
-            yield from leaves(item, depth + 1)
-    else:
-        yield value
-
-
 def tensors_in(value: Any) -> Iterator[Any]:
-    """Tensors in lists, tuples and mappings."""
+    """Return the tensors in lists, tuples and mappings."""
     return (item for item in leaves(value) if isinstance(item, Tensor))
 
 
 def fingerprint_of(tensors: Sequence[Any]) -> tuple[str, bool]:
-    """(fingerprint of all elements, or of a part of many; whether they have too few values to tell batches apart)."""
-    digest = xxhash.xxh64()
-    distinct = count = 0
+    """Return the fingerprint of all elements, or of a part of many, and `Batch.is_poor`."""
+    parts = []
     for tensor in tensors:
         array = tensor if isinstance(tensor, np.ndarray) else mindspore_values().read(tensor).array
         stride = -(-array.size // _BATCH) or 1
-        values = np.ascontiguousarray(array.reshape(-1)[::stride])
-        if not values.dtype.isbuiltin:
-            values = values.astype(np.float32)
-        digest.update(repr((array.shape, str(array.dtype))).encode())
-        digest.update(values.tobytes())
-        count += values.size
-        distinct = max(distinct, np.unique(values[:512]).size)
-    return digest.hexdigest(), distinct < 12 or count < 24
+        values = array.reshape(-1)[::stride]
+        values = values if values.dtype.isbuiltin else values.astype(np.float32)
+        parts.append((array.shape, str(array.dtype), values))
+    return fingerprint(parts)
+
+
+def tokens_of(tensors: Sequence[Any], otherwise: Array | None) -> Array | None:
+    """Return the first integer matrix among the tensors."""
+    for item in tensors:
+        if item.ndim == 2 and item.dtype in (mindspore.int32, mindspore.int64) and item.size:
+            return np.array(mindspore_values().read(item).array)
+    return otherwise
 
 
 def norm_of(tensors: Sequence[Any]) -> float:
@@ -86,8 +83,3 @@ def norm_of(tensors: Sequence[Any]) -> float:
         array = np.asarray(mindspore_values().read(tensor).array, np.float64)
         total += float(np.sum(array * array))
     return math.sqrt(total) if math.isfinite(total) else total
-
-
-def coarseness(dtype: str) -> int:
-    """A number that is larger for coarser dtypes."""
-    return {"float64": 0, "float32": 1, "float16": 2, "bfloat16": 3}.get(dtype, 1)

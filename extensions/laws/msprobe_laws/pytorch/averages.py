@@ -18,6 +18,7 @@ from msprobe_laws.law import Checked, Finding, Unchecked
 from msprobe_laws.observation import Array, unit_roundoff
 from msprobe_laws.pytorch.tensors import dtype_of, local_part, some
 from msprobe_laws.session import LawSession
+from msprobe_laws.steps import Step
 from msprobe_laws.training import EMA_DECAY
 
 _DECAYS = ("decay", "ema_decay", "beta", "alpha", "momentum", "tau")
@@ -102,11 +103,36 @@ class _Average:
                 )
         return ""
 
+    def judged(self, shares: Mapping[str, float]) -> tuple[list[str], str]:
+        """Return (parameters, what is wrong with the shares of itself that the average has kept); "" for nothing."""
+        names = list(shares)
+        if all(abs(1 - share) < self.least for share in shares.values()):
+            return names, "the average is written, and takes nothing of the parameter (is it computed from itself?)"
+        middle = float(np.median(list(shares.values())))
+        away = [name for name, share in shares.items() if not -_ALIKE <= share <= 1 + 1e-4]
+        if away:
+            return away, f"the average moves away from the parameter: {shares[away[0]]:.4g} times as far as before"
+        odd = [name for name, share in shares.items() if abs(share - middle) > _ALIKE]
+        if odd and len(odd) < len(shares) / 2:
+            return odd, f"its average keeps {shares[odd[0]]:.4g} of itself, those of the others {middle:.4g}"
+        self.shares.append(middle)
+        if message := self.undeclared(middle):
+            return names, message
+        self.rests = 1
+        if message := self.lost_decay():
+            return names, message
+        fell, self.largest = self.largest - middle, max(self.largest, middle)
+        if fell <= _ALIKE or odd:
+            return names, ""
+        return names, f"the average keeps {middle:.4g} of itself, and kept {self.largest:.4g} in an earlier step"
+
     @property
     def least(self) -> float:
         """A share of the parameter that is none, whether its decay is that of the average or of the parameter."""
         decays = [value for name, value in _decays_of(self._owner()).items() if "decay" in name]
-        return min([2.0**-16, *(0.01 * min(value, 1 - value) for value in decays)]) if decays else 0.0
+        if not decays:
+            return 0.0
+        return min([2.0**-16, *(0.01 * min(value, 1 - value) for value in decays)])
 
     def is_same(self, other: _Average) -> bool:
         """Whether both are one."""
@@ -128,24 +154,21 @@ class Averages:
         self._known: dict[str, list[_Average]] = {}
         self._left: dict[str, dict[int, Array]] = {}
 
-    def step_begins(
-        self, optimizer: str, parameters: Mapping[int, Any], names: Mapping[int, str], number: int, source: str
-    ) -> None:
+    def step_begins(self, step: Step) -> None:
         """A step begins: averages were updated since the last one, from the parameters as they are."""
-        items = [item for item in parameters.values() if local_part(item) is not None]
-        known = self._known.setdefault(optimizer, [])
-        if number in _LOOKS:
-            known += [one for one in _found(items) if not any(one.is_same(other) for other in known)]
-        for average in known:
+        items = [item for item in step.parameters.values() if local_part(item) is not None]
+        averages = self._known.setdefault(step.name, [])
+        if step.number in _LOOKS:
+            averages += [item for item in _averages_of(items) if not any(map(item.is_same, averages))]
+        for average in averages:
             tensors = average.tensors()
-            if [tuple(one.shape) for one in tensors] != [tuple(item.shape) for item in items]:
+            if _shapes_of(tensors) != _shapes_of(items):
                 continue
-            now = [_elements(one) for one in tensors]
+            now = [_elements(tensor) for tensor in tensors]
             if average.before:
-                units = [unit_roundoff(dtype_of(one)) for one in tensors]
-                result = self._compare(optimizer, average, now, units, items, names)
+                result = self._compare(step, average, items, now)
                 if result is not None:
-                    self._session.say(EMA_DECAY, average.name, result, source=source, step=number)
+                    self._session.say(EMA_DECAY, average.name, result, source=step.source, step=step.number)
             average.before = now
 
     def step_ended(self, optimizer: str, parameters: Sequence[Any]) -> None:
@@ -153,69 +176,39 @@ class Averages:
         if self._known.get(optimizer):
             self._left[optimizer] = {id(item): _elements(item) for item in parameters if local_part(item) is not None}
 
-    def _compare(
-        self,
-        optimizer: str,
-        average: _Average,
-        now: list[Array],
-        units: Sequence[float],
-        items: Sequence[Any],
-        names: Mapping[int, str],
-    ) -> Checked | None:
+    def _compare(self, step: Step, average: _Average, items: Sequence[Any], now: list[Array]) -> Checked | None:
+        after_step = self._left.get(step.name, {})
         shares: dict[str, float] = {}
-        replaced = []
-        of_others = 0
-        off: list[str] = []
-        for value, before, unit, item in zip(now, average.before, units, items):
-            name, current = names.get(id(item), ""), _elements(item)
-            left = self._left.get(optimizer, {}).get(id(item), current)
-            if not np.array_equal(left, current) and np.array_equal(current, value):
+        replaced, unknown, off = [], [], []
+        for item, tensor, value, before in zip(items, average.tensors(), now, average.before):
+            name, current, unit = step.names.get(id(item), ""), _elements(item), unit_roundoff(dtype_of(tensor))
+            taken = after_step.get(id(item), current)
+            if not np.array_equal(taken, current) and np.array_equal(current, value):
                 replaced.append(name)
-            found = [_share(value, before, taken, unit) for taken in (left, current)]
-            share = found[0] if found[0] is not None else found[1]
+            share = _share(value, before, taken, unit)
+            if share is None:
+                share = _share(value, before, current, unit)
             if share is not None:
                 shares[name] = share
-            of_others += share is None
-            off += [name] * (share is None and average.is_off(value, before, current, unit))
+                continue
+            unknown.append(name)
+            if average.is_off(value, before, current, unit):
+                off.append(name)
         if off:
-            message = "the shares of the average and of the parameter in it do not add up to 1"
-            return [Finding(EMA_DECAY, off[0], message, None, tuple(off[1:]))]
-        if of_others > len(items) / 2:
+            return [
+                Finding.of(EMA_DECAY, off, "the shares of the average and of the parameter in it do not add up to 1")
+            ]
+        if len(unknown) > len(items) / 2:
             return Unchecked("tensors like the parameters are no mix of their last values and the parameters")
         if replaced:
             message = "training goes on with the average in its place: the values of the step before are lost"
-            return [Finding(EMA_DECAY, replaced[0], message, None, tuple(replaced[1:]))]
-        if all(np.isnan(share) for share in shares.values()) or all(map(np.array_equal, now, average.before)):
+            return [Finding.of(EMA_DECAY, replaced, message)]
+        shares = {name: share for name, share in shares.items() if not np.isnan(share)}
+        if not shares or all(map(np.array_equal, now, average.before)):
             average.rests += 1
             return None
-        shares = {name: share for name, share in shares.items() if not np.isnan(share)}
-        if all(abs(1 - share) < average.least for share in shares.values()):
-            first, *others = shares
-            message = "the average is written, and takes nothing of the parameter (is it computed from itself?)"
-            return [Finding(EMA_DECAY, first, message, None, tuple(others))]
-        middle = float(np.median(list(shares.values())))
-        away = [name for name, share in shares.items() if not -_ALIKE <= share <= 1 + 1e-4]
-        if away:
-            message = f"the average moves away from the parameter: {shares[away[0]]:.4g} times as far as before"
-            return [Finding(EMA_DECAY, away[0], message, None, tuple(away[1:]))]
-        odd = [name for name, share in shares.items() if abs(share - middle) > _ALIKE]
-        if odd and len(odd) < len(shares) / 2:
-            message = f"its average keeps {shares[odd[0]]:.4g} of itself, those of the others {middle:.4g}"
-            return [Finding(EMA_DECAY, odd[0], message, None, tuple(odd[1:]))]
-        average.shares.append(middle)
-        if message := average.undeclared(middle):
-            return [Finding(EMA_DECAY, next(iter(shares)), message, None, tuple(list(shares)[1:]))]
-        average.rests = 1
-        if message := average.lost_decay():
-            name = next(iter(shares))
-            return [Finding(EMA_DECAY, name, message, None, tuple(list(shares)[1:]))]
-        fell = average.largest - middle
-        average.largest = max(average.largest, middle)
-        if fell > _ALIKE and not odd:
-            name = next(iter(shares))
-            message = f"the average keeps {middle:.4g} of itself, and kept {average.largest:.4g} in an earlier step"
-            return [Finding(EMA_DECAY, name, message, None, tuple(list(shares)[1:]))]
-        return []
+        names, message = average.judged(shares)
+        return [Finding.of(EMA_DECAY, names, message)] if message else []
 
 
 def _is_near(share: float, other: float) -> bool:
@@ -234,9 +227,9 @@ def _share(value: Array, before: Array, taken: Array, unit: float) -> float | No
     return middle if np.mean(alike) > _MOST else None
 
 
-def _found(items: Sequence[Any]) -> Iterator[_Average]:
+def _averages_of(items: Sequence[Any]) -> Iterator[_Average]:
     """Objects that keep an average of these parameters."""
-    shapes, ids = [tuple(item.shape) for item in items], {id(item) for item in items}
+    shapes, ids = _shapes_of(items), set(map(id, items))
     may_keep: dict[int, bool] = {}  # each class is asked once: there are many more objects
     for owner in gc.get_objects():
         kind = type(owner)
@@ -249,8 +242,7 @@ def _found(items: Sequence[Any]) -> Iterator[_Average]:
             continue
         for attribute, value in [*held.items(), *(held.get("_modules") or {}).items()]:
             tensors = _tensors_of(value, owner, attribute)
-            is_like = len(tensors) == len(shapes) and [tuple(one.shape) for one in tensors] == shapes
-            if is_like and not any(id(one) in ids for one in tensors):
+            if _shapes_of(tensors) == shapes and not any(id(tensor) in ids for tensor in tensors):
                 yield _Average(owner, attribute)
 
 
@@ -271,7 +263,8 @@ def _feeds_on_itself(kind: type, name: str) -> bool:
     for method in (method for base in kind.__mro__ for method in vars(base).values()):
         if not inspect.isfunction(method) or not inspect.isfunction(inner := inspect.unwrap(method)):
             continue
-        uses = [one.opname for one in dis.get_instructions(inner) if one.argval == name and "ATTR" in one.opname]
+        opcodes = [step.opname for step in dis.get_instructions(inner) if step.argval == name]
+        uses = [opcode for opcode in opcodes if "ATTR" in opcode]
         if uses[:1] == ["LOAD_ATTR"] and "STORE_ATTR" in uses:
             return True
     return False
@@ -286,7 +279,12 @@ def _tensors_of(value: Any, owner: Any, attribute: str) -> list[Any]:
         value = list(value.values())
     if not isinstance(value, (list, tuple)) or not value:
         return []
-    return list(value) if all(isinstance(one, torch.Tensor) for one in value) else []
+    are_tensors = all(isinstance(item, torch.Tensor) for item in value)
+    return list(value) if are_tensors else []
+
+
+def _shapes_of(tensors: Sequence[Any]) -> list[tuple[int, ...]]:
+    return [tuple(item.shape) for item in tensors]
 
 
 def _elements(tensor: Any) -> Array:

@@ -17,12 +17,13 @@ from torch import nn
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Finding, few_digits
-from msprobe_laws.observation import Clipping
+from msprobe_laws.observation import Clipping, unit_roundoff
 from msprobe_laws.pytorch.models import Running, ids_in_optimizers, is_away
 from msprobe_laws.pytorch.scaling import LossScaling
-from msprobe_laws.pytorch.tensors import address_of, norm_of, version_of
+from msprobe_laws.pytorch.tensors import address_of, dtype_of, norm_of, version_of
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
+from msprobe_laws.steps import Step
 from msprobe_laws.training import CLIP_NORM
 
 #: What clipping gets: parameters with gradients, others, the norm or why it is not known, and `Clipped.is_used`.
@@ -82,9 +83,9 @@ class Clipped:
     def is_written(self) -> bool:
         """Whether gradients were written since, and are there."""
         held = [(item, *rest) for reference, *rest in self.gradients if (item := reference()) is not None]
-        return all(item.grad is not None for item, *_ in held) and any(
-            address_of(item.grad) == address and item.grad._version > version for item, address, version in held
-        )
+        if any(item.grad is None for item, *_ in held):
+            return False
+        return any(address_of(item.grad) == place and item.grad._version > version for item, place, version in held)
 
     def changed(self) -> str:
         """What was added to the gradients since; "" for nothing that makes their norm larger than the limit."""
@@ -117,34 +118,34 @@ class ClippingSignals:
         #: What clipping has left since the last step.
         self._left: list[Clipped] = []
 
-    def step_begins(self, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding]:
-        """What was done to clipped gradients that a step of parameters with these names is to use."""
-        own = [clipped for clipped in self._left if clipped.is_of(parameters)]
-        found = [
-            Finding(CLIP_NORM, clipped.names[0], message, None, tuple(clipped.names[1:]))
-            for clipped in own
-            if (message := clipped.changed())
-        ]
+    def step_begins(self, step: Step) -> list[Finding]:
+        """Return what was done to clipped gradients that a step is to use."""
+        taken = [clipped for clipped in self._left if clipped.is_of(step.parameters)]
+        changed = [(clipped.names, clipped.changed()) for clipped in taken]
+        findings = [Finding.of(CLIP_NORM, names, message) for names, message in changed if message]
         used = [clipped for clipped in self._left if clipped.is_used]
-        if used and not own:
+        if used and not taken:
             message = "gradients are clipped that a step has used before, and the next step gets others"
-            found.append(Finding(CLIP_NORM, used[0].names[0], message, None, tuple(used[0].names[1:])))
-        if own and self._clippings <= _CLIPPINGS:
-            found += self._outdated(own, parameters, names)
-        self._left = [entry for entry in self._left if entry not in own and not entry.is_used]
-        return found
+            findings.append(Finding.of(CLIP_NORM, used[0].names, message))
+        if taken and self._clippings <= _CLIPPINGS:
+            findings += self._outdated(taken, step)
+        self._left = [clipped for clipped in self._left if clipped not in taken and not clipped.is_used]
+        return findings
 
-    def _outdated(
-        self, own: list[Clipped], parameters: Mapping[int, Any], names: Mapping[int, str]
-    ) -> Iterator[Finding]:
-        """Parameters that are not clipped, where clipping gets some in place of which they may have come."""
-        clipped = {id(reference()) for entry in own for reference, *_ in entry.gradients}
-        without = [names[key] for key, item in parameters.items() if item.grad is not None and key not in clipped]
-        known = {key for model in self._running.models.values() for key in model.parameters}
-        gone = {id(item) for entry in own for other in entry.others if (item := other()) is not None} - known
-        if without and gone and gone - ids_in_optimizers():
-            message = "it is not clipped, and clipping gets parameters that no model and no optimizer has (any more?)"
-            yield Finding(CLIP_NORM, without[0], message, None, tuple(without[1:]))
+    def _outdated(self, taken: list[Clipped], step: Step) -> list[Finding]:
+        """Return what is not clipped, where clipping gets parameters in place of which it may have come."""
+        in_models = {key for model in self._running.models.values() for key in model.parameters}
+        clipped: set[int] = set()
+        gone: set[int] = set()
+        for entry in taken:
+            clipped.update(id(reference()) for reference, *_ in entry.gradients)
+            gone.update(id(item) for reference in entry.others if (item := reference()) is not None)
+        gone -= in_models
+        without = [key for key, item in step.parameters.items() if item.grad is not None and key not in clipped]
+        if not without or not gone or not gone - ids_in_optimizers():
+            return []
+        message = "it is not clipped, and clipping gets parameters that no model and no optimizer has (any more?)"
+        return step.findings(CLIP_NORM, without, message)
 
     def clear(self) -> None:
         """Gradients were set to zero."""
@@ -158,12 +159,14 @@ class ClippingSignals:
         def clip(*args: Any, **kwargs: Any) -> Any:
             if is_away(self._guard) or self._clips:
                 return original(*args, **kwargs)
-            given = args[0] if args else kwargs.get("parameters")
-            if isinstance(given, Iterator):  # it can be looked through once
-                given = list(given)
-                args, kwargs = ((given, *args[1:]), kwargs) if args else (args, {**kwargs, "parameters": given})
+            parameters = args[0] if args else kwargs.get("parameters")
+            if isinstance(parameters, Iterator):  # it can be looked through once
+                parameters = list(parameters)
+                args, kwargs = (
+                    ((parameters, *args[1:]), kwargs) if args else (args, {**kwargs, "parameters": parameters})
+                )
             source = sys._getframe(1)
-            before = self._guard.enter("laws: clipping begins", self._norm_before, given, source)
+            before = self._guard.enter("laws: clipping begins", self._norm_before, parameters, source)
             self._clips = True
             try:
                 result = original(*args, **kwargs)
@@ -176,15 +179,15 @@ class ClippingSignals:
 
         return clip
 
-    def _norm_before(self, given: Any, frame: FrameType) -> _Before | None:
-        if isinstance(given, (torch.Tensor, nn.Module)):
-            given = [given] if isinstance(given, torch.Tensor) else given.parameters()
-        given = [item for item in given if isinstance(item, torch.Tensor)]
-        if not given:
+    def _norm_before(self, tensors: Any, frame: FrameType) -> _Before | None:
+        if isinstance(tensors, (torch.Tensor, nn.Module)):
+            tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors.parameters()
+        tensors = [item for item in tensors if isinstance(item, torch.Tensor)]
+        if not tensors:
             message = "clipping gets no parameters (an iterator that was looked through before?), and clips nothing"
             self._session.say(CLIP_NORM, "clipping", [Finding(CLIP_NORM, "gradients", message)])
             return None
-        parameters = [item for item in given if item.grad is not None]
+        parameters = [item for item in tensors if item.grad is not None]
         norm, unknown = norm_of([item.grad for item in parameters])
         self._empty_clippings = 0 if norm != 0 else self._empty_clippings + 1
         if self._empty_clippings == _MANY:
@@ -199,7 +202,7 @@ class ClippingSignals:
             old is not None and old.is_of(item) and old.version == version_of(item.grad)
             for old, item in zip(used, parameters)
         )
-        return parameters, [item for item in given if item.grad is None], norm, unknown, is_used
+        return parameters, [item for item in tensors if item.grad is None], norm, unknown, is_used
 
     def _clipped(
         self,
@@ -216,8 +219,8 @@ class ClippingSignals:
         norm_type = float(bound.arguments.get("norm_type", 2.0))
         if norm_type != 2.0:
             unknown, norm = f"gradients are clipped by the norm {norm_type:g}", None
-        given = bound.arguments.get("total_norm")
-        reported = result if given is None else given
+        total_norm = bound.arguments.get("total_norm")
+        reported = result if total_norm is None else total_norm
         if isinstance(reported, torch.Tensor):
             reported = getattr(reported, "_local_tensor", reported)
         after = None
@@ -228,6 +231,7 @@ class ClippingSignals:
         limit = float(bound.arguments.get("max_norm", math.inf))
         names = {key: path for model in self._running.models.values() for key, path in model.parameters.items()}
         scale = 1.0 if self._scaling.is_unscaled() else self._scaling.scale()
+        dtypes = [dtype_of(item.grad) for item in parameters]
         paths = [names.get(id(item), f"parameters.{at}") for at, item in enumerate(parameters)]
         if norm and limit < math.inf:
             earlier = [entry for entry in self._left if entry.names == paths and entry.is_written()]
@@ -239,14 +243,14 @@ class ClippingSignals:
                     "gradients are clipped after the step that has used them: what clipping leaves reaches no step"
                 )
             else:
-                left = [(weakref.ref(item), address_of(item.grad), item.grad._version) for item in parameters]
+                gradients = [(weakref.ref(item), address_of(item.grad), item.grad._version) for item in parameters]
                 is_used = is_used and norm > limit / 2
-                self._left.append(Clipped(paths, left, limit, list(map(weakref.ref, others)), is_used))
+                self._left.append(Clipped(paths, gradients, limit, list(map(weakref.ref, others)), is_used))
                 if earlier and norm > limit:
                     message = "gradients are clipped once more after a further backward: before the batch is added up"
             if message:
-                found = Finding(CLIP_NORM, paths[0], message, None, tuple(paths[1:]))
-                self._session.say(CLIP_NORM, "clipping", [found], source=source_of(frame))
+                finding = Finding.of(CLIP_NORM, paths, message)
+                self._session.say(CLIP_NORM, "clipping", [finding], source=source_of(frame))
         self._session.clipping(
             Clipping(
                 paths,
@@ -254,15 +258,10 @@ class ClippingSignals:
                 after,
                 float(reported) if isinstance(reported, (torch.Tensor, float, int)) else None,
                 limit,
-                norm_type,
                 sum(item.numel() for item in parameters),
-                max((str(item.grad.dtype).rpartition(".")[2] for item in parameters), key=_coarseness),
+                max(dtypes, key=unit_roundoff),
                 scale,
                 source_of(frame),
                 unknown,
             )
         )
-
-
-def _coarseness(dtype: str) -> int:
-    return {"float64": 0, "float32": 1, "float16": 2, "bfloat16": 3}.get(dtype, 1)

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from msprobe_laws.law import Finding
+from msprobe_laws.models import Running
 from msprobe_laws.observation import Array, unit_roundoff
-from msprobe_laws.pytorch.models import Model
 from msprobe_laws.pytorch.tensors import dtype_of, first
 from msprobe_laws.training import FRESH
 
@@ -33,12 +33,13 @@ class Dividing:
         """A backward pass of these losses begins."""
         self._divisors.append(max((_divisor_of(root) for root in roots if isinstance(root, torch.Tensor)), default=1.0))
 
-    def backward_ended(self, models: Iterable[Model], *, is_scaled: bool) -> None:
+    def backward_ended(self, running: Running, *, is_scaled: bool) -> None:
         """It is over."""
         self._left.clear()
-        for model in models if is_scaled or self._divisors[-1] != 1 else ():
-            root = model.root()
-            for name, item in () if root is None else root.named_parameters():
+        if not is_scaled and self._divisors[-1] == 1:
+            return
+        for _, root in running.roots():
+            for name, item in root.named_parameters():
                 if item.grad is not None and not item.grad.is_sparse:
                     self._left.append((weakref.ref(item), name, _elements(item.grad)))
                     break
@@ -60,7 +61,7 @@ class Dividing:
 
     def factors(self, parameters: Mapping[int, Any]) -> dict[str, float]:
         """The number that gradients of these parameters were multiplied with since the last backward pass."""
-        found = {}
+        factors = {}
         for reference, name, before in self._left:
             item = reference()
             if item is None or id(item) not in parameters or item.grad is None:
@@ -70,8 +71,8 @@ class Dividing:
                 continue
             ratios = now[clear] / before[clear]
             if float(ratios.max() - ratios.min()) <= 16 * unit_roundoff(dtype_of(item.grad)) * abs(float(ratios[0])):
-                found[name] = float(ratios[0])
-        return found
+                factors[name] = float(ratios[0])
+        return factors
 
 
 def _elements(gradient: Any) -> Array:

@@ -20,7 +20,7 @@ from msprobe_laws.pytorch.models import Running, is_away, is_triangular, looks_b
 from msprobe_laws.pytorch.tensors import first, some
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
-from msprobe_laws.sources import source_of
+from msprobe_laws.signals import width_of_targets
 from msprobe_laws.training import EMA_DECAY
 
 #: Elements of a mask.
@@ -34,13 +34,13 @@ class Draws:
         """See nothing yet."""
         self._session, self._guard, self._running = session, guard, running
         self._label_calls = 0
-        #: (layer, dropped elements, elements that tell) of the first mask since a step; None before one was drawn.
-        self.first_mask: tuple[str, str, str] | None = None
+        #: Layer, dropped elements and elements that tell of the first mask since a step; empty before one was drawn.
+        self.first_mask: dict[str, str] = {}
 
     def put_calls(self, swaps: MethodSwaps) -> None:
         """Replace what compiled code could call."""
         swaps.put(functional, "dropout", self._seen_dropout)
-        replacing = Replacing(self._guard, self._is_away)
+        replacing = Replacing(self._guard, functools.partial(is_away, self._guard))
         swaps.put(functional, "scaled_dot_product_attention", replacing.before("attention", self._attention))
         swaps.put(functional, "cross_entropy", replacing.before("cross entropy", self._cross_entropy))
 
@@ -48,13 +48,10 @@ class Draws:
         """Replace the rest."""
         swaps.put(torch.optim.swa_utils.AveragedModel, "update_parameters", self._seen_average)
 
-    def _is_away(self) -> bool:
-        return is_away(self._guard)
-
     def _seen_dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-            if not training or not p or type(input) is not torch.Tensor or self._is_away():
+            if not training or not p or type(input) is not torch.Tensor or is_away(self._guard):
                 return original(input, p, training, inplace)
             before = self._guard.enter("laws: dropout", first, input, _MASK)
             result = original(input, p, training, inplace)
@@ -65,18 +62,18 @@ class Draws:
         return dropout
 
     def _dropped(self, before: Any, result: torch.Tensor, rate: float) -> None:
-        known = before != 0
-        dropped = (first(result, _MASK) == 0) & known
-        modules = self._running.modules
-        source = "" if modules else source_of(sys._getframe(3))
-        place = self._running.path_of(modules[-1]) if modules else source.partition(":")[0] + ":dropout"
+        telling = before != 0
+        dropped = (first(result, _MASK) == 0) & telling
+        modules = self._running.parts
+        place, source = self._running.place_of_dropout(modules[-1] if modules else None, sys._getframe(3))
         is_training = modules[-1].training if modules else True
         if is_training and modules and not modules[0].training and not result.requires_grad:
             # A layer that its model does not hold stays in training mode.
             is_training = any(inner is modules[-1] for inner in modules[0].modules())
-        if self.first_mask is None and is_training and not self._running.backward:
-            self.first_mask = place, np.packbits(dropped).tobytes().hex(), np.packbits(known).tobytes().hex()
-        self._session.mask(DropoutMask(place, dropped, known, rate, is_training, self._running.backward > 0, source))
+        if not self.first_mask and is_training and not self._running.backward:
+            bits = (np.packbits(mask).tobytes().hex() for mask in (dropped, telling))
+            self.first_mask = dict(zip(("place", "dropped", "known"), (place, *bits)))
+        self._session.mask(DropoutMask(place, dropped, telling, rate, is_training, self._running.backward > 0, source))
 
     def _attention(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         rate = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
@@ -84,7 +81,7 @@ class Draws:
         self._running.is_causal |= bool(kwargs.get("is_causal", args[5] if len(args) > 5 else False)) or is_triangular(
             mask
         )
-        modules = self._running.modules
+        modules = self._running.parts
         if rate and modules:
             drops = np.array([not modules[-1].training])
             self._session.mask(
@@ -100,15 +97,15 @@ class Draws:
 
     def _compare_labels(self, target: Any, ignored: int) -> None:
         tokens = self._running.tokens
-        if tokens is None or not isinstance(target, torch.Tensor) or target.is_floating_point() or tokens.dim() != 2:
+        if tokens is None or not isinstance(target, torch.Tensor) or target.is_floating_point():
+            return
+        width = width_of_targets(tokens.shape, target.numel())
+        if not width:
             return
         rows, length = tokens.shape
-        width = target.numel() // rows if rows and target.numel() % rows == 0 else 0
-        if width not in (length, length - 1):
-            return
-        most = max(1, min(rows, (1 << 15) // max(length, 1)))
+        most = max(1, min(rows, (1 << 15) // length))
         some = target.reshape(-1)[: most * width].cpu().numpy()
-        is_causal = self._running.is_causal or any(map(looks_back, self._running.models.values()))
+        is_causal = self._running.is_causal or any(looks_back(root) for _, root in self._running.roots())
         self._session.labels(Labels(tokens[:most].cpu().numpy(), some, ignored, is_causal))
 
     # Averages
@@ -116,7 +113,7 @@ class Draws:
     def _seen_average(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def update_parameters(averaged: Any, model: nn.Module) -> Any:
-            if self._is_away():
+            if is_away(self._guard):
                 return original(averaged, model)
             before = self._guard.enter("laws: an average begins", _samples_of, averaged)
             result = original(averaged, model)
@@ -134,7 +131,7 @@ class Draws:
             )
             return
         after, now = _samples_of(averaged), _samples_of(model)
-        found = []
+        findings = []
         for name, value in now.items():
             if name not in before or before[name].size != value.size or name not in after:
                 continue
@@ -145,8 +142,8 @@ class Draws:
             size = float(np.max(np.abs(after[name] - right) / tolerance, initial=0.0))
             if size > 1:
                 message = f"the average is not {1 - share:g} of itself and {share:g} of the parameter"
-                found.append(Finding(EMA_DECAY, name, message, size))
-        self._session.say(EMA_DECAY, type(averaged).__name__, found)
+                findings.append(Finding(EMA_DECAY, name, message, size))
+        self._session.say(EMA_DECAY, type(averaged).__name__, findings)
 
 
 def _samples_of(model: nn.Module) -> dict[str, Any]:

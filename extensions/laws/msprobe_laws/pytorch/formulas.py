@@ -15,21 +15,21 @@ def formula_of(optimizer: Any, frame: FrameType) -> tuple[str, str, bool]:
     kind = type(optimizer)
     step = frame.f_locals.get("func")
     module = getattr(step, "__module__", "") or ""
-    known = next(
+    base_name = next(
         (base.__name__ for base in kind.__mro__ if _is_torchs(base.__module__) and base.__name__ in FORMULAS), ""
     )
-    if _is_torchs(kind.__module__) or (_is_torchs(module) and known):
-        name = known if known else kind.__name__
+    if _is_torchs(kind.__module__) or (_is_torchs(module) and base_name):
+        name = base_name if base_name else kind.__name__
         if name not in FORMULAS:
             return "", f"no formula of {kind.__name__} is known", False
         return name, "", False
     named = next((name for name in FORMULAS if name.lower() == kind.__name__.lower()), "")
     if named:
         return named, "", True
-    if known and _adds_nothing(optimizer, kind):
-        return known, "", True
-    if known:
-        return "", f"{kind.__name__} is derived from {known} and has a step of its own", True
+    if base_name and _adds_nothing(optimizer, kind):
+        return base_name, "", True
+    if base_name:
+        return "", f"{kind.__name__} is derived from {base_name} and has a step of its own", True
     return "", f"no formula of {kind.__name__} is known", True
 
 
@@ -50,12 +50,12 @@ def names_of_states(optimizer: Any, formula: str, *, is_own: bool) -> dict[str, 
     if not is_own or not formula:
         return {}
     held = {key for state in optimizer.state.values() if isinstance(state, dict) for key in state}
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in (*FORMULAS[formula].states, "step"):
-        others = [key for key in _OTHER_NAMES.get(name, ()) if key in held and key not in found]
+        others = [key for key in _OTHER_NAMES.get(name, ()) if key in held and key not in names]
         if name not in held and others:
-            found[others[0]] = name
-    return found
+            names[others[0]] = name
+    return names
 
 
 def _is_torchs(module: str) -> bool:

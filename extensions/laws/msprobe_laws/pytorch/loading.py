@@ -139,14 +139,14 @@ class Loading:
                 order.append(item)
 
     def _pass_of(self, iterator: Any) -> _Pass:
-        known = self._passes.get(iterator)
-        if known is None:
+        current = self._passes.get(iterator)
+        if current is None:
             self._count += 1
             self.is_cut = not self._has_ended
             held = (*getattr(iterator._dataset, "tensors", ()), iterator._dataset)  # a dataset may be made anew of them
-            known = self._passes[iterator] = _Pass(self._count, id(held[0]), self._session.step)
+            current = self._passes[iterator] = _Pass(self._count, id(held[0]), self._session.step)
             self._shared[:] = bytes(len(self._shared))
-        return known
+        return current
 
     def _seen_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -233,12 +233,12 @@ def _of_states(rows: dict[int, tuple[int, ...]], earlier: dict[int, tuple[int, .
 def _states_of(dataset: Any) -> list[int]:
     """Digests of random states by source; none is 0."""
     kinds = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
-    own = [item for item in _held(dataset) if isinstance(item, kinds)]
+    generators = [item for item in _held(dataset) if isinstance(item, kinds)]
     states = (
         random.getstate(),
         np.random.get_state(),
         torch.get_rng_state().numpy(),
-        [_state_of(item) for item in own],
+        [_state_of(item) for item in generators],
     )
     return [_digest(state) | 1 for state in states]
 

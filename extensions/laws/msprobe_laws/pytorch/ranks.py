@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import distributed
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
@@ -15,13 +16,9 @@ from msprobe_laws.pytorch.models import is_away
 from msprobe_laws.pytorch.tensors import address_of
 from msprobe_laws.replacing import Replacing
 
-_Items = Sequence[tuple[Any, int, Any]]
-
 
 def world_size() -> int:
     """Number of ranks."""
-    from torch import distributed
-
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
@@ -38,8 +35,6 @@ class ReducedGradients:
 
     def install(self) -> None:
         """See from now on."""
-        from torch import distributed
-
         if distributed.is_available():
             from torch.nn.parallel import DistributedDataParallel
 
@@ -52,24 +47,22 @@ class ReducedGradients:
         """See no more."""
         self._swaps.uninstall()
 
-    def replicas_of(self, items: _Items) -> list[int]:
+    def replicas_of(self, items: Sequence[Any]) -> list[int]:
         """Ranks that hold replicas of these parameters, as DistributedDataParallel says; [] where it does not."""
-        from torch import distributed
-
-        own = {id(item) for item, _, _ in items}
+        ids = set(map(id, items))
         for wrapper in list(self._wrappers):
-            if any(id(item) in own for item in wrapper.parameters()):
+            if any(id(item) in ids for item in wrapper.parameters()):
                 return list(distributed.get_process_group_ranks(wrapper.process_group))
         return []
 
-    def ranks_of(self, items: _Items) -> list[int]:
+    def ranks_of(self, items: Sequence[Any]) -> list[int]:
         """The ranks over which most of the gradients of these parameters were summed; [] for none."""
-        found = self._of(items)
-        count = sum(item.grad is not None for item, _, _ in items)
-        groups = sorted(set(found.values()), key=lambda ranks: -sum(other == ranks for other in found.values()))
-        return list(groups[0]) if groups and 2 * len(found) >= count else []
+        summed = self._of(items)
+        count = sum(item.grad is not None for item in items)
+        groups = sorted(set(summed.values()), key=lambda ranks: -sum(other == ranks for other in summed.values()))
+        return list(groups[0]) if groups and 2 * len(summed) >= count else []
 
-    def names(self, items: _Items, names: Mapping[int, str]) -> list[str]:
+    def names(self, items: Sequence[Any], names: Mapping[int, str]) -> list[str]:
         """Names of the parameters whose gradients were summed."""
         return [names[key] for key in self._of(items) if key in names]
 
@@ -77,16 +70,14 @@ class ReducedGradients:
         """A step is over."""
         self._summed.clear()
 
-    def _of(self, items: _Items) -> dict[int, tuple[int, ...]]:
+    def _of(self, items: Sequence[Any]) -> dict[int, tuple[int, ...]]:
         return {
             id(item): self._summed[address]
-            for item, _, _ in items
+            for item in items
             if item.grad is not None and (address := address_of(item.grad)) in self._summed
         }
 
     def _note(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        from torch import distributed
-
         tensor = args[0] if args else kwargs.get("tensor")
         group = kwargs.get("group", args[2] if len(args) > 2 else None)
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and len(self._summed) < 100_000:

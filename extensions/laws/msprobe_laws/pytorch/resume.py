@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from msprobe_laws.law import Finding, Unchecked
 from msprobe_laws.pytorch.tensors import local_part, some
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
+from msprobe_laws.steps import Step
 from msprobe_laws.training import RESUME
 
 #: Elements of each tensor that stand for it.
@@ -36,9 +38,15 @@ _RATES = 4
 class ResumeLaw:
     """Keeps what a saved training consists of, and compares a resumed one with it."""
 
-    def __init__(self, session: LawSession, guard: Guard, rank: Callable[[], int | None]) -> None:
-        """Watch nothing yet."""
-        self._session, self._guard, self._rank = session, guard, rank
+    def __init__(
+        self,
+        session: LawSession,
+        guard: Guard,
+        rank: Callable[[], int | None],
+        scale: Callable[[], float | None],
+    ) -> None:
+        """Watch nothing yet; `scale` gives the scale of the loss."""
+        self._session, self._guard, self._rank, self._scale = session, guard, rank, scale
         self._swaps = MethodSwaps()
         #: Optimizers that have stepped, with the names of their parameters, by their own names.
         self._optimizers: dict[str, tuple[Any, Mapping[int, str]]] = {}
@@ -51,7 +59,6 @@ class ResumeLaw:
         #: Learning rates of the steps after the file was saved, those that are to be compared yet.
         self._rates_then: list[Any] = []
         self._resumed_steps = 0
-        self.scale: Callable[[], float | None] = lambda: None
 
     def install(self) -> None:
         """Watch from now on."""
@@ -72,22 +79,20 @@ class ResumeLaw:
         if any("next" not in kept for _, kept in self._written) or self._loaded is not None:
             self._random, self._batch = _random_state(), batch
 
-    def step_begins(self, optimizer: Any, name: str, names: Mapping[int, str]) -> None:
-        """A step begins; `names` are those of the parameters by id."""
-        import weakref
-
-        self._optimizers[name] = weakref.ref(optimizer), names
+    def step_begins(self, step: Step) -> None:
+        """Compare a step with that after saving."""
+        self._optimizers[step.name] = weakref.ref(step.optimizer), step.names
         for path, kept in self._written:
             if "next" not in kept:
                 kept["next"] = self._now()
-            kept.setdefault("rates", []).append([name.partition(".")[0], _rates(optimizer)])
+            kept.setdefault("rates", []).append([step.name.partition(".")[0], _rates(step.optimizer)])
             _write(path, kept)
         self._written = [entry for entry in self._written if len(entry[1]["rates"]) < _RATES]
         kept_before, self._loaded = self._loaded, None
         if kept_before is not None:
-            self._compare(kept_before, optimizer, name, names)
+            self._compare(kept_before, step)
             self._rates_then = list(kept_before.get("rates") or ())
-        self._compare_rates(optimizer, name)
+        self._compare_rates(step.optimizer, step.name)
         self._random = self._batch = ""
 
     def _saved(self, result: None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -127,25 +132,27 @@ class ResumeLaw:
         for name, (reference, names) in self._optimizers.items():
             if (optimizer := reference()) is not None:
                 optimizers[name] = _digests(optimizer, names)
-        return {"optimizers": optimizers, "random": self._random, "batch": self._batch, "scale": self.scale()}
+        return {"optimizers": optimizers, "random": self._random, "batch": self._batch, "scale": self._scale()}
 
-    def _compare(self, kept: Mapping[str, Any], optimizer: Any, name: str, names: Mapping[int, str]) -> None:
-        here = _digests(optimizer, names)
+    def _compare(self, kept: Mapping[str, Any], step: Step) -> None:
+        here = _digests(step.optimizer, step.names)
         then = kept.get("next") or {}
-        kind = type(optimizer).__name__
-        found = [
+        name, kind = step.name, type(step.optimizer).__name__
+        saved = [
             (key, entry)
             for key, entry in kept["now"]["optimizers"].items()
             if key.partition(".")[0] == kind and entry["parameters"].keys() == here["parameters"].keys()
         ]
-        if not found:
-            self._say(name, Unchecked("the file that was loaded was saved with other optimizers or parameters"))
+        if not saved:
+            self._session.say(
+                RESUME, name, Unchecked("the file that was loaded was saved with other optimizers or parameters")
+            )
             return
-        key, before = found[-1]
+        key, before = saved[-1]
         after = (then.get("optimizers") or {}).get(key)
         wrong = _differing(before["parameters"], here["parameters"])
         if len(wrong) == len(here["parameters"]):
-            self._say(name, Unchecked("another model was loaded than the one that was saved with it"))
+            self._session.say(RESUME, name, Unchecked("another model was loaded than the one that was saved with it"))
             return
         findings = []
         if wrong:
@@ -160,15 +167,15 @@ class ResumeLaw:
             findings.append(self._finding(states, "the state is not what was saved", kept))
         has_moments = bool(here["states"]) or not before["states"]
         groups = zip((after or before)["settings"], here["settings"]) if has_moments else ()
-        for number, (one, other) in enumerate(groups):
-            changed = [item for item in one if item in other and one[item] != other[item]]
+        for number, (was, now) in enumerate(groups):
+            changed = [item for item in was if item in now and was[item] != now[item]]
             changed = [item for item in changed if after is not None or item not in ("lr", "momentum", "betas")]
             for item in changed:
-                message = f"{item} is {other[item]} after loading and was {one[item]} in the step after saving"
+                message = f"{item} is {now[item]} after loading and was {was[item]} in the step after saving"
                 findings.append(Finding(RESUME, f"group {number}", message))
         if then:
             findings += self._others(then, kept)
-        self._say(name, findings)
+        self._session.say(RESUME, name, findings)
 
     def _compare_rates(self, optimizer: Any, name: str) -> None:
         """The learning rates of the steps after loading with those after saving, but for the first."""
@@ -182,15 +189,14 @@ class ResumeLaw:
         if self._resumed_steps > 1 and rates != (now := _rates(optimizer)):
             self._rates_then.clear()
             message = f"lr is {now} in step {self._resumed_steps} after loading and was {rates} in that after saving"
-            self._say(name, [Finding(RESUME, "group 0", message)])
+            self._session.say(RESUME, name, [Finding(RESUME, "group 0", message)])
 
     def _others(self, then: Mapping[str, Any], kept: Mapping[str, Any]) -> list[Finding]:
         """What differs beside the optimizer between the step after saving and the step after loading."""
         findings = []
-        if then.get("scale") is not None and self.scale() is not None and then["scale"] != self.scale():
-            message = (
-                f"the loss scale is {self.scale():g} after loading and was {then['scale']:g} in the step after saving"
-            )
+        scale = self._scale()
+        if then.get("scale") is not None and scale is not None and then["scale"] != scale:
+            message = f"the loss scale is {scale:g} after loading and was {then['scale']:g} in the step after saving"
             findings.append(Finding(RESUME, "loss scaler", message))
         if then.get("batch") and self._batch and then["batch"] != self._batch:
             message = (
@@ -204,9 +210,6 @@ class ResumeLaw:
 
     def _finding(self, names: list[str], message: str, kept: Mapping[str, Any]) -> Finding:
         return Finding(RESUME, names[0], f"{message} ({Path(kept['file']).name})", None, tuple(names[1:]))
-
-    def _say(self, name: str, result: Any) -> None:
-        self._session.say(RESUME, name, result)
 
 
 def _path_of(file: Any) -> Path | None:
@@ -236,8 +239,8 @@ def _digest(value: Any) -> str:
     return xxhash.xxh64(some(local, _ELEMENTS).double().cpu().numpy().tobytes()).hexdigest()
 
 
-def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    return [name for name in one if one[name] != other.get(name)]
+def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [name for name in before if before[name] != now.get(name)]
 
 
 def _random_state() -> str:
@@ -260,9 +263,9 @@ def _holds_optimizer(obj: Any, depth: int = 0) -> bool:
 
 def _write(path: Path, kept: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    own = path.with_name(f"{path.name}.{os.getpid()}")
-    own.write_text(json.dumps(kept), encoding="utf-8")
-    os.replace(own, path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(kept), encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

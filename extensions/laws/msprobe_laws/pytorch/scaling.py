@@ -13,10 +13,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Checked, Finding, Unchecked
 from msprobe_laws.pytorch.dividing import Dividing
-from msprobe_laws.pytorch.models import is_away
+from msprobe_laws.pytorch.models import is_away, parameters_of
 from msprobe_laws.pytorch.tensors import tensors_in
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
+from msprobe_laws.steps import Step
 from msprobe_laws.training import SCALE_REMOVED
 
 #: Scales up to which gradients may be divided by the same number for another reason, such as the number of ranks.
@@ -75,7 +76,7 @@ class LossScaling:
             message = "no loss was multiplied with it since the last step"
             names = [kind]
         else:
-            parameters = {id(item): item for group in optimizer.param_groups for item in group["params"]}
+            parameters = {id(item): item for item in parameters_of(optimizer)}
             factors = self._dividing.factors(parameters) if scale > _CLEAR else {}
             message = "they were divided by it after the backward pass"
             names = [name for name, factor in factors.items() if abs(factor * scale - 1) < 2.0**-6]
@@ -85,8 +86,7 @@ class LossScaling:
 
     def held_scale(self) -> float | None:
         """The scale of the scaler that was used last; None without one."""
-        scaler = self._scaler
-        scale = getattr(scaler, "_scale", None)
+        scale = getattr(self._scaler, "_scale", None)
         return None if scale is None else float(scale)
 
     def note_scaled(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -98,22 +98,20 @@ class LossScaling:
 
     def scale(self) -> float:
         """What the gradients of the last backward pass hold; 1.0 for nothing."""
-        scaler = self._scaler
-        scale = getattr(scaler, "_scale", None)
-        return 1.0 if not self._is_scaled or scale is None or not scaler.is_enabled() else float(scale)
+        scale = self.held_scale()
+        return scale if self._is_scaled and scale is not None and self._scaler.is_enabled() else 1.0
 
-    def at_step(self, optimizer: Any, names: Mapping[int, str]) -> Checked:
-        """Whether the gradients that a step gets, of parameters with these names, hold no scale."""
+    def at_step(self, step: Step) -> Checked:
+        """Whether the gradients that a step gets hold no scale."""
         if self._scaler is None:
             return Unchecked("no loss scaler is used", is_moot=True)
         scale = self.scale()
-        state = _stages(self._scaler).get(id(optimizer), {})
+        state = _stages(self._scaler).get(id(step.optimizer), {})
         stage = getattr(state.get("stage"), "name", "READY")
-        if scale == 1 or stage != "READY" or getattr(optimizer, "grad_scale", None) is not None:
+        if scale == 1 or stage != "READY" or getattr(step.optimizer, "grad_scale", None) is not None:
             return []
         message = f"the step gets gradients that still hold the scale {scale:g} of the loss scaler"
-        found = list(names.values())
-        return [Finding(SCALE_REMOVED, found[0], message, None, tuple(found[1:]))]
+        return step.findings(SCALE_REMOVED, step.names, message)
 
 
 def _stages(scaler: Any) -> Mapping[int, Any]:

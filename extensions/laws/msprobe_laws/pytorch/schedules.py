@@ -12,6 +12,7 @@ from msprobe_laws.law import Finding
 from msprobe_laws.pytorch.ranks import world_size
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
+from msprobe_laws.steps import Step
 from msprobe_laws.training import SCHEDULES
 
 #: Steps of an optimizer after which its schedule should have advanced, and steps in which it advances by several.
@@ -50,8 +51,8 @@ class _Schedule:
 
     def fault_at_first(self, number: int, optimizer: str, tries: int) -> str:
         """What is wrong at the first step of its optimizer; "" for nothing."""
-        own: Any = self.optimizer()
-        if number == self.begin + 1 and tries == 1 and not own.state and self.rate != 0:
+        owner: Any = self.optimizer()
+        if number == self.begin + 1 and tries == 1 and not owner.state and self.rate != 0:
             return f"{self.name} has advanced before the first step of {optimizer}: its first value is never used"
         return ""
 
@@ -97,22 +98,24 @@ class Schedules:
         """A loss scaler is to take a step, which it leaves out where a gradient is not finite."""
         self._tries += 1
 
-    def step_begins(self, optimizer: Any, name: str, source: str) -> None:
+    def step_begins(self, step: Step) -> None:
         """An optimizer's step begins."""
         tries, self._tries = max(1, self._tries), 0
         for entry in list(self._known):
-            schedule, own = entry.schedule(), entry.optimizer()
-            if schedule is None or own is None:
+            schedule, owner = entry.schedule(), entry.optimizer()
+            if schedule is None or owner is None:
                 continue
             number = _number(schedule)
             entry.most = max(entry.most, (number - entry.before) // tries)
             entry.before = number
-            if own is optimizer:
-                message = entry.fault(number, name) if entry.steps else entry.fault_at_first(number, name, tries)
+            if owner is step.optimizer:
+                if entry.steps:
+                    message = entry.fault(number, step.name)
+                else:
+                    message = entry.fault_at_first(number, step.name, tries)
                 entry.steps, entry.most = entry.steps + 1, 0
-                self._session.say(
-                    SCHEDULES, name, [Finding(SCHEDULES, entry.name, message)] if message else [], source=source
-                )
+                findings = [Finding(SCHEDULES, entry.name, message)] if message else []
+                self._session.say(SCHEDULES, step.name, findings, source=step.source)
 
     def end(self, *, is_cut: bool) -> None:
         """The training is over; `is_cut`: before the end of its first pass over the data."""

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 
-from msprobe_laws.observation import Array, Place
+from msprobe_laws.observation import Array, Place, fingerprint, leaves
 
 #: Elements of a tensor of a batch that make up its fingerprint.
 _BATCH = 1 << 16
@@ -53,7 +52,7 @@ def first(tensor: torch.Tensor, count: int) -> Array:
 
 def arrays_of(tensors: Sequence[torch.Tensor | None]) -> list[Array | None]:
     """The elements of each in float64: one copy to the host per device and dtype."""
-    found: list[Array | None] = [None] * len(tensors)
+    arrays: list[Array | None] = [None] * len(tensors)
     kinds: dict[Any, list[int]] = {}
     for at, tensor in enumerate(tensors):
         if tensor is not None:
@@ -63,9 +62,9 @@ def arrays_of(tensors: Sequence[torch.Tensor | None]) -> list[Array | None]:
         joined = torch.cat(parts).cpu().to(torch.float64).numpy()
         begin = 0
         for at, part in zip(places, parts):
-            found[at] = joined[begin : begin + part.numel()]
+            arrays[at] = joined[begin : begin + part.numel()]
             begin += part.numel()
-    return found
+    return arrays
 
 
 def dtype_of(tensor: torch.Tensor) -> str:
@@ -97,34 +96,21 @@ def is_zero(gradient: Any) -> bool:
     return local is None or not local.numel() or not bool(some(local, 1024).any())
 
 
-def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Tensors in lists, tuples and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)) and depth < 6:
-        for item in value:
-            yield from tensors_in(item, depth + 1)
-    elif isinstance(value, Mapping) and depth < 6:
-        for item in value.values():
-            yield from tensors_in(item, depth + 1)
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Return the tensors in lists, tuples and mappings."""
+    return (item for item in leaves(value) if isinstance(item, torch.Tensor))
 
 
 def fingerprint_of(tensors: Iterable[torch.Tensor]) -> tuple[str, bool]:
-    """(fingerprint of all elements, or of a part of many; whether they have too few values to tell batches apart)."""
-    digest = xxhash.xxh64()
-    distinct = count = 0
+    """Return the fingerprint of all elements, or of a part of many, and `Batch.is_poor`."""
+    parts = []
     for tensor in tensors:
         local = local_part(tensor)
-        if local is None:
-            continue
-        array = some(local, _BATCH).cpu()
-        array = array.float() if array.dtype is torch.bfloat16 else array
-        values = array.contiguous().numpy()
-        digest.update(repr((tuple(local.shape), str(local.dtype))).encode())
-        digest.update(values.tobytes())
-        count += values.size
-        distinct = max(distinct, np.unique(values[:512]).size)
-    return digest.hexdigest(), distinct < 12 or count < 24
+        if local is not None:
+            values = some(local, _BATCH).cpu()
+            values = values.float() if values.dtype is torch.bfloat16 else values
+            parts.append((tuple(local.shape), str(local.dtype), values.numpy()))
+    return fingerprint(parts)
 
 
 def norm_of(gradients: Sequence[Any]) -> tuple[float | None, str]:
@@ -146,8 +132,8 @@ def norm_of(gradients: Sequence[Any]) -> tuple[float | None, str]:
 
 def tokens_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
     """The integer matrix among the arguments of a model: one that is named as tokens are, else the first."""
-    given = [kwargs.get(name) for name in _NAMED_TOKENS] + list(args) + list(kwargs.values())
-    for item in given:
+    candidates = [kwargs.get(name) for name in _NAMED_TOKENS] + list(args) + list(kwargs.values())
+    for item in candidates:
         if not isinstance(item, torch.Tensor) or item.dim() != 2 or not item.numel():
             continue
         if item.dtype in (torch.int64, torch.int32):

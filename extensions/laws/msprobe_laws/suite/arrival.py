@@ -24,7 +24,7 @@ def arrive(steps: Sequence[Mapping[str, bool]], ends: Callable[[str], Sequence[s
         return Unchecked("no gradient is known that is not 0", is_moot=True)
     names = dict.fromkeys(name for step in telling for name in step)
     calls = {name: ends(name) for name in names if all(step.get(name, True) for step in telling)}
-    zero = tuple(name for name, found in calls.items() if found is None or found)
+    zero = tuple(name for name, ends_in in calls.items() if ends_in is None or ends_in)
     if not zero:
         return []
     last = dict.fromkeys(call for name in zero for call in calls[name] or ())

@@ -30,19 +30,19 @@ class Backwards:
     @cached_property
     def _of_layers(self) -> Given:
         """From records `Module.{path}.{Class}.parameters_grad.{k}`."""
-        found: Given = {}
+        gradients: Given = {}
         for place, name in enumerate(self._dump.record_names):
             operation = Operation.of(name, place)
             if operation.phase == GRADIENTS:
                 layer = operation.name.partition(".")[2].rpartition(".")[0]
                 for leaf in self._leaves(name):
-                    found.setdefault(f"{layer}.{leaf.path}", []).append((place, leaf))
-        return found
+                    gradients.setdefault(f"{layer}.{leaf.path}", []).append((place, leaf))
+        return gradients
 
     @cached_property
     def _of_calls(self) -> Given:
         """From what calls that got a parameter gave back for it."""
-        found: Given = {}
+        of_parameters: Given = {}
         mark = f'"{LEAF}"'.encode()
         for place, name in enumerate(self._dump.record_names):
             operation = Operation.of(name, place)
@@ -56,8 +56,8 @@ class Backwards:
                 parameter, maker = argument.provenance.leaf, argument.provenance.made_by.partition(".forward")[0]
                 # Of a view that a call has made, that call gives the gradient back.
                 if parameter and path in gradients and f"{maker}.backward" not in self._dump:
-                    found.setdefault(parameter, []).append((place, gradients[path]))
-        return found
+                    of_parameters.setdefault(parameter, []).append((place, gradients[path]))
+        return of_parameters
 
     def _leaves(self, record: str) -> list[Leaf]:
         with suppress(DumpError):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -28,13 +29,13 @@ class Passes:
     """What backward passes gave to one parameter since the step before.
 
     Attributes:
-        given: of each, in order; None for one that cannot be read.
+        gradients: of each, in order; None for one that cannot be read.
         late: those of the records that stand behind the step's, of which some belong to it.
         dtypes: of all of these.
         had_some: whether the dump of the step before shows passes that gave it something.
     """
 
-    given: Sequence[Array | None]
+    gradients: Sequence[Array | None]
     late: Sequence[Array | None] = ()
     dtypes: Sequence[str] = ()
     had_some: bool = False
@@ -42,14 +43,18 @@ class Passes:
 
 def mean_of(ranks: Sequence[Passes]) -> Passes | None:
     """What data parallelism makes of the passes of its ranks; None where these are not as many on each."""
-    if len({(len(one.given), len(one.late)) for one in ranks}) > 1:
+    if len({(len(passes.gradients), len(passes.late)) for passes in ranks}) > 1:
         return None
-    given, late = (
-        [None if array is None else array / len(ranks) for of_pass in zip(*found) for array in of_pass]
-        for found in ([one.given for one in ranks], [one.late for one in ranks])
-    )
-    dtypes = [dtype for one in ranks for dtype in one.dtypes]
-    return Passes(given, late, dtypes, all(one.had_some for one in ranks))
+    gradients = _shares([passes.gradients for passes in ranks])
+    late = _shares([passes.late for passes in ranks])
+    dtypes = [dtype for passes in ranks for dtype in passes.dtypes]
+    return Passes(gradients, late, dtypes, all(passes.had_some for passes in ranks))
+
+
+def _shares(of_ranks: Sequence[Sequence[Array | None]]) -> list[Array | None]:
+    """Return the gradients of all ranks pass by pass, each as its share of their mean."""
+    arrays = chain.from_iterable(zip(*of_ranks))
+    return [None if array is None else array / len(of_ranks) for array in arrays]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +87,20 @@ class _Judged:
 
     Attributes:
         fits: of the sums that give it; one alone where its elements tell which it is.
-        is_told: whether they do.
+        is_certain: whether they do.
         off: by a factor, how far it is from what this step's passes gave, in tolerances; norms of both.
     """
 
     fits: Sequence[_Fit]
-    is_told: bool
+    is_certain: bool
     off: Callable[[float], tuple[float, float, float]]
 
-    def told_by(self, known: Collection[_Fit]) -> _Fit | None:
+    def fit_among(self, certain: Collection[_Fit]) -> _Fit | None:
         """What it is; where its own elements are too few to tell, by what other parameters are."""
-        if self.is_told:
+        if self.is_certain:
             return self.fits[0]
         for is_stale, factor in sorted(self.fits):
-            if any(is_stale == kind and abs(factor - other) <= _SAME * other for kind, other in known):
+            if any(is_stale == kind and abs(factor - other) <= _SAME * other for kind, other in certain):
                 return is_stale, factor
         return None
 
@@ -113,21 +118,21 @@ def fresh(update: Update, before: Update | None, passes_of: Callable[[str], Iter
     for item in update.parameters:
         for passes in passes_of(item.name) if item.gradient is not None else ():
             assert item.gradient is not None
-            found = _judged(item.gradient, item.gradient_dtype, older.get(item.name), passes)
-            if item.name not in judged or found.is_told or not judged[item.name].fits:
-                judged[item.name] = found
-            if found.is_told:
+            judgement = _judged(item.gradient, item.gradient_dtype, older.get(item.name), passes)
+            if item.name not in judged or judgement.is_certain or not judged[item.name].fits:
+                judged[item.name] = judgement
+            if judgement.is_certain:
                 break
     if not judged:
         return Unchecked("no parameter has a gradient", is_moot=True)
-    known = {(False, 1.0), *(one.fits[0] for one in judged.values() if one.is_told)}
-    told = {name: one.told_by(known) for name, one in judged.items()}
-    findings = [_finding(name, judged[name], fit[1]) for name, fit in told.items() if fit is not None and fit[0]]
-    unknown = [name for name, fit in told.items() if fit is None]
+    certain = {judgement.fits[0] for judgement in judged.values() if judgement.is_certain}
+    fits = {name: judgement.fit_among({(False, 1.0), *certain}) for name, judgement in judged.items()}
+    findings = [_finding(name, judged[name], fit[1]) for name, fit in fits.items() if fit is not None and fit[0]]
+    unknown = [name for name, fit in fits.items() if fit is None]
     if findings or not unknown:
         return findings
     return Unchecked(
-        f"gradients of {len(unknown)} of {len(told)} parameters ({listed(unknown)}) are no sum of what the recorded "
+        f"gradients of {len(unknown)} of {len(fits)} parameters ({listed(unknown)}) are no sum of what the recorded "
         "backward passes gave (begun before the dump, reduced over ranks, or changed by the script?)"
     )
 
@@ -137,71 +142,71 @@ def _judged(gradient: Array, dtype: str, before: UpdatedParameter | None, passes
     dtypes = (dtype, *passes.dtypes)
     unit, tiny = max(map(unit_roundoff, dtypes)), max(map(smallest, dtypes))
     off = partial(_off, gradient, None, unit, tiny)
-    arrays = [*passes.given, *passes.late, gradient, *(() if older is None else (older,))]
+    arrays = [*passes.gradients, *passes.late, gradient, *(() if older is None else (older,))]
     if any(array is None or array.size != gradient.size or not np.all(np.isfinite(array)) for array in arrays):
         return _Judged((), False, off)
     if not np.any(gradient):
         return _Judged(((False, 1.0),), True, off)
     sums = list(_sums(passes, older if older is not None and np.any(older) else None, gradient.size))
-    off = partial(_off, gradient, next((one for one in sums if not one.is_stale), None), unit, tiny)
+    off = partial(_off, gradient, next((total for total in sums if not total.is_stale), None), unit, tiny)
     fits: list[_Fit] = []
     for factor, least in ((1.0, _BITS), (None, _BITS_OF_FITTED)):
-        found: dict[bool, tuple[float, float]] = {}
-        for one in sums:
-            if (fit := _fits(gradient, one, factor, unit, tiny)) is not None:
-                found.setdefault(one.is_stale, fit)
+        fitting: dict[bool, tuple[float, float]] = {}
+        for total in sums:
+            if (fit := _fits(gradient, total, factor, unit, tiny)) is not None:
+                fitting.setdefault(total.is_stale, fit)
         # By one factor both may fit, where gradients are alike from step to step. Not so by the factor 1, but where
         # the gradient of the step before is below rounding.
-        is_stale = False not in found
-        if found and found[is_stale][1] >= least and (factor == 1.0 or len(found) == 1):
-            return _Judged(((is_stale, found[is_stale][0]),), True, off)
-        fits += [(kind, fit[0]) for kind, fit in found.items()]
+        is_stale = False not in fitting
+        if fitting and fitting[is_stale][1] >= least and (factor == 1.0 or len(fitting) == 1):
+            return _Judged(((is_stale, fitting[is_stale][0]),), True, off)
+        fits += [(kind, fit[0]) for kind, fit in fitting.items()]
     return _Judged(fits, False, off)
 
 
-def _off(gradient: Array, own: _Sum | None, unit: float, tiny: float, factor: float) -> tuple[float, float, float]:
+def _off(gradient: Array, total: _Sum | None, unit: float, tiny: float, factor: float) -> tuple[float, float, float]:
     """See `_Judged.off`."""
     norm = float(np.linalg.norm(gradient))
-    if own is None:
+    if total is None:
         return 1 / unit, norm, 0.0
-    rest = float(np.linalg.norm(gradient - factor * own.total))
-    allowed = own.relative(unit) * max(norm, factor * float(np.linalg.norm(own.magnitude))) + tiny
-    return rest / allowed, norm, factor * float(np.linalg.norm(own.total))
+    rest = float(np.linalg.norm(gradient - factor * total.total))
+    allowed = total.relative(unit) * max(norm, factor * float(np.linalg.norm(total.magnitude))) + tiny
+    return rest / allowed, norm, factor * float(np.linalg.norm(total.total))
 
 
 def _sums(passes: Passes, older: Array | None, size: int) -> Iterator[_Sum]:
     """What the gradient may be: all passes, then fewer of the first; each with the gradient of the step before, too."""
     nothing = _Sum(np.zeros(size), np.zeros(size), 0, False)
     for late in range(len(passes.late) + 1):
-        own = [array for array in (*passes.given, *passes.late[:late]) if array is not None]
+        arrays = [array for array in (*passes.gradients, *passes.late[:late]) if array is not None]
         sums = [nothing]
-        for array in reversed(own):
+        for array in reversed(arrays):
             sums.append(sums[-1].plus(array))
-        for one in reversed(sums):
-            if one.terms:
-                yield one
+        for total in reversed(sums):
+            if total.terms:
+                yield total
             # A parameter of which no passes are recorded is not watched.
-            if older is not None and (one.terms or (passes.had_some and not own)):
-                yield one.plus(older, is_stale=True)
+            if older is not None and (total.terms or (passes.had_some and not arrays)):
+                yield total.plus(older, is_stale=True)
 
 
-def _fits(given: Array, one: _Sum, factor: float | None, unit: float, tiny: float) -> tuple[float, float] | None:
+def _fits(gradient: Array, total: _Sum, factor: float | None, unit: float, tiny: float) -> tuple[float, float] | None:
     """(factor by which the sum is what was given, how many bits of them agree); None where it is not."""
     if factor is None:
-        square = float(one.total @ one.total)
-        factor = float(given @ one.total) / square if square else 0.0
+        square = float(total.total @ total.total)
+        factor = float(gradient @ total.total) / square if square else 0.0
         if not factor > 0 or not math.isfinite(factor):
             return None
-    if np.any(np.abs(given - factor * one.total) > one.tolerance(factor, unit, tiny)):
+    if np.any(np.abs(gradient - factor * total.total) > total.tolerance(factor, unit, tiny)):
         return None
-    telling = int(np.count_nonzero((np.abs(given) > 16 * tiny) | (factor * one.magnitude > 16 * tiny)))
-    return factor, max(0, telling - (factor != 1.0)) * max(0.0, -math.log2(one.relative(unit)))
+    telling = int(np.count_nonzero((np.abs(gradient) > 16 * tiny) | (factor * total.magnitude > 16 * tiny)))
+    return factor, max(0, telling - (factor != 1.0)) * max(0.0, -math.log2(total.relative(unit)))
 
 
-def _finding(name: str, one: _Judged, factor: float) -> Finding:
-    size, norm, own = one.off(factor)
-    whole, part = few_digits(norm), few_digits(own)
-    if own:
+def _finding(name: str, judgement: _Judged, factor: float) -> Finding:
+    size, norm, norm_of_passes = judgement.off(factor)
+    whole, part = few_digits(norm), few_digits(norm_of_passes)
+    if norm_of_passes:
         message = f"its gradient, of norm {whole}, is that of this step's backward passes, of norm {part}, and that of"
         message += " the step before, added up"
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,54 @@ import msgspec
 
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.contract import SuiteError
+from pytest_msprobe.verdicts import OutputRow
 
 #: Of all lines, and of one.
 _MOST_BYTES, _MOST_LINE = 1 << 28, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A finding, in words that can be printed.
+
+    Attributes:
+        parameter: name of the parameter, or of what else it is about.
+        others: number of further names that it holds for.
+        message: one sentence.
+        size: how many times its tolerance the difference is; None where it has none.
+        step: None where it is not known.
+        source: line of the script; "" where it is not known.
+    """
+
+    parameter: str
+    others: int
+    message: str
+    size: float | None
+    step: int | None
+    source: str
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Described:
+        """Return the finding of a line of the file."""
+        texts = [printable(str(entry.get(key) or "")) for key in ("parameter", "message", "source")]
+        count, step = entry.get("other_count"), entry.get("step")
+        number: float | None = None
+        with suppress(ValueError, TypeError):
+            number = float(entry.get("size"))  # type: ignore[arg-type]
+        return cls(texts[0], _count(count), texts[1], number, step if isinstance(step, int) else None, texts[2])
+
+    @property
+    def row(self) -> OutputRow:
+        """The finding as a row of a table."""
+        return OutputRow(self.parameter, "", "", (), "error", self.message, figures={"ratio": self.size})
+
+    def __str__(self) -> str:
+        """Return `c.weight and 3 more: ... (220 times its tolerance); step 4, train.py:55, in main: ...`."""
+        more = f" and {self.others} more" if self.others else ""
+        size = "" if self.size is None else f" ({self.size:.3g} times its tolerance)"
+        step = "" if self.step is None else f"step {self.step}"
+        where = ", ".join(filter(None, (step, self.source)))
+        return "; ".join(filter(None, (f"{self.parameter}{more}: {self.message}{size}", where)))
 
 
 @dataclass(slots=True)
@@ -25,14 +71,14 @@ class Checked:
         findings: in how many of them it did not hold.
         reason: why it could not be checked.
         is_moot: whether there was nothing to check.
-        told: the findings that are described.
+        described: the findings that the file describes.
     """
 
     checks: int = 0
     findings: int = 0
     reason: str = ""
     is_moot: bool = False
-    told: list[Mapping[str, Any]] = field(default_factory=list)
+    described: list[Described] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -79,53 +125,53 @@ def read_laws(path: Path) -> LawsFile:
         raise SuiteError(f"{path}: has more than {_MOST_BYTES} bytes, which no run of laws writes")
     lines = text.split(b"\n")
     decoder = msgspec.json.Decoder(dict[str, Any])
-    found: LawsFile | None = None
+    laws: LawsFile | None = None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             entry = decoder.decode(line)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            if found is None:
+            if laws is None:
                 raise SuiteError(
                     f"{path}: line 1 is no JSON object; give a laws.jsonl that MSPROBE_LAWS has written"
                 ) from None
             cut = "is cut off" if number == len(lines) else "is no JSON object"
-            found.problem = found.problem or f"{path}: line {number} {cut}; the lines before it and after it are judged"
+            laws.problem = laws.problem or f"{path}: line {number} {cut}; the lines before it and after it are judged"
             continue
-        if found is None:
+        if laws is None:
             if entry.get("kind") != "run" or entry.get("schema") != 1:
                 raise SuiteError(
                     f"{path}: line 1 says no run of schema 1; give a laws.jsonl that MSPROBE_LAWS has written"
                 )
-            found = LawsFile(entry)
+            laws = LawsFile(entry)
         else:
-            _take(found, entry)
-    if found is None:
+            _take(laws, entry)
+    if laws is None:
         raise SuiteError(f"{path}: is empty; the process ended before its first step")
-    return found
+    return laws
 
 
-def _take(found: LawsFile, entry: Mapping[str, Any]) -> None:
+def _take(laws: LawsFile, entry: Mapping[str, Any]) -> None:
     kind, law, about = entry.get("kind"), entry.get("law"), entry.get("about")
     step = entry.get("step")
     if kind in ("replicas", "draws") and isinstance(step, int):
         if kind == "replicas":
-            found.replicas[str(about), step] = entry
+            laws.replicas[str(about), step] = entry
         else:
-            found.draws[step] = entry
+            laws.draws[step] = entry
         return
     if kind == "fault":
-        found.fault = "the checks themselves failed in part: see dump_error_info.log beside the file"
+        laws.fault = "the checks themselves failed in part: see dump_error_info.log beside the file"
     if not isinstance(law, str) or not isinstance(about, str):
         return
-    item = found.things.setdefault(about, {}).setdefault(law, Checked())
+    item = laws.things.setdefault(about, {}).setdefault(law, Checked())
     if kind == "checked":
         item.checks, item.findings = _count(entry.get("checks")), _count(entry.get("findings"))
         item.is_moot = entry.get("moot") is True
         item.reason = printable(str(entry.get("unchecked") or ""))
     elif kind == "finding":
-        item.told.append(entry)
+        item.described.append(Described.of(entry))
 
 
 def _count(value: object) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msprobe_collector.dump_format.values import printable
+from msprobe_laws.signals import are_one_mask
 from msprobe_laws.suite.live import LawsFile
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
@@ -55,21 +56,22 @@ def _replicas(entries: Mapping[int, Mapping[str, Any]], first: Mapping[int, Mapp
     summed = {str(name) for entry in entries.values() for name in entry.get("reduced") or ()}
     begins = [_texts(entry.get("begins")) for entry in first.values()]
     constant = {str(name) for entry in first.values() for name in entry.get("constant") or ()}
-    alike = {name for name in (begins[0] if begins else ()) if len({one.get(name) for one in begins}) == 1}
-    return summed | (alike - constant)
+    alike = set.intersection(*(set(digests.items()) for digests in begins)) if begins else set()
+    return summed | ({name for name, _ in alike} - constant)
 
 
 def _texts(value: object) -> dict[str, str]:
-    return {printable(str(key)): str(item) for key, item in value.items()} if isinstance(value, Mapping) else {}
+    items = value.items() if isinstance(value, Mapping) else ()
+    return {printable(str(key)): str(item) for key, item in items}
 
 
 def _groups(files: Sequence[LawsFile], place: tuple[str, int]) -> Iterator[tuple[int, ...]]:
-    found = set()
+    groups = set()
     for laws in files:
         ranks = laws.replicas[place].get("ranks")
         if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks):
-            found.add(tuple(sorted(ranks)))
-    yield from sorted(found)
+            groups.add(tuple(sorted(ranks)))
+    yield from sorted(groups)
 
 
 def _differing(held: Mapping[int, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
@@ -95,7 +97,7 @@ def judge_draws(files: Sequence[LawsFile]) -> Verdict:
             for other, before in entries[:at]:
                 if entry.get("batch") == before.get("batch") or entry.get("place") != before.get("place"):
                     continue
-                same = _are_one_mask(entry, before)
+                same = _have_one_mask(entry, before)
                 compared += same is not None
                 if same:
                     place = printable(str(entry.get("place", "")))
@@ -108,14 +110,12 @@ def judge_draws(files: Sequence[LawsFile]) -> Verdict:
     return Verdict("pass", f"masks of {compared} pairs of ranks differ") if compared else Verdict("skip", _NO_MASKS)
 
 
-def _are_one_mask(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | None:
-    """Whether two masks are equal where both tell something; None where that is too little."""
+def _have_one_mask(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool | None:
+    """Return whether the masks of two lines are equal; None where they do not tell."""
     try:
-        dropped = [int(str(entry["dropped"]), 16) for entry in (one, other)]
-        known = int(str(one["known"]), 16) & int(str(other["known"]), 16)
+        dropped, others, telling, telling_of_other = (
+            int(str(line[key]), 16) for key in ("dropped", "known") for line in (entry, other)
+        )
     except (KeyError, ValueError):
         return None
-    lost = (dropped[0] & known).bit_count()
-    if known.bit_count() < 64 or not 8 <= lost <= known.bit_count() - 8:
-        return None
-    return dropped[0] & known == dropped[1] & known
+    return are_one_mask(dropped, others, telling & telling_of_other)

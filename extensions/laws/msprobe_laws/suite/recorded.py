@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.leaves import Leaf, flatten
-from msprobe_collector.dump_format.records import is_optimizer_record
 from msprobe_collector.dump_format.values import PlainValue
-
-if TYPE_CHECKING:
-    from msprobe_laws.observation import Array, Clipping, Update
+from msprobe_laws.observation import Array, Clipping, Content, Place, Update, UpdatedParameter, unit_roundoff
+from msprobe_laws.suite.steps import NotRecordedError
 
 #: Elements of a tensor that are looked at, and those of one that is small enough to be looked at as a whole.
 _SAMPLE, _WHOLE = 4096, 1 << 16
-CLIP = "Optimizer.clip_grad_norm"
+_NOTHING: Array = np.empty(0)
 _PLACE = re.compile(r"(input|output)\.(?:\d+\.)?(parameters|gradients|state)\.(.*)", re.DOTALL)
-
-
-class NotRecordedError(Exception):
-    """Why a record does not hold what a law needs, as one line."""
 
 
 @dataclass(slots=True)
@@ -33,9 +30,8 @@ class _Tensors:
     before: Leaf | None = None
     after: Leaf | None = None
     gradient: Leaf | None = None
-    has_gradient: bool = False
-    state_before: dict[str, Leaf] = field(default_factory=dict)
-    state_after: dict[str, Leaf] = field(default_factory=dict)
+    states_before: dict[str, Leaf] = field(default_factory=dict)
+    states_after: dict[str, Leaf] = field(default_factory=dict)
 
 
 def update_of(dump: Dump, record: str, number: int) -> Update:
@@ -45,8 +41,6 @@ def update_of(dump: Dump, record: str, number: int) -> Update:
         DumpError: the record cannot be read.
         NotRecordedError: it holds no values, or no hyper-parameters.
     """
-    from msprobe_laws.observation import Place, Update, UpdatedParameter
-
     content = dump.record(record)
     keywords = content.fields.get("input_kwargs")
     keywords = keywords if isinstance(keywords, dict) else {}
@@ -60,44 +54,26 @@ def update_of(dump: Dump, record: str, number: int) -> Update:
         raise NotRecordedError("the dump holds statistics and no values; dump with the task tensor")
     counts = [int(group.get("parameters", 0) or 0) for group in groups]
     owners = [index for index, count in enumerate(counts) for _ in range(count)]
-    found = []
+    updated = []
     for at, (name, item) in enumerate(parameters.items()):
         shape = item.before.shape if item.before is not None else ()
-        size = _size_of(shape)
-        index = _positions(name, size)
-        before, after, gradient = (_read(dump, leaf, index, shape) for leaf in (item.before, item.after, item.gradient))
-        unread = _empty()
-        is_pair = before is not None and after is not None and before.size == after.size
-        dtype = dtype_of(item.before)
-        found.append(
-            UpdatedParameter(
-                name,
-                owners[at] if at < len(owners) else 0,
-                shape,
-                before if is_pair and before is not None else unread,
-                after if is_pair and after is not None else unread,
-                None if not item.has_gradient else unread if gradient is None else gradient,
-                _states(dump, item.state_before, index, shape),
-                _states(dump, item.state_after, index, shape),
-                index is None,
-                Place(0, dtype, "", shape),
-                Place(0, dtype_of(item.after) or dtype, "", item.after.shape if item.after is not None else shape),
-                dtype_of(item.gradient),
-                {
-                    key: Place(0, dtype_of(leaf), "", leaf.shape)
-                    for key, leaf in item.state_after.items()
-                    if leaf.tensor
-                },
-                item.before is None or item.before.requires_grad != "False",
-                size,
-            )
-        )
+        index = _positions(name, math.prod(shape))
+        before = _content(dump, item.before, item.states_before, index, shape)
+        after = _content(dump, item.after or item.before, item.states_after, index, shape)
+        if item.after is None or before.values.size != after.values.size:
+            before.values = after.values = _NOTHING
+        gradient = _NOTHING if item.gradient is not None else None
+        if (array := _read(dump, item.gradient, index, shape)) is not None:
+            gradient = array
+        is_trained = item.before is None or item.before.requires_grad != "False"
+        group = owners[at] if at < len(owners) else 0
+        updated.append(UpdatedParameter(name, group, before, after, gradient, dtype_of(item.gradient), is_trained))
     frame = dump.stacks.user_frame(record)
     return Update(
         record.split(".")[1],
         str(law.get("formula") or ""),
         groups,
-        found,
+        updated,
         number,
         "" if frame is None else str(frame),
         str(law.get("unknown") or ""),
@@ -112,14 +88,14 @@ def zero_gradients_of(dump: Dump, record: str) -> dict[str, bool]:
     Raises:
         DumpError: the record cannot be read.
     """
-    found = {}
+    is_zero = {}
     for name, item in _tensors_of(flatten(dump.record(record)), {}).items():
         gradient = item.gradient.tensor if item.gradient is not None else None
         is_frozen = item.before is not None and item.before.requires_grad == "False"
         # Of a gradient that is spread over ranks, other elements are elsewhere.
         if gradient is not None and not is_frozen and gradient.spread is None and gradient.maximum is not None:
-            found[name] = gradient.maximum == 0 == gradient.minimum
-    return found
+            is_zero[name] = gradient.maximum == 0 == gradient.minimum
+    return is_zero
 
 
 def clipping_of(dump: Dump, record: str) -> Clipping:
@@ -129,10 +105,6 @@ def clipping_of(dump: Dump, record: str) -> Clipping:
         DumpError: the record cannot be read.
         NotRecordedError: it holds no values.
     """
-    import numpy as np
-
-    from msprobe_laws.observation import Clipping
-
     leaves = flatten(dump.record(record))
     values: dict[str, Any] = {leaf.path: leaf for leaf in leaves}
     gradients = [leaf for leaf in leaves if leaf.path.startswith("input.gradients.") and leaf.tensor is not None]
@@ -150,23 +122,22 @@ def clipping_of(dump: Dump, record: str) -> Clipping:
     norm_type = _number(values.get("input.norm_type"), 2.0)
     if norm_type != 2.0:
         unknown = f"gradients are clipped by the norm {norm_type:g}"
-    found = None
+    norm = None
     if reported is not None and reported.tensor is not None and reported.data_name:
-        found = float(dump.tensors.load(reported.tensor, reported.place).reshape(-1)[0])
+        norm = float(dump.tensors.load(reported.tensor, reported.place).reshape(-1)[0])
     elif reported is not None:
-        found = _number(reported, None)
+        norm = _number(reported, None)
     frame = dump.stacks.user_frame(record)
     return Clipping(
         [leaf.path.removeprefix("input.gradients.") for leaf in gradients],
         total**0.5,
         None,
-        found,
+        norm,
         _number(values.get("input.max_norm"), float("inf")),
-        norm_type,
         size,
-        max((dtype_of(leaf) for leaf in gradients), key=("float64", "float32", "float16", "bfloat16").index),
+        max(map(dtype_of, gradients), key=unit_roundoff),
         source="" if frame is None else str(frame),
-        unknown=unknown or ("" if found is not None else "the norm is not recorded"),
+        unknown=unknown or ("" if norm is not None else "the norm is not recorded"),
     )
 
 
@@ -177,49 +148,43 @@ def _number(leaf: Leaf | None, otherwise: Any) -> Any:
 
 def _tensors_of(leaves: list[Leaf], renamed: Mapping[str, Any]) -> dict[str, _Tensors]:
     """The tensors by parameter; `renamed` gives the names that formulas know states by, "" for those that are none."""
-    found: dict[str, _Tensors] = {}
+    tensors: dict[str, _Tensors] = {}
     for leaf in leaves:
         place = _PLACE.fullmatch(leaf.path)
         if place is None:
             continue
         side, what, name = place.groups()
         if what == "parameters":
-            item = found.setdefault(name, _Tensors())
-            if side == "input":
-                item.before = leaf
-            else:
-                item.after = leaf
-        elif what == "gradients" and name in found:
-            found[name].gradient = leaf if leaf.tensor is not None else None
-            found[name].has_gradient = leaf.tensor is not None
+            item = tensors.setdefault(name, _Tensors())
+            item.before, item.after = (leaf, item.after) if side == "input" else (item.before, leaf)
+        elif what == "gradients" and name in tensors:
+            tensors[name].gradient = leaf if leaf.tensor is not None else None
         elif what == "state":
             owner, _, key = name.rpartition(".")
             key = str(renamed.get(key, key))
-            if owner in found and key:
-                (found[owner].state_before if side == "input" else found[owner].state_after)[key] = leaf
-    return found
+            if owner in tensors and key:
+                item = tensors[owner]
+                (item.states_before if side == "input" else item.states_after)[key] = leaf
+    return tensors
 
 
-def _states(dump: Dump, leaves: Mapping[str, Leaf], index: Any, shape: tuple[int, ...]) -> dict[str, Array]:
-    import numpy as np
-
-    found = {}
-    for key, leaf in leaves.items():
-        if leaf.tensor is None:
-            number = _number(leaf, None)
-            if number is not None:
-                found[key] = np.array([number])
-            continue
-        array = _read(dump, leaf, index, shape)
+def _content(dump: Dump, leaf: Leaf | None, states: Mapping[str, Leaf], index: Any, shape: tuple[int, ...]) -> Content:
+    """Return what a parameter and its states hold, of the elements at `index`."""
+    values = _read(dump, leaf, index, shape)
+    place = Place(0, dtype_of(leaf), "", () if leaf is None else leaf.shape)
+    content = Content(_NOTHING if values is None else values, place)
+    for key, state in states.items():
+        number = _number(state, None) if state.tensor is None else None
+        array = _read(dump, state, index, shape) if number is None else np.array([number])
         if array is not None:
-            found[key] = array
-    return found
+            content.states[key] = array
+        if state.tensor is not None:
+            content.state_places[key] = Place(0, dtype_of(state), "", state.shape)
+    return content
 
 
 def _read(dump: Dump, leaf: Leaf | None, index: Any, shape: tuple[int, ...]) -> Array | None:
     """Elements in float64: those at `index` where a tensor has the parameter's shape; None where none are held."""
-    import numpy as np
-
     if leaf is None or leaf.tensor is None or not leaf.data_name:
         return None
     array = dump.tensors.load(leaf.tensor, leaf.place).reshape(-1)
@@ -234,30 +199,15 @@ def _read(dump: Dump, leaf: Leaf | None, index: Any, shape: tuple[int, ...]) -> 
 
 def elements_of(dump: Dump, leaf: Leaf, name: str) -> Array | None:
     """The elements of a tensor like the parameter `name` that `update_of` looks at; None where none are held."""
-    return _read(dump, leaf, _positions(name, _size_of(leaf.shape)), leaf.shape)
+    return _read(dump, leaf, _positions(name, math.prod(leaf.shape)), leaf.shape)
 
 
 def _positions(name: str, size: int) -> Any:
     """Which elements of a parameter are looked at; None for all."""
-    import numpy as np
-
     if size <= _WHOLE:
         return None
     generator = np.random.default_rng(zlib.crc32(name.encode("utf-8", "replace")))
     return np.sort(generator.integers(0, size, _SAMPLE))
-
-
-def _empty() -> Array:
-    import numpy as np
-
-    return np.empty(0)
-
-
-def _size_of(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def dtype_of(leaf: Leaf | None) -> str:
@@ -275,8 +225,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_plain(item) for item in value)
     return None
-
-
-def names(dump: Dump) -> Iterator[str]:
-    """Records of optimizers, in order."""
-    yield from (name for name in dump.record_names if is_optimizer_record(name))

@@ -14,7 +14,7 @@ from pytest_msprobe.answers import Answer, Gap, RunRows
 from pytest_msprobe.reports.csv_pair import WORDS
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.table_report import TableReport
-from pytest_msprobe.verdicts import MOOT, VerdictRow
+from pytest_msprobe.verdicts import MOOT, StepPosition, VerdictRow
 
 COLUMNS = ("Rank", "Step", "Part", "Law", "Status", "Parameter", "Size/Tolerance", "Source", "Message")
 _SHOWN = 8
@@ -93,7 +93,9 @@ class LawsSummary(RowSummary):
         if not self._unchecked:
             return None
         laws = sorted(self._unchecked)  # workers give rows in any order
-        reasons = dict.fromkeys([*(self._unchecked[law] for law in laws), *([_CHECK_MORE] if self._is_of_dump else [])])
+        reasons = dict.fromkeys(self._unchecked[law] for law in laws)
+        if self._is_of_dump:
+            reasons[_CHECK_MORE] = None
         what = f"law{'s' if len(laws) > 1 else ''} {', '.join(laws)}"
         return Gap(kind="not checked", what=what, reason="; ".join(reasons), count=self._unchecked_count)
 
@@ -124,20 +126,12 @@ class LawsReport(TableReport):
 
     def receive(self, name: str, row: VerdictRow) -> None:
         super().receive(name, row)
-        place = row.place
-        worst = row.worst
-        cells = (
-            "" if place is None or place.rank is None else place.rank,
-            "" if place is None or place.step is None else place.step,
-            subject_of(row.call),
-            law_of(row.call),
-            WORDS[row.status],
-            "" if worst is None else worst.label,
-            "" if worst is None or worst.ratio is None else f"{worst.ratio:.3g}",
-            "" if place is None else place.source,
-            row.message,
-        )
-        self.write([cells])
+        place, worst = row.place or StepPosition(), row.worst
+        where = [place.rank, place.step, subject_of(row.call), law_of(row.call), WORDS[row.status]]
+        label, ratio = ("", None) if worst is None else (worst.label, worst.ratio)
+        size = "" if ratio is None else f"{ratio:.3g}"
+        cells = (*where, label, size, place.source, row.message)
+        self.write([tuple("" if cell is None else cell for cell in cells)])
 
     def untested(self) -> str:
         """A run in which nothing could be checked says nothing."""

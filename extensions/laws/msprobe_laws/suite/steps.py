@@ -9,9 +9,20 @@ from pathlib import Path
 
 from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import Slot
-from msprobe_laws.suite.recorded import CLIP
+from msprobe_collector.dump_format.records import is_optimizer_record
 
+#: Beginning of the name of a record of clipping.
+CLIP = "Optimizer.clip_grad_norm"
 _PARAMETERS = "parameters."
+
+
+class NotRecordedError(Exception):
+    """Why a record does not hold what a law needs, as one line."""
+
+
+def names(dump: Dump) -> Iterator[str]:
+    """Return the records of optimizers, in order."""
+    return filter(is_optimizer_record, dump.record_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +69,24 @@ class OptimizerSteps:
         later = range(at + 1, next(follower, end))
         parts: list[tuple[Path, range]] = []
         for path, end in self._back(file, at):
-            found = self._names(path)
+            names = self._names(path)
             for place in range(end - 1, -1, -1):
-                if self._is_step(path, found[place], file, record):
-                    return Since((path, found[place]), [(path, range(place + 1, end)), *parts], later)
+                if self._is_step(path, names[place], file, record):
+                    return Since((path, names[place]), [(path, range(place + 1, end)), *parts], later)
             parts.insert(0, (path, range(end)))
         return Since(None, parts, later)
 
     def is_followed(self, file: Path, record: str) -> bool:
         """Whether the run judges a later step of the same optimizer, with nothing missing in between."""
         path: Path | None = file
-        found = self._names(file)
-        found = found[found.index(record) + 1 :]
+        names = self._names(file)
+        names = names[names.index(record) + 1 :]
         while path is not None:
-            if any(self._is_step(path, name, file, record) for name in found):
+            if any(self._is_step(path, name, file, record) for name in names):
                 return True
             path = _beside(path, 1)
             path = path if path in self._files else None
-            found = self._names(path) if path is not None else ()
+            names = self._names(path) if path is not None else ()
         return False
 
     def all_of(self, file: Path, record: str) -> Iterator[tuple[Path, str]]:
@@ -108,8 +119,8 @@ class OptimizerSteps:
             keywords: object = None
             with suppress(DumpError):
                 keywords = self._read(file).record(record).fields.get("input_kwargs")
-            found = keywords if isinstance(keywords, dict) else {}
-            self._parameters[key] = tuple(str(name) for name in found if str(name).startswith(_PARAMETERS))
+            arguments = keywords if isinstance(keywords, dict) else {}
+            self._parameters[key] = tuple(str(name) for name in arguments if str(name).startswith(_PARAMETERS))
         return self._parameters[key]
 
 

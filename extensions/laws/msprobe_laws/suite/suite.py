@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,19 +15,9 @@ from msprobe_collector.dump_format.values import printable
 from msprobe_laws.extension import MEANT_KEY, meant_in
 from msprobe_laws.suite import FILE
 from msprobe_laws.suite.backwards import Backwards
-from msprobe_laws.suite.live import Checked, LawsFile, read_laws
-from msprobe_laws.suite.recorded import (
-    CLIP,
-    NotRecordedError,
-    clipping_of,
-    dtype_of,
-    elements_of,
-    names,
-    update_of,
-    zero_gradients_of,
-)
+from msprobe_laws.suite.live import Checked, Described, LawsFile, read_laws
 from msprobe_laws.suite.report import LawsReport, LawsSummary, law_of
-from msprobe_laws.suite.steps import OptimizerSteps
+from msprobe_laws.suite.steps import CLIP, NotRecordedError, OptimizerSteps, names
 from msprobe_laws.suite.vanishing import Vanishing
 from msprobe_laws.training import GRADIENTS_ARRIVE, RANKS_DRAW, REPLICAS
 from pytest_msprobe.suites.contract import (
@@ -40,7 +30,7 @@ from pytest_msprobe.suites.contract import (
     escape,
     place_in,
 )
-from pytest_msprobe.verdicts import MOOT, Figure, OutputRow, Status, StepPosition, Verdict
+from pytest_msprobe.verdicts import MOOT, Figure, OutputRow, StepPosition, Verdict
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format.leaves import Leaf
@@ -116,13 +106,13 @@ class LawsSuite(Suite):
             SuiteError: the file says nothing of optimizers, or cannot be read.
         """
         if file.name != FILE:
-            found = list(names(self.dump(file)))
-            if not found and not self._has_optimizers(Slot.of(file).rank):  # else it is a part of a step
+            records = list(names(self.dump(file)))
+            if not records and not self._has_optimizers(Slot.of(file).rank):  # else it is a part of a step
                 raise SuiteError(
                     f"{file}: holds no record of an optimizer; dump steps with start() before and stop() after "
                     "optimizer.step(), or check laws in training with MSPROBE_LAWS=1"
                 )
-            for record in found:
+            for record in records:
                 call = record.rpartition(".")[0] or record
                 parts = _OF_STEP if not record.startswith(CLIP) else _OF_CLIPPING
                 yield from (_group(call, law, record) for law in parts)
@@ -172,11 +162,11 @@ class LawsSuite(Suite):
     def place(self, record: Record) -> StepPosition:
         if record.file.name != FILE:
             return place_in(self.dump(record.file), record.payload)
-        told = self._told(record)
-        step = told[0].get("step") if told else None
-        source = printable(str(told[0].get("source", ""))) if told else ""
+        item = None if record.payload is None else self._checked(record)
         rank = None if record.payload is None else self._file(record.file).rank
-        return StepPosition(rank=rank, step=step if isinstance(step, int) else None, source=source)
+        if item is None or not item.described:
+            return StepPosition(rank=rank, step=None, source="")
+        return StepPosition(rank=rank, step=item.described[0].step, source=item.described[0].source)
 
     def frames(self, record: Record) -> Sequence[Frame]:
         return () if record.file.name == FILE else self.dump(record.file).stacks.frames(record.payload)
@@ -210,8 +200,9 @@ class LawsSuite(Suite):
         try:
             if asked in _OF_CLIPPING:
                 from msprobe_laws.signals import ClipNorm
+                from msprobe_laws.suite import recorded
 
-                clipping = clipping_of(dump, name)
+                clipping = recorded.clipping_of(dump, name)
                 return _verdict(ClipNorm().check(clipping), len(clipping.names), "gradients", clipping.source)
             if asked == GRADIENTS_ARRIVE:
                 return self._judge_arrival(record)
@@ -228,20 +219,21 @@ class LawsSuite(Suite):
             except DumpError as error:  # a tensor of a backward pass
                 return Verdict("error", printable(str(error)))
         else:
-            result = _laws()[asked].check(read.formula if asked in _OF_FORMULA else read.update)
+            result = _law(asked).check(read.formula if asked in _OF_FORMULA else read.update)
         return _verdict(result, len(read.update.parameters), "parameters", read.update.source)
 
     def _judge_arrival(self, record: Record) -> Verdict:
         from msprobe_laws.law import Unchecked
         from msprobe_laws.suite.arrival import arrive
+        from msprobe_laws.suite.recorded import zero_gradients_of
 
         steps = list(self._steps.all_of(record.file, record.payload))
         if steps[0] != (record.file, record.payload):
             return _verdict(Unchecked("the first step of the optimizer is judged for all", is_moot=True), 0, "", "")
-        found = [zero_gradients_of(self.dump(path), name) for path, name in steps]
+        zeros = [zero_gradients_of(self.dump(path), name) for path, name in steps]
         # Where a parameter is trained later, nothing is asked of the first step.
         ends = Vanishing(self.dump(steps[-1][0])).unexplained
-        return _verdict(arrive(found, ends), max(map(len, found)), "parameters", "")
+        return _verdict(arrive(zeros, ends), max(map(len, zeros)), "parameters", "")
 
     def _judge_across(self, record: Record, update: Update, before: Update | None, *, is_fresh: bool) -> Result:
         """What a law from one step to the next says; of the first step nothing is left open that a later one shows."""
@@ -276,18 +268,17 @@ class LawsSuite(Suite):
 
     def _passes_of_rank(self, file: Path, record: str, name: str) -> Passes:
         from msprobe_laws.suite.freshness import Passes
+        from msprobe_laws.suite.recorded import dtype_of, elements_of
 
         since = self._steps.since(file, record)
-        given: list[tuple[Path, Leaf]] = []
+        leaves: list[tuple[Path, Leaf]] = []
         for path, places in since.parts:
-            given += [(path, leaf) for place, leaf in self._backwards_in(path).to(name) if place in places]
+            leaves += [(path, leaf) for place, leaf in self._backwards_in(path).to(name) if place in places]
         late = [(file, leaf) for place, leaf in self._backwards_in(file).to(name) if place in since.later]
-        return Passes(
-            [elements_of(self.dump(path), leaf, name) for path, leaf in given],
-            [elements_of(self.dump(path), leaf, name) for path, leaf in late],
-            [dtype_of(leaf) for _, leaf in (*given, *late)],
-            had_some=since.before is not None and bool(self._backwards_in(since.before[0]).to(name)),
-        )
+        arrays = [elements_of(self.dump(path), leaf, name) for path, leaf in (*leaves, *late)]
+        dtypes = [dtype_of(leaf) for _, leaf in (*leaves, *late)]
+        had_some = since.before is not None and bool(self._backwards_in(since.before[0]).to(name))
+        return Passes(arrays[: len(leaves)], arrays[len(leaves) :], dtypes, had_some)
 
     def _backwards_in(self, path: Path) -> Backwards:
         if path not in self._backwards:
@@ -302,6 +293,7 @@ class LawsSuite(Suite):
             dump = self.dump(record.file)
             try:
                 from msprobe_laws.formula_check import FormulaCheck
+                from msprobe_laws.suite.recorded import update_of
 
                 read.update = update_of(dump, record.payload, 1)
                 read.formula = FormulaCheck(read.update)
@@ -323,19 +315,11 @@ class LawsSuite(Suite):
         item = self._checked(record)
         if item is None:
             return Verdict("error", "the file says no more of this law; it was changed while it was read")
-        told = item.told
-        if told or item.findings:
-            rows = tuple(_row(entry) for entry in told[:_MOST_ROWS])
-            lines = [_described(entry) for entry in told]
-            more = f"in {item.findings} of {item.checks} checks" if item.checks >= item.findings > 0 else ""
-            first = lines[0] if lines else "it does not hold; the findings are not in the file"
-            return Verdict(
-                "error",
-                f"{first}{f' ({more})' if more else ''}",
-                rows,
-                explanation="\n".join(lines),
-                properties=_called_from(told),
-            )
+        more = f" (in {item.findings} of {item.checks} checks)" if item.checks >= item.findings > 0 else ""
+        if item.described:
+            return _broken(item.described, more)
+        if item.findings:
+            return Verdict("error", f"it does not hold; the findings are not in the file{more}")
         if item.checks:
             return Verdict("pass", f"checked {item.checks} times")
         reason = item.reason or "it was not checked"
@@ -359,12 +343,8 @@ class LawsSuite(Suite):
     def _meant(self, file: Path) -> Mapping[str, str]:
         """Why findings are no fault, by their law: as the run says, or a run.json beside its files or above them."""
         declared = {**meant_in(file.parents[1] / "run.json"), **meant_in(file.parent / "run.json")}
-        given = self._file(file).run.get("meant") if file.name == FILE else None
-        return {**declared, **(given if isinstance(given, dict) else {})}
-
-    def _told(self, record: Record) -> Sequence[Mapping[str, Any]]:
-        item = None if record.payload is None else self._checked(record)
-        return () if item is None else item.told
+        declared_there = self._file(file).run.get("meant") if file.name == FILE else None
+        return {**declared, **(declared_there if isinstance(declared_there, dict) else {})}
 
     def _of_run(self, file: Path) -> list[Path]:
         """Files of the ranks of one run: those in folders beside each other."""
@@ -376,24 +356,13 @@ class LawsSuite(Suite):
         return self._laws[path]
 
 
-def _laws() -> dict[str, Any]:
+def _law(name: str) -> Any:
     from msprobe_laws import updates
 
-    class ArrivesAtOnce(updates.UpdatesArrive):
-        """In a dump of one step no patience helps."""
-
-        _PATIENCE = 1
-
-    kinds = (
-        updates.UpdateFormula,
-        updates.MomentsFormula,
-        updates.DecayAsDeclared,
-        ArrivesAtOnce,
-        updates.StepCounter,
-        updates.SomethingUpdated,
-        updates.HyperParameters,
-    )
-    return {kind.name: kind() for kind in kinds}
+    if name == updates.UpdatesArrive.name:
+        return updates.UpdatesArrive(patience=1)  # in a dump of one step no patience helps
+    kinds: tuple[Any, ...] = (*updates.OF_FORMULA, *updates.OF_UPDATE)
+    return next(kind for kind in kinds if kind.name == name)()
 
 
 def _group(subject: str, law: str, payload: object) -> Group:
@@ -409,56 +378,23 @@ def _verdict(result: Result, count: int, what: str, source: str) -> Verdict:
     if isinstance(result, Unchecked):
         properties = ((MOOT, result.reason),) if result.is_moot else ()
         rows = tuple(OutputRow(printable(name), "", "", (), "skip", result.reason) for name in result.parameters)
-        names = f"{listed(row.label for row in rows)}: " if rows else ""
-        return Verdict("skip", f"{names}{result.reason}", rows, properties=properties)
+        labels = [row.label for row in rows]
+        reason = f"{listed(labels)}: {result.reason}" if rows else result.reason
+        return Verdict("skip", reason, rows, properties=properties)
     if not result:
         return Verdict("pass", f"holds for {count} {what}")
-    entries: Iterable[Mapping[str, Any]] = [
-        {
-            "parameter": finding.parameter,
-            "others": finding.others,
-            "other_count": len(finding.others),
-            "size": finding.size,
-            "message": finding.message,
-            "source": source,
-        }
-        for finding in summed_up(result)
-    ]
-    lines = [_described(entry) for entry in entries]
-    rows = tuple(_row(entry) for entry in entries)
-    return Verdict("error", lines[0], rows, explanation="\n".join(lines), properties=_called_from(list(entries)))
+    described = []
+    for item in summed_up(result):
+        name, message, place = printable(item.parameter), printable(item.message), printable(source)
+        described.append(Described(name, len(item.others), message, item.size, None, place))
+    return _broken(described)
 
 
-def _row(entry: Mapping[str, Any]) -> OutputRow:
-    status: Status = "error"
-    size = entry.get("size")
-    number = float(size) if isinstance(size, (int, float, str)) and _is_number(size) else None
-    message = printable(str(entry.get("message", "")))
-    return OutputRow(printable(str(entry.get("parameter", ""))), "", "", (), status, message, figures={"ratio": number})
-
-
-def _is_number(value: float | str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
-
-
-def _described(entry: Mapping[str, Any]) -> str:
-    """`c.weight and 3 more: ... (220 times its tolerance); step 4, train.py:55, in main: optimizer.step()`."""
-    count, size, step, source = (entry.get(key) for key in ("other_count", "size", "step", "source"))
-    text = printable(str(entry.get("parameter", "")))
-    if isinstance(count, int) and count:
-        text += f" and {count} more"
-    text += f": {printable(str(entry.get('message', '')))}"
-    if size is not None:
-        text += f" ({float(size):.3g} times its tolerance)" if _is_number(size) else ""
-    where = [f"step {step}"] if isinstance(step, int) else []
-    where += [printable(str(source))] if source else []
-    return text + (f"; {', '.join(where)}" if where else "")
-
-
-def _called_from(told: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str | float], ...]:
-    source = next((printable(str(entry["source"])) for entry in told if entry.get("source")), "")
-    return (("called_from", source.partition(",")[0]),) if source else ()
+def _broken(described: Sequence[Described], more: str = "") -> Verdict:
+    """Return what an item of a law that does not hold is; `more` stands behind the first finding."""
+    rows = tuple(item.row for item in described[:_MOST_ROWS])
+    sources = [item.source.partition(",")[0] for item in described if item.source]
+    properties = (("called_from", sources[0]),) if sources else ()
+    return Verdict(
+        "error", f"{described[0]}{more}", rows, explanation="\n".join(map(str, described)), properties=properties
+    )

@@ -31,29 +31,31 @@ class Vanishing:
         does not count yet. What the parameter is multiplied with may be 0 as well, or have no element.
         """
         users = self._users.get(parameter, [])
-        todo, found = [*users], []
+        todo, calls = [*users], []
         if not todo:
             return None
         for call in todo:  # grows
             gradients = [leaf for leaf in self._leaves(f"{call}.backward") if leaf.is_tensor]
-            got, given = ([leaf for leaf in gradients if leaf.is_output == kind] for kind in (False, True))
+            got = [leaf for leaf in gradients if not leaf.is_output]
+            made = [leaf for leaf in gradients if leaf.is_output]
             if got and all(0 in leaf.shape for leaf in got):
                 continue
             if not got or any(leaf.tensor is None or leaf.tensor.maximum is None for leaf in got):
                 return None
             if not all(map(is_zero, got)):
-                if not any(map(is_zero, given)):
+                if not any(map(is_zero, made)):
                     return None
-                found += [] if self._is_explained(call, takes_parameter=call in users) else [call]
+                calls += [] if self._is_explained(call, takes_parameter=call in users) else [call]
             elif next_users := self._users.get(call):
                 todo += [user for user in dict.fromkeys(next_users) if user not in todo]
             else:
                 return None
-        return found
+        return calls
 
     def _is_explained(self, call: str, *, takes_parameter: bool) -> bool:
         leaves = self._leaves(f"{call}.forward")
-        values, made = [leaf for leaf in leaves if not leaf.is_output], [leaf for leaf in leaves if leaf.is_output]
+        values = [leaf for leaf in leaves if not leaf.is_output]
+        made = [leaf for leaf in leaves if leaf.is_output]
         if takes_parameter and any(is_zero(leaf) and not leaf.provenance.leaf for leaf in values):
             return True
         has_zero = any(is_zero(leaf) or getattr(leaf.value, "value", None) == 0 for leaf in values)
@@ -62,7 +64,7 @@ class Vanishing:
     @cached_property
     def _users(self) -> dict[str, list[str]]:
         """Calls with a backward that got a value of floats, by the parameter or the call that it is of."""
-        found: dict[str, list[str]] = {}
+        users: dict[str, list[str]] = {}
         for place, name in enumerate(self._dump.record_names):
             operation = Operation.of(name, place)
             if operation.phase != "forward" or operation.holds_calls or f"{operation.call}.backward" not in self._dump:
@@ -71,8 +73,8 @@ class Vanishing:
                 of = leaf.provenance.leaf or leaf.provenance.made_by.partition(".forward")[0]
                 dtype = leaf.tensor.dtype if leaf.tensor is not None else None
                 if of and dtype is not None and dtype.kind == "float" and not leaf.is_output:
-                    found.setdefault(of, []).append(operation.call)
-        return found
+                    users.setdefault(of, []).append(operation.call)
+        return users
 
     def _leaves(self, record: str) -> list[Leaf]:
         with suppress(DumpError):

@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 
 from msprobe_laws.law import Unchecked
-from msprobe_laws.observation import Array, Place, Update, UpdatedParameter
+from msprobe_laws.observation import Array, Content, Place, Update, UpdatedParameter
 from msprobe_laws.suite.freshness import Passes, fresh, mean_of
 
 FIRST, SECOND, OLD = np.random.default_rng(7).normal(size=(3, 40)).astype(np.float32).astype(np.float64)
 
 
 def step(**gradients: Array) -> Update:
-    place = Place(0, "float32")
-    empty = np.empty(0)
+    content = Content(np.empty(0), Place(0, "float32"))
     parameters = [
-        UpdatedParameter(name, 0, gradient.shape, empty, empty, gradient, {}, {}, True, place, place, "float32")
-        for name, gradient in gradients.items()
+        UpdatedParameter(name, 0, content, content, gradient, "float32") for name, gradient in gradients.items()
     ]
     return Update("SGD", "SGD", ({},), parameters, 1)
 
