@@ -89,7 +89,7 @@ class Collection:
         if not self._configuration.steps.admits(step) or not self._switch.is_on():
             return
         self._learn_rank(rank)
-        if not self._is_wanted_rank() or self._recorder.is_exhausted:
+        if not self._is_wanted_rank() or self._recorder.writer.is_exhausted:
             return
         if not self._open(step) or self._configuration.level == "debug":
             return
@@ -154,7 +154,7 @@ class Collection:
         self.stop()
         self.close_step()
         if folder is not None:
-            self._recorder.written_records, self._written.steps = self._recorder.records_before, self._steps_before
+            self._recorder.writer.written, self._written.steps = self._recorder.records_before, self._steps_before
             self._faults.guarded(str(folder), remove_dump_and_folders, folder)
 
     def write_to(self, dump_path: Path) -> None:
@@ -192,9 +192,9 @@ class Collection:
                 name,
                 f"; near it are {', '.join(near)}" if near else "",
             )
-        if self._recorder.lost_records:
+        if self._recorder.writer.lost:
             logger.warning(
-                "%d records are missing from the dump: they could not be written", self._recorder.lost_records
+                "%d records are missing from the dump: they could not be written", self._recorder.writer.lost
             )
         for line in self._faults.summary():
             logger.warning("%s", line)
@@ -203,7 +203,7 @@ class Collection:
         if self._framework.is_helper():
             return
         written = self._written
-        written.records, written.replaced = self._recorder.written_records, self._recorder.replaced
+        written.records, written.replaced = self._recorder.writer.written, self._recorder.replaced
         written.kept = list(dumps_before(self._configuration.dump_path, self._began))
         for line in closing_lines(self._configuration, written):
             logger.info("%s", line)

@@ -166,12 +166,12 @@ class ApiCalls(CallObserver):
             return
         if autocast := autocast_of(args, kwargs):
             self.recorder.part(record, AUTOCAST, AUTOCAST, autocast)
-        if isinstance(origins := record.text.origins, RecordOrigins) and not is_functional(call.function):
+        if isinstance(origins := record.origins, RecordOrigins) and not is_functional(call.function):
             origins.expect(args, kwargs)
 
     def _take_outputs(self, record: OpenRecord, result: Any) -> None:
         """Of a call that returns nothing, the arguments into which it has written."""
-        if result is None and isinstance(origins := record.text.origins, RecordOrigins):
+        if result is None and isinstance(origins := record.origins, RecordOrigins):
             result = origins.changed() or None
         super()._take_outputs(record, result)
 

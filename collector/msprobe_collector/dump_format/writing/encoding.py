@@ -292,18 +292,17 @@ class RecordText:
         light: the same, where nothing but statistics and sketches is wanted; else None.
     """
 
-    __slots__ = ("_files", "arrays", "has_nonfinite", "light", "name", "origins", "pending", "rows", "saves")
+    has_nonfinite = False
+    origins: Origins | None = None
+    rows: SketchRows | None = None
+    pending: PendingStatistics | None = None
+    light: PendingStatistics | None = None
 
     def __init__(self, name: str, *, saves: bool) -> None:
         self.name = name
         self.saves = saves
         self._files: set[str] = set()
-        self.has_nonfinite = False
         self.arrays: list[tuple[str, np.ndarray[Any, Any]]] = []
-        self.origins: Origins | None = None
-        self.rows: SketchRows | None = None
-        self.pending: PendingStatistics | None = None
-        self.light: PendingStatistics | None = None
 
     def file_name(self, place: str) -> str:
         """The name, without suffix, of the file of the tensor at `place` (`input.0`) of the record.
