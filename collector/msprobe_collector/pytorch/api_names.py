@@ -327,6 +327,7 @@ def _listed() -> frozenset[str]:
     return frozenset(name for line in lines if not line.startswith("#") for name in line.split())
 
 
+@lru_cache(4096)
 def changes_first_argument(name: str) -> bool:
     """Whether a call of this name writes its result into its first argument."""
     method = name.rpartition(".")[2]

@@ -36,7 +36,7 @@ _BLOCK = 1 << 21
 _OF_PARTS = 3
 #: Values, and bytes of copies, that wait at most; of values on the host few, since a kill costs their records.
 _MOST_VALUES, _MOST_BYTES = 1 << 12, 1 << 26
-_MOST_ON_HOST = 1 << 6
+_MOST_ON_HOST = 1 << 8
 #: The elements of several tensors of one dtype, in their order, one after the other.
 _joined: Callable[[Sequence[Any]], Any] = torch._C._nn.flatten_dense_tensors
 _is_wrapped: Callable[[Any], bool] = _functorch.is_functorch_wrapped_tensor

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from msprobe_collector.dump_format import is_cell_record, is_communication
+from msprobe_collector.dump_format import is_cell_record
 from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import CHANGED, GRADIENT_OF, LEAF, MADE_BY, UNINITIALIZED, VIEW
 from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.pytorch.api_names import changes_first_argument
 from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.observing import communicates
 
 _UNINITIALIZED = f', "{UNINITIALIZED}": true'
 _CHANGED = f', "{CHANGED}": true'
@@ -33,7 +33,7 @@ weak_storage: Callable[[Any], Any] = StorageWeakRef
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 #: Calls that change running statistics, and where those stand.
-_NORMS = tuple(f"{kind}.{norm}_norm." for kind in ("Functional", "Torch") for norm in ("batch", "instance"))
+_NORMS = ("Functional.batch_norm", "Functional.instance_norm", "Torch.batch_norm", "Torch.instance_norm")
 _RUNNING = ("input.1.", "input.2.", "kwargs.running_mean.", "kwargs.running_var.")
 _RUNNING_LATER = ("input.3.", "input.4.", *_RUNNING[2:])
 #: Where communication puts what it receives.
@@ -184,10 +184,13 @@ class TensorProvenances:
 
     def passed(self, name: str, arguments: Sequence[Any]) -> None:
         """See `Provenances`. Versions tell of most writes, but not of those through `.data`."""
-        if uncounted(name, arguments, {}) or (arguments and changes_first_argument(api_of(name))):
-            for value in arguments[: 5 if name.startswith(_NORMS) else 2 if is_communication(name) else 1]:
-                for tensor in value if isinstance(value, (list, tuple)) else (value,):
-                    self.guard.faults.guarded(name, self._forget, tensor)
+        api = api_of(name)
+        if not (uncounted(api, arguments, {}) or (arguments and changes_first_argument(api))):
+            return
+        most = 2 if communicates(api) else 1
+        for value in arguments[: 5 if api in _NORMS else most]:
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                self.guard.faults.guarded(name, self._forget, tensor)
 
     def clear(self) -> None:
         """See `Provenances`."""
@@ -267,9 +270,9 @@ class RecordOrigins:
         self._written: dict[int, dict[tuple[Any, ...], _Input]] | None = None
         self._uncounted: tuple[str, ...] = ()
 
-    def expect(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """These are the arguments of the call that is about to run."""
-        self._uncounted = uncounted(self._name, args, kwargs)
+    def expect(self, api: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """These are the arguments of the call of `api` that is about to run."""
+        self._uncounted = uncounted(api, args, kwargs)
 
     def of(self, tensor: Any, path: str) -> Keys | None:
         """See `Origins`."""
@@ -284,11 +287,16 @@ class RecordOrigins:
 
     def changed(self) -> list[Any]:
         """The arguments into which the call has written, in order."""
-        return list({id(known.tensor): known.tensor for known in self._inputs if self._is_written(known)}.values())
+        written = [argument.tensor for argument in self._inputs if self._is_written(argument)]
+        return list({id(tensor): tensor for tensor in written}.values())
 
     def end(self) -> None:
         """See `Origins`: name what the call has left in its arguments, unless a name is given already."""
-        self._provenances.guard.faults.guarded(self._name, self._leave)
+        try:
+            if self._arguments_written():
+                self._leave()
+        except Exception as error:
+            self._provenances.guard.faults.note(self._name, error)
         self._inputs, self._written = [], None
 
     def _taken(self, tensor: Any, place: Place, path: str) -> Keys | None:
@@ -296,7 +304,7 @@ class RecordOrigins:
         key = storage._cdata
         self._versions.setdefault(key, version)
         if not self._is_layer:
-            self._inputs.append(_Input(path, tensor, version, key, part))
+            self._inputs.append(_input((path, tensor, version, key, part)))
         memory = self._provenances.memory.get(key)
         text = ""
         if memory is None:
@@ -355,21 +363,22 @@ class RecordOrigins:
         """By storage and elements those into which the call, which has run, wrote."""
         if self._written is None:
             self._written = {}
-            for known in self._inputs:
-                if self._is_written(known):
-                    self._written.setdefault(known.storage, {})[_elements(known.part)] = known
+            for argument in self._inputs:
+                if self._is_written(argument):
+                    self._written.setdefault(argument.storage, {})[_elements(argument.part)] = argument
         return self._written
 
-    def _is_written(self, known: _Input) -> bool:
-        if self._uncounted and f"{known.path}.".startswith(self._uncounted):
+    def _is_written(self, argument: _Input) -> bool:
+        if self._uncounted and f"{argument.path}.".startswith(self._uncounted):
             return True
-        if known.version == _NO_VERSION:
-            return known is self._inputs[0] and changes_first_argument(api_of(self._name))
-        return known.version_now() != known.version
+        if argument.version == _NO_VERSION:
+            return argument is self._inputs[0] and changes_first_argument(api_of(self._name))
+        tensor = argument.tensor
+        is_plain = type(tensor) in _OWN_TYPES
+        return bool((tensor if is_plain else _local(tensor))._version != argument.version)
 
 
-@dataclass(slots=True, eq=False)
-class _Input:
+class _Input(NamedTuple):
     """An argument of a call, as it was before."""
 
     path: str
@@ -380,11 +389,11 @@ class _Input:
 
     def version_now(self) -> int:
         """Of its memory."""
-        if self.version == _NO_VERSION:
-            return _NO_VERSION
-        tensor = self.tensor
-        version: int = (tensor if type(tensor) in _OWN_TYPES else _local(tensor))._version
-        return version
+        return _NO_VERSION if self.version == _NO_VERSION else int(_local(self.tensor)._version)
+
+
+#: Makes an `_Input` of five values, without the cost of its own `__new__`.
+_input: Callable[[tuple[str, Any, int, int, Part]], _Input] = partial(tuple.__new__, _Input)
 
 
 def place_of(tensor: Any) -> Place | None:
@@ -407,15 +416,17 @@ def _local(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor) if hasattr(tensor, "placements") else tensor
 
 
-def uncounted(record: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+def uncounted(api: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
     """How the paths begin of the arguments into which a call writes although no version says so."""
-    if is_communication(record):
-        return _RECEIVED.get(api_of(record), _FIRST)
-    if not record.startswith(_NORMS):
+    if communicates(api):
+        return _RECEIVED.get(api, _FIRST)
+    if api not in _NORMS:
         return ()
-    by_default = kwargs.get("training", kwargs.get("use_input_stats", "instance" in record))
+    by_default = kwargs.get("training", kwargs.get("use_input_stats", "instance" in api))
     is_training = args[5] if len(args) > 5 else by_default
-    return (_RUNNING if record.startswith("Functional.") else _RUNNING_LATER) if is_training else ()
+    if not is_training:
+        return ()
+    return _RUNNING if api.startswith("Functional.") else _RUNNING_LATER
 
 
 def may_overlap(left: Part, right: Part) -> bool:

@@ -365,6 +365,8 @@ class ValueEncoder:
             short = _SHORT.get(kind)
             if short is not None:
                 return short(value)
+            if kind is dict and depth < _MAX_DEPTH:
+                return self._mapping(value, record, path, depth + 1) if value else "{}"
             if depth < _MAX_DEPTH:
                 return self._container(value, record, path, depth + 1)
         except (ValueError, TypeError, AttributeError):  # an int of 5,000 digits, a slice of tensors, an odd subclass
