@@ -37,13 +37,6 @@ def named_modules(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     return ((without_compiler(path), module) for path, module in found)
 
 
-def own_parameters(module: Any) -> dict[str, Any]:
-    """The parameters that stand on `module` itself; most have none."""
-    if not module._parameters and type(module).named_parameters is torch.nn.Module.named_parameters:
-        return {}
-    return dict(module.named_parameters(recurse=False))
-
-
 #: What starts backward passes.
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 

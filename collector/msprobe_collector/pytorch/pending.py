@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count as numbers_from
 from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ _OF_PARTS = 3
 #: Values, and bytes of copies, that wait at most; of values on the host few, since a kill costs their records.
 _MOST_VALUES, _MOST_BYTES = 1 << 12, 1 << 26
 _MOST_ON_HOST = 1 << 8
+#: Whether the elements of a tensor can be read without waiting for a device.
+is_on_host: Callable[[Any], bool] = attrgetter("is_cpu")
 #: The elements of several tensors of one dtype, in their order, one after the other.
 _joined: Callable[[Sequence[Any]], Any] = torch._C._nn.flatten_dense_tensors
 _is_wrapped: Callable[[Any], bool] = _functorch.is_functorch_wrapped_tensor
@@ -94,7 +97,7 @@ class _Form:
     """What is the same of all values of one dtype, shape and device: made once.
 
     Attributes:
-        before, after: what stands around the slot of such a value in a record.
+        before, after: what stands around the number of such a value in a record, with the ends of its slot.
         count: of its elements.
         copies: numbers of small values, copies of them, and how many elements each has, of one dtype and device;
             None for a large value.
@@ -153,12 +156,15 @@ class TorchPending:
             return None
         if _is_wrapped(tensor) or _transform() is not None or (form := self._form_of(tensor)) is None:
             return None
-        return f"{form.before}{slot(self._take(form, tensor))}{form.after}"
+        return f"{form.before}{self._take(form, tensor)}{form.after}"
 
-    def add(self, tensor: Any) -> int | None:
-        """Take a strided tensor; the number of the value, None where its statistics are to be computed at once."""
+    def add(self, tensor: Any, *, is_own: bool = False) -> int | None:
+        """Take a strided tensor; the number of the value, None where its statistics are to be computed at once.
+
+        `is_own`: nothing changes it any more, so that a small one is not copied.
+        """
         form = self._form_of(tensor)
-        return None if form is None else self._take(form, tensor)
+        return None if form is None else self._take(form, tensor, is_own=is_own)
 
     def _form_of(self, tensor: Any) -> _Form | None:
         place = None if is_on_host(tensor) else tensor.device
@@ -179,18 +185,21 @@ class TorchPending:
         if is_here and not is_small:
             return None
         copies = self._copies.setdefault((place, dtype), deque()) if is_small else None
-        before = f'{{"type": "torch.Tensor", "dtype": "{dtype}", "shape": {list(tensor.shape)}, '
-        after = f', "requires_grad": {"true" if tensor.requires_grad else "false"}'
+        text = (
+            f'{{"type": "torch.Tensor", "dtype": "{dtype}", "shape": {list(tensor.shape)}, {slot("number")}'
+            f', "requires_grad": {str(tensor.requires_grad).lower()}'
+        )
+        before, _, after = text.partition("number")
         return _Form(before, after, count, copies, count * tensor.itemsize, is_here, tensor.requires_grad)
 
-    def _take(self, form: _Form, tensor: Any) -> int:
+    def _take(self, form: _Form, tensor: Any, *, is_own: bool = False) -> int:
         number = next(self._numbers)
         values = tensor.detach() if form.requires_grad else tensor
         try:
             if not form.count:
                 self._empty.append((number, values.dtype))
             elif form.copies is not None:
-                form.copies.append((number, values.clone(), form.count))
+                form.copies.append((number, values if is_own else values.clone(), form.count))
                 self._waiting_bytes += form.bytes
             else:
                 width, parts, sketch = self._reduce(values)
@@ -241,11 +250,6 @@ class TorchPending:
             logger.warning("a device gives no statistics of some values, which are recorded without them: %s", error)
 
 
-def is_on_host(tensor: Any) -> bool:
-    """Whether its elements can be read without waiting for a device."""
-    return bool(tensor.is_cpu)
-
-
 def _fetched(
     copies: list[list[_Copy]], reduced: list[_Reduced], *, has_sketches: bool
 ) -> Iterator[tuple[int, Statistics, Sketched]]:
@@ -260,10 +264,9 @@ def _fetched(
     stacks += [torch.stack([parts[place] for place in same]) for same in places.values()]
     arrays = host_arrays(stacks)
     for held, array in zip(copies, arrays):
-        sizes = [size for _, _, size in held]
+        numbers, _, sizes = zip(*held)
         sketched = _sketched(held, array) if has_sketches else repeat(_NO_SKETCH)
-        for (number, _, _), statistics, values in zip(held, statistics_of_parts(array, sizes), sketched):
-            yield number, statistics, values
+        yield from zip(numbers, statistics_of_parts(array, sizes), sketched)
     for same, array in zip(places.values(), arrays[len(copies) :]):
         for place, row in zip(same, one_pass.joined(array) if array.ndim == _OF_PARTS else array):
             parts[place] = row

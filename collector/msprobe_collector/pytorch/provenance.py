@@ -20,6 +20,7 @@ from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import CHANGED, GRADIENT_OF, LEAF, MADE_BY, UNINITIALIZED, VIEW
 from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.pytorch.api_names import changes_first_argument
+from msprobe_collector.pytorch.parameter_names import own_parameters
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import communicates
 
@@ -29,6 +30,8 @@ _CHANGED = f', "{CHANGED}": true'
 _NO_VERSION = -1
 #: Storages that are kept before those that are gone are thrown out; names and writes of one storage.
 _LEAST_STORAGES, _MOST_NAMES = 1024, 64
+#: Of most memory, so that it is not made for each.
+_NOTHING: dict[Part, str] = {}
 weak_storage: Callable[[Any], Any] = StorageWeakRef
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -67,17 +70,20 @@ class Memory:
 
     def __init__(self, storage: Any, version: int, text: str = "", part: Part | None = None) -> None:
         """Written whole by what `text` says, or as far as it is `part`."""
-        self._reference: Any = weak_storage(storage)
+        self._reference: int = storage._weak_ref()
         self.names: dict[Part, str] = {} if part is None else {part: text}
         self.writes: list[tuple[Part | None, str]] = [(part, text)]
         self.versions: tuple[int, ...] = (version,)
-        self.leaves: dict[Part, str] = {}
-        self.gradients: dict[Part, str] = {}
+        self.leaves = self.gradients = _NOTHING
+
+    def __del__(self, free: Callable[[int], None] = torch.UntypedStorage._free_weak_ref) -> None:
+        """Let the number of the storage be given to another one."""
+        free(self._reference)
 
     @property
     def is_gone(self) -> bool:
         """Whether no tensor lies there any more."""
-        return bool(self._reference.expired())
+        return bool(torch.UntypedStorage._expired(self._reference))
 
     def notice(self, version: int) -> None:
         """A tensor that lies here has this version: one that no recorded call left, and that is no new counter's."""
@@ -202,7 +208,7 @@ class TensorProvenances:
         """Know parameters and buffers by name, of several names by the first; `modules` come with their paths."""
         for path, module in modules:
             front = f"{path}." if path else ""
-            for name, parameter in module.named_parameters(recurse=False) if module._parameters else ():
+            for name, parameter in own_parameters(module).items():
                 self._add_leaf(front + name, parameter)
                 self._parameters.setdefault(id(parameter), (weakref.ref(parameter), front + name))
             for name, buffer in module.named_buffers(recurse=False) if module._buffers else ():
@@ -238,17 +244,17 @@ class TensorProvenances:
 
     def _add_leaf(self, name: str, tensor: Any) -> None:
         if (known := self._known(tensor)) is not None:
-            known[0].leaves.setdefault(known[1], f', "{LEAF}": {quoted(name)}')
+            known[0].leaves = _with(known[0].leaves, known[1], f', "{LEAF}": {quoted(name)}')
 
     def _find_gradients(self) -> None:
         for memory in self._with_gradients:
-            memory.gradients = {}
+            memory.gradients = _NOTHING
         self._with_gradients = []
         for reference, name in self._parameters.values():
             parameter = reference()
             gradient = parameter.grad if parameter is not None and parameter.is_leaf else None
             if gradient is not None and (known := self._known(gradient)) is not None:
-                known[0].gradients.setdefault(known[1], f', "{GRADIENT_OF}": {quoted(name)}')
+                known[0].gradients = _with(known[0].gradients, known[1], f', "{GRADIENT_OF}": {quoted(name)}')
                 self._with_gradients.append(known[0])
 
 
@@ -479,6 +485,13 @@ def _changed(text: str) -> str:
     if not text or text == _UNINITIALIZED:
         return ""
     return text if text.endswith(_CHANGED) else text + _CHANGED
+
+
+def _with(names: dict[Part, str], part: Part, text: str) -> dict[Part, str]:
+    """`names`, or a new dictionary for `_NOTHING`, with `text` at `part` where nothing is."""
+    names = {} if names is _NOTHING else names
+    names.setdefault(part, text)
+    return names
 
 
 def _own(names: dict[Part, str], part: Part, *, is_part: bool) -> str:

@@ -10,7 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import count
+from itertools import count, repeat
 from pathlib import Path
 from threading import RLock
 from typing import Any, Protocol
@@ -279,13 +279,15 @@ class RecordWriter:
         self._faults.guarded(waiting[0][0].name, self._write_lines, text, len(lines), files)
 
     def _fetch(self, pending: PendingStatistics, files: StepFiles) -> None:
-        fetched = list(pending.fetch())
-        texts = statistics_texts([statistics for _, statistics, _ in fetched])
-        for (number, statistics, values), text in zip(fetched, texts):
-            key = str(number)
-            self._late[key] = text if files.sketches is None else text + sketched(values, statistics, files.sketches)
-            if statistics[0] == 0 == statistics[1]:
-                self._zeros.add(key)
+        if not (fetched := list(pending.fetch())):
+            return
+        numbers, statistics, values = zip(*fetched)
+        keys, texts = [str(number) for number in numbers], statistics_texts(statistics)
+        if files.sketches is not None:
+            rows = map(sketched, values, statistics, repeat(files.sketches))
+            texts = map(str.__add__, texts, rows)
+        self._late.update(zip(keys, texts))
+        self._zeros.update([key for key, value in zip(keys, statistics) if value[0] == 0 == value[1]])
 
     def _write_lines(self, text: str, count: int, files: StepFiles) -> None:
         """Write `count` records, at once if the disk takes them."""

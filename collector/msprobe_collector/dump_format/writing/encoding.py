@@ -11,6 +11,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -48,9 +49,7 @@ class Fingerprint:
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         """Begin with dtype and shape of `array`."""
-        dtype = dtype_of_array(array.dtype)
-        name = array.dtype.name if dtype is None else dtype.name
-        self._digest = xxhash.xxh3_64(f"{name}{array.shape}\n".encode())
+        self._digest = xxhash.xxh3_64(_kind_of(array.dtype, array.shape))
 
     def add(self, flat: np.ndarray[Any, Any]) -> None:
         """Take the next elements, of one dimension and contiguous."""
@@ -64,11 +63,17 @@ class Fingerprint:
         return self._digest.hexdigest()
 
 
+@lru_cache(4096)
+def _kind_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    known = dtype_of_array(dtype)
+    return f"{dtype.name if known is None else known.name}{shape}\n".encode()
+
+
 def fingerprint_of(array: np.ndarray[Any, Any]) -> str:
     """The fingerprint of a whole array of any shape, as 16 hexadecimal digits."""
-    found = Fingerprint(array)
-    found.add(array.ravel())
-    return found.text()
+    fingerprint = Fingerprint(array)
+    fingerprint.add(array.ravel())
+    return fingerprint.text()
 
 
 class Origin(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple, Union
 
 import msgspec
@@ -116,21 +117,23 @@ def _of_chunk(flat: np.ndarray[Any, Any], see: See | None) -> tuple[float, float
     return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), total, squares
 
 
-def statistics_of_parts(flat: np.ndarray[Any, Any], sizes: Sequence[int]) -> Iterator[Statistics]:
+def statistics_of_parts(flat: np.ndarray[Any, Any], sizes: Sequence[int]) -> list[Statistics]:
     """The statistics of small arrays of a numeric dtype that lie one after the other, to rounding as `statistics_of`.
 
     `sizes` are their numbers of elements, none of which is 0.
     """
+    statistics: list[Statistics] = []
     start = first = end = 0
     for at, size in enumerate(sizes):
         end += size
         if at + 1 == len(sizes) or end + sizes[at + 1] - start > _CHUNK:  # what stays in the cache
-            yield from _of_parts(flat[start:end], sizes[first : at + 1])
+            statistics += _of_parts(flat[start:end], sizes[first : at + 1])
             start, first = end, at + 1
+    return statistics
 
 
 def _of_parts(flat: np.ndarray[Any, Any], sizes: Sequence[int]) -> list[Statistics]:
-    kind, starts = flat.dtype.kind, np.cumsum([0, *sizes[:-1]])
+    kind, starts = flat.dtype.kind, [0, *accumulate(sizes[:-1])]
     if kind == "b":
         tops, lows = np.logical_or.reduceat(flat, starts).tolist(), np.logical_and.reduceat(flat, starts).tolist()
         return [Statistics(top, low, None, None) for top, low in zip(tops, lows)]
@@ -200,7 +203,7 @@ _REST = "\1"
 _NOTHING = statistics_text(NO_STATISTICS)
 
 
-def slot(number: int) -> str:
+def slot(number: int | str) -> str:
     """What stands in the text of a record for the statistics of the value `number` until they are there."""
     return f"{_SLOT}{number}{_SLOT}"
 
