@@ -12,8 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count as numbers_from
-from itertools import repeat
+from itertools import count as numbers_from, repeat
 from operator import attrgetter
 from typing import Any
 
