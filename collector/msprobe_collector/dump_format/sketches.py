@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import matmul
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -391,6 +392,7 @@ class Arithmetic:
         weighted: (counters (n, m, 64), table (m, 64)) -> their products, summed over m.
         joined: joins a list of tensors along their first dimension.
         block: elements that are raised and multiplied at a time.
+        product: of two matrices.
     """
 
     tables: Tables
@@ -398,6 +400,7 @@ class Arithmetic:
     weighted: Callable[[Any, Any], Any]
     joined: Callable[[list[Any]], Any]
     block: int
+    product: Callable[[Any, Any], Any] = matmul
 
     def fold(self, flat: Any, plan: Plan) -> Any:
         """The 64 numbers of a real tensor; `flat` are its elements, in the order and as many as `plan` says."""
@@ -408,7 +411,8 @@ class Arithmetic:
         table = self.tables.of(plan.groups[0], -1)
         found = []
         for start in range(0, rows, step):
-            part = self.raised(flat[start * columns : (start + step) * columns]).reshape(-1, columns) @ table
+            part = self.raised(flat[start * columns : (start + step) * columns]).reshape(-1, columns)
+            part = self.product(part, table)
             found.append(self._contracted(part, plan, 1) if len(plan.groups) > 1 else part)
         folded = found[0] if len(found) == 1 else self.joined(found)
         for at in range(2, len(plan.groups)):

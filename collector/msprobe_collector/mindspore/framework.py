@@ -214,7 +214,7 @@ class MindSporeOptimizers:
         """
         import mindspore
 
-        from msprobe_collector.mindspore.tensor_values import errors_of_the_script
+        from msprobe_collector.mindspore.script_errors import errors_of_the_script
 
         if not isinstance(gradient, mindspore.Tensor):
             raise TypeError(f"it is a {type(gradient).__name__}, not a dense Tensor")

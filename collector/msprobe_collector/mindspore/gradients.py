@@ -12,7 +12,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msprobe_collector.log import logger
-from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
+from msprobe_collector.mindspore.script_errors import errors_of_the_script
+from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors

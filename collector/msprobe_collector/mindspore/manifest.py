@@ -15,9 +15,12 @@ from mindspore.experimental import optim
 from mindspore.experimental.optim.lr_scheduler import LRScheduler
 
 from msprobe_collector.dump_format.writing.encoding import fingerprint_of
+from msprobe_collector.mindspore.device import on_host, sum_of_bits
 from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings, number_of
-from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
+from msprobe_collector.mindspore.script_errors import errors_of_the_script
+from msprobe_collector.mindspore.tensor_values import DeviceValues, mindspore_values
 from msprobe_collector.recording.manifest import (
+    Fingerprints,
     ProcessObjects,
     RunFacts,
     class_of,
@@ -57,6 +60,7 @@ class MindSporeFacts(RunFacts):
         kinds = {"optimizers": nn.Optimizer, "others": optim.Optimizer, "schedulers": LRScheduler}
         process = ProcessObjects({**kinds, **{kind.__name__: kind for kind in _SCALING}})
         super().__init__(mindspore_values().parts, process)
+        self._fingerprints = Fingerprints(_content_of, _fetched)
 
     def device(self) -> Mapping[str, object]:
         """Target and number of the device."""
@@ -81,26 +85,17 @@ class MindSporeFacts(RunFacts):
 
     def models(self, layers: Sequence[Any]) -> list[Any]:
         """See `RunFacts`; parameters have their own names."""
-        return [
-            {
+        models = []
+        for model in layers:
+            buffers = [(name, item) for name, item in model.named_buffers() if isinstance(item, Tensor)]
+            entry = {
                 "class": class_of(model),
                 "parameters": [self.tensor(item.name, item) for item in model.get_parameters()],
-                "buffers": [
-                    self.tensor(name, item) for name, item in model.named_buffers() if isinstance(item, Tensor)
-                ],
-                "modules": [
-                    {
-                        "path": path,
-                        "class": type(cell).__name__,
-                        "training": bool(cell.training),
-                        "reads_mode": reads_mode(cell, nn.Cell, "construct"),
-                        "settings": _settings_of(cell),
-                    }
-                    for path, cell in model.cells_and_names()
-                ],
+                "buffers": [self.tensor(name, item) for name, item in buffers],
+                "modules": [_module(path, cell) for path, cell in model.cells_and_names()],
             }
-            for model in layers
-        ]
+            models.append(entry)
+        return self.settled(models)  # type: ignore[no-any-return]
 
     def optimizers(self, layers: Sequence[Any], *, with_state: bool = True) -> list[Any]:
         """See `RunFacts`; those that have nothing of the models are left out where others have."""
@@ -112,7 +107,9 @@ class MindSporeFacts(RunFacts):
         chosen = [one for one, is_of_these in zip(every, has) if is_of_these or not any(has)]
         # LARS and its like hold the optimizer that they scale.
         inner = {id(cell) for one in chosen for cell in getattr(one, "_cells", {}).values()}
-        return [self._optimizer(one, with_state) for one in chosen if id(one) not in inner]
+        return self.settled(  # type: ignore[no-any-return]
+            [self._optimizer(one, with_state) for one in chosen if id(one) not in inner]
+        )
 
     def randomness(self) -> Mapping[str, object]:
         """Of MindSpore's operators and of mint, of Python and NumPy."""
@@ -175,14 +172,40 @@ class MindSporeFacts(RunFacts):
             entry["requires_grad"] = bool(tensor.requires_grad)
             if getattr(tensor, "has_init", False):  # its values are made later
                 return entry
-        with errors_of_the_script([tensor]):
-            array = mindspore_values().read(tensor).array
-        entry["fingerprint"] = None if array is None else fingerprint_of(array)
+        entry["fingerprint"] = self._fingerprints.of(tensor)
         return entry
+
+    def settled(self, values: Any) -> Any:
+        """See `RunFacts`."""
+        return self._fingerprints.settled(values)
+
+
+def _content_of(tensor: Any) -> Any:
+    """Return the fingerprint of a tensor; of one on a device a tensor of one integer, to be waited for."""
+    with errors_of_the_script([tensor]):
+        values = mindspore_values().read(tensor)
+        if isinstance(values, DeviceValues) and values.held_bytes:
+            return sum_of_bits(tensor)
+        return fingerprint_of(values.array)
+
+
+def _fetched(sums: Sequence[Any]) -> list[str]:
+    """Return the fingerprints of tensors on a device, which come in one copy."""
+    return [f"sum {int(numbers[0]) & (1 << 64) - 1:016x}" for numbers in on_host(sums)]
 
 
 #: Flags that `Cell.to_float` sets.
 _TO_FLOAT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+
+
+def _module(path: str, cell: Any) -> dict[str, object]:
+    return {
+        "path": path,
+        "class": type(cell).__name__,
+        "training": bool(cell.training),
+        "reads_mode": reads_mode(cell, nn.Cell, "construct"),
+        "settings": _settings_of(cell),
+    }
 
 
 def _settings_of(cell: Any) -> dict[str, object]:

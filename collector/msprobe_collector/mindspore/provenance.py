@@ -18,7 +18,9 @@ from msprobe_collector.dump_format import is_cell_record, is_communication
 from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import CHANGED, GRADIENT_OF, LEAF, MADE_BY, UNINITIALIZED, VIEW
 from msprobe_collector.dump_format.writing.files import quoted
+from msprobe_collector.dump_format.writing.statistics import without_slot
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
+from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 
@@ -129,11 +131,21 @@ class _Origin:
             text += f', "{MADE_BY}": {quoted(source.name)}'
             if self.view:
                 text += f', "{VIEW}": "{self.view}"'
-            elif source.described and source.described != described:
-                text += f', "{CHANGED}": true'
+            elif source.described:
+                text += _change(source.described, described)
             if source.is_uninitialized:
                 text += f', "{UNINITIALIZED}": true'
         return text
+
+
+def _change(before: str, now: str) -> str:
+    """Return the key that tells that an entry is another one now, or a slot where that turns out later."""
+    (fields_before, left), (fields, right) = without_slot(before), without_slot(now)
+    key = f', "{CHANGED}": true'
+    if fields_before != fields:
+        return key
+    pending = mindspore_values().statistics_of_step
+    return "" if pending is None or left is None or right is None else pending.compared(left, right, key)
 
 
 class _Facts(NamedTuple):
@@ -218,6 +230,8 @@ class TensorProvenances:
         self._memory.clear()
         self._values.clear()
         self._gradients.clear()
+        if (pending := mindspore_values().statistics_of_step) is not None:
+            pending.forget()
 
     def known(self, address: int) -> _Memory | None:
         """What is known of the memory at `address`."""

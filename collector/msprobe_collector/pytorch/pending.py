@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count as numbers_from
 from typing import Any
@@ -174,6 +174,10 @@ class TorchPending:
                 yield from _fetched(*places[place], has_sketches=self._has_sketches)
             except RuntimeError as error:
                 self._lose(error)
+
+    def texts(self) -> Mapping[int, str]:
+        """See `PendingStatistics`."""
+        return {}
 
     def _lose(self, error: Exception) -> None:
         if not self._has_lost:

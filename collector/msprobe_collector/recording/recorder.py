@@ -27,13 +27,14 @@ from msprobe_collector.dump_format.writing.encoding import (
     Origins,
     PendingStatistics,
     RecordText,
+    Sketched,
     TensorValues,
     ValueEncoder,
     sketched,
     without_files,
 )
 from msprobe_collector.dump_format.writing.files import quoted, quoted_key
-from msprobe_collector.dump_format.writing.statistics import filled, statistics_texts
+from msprobe_collector.dump_format.writing.statistics import Statistics, filled, statistics_texts
 from msprobe_collector.recording.earlier_dump import EarlierDump
 from msprobe_collector.recording.folders import FolderLocks, remove_earlier_dump
 from msprobe_collector.recording.guard import FaultLog
@@ -297,15 +298,26 @@ class Recorder:
                 self._files.learn_ranks(ranks)
 
     def flush(self) -> None:
-        """Bring everything that waits onto the disk; the files are whole then, whatever the disk refused."""
-        if self._queue is not None:
-            self._queue.drain()
-        with self._lock:
-            if (files := self._files) is not None:
-                self._write_waiting(files)
-                if (stacks := files.stacks) is not None:
-                    self._faults.guarded(str(stacks.path), self._stacks.flush, stacks)
-                self._faults.guarded(str(files.folder), files.flush)
+        """Bring everything that waits onto the disk; the files are whole then, whatever the disk refused.
+
+        Raises:
+            ComputationFailed: an error of the script's computation came up only now; the files are whole all the same.
+        """
+        try:
+            if self._queue is not None:
+                self._queue.drain()
+        finally:
+            with self._lock:
+                if self._files is not None:
+                    self._flush(self._files)
+
+    def _flush(self, files: StepFiles) -> None:
+        try:
+            self._write_waiting(files)
+        finally:
+            if (stacks := files.stacks) is not None:
+                self._faults.guarded(str(stacks.path), self._stacks.flush, stacks)
+            self._faults.guarded(str(files.folder), files.flush)
 
     def close_step(self) -> None:
         """End the files of the step: what comes later for it is dropped, and call numbers begin anew."""
@@ -539,8 +551,13 @@ class Recorder:
     def _write_waiting(self, files: StepFiles) -> None:
         """Write the records that wait for their statistics."""
         waiting, self._waiting = self._waiting, []
-        if self._pending is not None and waiting:
-            self._faults.guarded("fetching statistics", self._fetch, self._pending, files)
+        try:
+            if self._pending is not None and waiting:
+                self._faults.guarded("fetching statistics", self._fetch, self._pending, files)
+        finally:
+            self._write_records(waiting, files)
+
+    def _write_records(self, waiting: Sequence[tuple[OpenRecord, str]], files: StepFiles) -> None:
         lines: list[str] = []
         for record, line in waiting:
             if record.differs is not None and self._faults.guarded(record.name, record.differs, otherwise=False):
@@ -553,13 +570,17 @@ class Recorder:
             self._faults.guarded(waiting[0][0].name, self._write_lines, lines, files)
 
     def _fetch(self, pending: PendingStatistics, files: StepFiles) -> None:
-        found = list(pending.fetch())
-        texts = statistics_texts([statistics for _, statistics, _ in found])
-        for (number, statistics, values), text in zip(found, texts):
-            sketch = "" if files.sketches is None else sketched(values, statistics, files.sketches)
-            self._late[number] = text + sketch
-            if statistics.maximum == 0 == statistics.minimum:
-                self._zeros.add(number)
+        fetched: list[tuple[int, Statistics, Sketched]] = []
+        try:
+            fetched.extend(pending.fetch())
+        finally:  # what came before an error counts
+            texts = statistics_texts([statistics for _, statistics, _ in fetched])
+            for (number, statistics, values), text in zip(fetched, texts):
+                sketch = "" if files.sketches is None else sketched(values, statistics, files.sketches)
+                self._late[number] = text + sketch
+                if statistics.maximum == 0 == statistics.minimum:
+                    self._zeros.add(number)
+            self._late.update(pending.texts())
 
     def _write_lines(self, lines: Sequence[str], files: StepFiles) -> None:
         """Write records, at once if the disk takes them."""
