@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from msprobe_collector.framework import CallWatch, KernelDump, OptimizerAccess, Session
+    from msprobe_collector.framework import CallWatch, KernelDump, OptimizerAccess
     from msprobe_collector.mindspore.tensor_values import MindSporeValues
     from msprobe_collector.recording.manifest import RunFacts
+    from msprobe_collector.recording.session import Session
 
 
 class MindSpore:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msprobe_collector import extensions
-from msprobe_collector.framework import Session
 from msprobe_collector.mindspore.calls import own_parameters
+from msprobe_collector.recording.session import Session
 from msprobe_collector.recording.swaps import MethodSwaps
 from msprobe_collector.recording.updates import Named, UpdateRecords
 
