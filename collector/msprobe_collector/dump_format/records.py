@@ -12,7 +12,7 @@ arrays, lists, dicts and null. Others (process groups, devices) become an `Opaqu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -189,12 +189,12 @@ class Operation:
     @classmethod
     def of(cls, record: str, index: int) -> Operation:
         """The operation that the full record name `record` names."""
-        found = split_record_name(record)
+        parts = split_record_name(record)
         if is_cell_record(record):
             return cls._of_cell(record, index)
-        if found is not None:
-            name, _, number = found[0].rpartition(".")
-            return cls(record, name, number, found[1], index)
+        if parts is not None:
+            name, _, number = parts[0].rpartition(".")
+            return cls(record, name, number, parts[1], index)
         front, _, last = record.rpartition(".")
         if last == "debug":  # saved by hand: {name}.{number}.debug
             name, _, number = front.rpartition(".")
@@ -268,9 +268,9 @@ def decode_value(encoded: Any, depth: int = 0) -> Value:
     if isinstance(encoded, dict):
         if isinstance(encoded.get("type"), str):
             return _tagged(encoded["type"], encoded)
-        found = {key: decode_value(item, depth + 1) for key, item in encoded.items()}
+        parts = {key: decode_value(item, depth + 1) for key, item in encoded.items()}
         class_name = encoded.get("class_type")
-        return OpaqueValue(class_name, parts=found) if isinstance(class_name, str) else found
+        return OpaqueValue(class_name, parts=parts) if isinstance(class_name, str) else parts
     problem = f"expected an object with a type, a list or null, found {_shown(encoded)}"
     return MalformedValue(type(encoded).__name__, encoded, problem=problem)
 
@@ -449,12 +449,13 @@ def _tensor_part(encoded: dict[str, Any]) -> TensorValue | None:
 
 def _readable_part(encoded: dict[str, Any]) -> TensorValue:
     """What can be read of a malformed tensor; statistics stand in it as they are written, also words."""
-    found: list[Any] = [encoded.get(key) for key in STATISTICS]
-    statistics: Iterator[Any] = (one if isinstance(one, (float, int, str)) else None for one in found)
-    maximum, minimum, mean, norm = statistics
-    data_name = encoded.get(DATA_NAME)
-    data_name = data_name if isinstance(data_name, str) else None
+    maximum, minimum, mean, norm = (_only(encoded.get(key), float, int, str) for key in STATISTICS)
+    data_name = _only(encoded.get(DATA_NAME), str)
     return TensorValue(None, (), maximum, minimum, mean, norm, data_name, False, *_secondary(encoded))
+
+
+def _only(value: Any, *kinds: type) -> Any:
+    return value if isinstance(value, kinds) else None
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
@@ -556,11 +557,11 @@ class Record:
 
 def decode_record(encoded: Any, *, file: str, record: str) -> Record:
     """The record of any kind that `encoded` is. Raises DumpError when it is not an object."""
-    known: dict[str, Any] = {"": encoded}
+    fields: dict[str, Any] = {"": encoded}
     if not record.endswith(".debug"):  # which is any nesting of values that a script saved by hand
-        found = _object(encoded, file, record)
-        known = {name: found[name] for name in VALUE_FIELDS if name in found} or known
-    return Record(file, record, {name: decode_value(value, depth=-1) for name, value in known.items()})
+        entry = _object(encoded, file, record)
+        fields = {name: entry[name] for name in VALUE_FIELDS if name in entry} or fields
+    return Record(file, record, {name: decode_value(value, depth=-1) for name, value in fields.items()})
 
 
 def decode_forward(encoded: Any, *, file: str, record: str) -> ForwardRecord:

@@ -146,7 +146,7 @@ def _arithmetic(dtype: Any) -> Arithmetic:
 def _product(rows: Any, table: Any) -> Any:
     """Return a product of matrices; the sum of very many float32 in a row loses digits."""
     pieces = zip(mint.split(rows, _ROW, 1), mint.split(table, _ROW, 0))
-    return sum(mint.matmul(left, right) for left, right in pieces)
+    return sum(mint.matmul(part, rows_of_table) for part, rows_of_table in pieces)
 
 
 def sketch_on_device(tensor: Any) -> Any:

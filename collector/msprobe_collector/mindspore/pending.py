@@ -161,18 +161,18 @@ class MindSporePending:
                 logger.warning("this device has no statistics of %s, whose elements are waited for: %s", dtype, error)
         return self._is_supported[dtype]
 
-    def compared(self, left: int, right: int, difference: str) -> str:
+    def compared(self, before: int, now: int, difference: str) -> str:
         """Return a slot for `difference`, which is left empty if two values turn out to have equal statistics."""
         number = next(self._numbers)
-        self._comparisons.append((number, left, right, difference))
+        self._comparisons.append((number, before, now, difference))
         return slot(number)
 
     def texts(self) -> Mapping[int, str]:
         """See `PendingStatistics`."""
         texts = {}
         for _ in range(len(self._comparisons)):
-            number, left, right, difference = self._comparisons.popleft()
-            contents = self._contents.get(left), self._contents.get(right)
+            number, before, now, difference = self._comparisons.popleft()
+            contents = self._contents.get(before), self._contents.get(now)
             texts[number] = difference if None not in contents and contents[0] != contents[1] else ""
         return texts
 

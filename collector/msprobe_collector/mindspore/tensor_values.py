@@ -77,7 +77,7 @@ class DeviceValues(TensorValues):
 
     def plus(self, other: TensorValues, *, factor: int = 1) -> TensorValues | None:
         """See `TensorValues`."""
-        return self._combined(other, lambda left, right: mint.add(left, right, alpha=factor))
+        return self._combined(other, lambda tensor, other_tensor: mint.add(tensor, other_tensor, alpha=factor))
 
     def minus(self, other: TensorValues) -> TensorValues | None:
         """See `TensorValues`."""
@@ -94,9 +94,9 @@ class DeviceValues(TensorValues):
 
 def _rest(whole: Any, part: Any) -> Any:
     rest = mint.sub(whole, part)
-    left, right = (ops.cast(tensor, mindspore.float32) for tensor in (whole, part))
-    are_nan = mint.logical_and(mint.ne(left, left), mint.ne(right, right))
-    is_same = mint.logical_or(mint.eq(left, right), are_nan)
+    wide, wide_part = (ops.cast(tensor, mindspore.float32) for tensor in (whole, part))
+    are_nan = mint.logical_and(mint.ne(wide, wide), mint.ne(wide_part, wide_part))
+    is_same = mint.logical_or(mint.eq(wide, wide_part), are_nan)
     return mint.where(is_same, ops.cast(Tensor(0.0), rest.dtype), rest)
 
 

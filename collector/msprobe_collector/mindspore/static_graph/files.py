@@ -149,8 +149,8 @@ class StagedRecords:
 
     def _staged_files(self) -> list[StagedFile]:
         wait_for_files(self.folder)
-        found = (parse_staged_name(path) for path in self.folder.iterdir() if path not in self._kept)
-        return [file for file in found if file is not None]
+        files = (parse_staged_name(path) for path in self.folder.iterdir() if path not in self._kept)
+        return [file for file in files if file is not None]
 
     def _delete(self) -> None:
         """Delete every file; what cannot be deleted is no file of the steps that follow."""
