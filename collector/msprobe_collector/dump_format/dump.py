@@ -306,7 +306,9 @@ def _grouped(decoded: dict[str, object]) -> dict[str, tuple[str, ...]]:
 
 
 def _texts(frames: object) -> tuple[str, ...]:
-    return tuple(frame for frame in frames if isinstance(frame, str)) if isinstance(frames, list) else ()
+    if not isinstance(frames, list):
+        return ()
+    return tuple(frame for frame in frames if isinstance(frame, str))
 
 
 @lru_cache(maxsize=1024)  # calls share lines
@@ -417,7 +419,7 @@ class Dump:
         raw = self._records.get(record_name)
         if raw is None:
             return []
-        return [tuple(int(size) for size in _NUMBER.findall(text)) for text in _SHAPE.findall(memoryview(raw))]
+        return [tuple(map(int, _NUMBER.findall(text))) for text in _SHAPE.findall(memoryview(raw))]
 
     def holds_half(self, record_name: str) -> bool:
         """Whether a record has tensors of float16 or bfloat16, found in its text as `shapes` are."""
@@ -476,10 +478,10 @@ class Dump:
         if type(size) is not int or not 1 < size <= _MOST_RANKS:
             return []
         try:
-            wanted = [(int(first), int(last)) for first, last in collected or [(0, size - 1)]]
+            wanted = [(max(0, int(first)), min(size, int(last) + 1)) for first, last in collected or [(0, size)]]
         except (TypeError, ValueError):
             return []
-        return [rank for rank in range(size) if any(first <= rank <= last for first, last in wanted)]
+        return sorted({rank for first, end in wanted for rank in range(first, end)})
 
     @property
     def ended_in(self) -> StepError | None:

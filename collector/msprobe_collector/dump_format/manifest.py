@@ -53,13 +53,12 @@ class TensorFacts:
         name = entry.get("name")
         if not isinstance(name, str):
             return None
-        dtype, shape, needs = entry.get("dtype"), entry.get("shape"), entry.get("requires_grad")
         fingerprint = entry.get("fingerprint")
         return cls(
             name,
-            dtype if isinstance(dtype, str) else "",
-            tuple(size for size in _sequence(shape) if type(size) is int),
-            needs if isinstance(needs, bool) else None,
+            _text(entry.get("dtype")),
+            tuple(size for size in _sequence(entry.get("shape")) if type(size) is int),
+            _flag(entry.get("requires_grad")),
             fingerprint if isinstance(fingerprint, str) else None,
             _text(entry.get("tied")),
         )
@@ -308,7 +307,7 @@ def read_manifest(path: Path) -> Manifest:
         optimizers=tuple(map(_optimizer, _sequence(decoded.get("optimizers")))),
         step={key: value for key, value in step.items() if key != "batches"},
         batches=tuple(map(_tensors, batches)) if isinstance(batches, list) and batches else None,
-        compiled=tuple(_compiled(entry) for entry in map(_mapping, _sequence(decoded.get("compiled")))),
+        compiled=tuple(map(_compiled, map(_mapping, _sequence(decoded.get("compiled"))))),
         ended_in=_error(decoded.get("ended_in")),
     )
 

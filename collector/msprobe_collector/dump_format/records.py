@@ -377,16 +377,16 @@ def _secondary(
     encoded: dict[str, Any],
 ) -> tuple[str, str, int | None, int | None, str, str, Provenance, Spread | None, SketchPlace | None, bool]:
     """The fields of a tensor that no value can make malformed: those of `TensorValue` from `requires_grad` on."""
-    requires_grad, md5, fingerprint = encoded.get("requires_grad"), encoded.get(CHECKSUM), encoded.get(FINGERPRINT)
+    requires_grad = encoded.get("requires_grad")
     return (
         "" if requires_grad is None else str(requires_grad),
-        md5 if isinstance(md5, str) else "",
+        _only(encoded.get(CHECKSUM), str) or "",
         _count(encoded.get(NAN_COUNT)),
         _count(encoded.get(INF_COUNT)),
-        fingerprint if isinstance(fingerprint, str) else "",
+        _only(encoded.get(FINGERPRINT), str) or "",
         str(encoded.get("dtype")),
         _provenance(encoded),
-        _spread(encoded[SPREAD]) if SPREAD in encoded else None,
+        _spread(encoded.get(SPREAD)),
         _sketch_place(encoded[SKETCH]) if SKETCH in encoded else None,
         SLICE in encoded,
     )
@@ -395,8 +395,9 @@ def _secondary(
 def _sketch_place(encoded: Any) -> SketchPlace:
     fields = encoded if isinstance(encoded, dict) else {"row": encoded}
     exponent, not_finite = fields.get("exponent", 0), fields.get("not_finite", [0, 0, 0])
-    is_counts = isinstance(not_finite, list) and len(not_finite) == 3
-    row, *counts = (_count(number) for number in [fields.get("row"), *(not_finite if is_counts else [None] * 3)])
+    if not isinstance(not_finite, list) or len(not_finite) != 3:
+        not_finite = [None] * 3
+    row, *counts = map(_count, [fields.get("row"), *not_finite])
     if row is None or None in counts or not _is_int(exponent) or abs(exponent) > _MOST_EXPONENT:
         return SketchPlace(-1, problem=f"expected the number of a row, found {_shown(encoded)}")
     nan, above, below = (count or 0 for count in counts)
@@ -431,13 +432,12 @@ _ORIGINS = frozenset((MADE_BY, VIEW, GRADIENT_OF, LEAF, UNINITIALIZED))
 def _provenance(encoded: dict[str, Any]) -> Provenance:
     if encoded.keys().isdisjoint(_ORIGINS):
         return UNKNOWN
-    texts = {key: text if isinstance(text := encoded.get(key), str) else "" for key in (MADE_BY, VIEW, GRADIENT_OF)}
-    leaf = encoded.get(LEAF)
+    texts = {key: _only(encoded.get(key), str) or "" for key in (MADE_BY, VIEW, GRADIENT_OF)}
     return Provenance(
         texts[MADE_BY],
         encoded.get(CHANGED) is True,
         texts[VIEW],
-        leaf if isinstance(leaf, str) else None,
+        _only(encoded.get(LEAF), str),
         texts[GRADIENT_OF],
         encoded.get(UNINITIALIZED) is True,
     )

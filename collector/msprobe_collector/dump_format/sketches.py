@@ -165,7 +165,7 @@ def merged(parts: Sequence[Sketch], dimension: int | None) -> Sketch:
         if len(parts) & (len(parts) - 1):
             splits = tuple(sorted((*splits, (dimension, len(parts)))))
     counters = (np.array([part.counters for part in parts]) * phases).sum(axis=0)
-    nan, above, below = (sum(counts) for counts in zip(*(part.not_finite for part in parts), strict=True))
+    nan, above, below = map(sum, zip(*(part.not_finite for part in parts), strict=True))
     return Sketch(counters, shape, (nan, above, below), has_whole, splits)
 
 

@@ -12,10 +12,13 @@ from typing import Any
 import mindspore
 import numpy as np
 from mindspore import Tensor, mint, ops
+from mindspore._c_expression import MixedPrecisionType
+from mindspore._c_expression.amp import AmpLevel, pop_amp_strategy, push_amp_strategy
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
 from msprobe_collector.dump_format.sketches import Arithmetic, Tables, memory_order, plan_of
 from msprobe_collector.dump_format.writing.device_values import SHIFT
+from msprobe_collector.mindspore.mindspore_internals import graph_executors
 
 #: Elements that are reduced at a time, and those of sketches and sums of bits that are added in a row.
 _BLOCK, _ROW = 1 << 21, 1 << 12
@@ -28,12 +31,25 @@ _BITS = {1: mindspore.int8, 2: mindspore.int16, 4: mindspore.int32, 8: mindspore
 
 def is_on_host() -> bool:
     """Return whether tensors lie in memory of the host, where NumPy reads them without waiting for a device."""
-    return bool(mindspore.get_context("device_target") == "CPU") or not hasattr(mindspore, "_no_grad")
+    return bool(mindspore.get_context("device_target") == "CPU")
 
 
-def without_gradients() -> Any:
-    """Return a context in which operations leave no trace in the script's backward."""
-    return mindspore._no_grad()
+class Outside:
+    """A context in which operations leave no trace in the script's backward, and mixed precision casts nothing."""
+
+    def __enter__(self) -> None:
+        """Leave the script's modes."""
+        self._executor = graph_executors()._pynative_executor
+        self._takes_gradients = self._executor.enable_grad()
+        self._executor.set_enable_grad(False)
+        self._executor.set_mixed_precision_type(MixedPrecisionType.NOTSET)
+        push_amp_strategy(AmpLevel.AmpO0, mindspore.float16, [], [])
+
+    def __exit__(self, *error: object) -> None:
+        """Enter them again."""
+        pop_amp_strategy()
+        self._executor.set_mixed_precision_type(MixedPrecisionType.NOTSET, False)
+        self._executor.set_enable_grad(self._takes_gradients)
 
 
 @cache
@@ -46,17 +62,19 @@ def described(dtype: Any) -> tuple[str, np.dtype[Any] | None]:
 
 def copied(tensor: Any) -> Any:
     """Return a contiguous copy of a tensor where it is: what the training changes later is not seen."""
-    with without_gradients():
+    with Outside():
         return mint.cat([tensor.reshape(-1)]).reshape(tensor.shape)
 
 
 def on_host(tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     """Return the elements of tensors of one dimension, none of them empty, in one copy from the device."""
     places: dict[Any, list[int]] = {}
+    groups: dict[Any, list[Any]] = {}
     for place, tensor in enumerate(tensors):
         places.setdefault(tensor.dtype, []).append(place)
-    with without_gradients():
-        joined = [mint.cat([tensors[place] for place in same]).view(mindspore.uint8) for same in places.values()]
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    with Outside():
+        joined = [mint.cat(group).view(mindspore.uint8) for group in groups.values()]
         content = mint.cat(joined).asnumpy()
     arrays: list[Any] = [None] * len(tensors)
     start = 0
@@ -71,7 +89,7 @@ def on_host(tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
 
 def sum_of_bits(tensor: Any) -> Any:
     """Return the sum of the elements' bits, in which each 4096 of them have a weight, as a tensor of one integer."""
-    with without_gradients():
+    with Outside():
         flat = (ops.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
         bits = flat.view(_BITS[flat.itemsize])
         whole = bits.shape[0] - bits.shape[0] % _ROW

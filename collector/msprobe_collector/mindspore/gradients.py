@@ -19,6 +19,8 @@ from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors
 
 _LEAF_SEQUENCE = (1 << 64) - 1
+#: How the names of dtypes begin that take gradients.
+_FLOATING = ("Float", "BFloat", "Complex", "HiFloat")
 
 
 class Sources(NamedTuple):
@@ -71,9 +73,8 @@ class GradientTap:
         inner = dict(inner_tensors(args, kwargs, self._values.parts))
         with errors_of_the_script(tensors):
             nodes = [tensor._grad_node for tensor in tensors]
-            has_floating = any(node is not None for node in nodes) or any(
-                str(tensor.dtype).startswith(("Float", "BFloat", "Complex", "HiFloat")) for tensor in tensors
-            )
+            has_floating = any(node is not None for node in nodes)
+            has_floating |= any(str(tensor.dtype).startswith(_FLOATING) for tensor in tensors)
             nodes += [tensor._grad_node for tensor in inner.values()]
         places = [getattr(tensor, "_output_index", None) for tensor in (*tensors, *inner.values())]
         return Sources(nodes, places, len(tensors) if has_floating else 0, tuple(inner))

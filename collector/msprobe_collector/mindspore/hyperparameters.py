@@ -158,8 +158,9 @@ def _places_of_groups(optimizer: Any) -> list[list[int]]:
     for at in range(count):
         rate = id(rates[at]) if at < len(rates) else None
         decay = decays[at] if at < len(decays) else None
-        key = (rate, id(decay) if isinstance(decay, nn.Cell) else decay, centred[at] if at < len(centred) else None)
-        keys.setdefault(key, []).append(at)
+        if isinstance(decay, nn.Cell):
+            decay = id(decay)
+        keys.setdefault((rate, decay, *centred[at : at + 1]), []).append(at)
     return list(keys.values())
 
 

@@ -103,13 +103,12 @@ class MindSporeFacts(RunFacts):
             self._objects = self._seen()
         parameters = {id(item) for model in layers for item in model.get_parameters()}
         every = self._objects["optimizers"]
-        has = [any(id(item) in parameters for item in getattr(optimizer, "parameters", ())) for optimizer in every]
-        chosen = [optimizer for optimizer, is_of_these in zip(every, has) if is_of_these or not any(has)]
+        chosen = [item for item in every if not parameters.isdisjoint(map(id, getattr(item, "parameters", ())))]
+        chosen = chosen or every
         # LARS and its like hold the optimizer that they scale.
         inner = {id(cell) for optimizer in chosen for cell in getattr(optimizer, "_cells", {}).values()}
-        return self.settled(  # type: ignore[no-any-return]
-            [self._optimizer(optimizer, with_state) for optimizer in chosen if id(optimizer) not in inner]
-        )
+        chosen = [optimizer for optimizer in chosen if id(optimizer) not in inner]
+        return self.settled([self._optimizer(optimizer, with_state) for optimizer in chosen])  # type: ignore[no-any-return]
 
     def randomness(self) -> Mapping[str, object]:
         """Of MindSpore's operators and of mint, of Python and NumPy."""

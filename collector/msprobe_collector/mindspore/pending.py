@@ -25,13 +25,13 @@ from msprobe_collector.dump_format.writing.encoding import Sketched, TensorValue
 from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, slot, statistics_of_parts
 from msprobe_collector.log import logger
 from msprobe_collector.mindspore.device import (
+    Outside,
     blocks_of,
     described,
     kind_of,
     on_host,
     reduced,
     sketch_on_device,
-    without_gradients,
 )
 from msprobe_collector.mindspore.mindspore_internals import wait_for_graphs
 from msprobe_collector.mindspore.script_errors import ComputationFailed, failure_at, failure_of, has_shape
@@ -131,7 +131,7 @@ class MindSporePending:
         if count and not self._supports(tensor):
             return None
         value = _Waiting(next(self._numbers), tensor.dtype, tuple(tensor.shape))
-        with without_gradients():
+        with Outside():
             if 0 < count <= _FEW:
                 value.copy = mint.cat([tensor.reshape(-1)])
                 self._waiting_bytes += count * tensor.itemsize
@@ -151,7 +151,7 @@ class MindSporePending:
         if dtype not in self._is_supported:
             wait_for_graphs()  # errors of the script come up here, and not below
             try:
-                with without_gradients():
+                with Outside():
                     first = mint.cat([mint.narrow(tensor.reshape(-1), 0, 0, 1)])
                     sketches = [sketch_on_device(first)] if self._has_sketches else []
                     on_host([*reduced(first, has_sketch=self._has_sketches), *sketches, first])

@@ -15,7 +15,7 @@ from mindspore._c_expression import typing
 
 from msprobe_collector.dump_format.writing.encoding import EncodeInner, Part, PendingStatistics, TensorValues
 from msprobe_collector.dump_format.writing.parts import ValueParts
-from msprobe_collector.mindspore.device import copied, described, is_on_host, without_gradients
+from msprobe_collector.mindspore.device import Outside, copied, described, is_on_host
 from msprobe_collector.mindspore.pending import TENSOR, MindSporePending
 from msprobe_collector.mindspore.script_errors import failure_at
 
@@ -64,7 +64,7 @@ class DeviceValues(TensorValues):
 
     def take(self, part: Part) -> bool:
         """See `TensorValues`."""
-        with without_gradients():
+        with Outside():
             inside = part.part_of(self._tensor)
         if inside is not None:
             self._tensor, self._shape = inside, tuple(inside.shape)
@@ -88,7 +88,7 @@ class DeviceValues(TensorValues):
     def _combined(self, other: TensorValues, combine: Callable[[Any, Any], Any]) -> TensorValues | None:
         if not isinstance(other, DeviceValues):
             return None
-        with without_gradients():
+        with Outside():
             return DeviceValues(combine(self._tensor, other._tensor), self.dtype_name)
 
 

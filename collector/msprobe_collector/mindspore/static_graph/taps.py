@@ -277,7 +277,9 @@ class GraphRecords:
         """Take one value; see `Receiver`."""
         with self._lock:
             answer: int | None = self._faults.guarded(layout.label, self._arrive, layout, position, number, value)
-        return answer if answer is not None else number if number >= 0 else NOT_COLLECTED
+        if answer is not None:
+            return answer
+        return number if number >= 0 else NOT_COLLECTED
 
     def close_step(self) -> bool:
         """Write what has not all arrived, and begin another step. Whether a graph with taps has run."""

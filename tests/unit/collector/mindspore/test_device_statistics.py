@@ -13,7 +13,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import Parameter, Tensor, mint, nn, ops  # noqa: E402
+from mindspore import Parameter, Tensor, amp, mint, nn, ops  # noqa: E402
 
 from msprobe_collector import PrecisionDebugger  # noqa: E402
 from msprobe_collector.dump_format import array_dtype, find_dtype  # noqa: E402
@@ -187,11 +187,23 @@ def kinds_of_values() -> None:
         mint.add(ops.cast(Tensor(np.ones(9000, np.float32)), dtype), 1)
 
 
+def as_it_is(network: nn.Cell) -> nn.Cell:
+    return network
+
+
+def by_cell(network: nn.Cell) -> nn.Cell:
+    return network.to_float(ms.float16)
+
+
+def automatic(network: nn.Cell) -> nn.Cell:
+    return amp.auto_mixed_precision(network, "auto", dtype=ms.float16)
+
+
 class Training:
     """A training of a few steps; the same at every start."""
 
-    def __init__(self) -> None:
-        self.network = Network()
+    def __init__(self, precision: Callable[[nn.Cell], nn.Cell] = as_it_is) -> None:
+        self.network = precision(Network())
         self.batch = Tensor(np.random.default_rng(1).standard_normal((60, 80)).astype(np.float32))
         parameters = self.network.trainable_params()
         self.gradients_of = ms.value_and_grad(self.network, None, parameters)
@@ -253,9 +265,9 @@ def test_a_step_is_collected_without_a_wait(level, task, make_debugger, records,
         assert '"Max": null' not in text
 
 
-def collected(make_debugger, folder, **keys) -> tuple[dict, dict[str, bytes]]:
+def collected(make_debugger, folder, precision=as_it_is, **keys) -> tuple[dict, dict[str, bytes]]:
     """Records of a step and the files of its tensors."""
-    training = Training()
+    training = Training(precision)
     with make_debugger(level="mix", **keys).collect(training.network):
         training.backward()
         training.update()
@@ -279,11 +291,20 @@ def assert_same(left: object, right: object, norm: float = 0.0) -> None:
         assert left == right
 
 
-@pytest.mark.parametrize("task", ["statistics", pytest.param("tensor", marks=pytest.mark.slow)])
-def test_a_device_writes_the_dump_of_the_host(task, make_debugger, step_folder, request, tmp_path):
-    expected, files = collected(make_debugger, tmp_path / "dump" / "step0" / "proc0", task=task)
+@pytest.mark.parametrize(
+    ("task", "precision"),
+    [
+        ("statistics", as_it_is),
+        ("statistics", by_cell),
+        pytest.param("statistics", automatic, marks=pytest.mark.slow),
+        pytest.param("tensor", by_cell, marks=pytest.mark.slow),
+    ],
+)
+def test_a_device_writes_the_dump_of_the_host(task, precision, make_debugger, request, tmp_path):
+    folder = tmp_path / "dump" / "step0" / "proc0"
+    expected, files = collected(make_debugger, folder, precision, task=task)
     request.getfixturevalue("_as_on_a_device")
-    data, files_of_device = collected(make_debugger, tmp_path / "dump" / "step0" / "proc0", task=task)
+    data, files_of_device = collected(make_debugger, folder, precision, task=task)
     assert list(data) == list(expected)
     assert_same(data, expected)
     assert files_of_device == files
