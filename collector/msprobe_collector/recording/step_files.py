@@ -155,7 +155,11 @@ class WritingQueue:
         self._thread: Thread | None = None
 
     def put(self, job: Callable[[], None], *, held_bytes: int) -> None:
-        """Add `job`, which keeps `held_bytes` of memory until it has run; waits while the queue is full."""
+        """Add `job`, which keeps `held_bytes` of memory until it has run; waits while the queue is full.
+
+        Raises:
+            ComputationFailed: a job before has brought up an error of the script's computation.
+        """
         with self._changed:
             while self._held_bytes and self._held_bytes + held_bytes > self._most_bytes:
                 self._wait_for_thread()
@@ -164,6 +168,7 @@ class WritingQueue:
             if self._thread is None:
                 self._start_thread()
             self._changed.notify_all()
+        self._raise_failure()
 
     def drain(self) -> None:
         """Wait until every job has run.
@@ -174,6 +179,9 @@ class WritingQueue:
         with self._changed:
             while self._jobs:
                 self._wait_for_thread()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
