@@ -11,7 +11,7 @@ from typing import Any
 
 from msprobe_collector.configuration.configuration import Configuration, DumpSwitch, RowSlice
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE
-from msprobe_collector.framework import CallWatch, Framework, Session
+from msprobe_collector.framework import CallWatch, Framework
 from msprobe_collector.log import logger
 from msprobe_collector.recording.folders import FolderInUseError, dumps_before, remove_dump_and_folders
 from msprobe_collector.recording.gradients import BackwardCall
@@ -19,6 +19,7 @@ from msprobe_collector.recording.guard import ComputationFailed, Guard
 from msprobe_collector.recording.manifest import ManifestRecorder
 from msprobe_collector.recording.recorder import Recorder
 from msprobe_collector.recording.saved_values import SavedValues
+from msprobe_collector.recording.session import Session
 from msprobe_collector.run_folder import ONLY_PROCESS, Written, closing_lines, own_folder
 
 #: Backwards that are kept before those that are complete are thrown out.
@@ -47,7 +48,7 @@ class Collection:
         )
         session = Session(configuration, self._recorder, self._guard, self._remember, staging, self._manifest)
         self._calls: CallWatch = framework.watch_calls(session)
-        self.saved = SavedValues(self._recorder, framework, self._guard)
+        self.saved = SavedValues(self._recorder, framework.values, framework.register_gradient_hook, guard)
         self._rank: int | None = None
         #: Folders that were begun before this process had a rank.
         self._nameless: list[Path] = []

@@ -137,7 +137,7 @@ def as_called(
     written = _written(function, _form(frame.f_code, frame.f_lasti), len(args), tuple(kwargs))
     values = (*args, *kwargs.values())
     # What the instruction does not name must have its default: else it made another call (`map(F.relu, tensors)`).
-    if written is None or any([values[at] is not default for at, default in written.defaults]):
+    if written is None or any(values[at] is not default for at, default in written.defaults):
         return args, kwargs
     return tuple([values[at] for at in written.positional]), {name: values[at] for name, at in written.keywords}
 

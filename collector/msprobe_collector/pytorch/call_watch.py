@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from msprobe_collector.framework import Session
 from msprobe_collector.pytorch.calls import ApiCalls, named_modules
 from msprobe_collector.pytorch.checkpoints import CheckpointSwaps, Recomputation
 from msprobe_collector.pytorch.communication import CommunicationWaits, PeerOperations
@@ -22,6 +21,7 @@ from msprobe_collector.pytorch.tensor_values import torch_values
 from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, GraphCaptures, ThreadSwaps
 from msprobe_collector.recording.gradients import ParameterGradients
 from msprobe_collector.recording.observing import LayerObserver
+from msprobe_collector.recording.session import Session
 
 
 class ModuleObserver(LayerObserver):

@@ -25,10 +25,10 @@ from msprobe_collector.pytorch.parameter_names import without_compiler
 from msprobe_collector.recording.observing import CallObserver, ObservedCall, Waits, named_layers
 
 if TYPE_CHECKING:
-    from msprobe_collector.framework import Session
     from msprobe_collector.pytorch.provenance import RecordOrigins
     from msprobe_collector.recording.observing import GradientTap, Number
     from msprobe_collector.recording.recorder import OpenRecord
+    from msprobe_collector.recording.session import Session
 
 
 def named_modules(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:

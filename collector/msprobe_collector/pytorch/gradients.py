@@ -282,7 +282,7 @@ class GradientTap:
             result = before.changed
         returned = Outputs.of(result, self._values.parts)
         tensors = returned.tensors
-        if not any([tensor.requires_grad for tensor in tensors]):
+        if not any(tensor.requires_grad for tensor in tensors):
             return None
         # Nodes of another thread, in which a part of a layer ran, have numbers of their own.
         is_split = on_begin is not None and self._threads.count > before.threads

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as numbers_from, repeat
 from operator import attrgetter
@@ -20,12 +20,13 @@ import numpy as np
 import torch
 from torch._C import _functorch
 
-from msprobe_collector.dump_format.sketches import Row, memory_order
+from msprobe_collector.dump_format.sketches import memory_order
+from msprobe_collector.dump_format.writing.device_values import DeviceSketch, row_from_device, statistics_of_blocks
 from msprobe_collector.dump_format.writing.encoding import Sketched, TensorValues
 from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, slot, statistics_of_parts
 from msprobe_collector.log import logger
 from msprobe_collector.pytorch import one_pass
-from msprobe_collector.pytorch.device_sketches import NARROW, row_from_device, sketch_on_device
+from msprobe_collector.pytorch.device_sketches import NARROW, sketch_on_device
 from msprobe_collector.pytorch.host_arrays import has_pinned_memory, host_arrays, numpy_dtype
 
 #: Up to this many elements a tensor is copied.
@@ -74,21 +75,6 @@ class _Reduced:
 #: Number of a small value, a copy of it, and how many elements it has.
 _Copy = tuple[int, Any, int]
 _Copies = deque[_Copy]
-
-
-class DeviceSketch:
-    """Has the sketch of a large tensor, for `SketchRows`."""
-
-    def __init__(self, row: Row | None) -> None:
-        """Its row; None where the sketch has lost its digits."""
-        self._row = row
-
-    def content(self) -> None:
-        """Return no key: a sketch costs less than to fetch the elements."""
-
-    def sketch(self, largest: float | None) -> Row | None:
-        """See `TensorValues`."""
-        return self._row
 
 
 @dataclass(slots=True, eq=False)
@@ -243,6 +229,10 @@ class TorchPending:
             except RuntimeError as error:
                 self._lose(error)
 
+    def texts(self) -> Mapping[int, str]:
+        """See `PendingStatistics`."""
+        return {}
+
     def _lose(self, error: Exception) -> None:
         if not self._has_lost:
             self._has_lost = True
@@ -287,17 +277,10 @@ def _sketched(held: list[_Copy], array: np.ndarray[Any, Any]) -> Iterator[Sketch
 
 def _of_reduced(value: _Reduced, numbers: list[Any]) -> tuple[Statistics, int]:
     """Statistics, and how many elements are +Inf, where that is counted."""
-    minima, maxima, sums, norms, *counts = (numbers[at :: value.width] for at in range(value.width))
-    nan, not_finite, above = (*(int(sum(count)) for count in counts), 0, 0, 0)[:3]
-    if value.dtype is torch.bool:
-        return Statistics(bool(max(maxima)), bool(min(minima)), None, None), 0
-    maximum, minimum = (math.nan, math.nan) if nan else (max(maxima), min(minima))
-    if not (value.dtype.is_floating_point or value.dtype.is_complex):
-        maximum, minimum = int(maximum), int(minimum)
-    norm: float | None = math.hypot(*norms)
-    if (norm == math.inf and not (nan or not_finite)) or (norm == 0.0 and (maximum or minimum)):
-        norm = None  # squares left the range
-    return Statistics(maximum, minimum, sum(sums) / value.count, norm, nan, not_finite - nan), above
+    columns = [numbers[at :: value.width] for at in range(value.width)]
+    is_float = value.dtype.is_floating_point or value.dtype.is_complex
+    kind: Any = "float" if is_float else "bool" if value.dtype is torch.bool else "int"
+    return statistics_of_blocks(columns, value.count, kind)
 
 
 def _pieces(tensor: Any) -> Iterable[Any]:

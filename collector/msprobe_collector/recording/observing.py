@@ -20,9 +20,9 @@ from msprobe_collector.recording.swaps import MethodSwaps
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format.writing.parts import ValueParts
-    from msprobe_collector.framework import Session
     from msprobe_collector.recording.gradients import BackwardCall, Completed
     from msprobe_collector.recording.recorder import OpenRecord
+    from msprobe_collector.recording.session import Session
 
 
 def backward_of_layer(forward: str) -> str:

@@ -10,7 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import count, repeat
+from itertools import count
 from pathlib import Path
 from threading import RLock
 from typing import Any, Protocol
@@ -26,13 +26,14 @@ from msprobe_collector.dump_format.writing.encoding import (
     Origins,
     PendingStatistics,
     RecordText,
+    Sketched,
     TensorValues,
     ValueEncoder,
     sketched,
     without_files,
 )
 from msprobe_collector.dump_format.writing.files import quoted, quoted_key
-from msprobe_collector.dump_format.writing.statistics import filled, statistics_texts
+from msprobe_collector.dump_format.writing.statistics import Statistics, filled, statistics_texts
 from msprobe_collector.recording.earlier_dump import EarlierDump
 from msprobe_collector.recording.folders import FolderLocks, remove_earlier_dump
 from msprobe_collector.recording.guard import FaultLog
@@ -245,12 +246,18 @@ class RecordWriter:
             self._faults.note(record.name, error)
 
     def flush(self, files: StepFiles) -> None:
-        """Bring everything that waits onto the disk; the files are whole then, whatever the disk refused."""
+        """Bring everything that waits onto the disk; the files are whole then, whatever the disk refused.
+
+        Raises:
+            ComputationFailed: an error of the script's computation came up only now; the files are whole all the same.
+        """
         with self.lock:
-            self._write_waiting(files)
-            if (stacks := files.stacks) is not None:
-                self._faults.guarded(str(stacks.path), self._stacks.flush, stacks)
-            self._faults.guarded(str(files.folder), files.flush)
+            try:
+                self._write_waiting(files)
+            finally:
+                if (stacks := files.stacks) is not None:
+                    self._faults.guarded(str(stacks.path), self._stacks.flush, stacks)
+                self._faults.guarded(str(files.folder), files.flush)
 
     def close(self, files: StepFiles | None) -> None:
         """End the files of a step."""
@@ -265,8 +272,13 @@ class RecordWriter:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        if self._pending is not None:
-            self._faults.guarded("fetching statistics", self._fetch, self._pending, files)
+        try:
+            if self._pending is not None:
+                self._faults.guarded("fetching statistics", self._fetch, self._pending, files)
+        finally:
+            self._write_records(waiting, files)
+
+    def _write_records(self, waiting: Sequence[tuple[OpenRecord, str]], files: StepFiles) -> None:
         lines: list[str] = []
         for record, line in waiting:
             if record.differs is not None and self._faults.guarded(record.name, record.differs, otherwise=False):
@@ -279,15 +291,18 @@ class RecordWriter:
         self._faults.guarded(waiting[0][0].name, self._write_lines, text, len(lines), files)
 
     def _fetch(self, pending: PendingStatistics, files: StepFiles) -> None:
-        if not (fetched := list(pending.fetch())):
-            return
-        numbers, statistics, values = zip(*fetched)
-        keys, texts = [str(number) for number in numbers], statistics_texts(statistics)
-        if files.sketches is not None:
-            rows = map(sketched, values, statistics, repeat(files.sketches))
-            texts = map(str.__add__, texts, rows)
-        self._late.update(zip(keys, texts))
-        self._zeros.update([key for key, value in zip(keys, statistics) if value[0] == 0 == value[1]])
+        fetched: list[tuple[int, Statistics, Sketched]] = []
+        try:
+            fetched.extend(pending.fetch())
+        finally:  # what came before an error counts
+            statistics = [values for _, values, _ in fetched]
+            keys, texts = [str(number) for number, _, _ in fetched], statistics_texts(statistics)
+            if files.sketches is not None:
+                rows = [sketched(values, of_these, files.sketches) for _, of_these, values in fetched]
+                texts = map(str.__add__, texts, rows)
+            self._late.update(zip(keys, texts))
+            self._zeros.update([key for key, values in zip(keys, statistics) if values[0] == 0 == values[1]])
+            self._late.update({str(number): text for number, text in pending.texts().items()})
 
     def _write_lines(self, text: str, count: int, files: StepFiles) -> None:
         """Write `count` records, at once if the disk takes them."""
@@ -419,10 +434,12 @@ class Recorder:
 
     def flush(self) -> None:
         """See `RecordWriter`."""
-        if self._queue is not None:
-            self._queue.drain()
-        if self._files is not None:
-            self.writer.flush(self._files)
+        try:
+            if self._queue is not None:
+                self._queue.drain()
+        finally:
+            if self._files is not None:
+                self.writer.flush(self._files)
 
     def close_step(self) -> None:
         """End the files of the step: what comes later for it is dropped, and call numbers begin anew."""

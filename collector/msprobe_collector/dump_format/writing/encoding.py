@@ -113,6 +113,9 @@ class PendingStatistics(Protocol):
     def fetch(self) -> Iterator[tuple[int, Statistics, Sketched]]:
         """The number, the statistics and what has the sketch of each value since the last time; waits for devices."""
 
+    def texts(self) -> Mapping[int, str]:
+        """Return what else stands in slots by its number, asked for after `fetch`, also where that has failed."""
+
 
 class Part(Protocol):
     """Which part of a tensor is written; as text, JSON."""

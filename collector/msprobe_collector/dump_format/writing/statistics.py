@@ -208,6 +208,12 @@ def slot(number: int | str) -> str:
     return f"{_SLOT}{number}{_SLOT}"
 
 
+def without_slot(text: str) -> tuple[str, int | None]:
+    """Return an entry of a dump without its slot, and the number in it; None where there is none."""
+    parts = text.split(_SLOT)
+    return (parts[0] + parts[2], int(parts[1])) if len(parts) > 1 else (text, None)
+
+
 def rest(entry: str) -> str:
     """The `entry` of a tensor with a slot, in whose place null is to stand where the tensor is nothing but zeros."""
     return f"{_REST}{entry}{_REST}"
