@@ -11,7 +11,7 @@ from typing import Any
 
 from msprobe_collector.configuration.configuration import Configuration, DumpSwitch, RowSlice
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE
-from msprobe_collector.framework import CallWatch, Framework, Session
+from msprobe_collector.framework import CallWatch, Framework
 from msprobe_collector.log import logger
 from msprobe_collector.recording.folders import FolderInUseError, dumps_before, remove_dump_and_folders
 from msprobe_collector.recording.gradients import BackwardCall
@@ -19,6 +19,7 @@ from msprobe_collector.recording.guard import ComputationFailed, Guard
 from msprobe_collector.recording.manifest import ManifestRecorder
 from msprobe_collector.recording.recorder import Recorder
 from msprobe_collector.recording.saved_values import SavedValues
+from msprobe_collector.recording.session import Session
 from msprobe_collector.run_folder import ONLY_PROCESS, Written, closing_lines, own_folder
 
 #: Backwards that are kept before those that are complete are thrown out.
@@ -47,7 +48,7 @@ class Collection:
         )
         session = Session(configuration, self._recorder, self._guard, self._remember, staging, self._manifest)
         self._calls: CallWatch = framework.watch_calls(session)
-        self.saved = SavedValues(self._recorder, framework, self._guard)
+        self.saved = SavedValues(self._recorder, framework.values, framework.register_gradient_hook, guard)
         self._rank: int | None = None
         #: Folders that were begun before this process had a rank.
         self._nameless: list[Path] = []
@@ -89,7 +90,7 @@ class Collection:
         if not self._configuration.steps.admits(step) or not self._switch.is_on():
             return
         self._learn_rank(rank)
-        if not self._is_wanted_rank() or self._recorder.is_exhausted:
+        if not self._is_wanted_rank() or self._recorder.writer.is_exhausted:
             return
         if not self._open(step) or self._configuration.level == "debug":
             return
@@ -154,7 +155,7 @@ class Collection:
         self.stop()
         self.close_step()
         if folder is not None:
-            self._recorder.written_records, self._written.steps = self._recorder.records_before, self._steps_before
+            self._recorder.writer.written, self._written.steps = self._recorder.records_before, self._steps_before
             self._faults.guarded(str(folder), remove_dump_and_folders, folder)
 
     def write_to(self, dump_path: Path) -> None:
@@ -192,9 +193,9 @@ class Collection:
                 name,
                 f"; near it are {', '.join(near)}" if near else "",
             )
-        if self._recorder.lost_records:
+        if self._recorder.writer.lost:
             logger.warning(
-                "%d records are missing from the dump: they could not be written", self._recorder.lost_records
+                "%d records are missing from the dump: they could not be written", self._recorder.writer.lost
             )
         for line in self._faults.summary():
             logger.warning("%s", line)
@@ -203,7 +204,7 @@ class Collection:
         if self._framework.is_helper():
             return
         written = self._written
-        written.records, written.replaced = self._recorder.written_records, self._recorder.replaced
+        written.records, written.replaced = self._recorder.writer.written, self._recorder.replaced
         written.kept = list(dumps_before(self._configuration.dump_path, self._began))
         for line in closing_lines(self._configuration, written):
             logger.info("%s", line)

@@ -34,12 +34,11 @@ from pytest_msprobe.suites.options import (
 from pytest_msprobe.suites.registry import AUTO, DEFAULT, SUITES, suite_name, suite_options, suites_with
 
 if TYPE_CHECKING:
-    from pytest_msprobe.run.run import Run
     from pytest_msprobe.suites.contract import Suite
     from pytest_msprobe.verdicts import Status, VerdictRow
 
-#: The run of this process; unset in a run that has nothing to judge.
-RUN: pytest.StashKey[Run] = pytest.StashKey()
+#: The `run.Run` of this process, which knows nodes and settings; unset in a run that has nothing to judge.
+RUN: pytest.StashKey[Any] = pytest.StashKey()
 #: Its suite.
 SUITE: pytest.StashKey[Suite] = pytest.StashKey()
 #: The row of an item that has run, until it is on the report.

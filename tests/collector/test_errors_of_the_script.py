@@ -17,6 +17,10 @@ import mindspore as ms
 from mindspore import Tensor, mint, nn, ops
 from msprobe_collector import PrecisionDebugger
 
+if len(sys.argv) > 2:
+    from msprobe_collector.mindspore import tensor_values
+    tensor_values.is_on_host = lambda: False
+
 x = Tensor(np.ones((2, 3), np.float32))
 debugger = PrecisionDebugger(config_path=sys.argv[1]) if sys.argv[1] else None
 
@@ -61,8 +65,8 @@ for action in (unused_result, inside_a_cell, before_a_recorded_call):
 """
 
 
-def said(config: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, config], capture_output=True, text=True, timeout=300)
+def said(*arguments: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "training continues" not in done.stderr
     return [line for line in done.stdout.splitlines() if line.startswith(("unused", "inside", "before"))]
@@ -86,6 +90,13 @@ def test_an_asynchronous_error_is_raised_as_without_the_collector(tmp_path, conf
         json.dumps({"task": "statistics", "dump_path": str(tmp_path / "dump"), **configuration})
     )
     assert said(str(tmp_path / "config.json")) == without_collector
+
+
+@pytest.mark.slow
+def test_it_is_raised_also_where_values_are_read_at_the_end_of_a_step(tmp_path, without_collector):
+    keys = {"task": "statistics", "level": "L1", "dump_path": str(tmp_path / "dump")}
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    assert said(str(tmp_path / "config.json"), "as on a device") == without_collector
 
 
 @pytest.fixture(scope="module")

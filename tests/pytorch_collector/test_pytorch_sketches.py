@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from msprobe_collector.dump_format.sketches import Sketch, distance, row_of
+from msprobe_collector.dump_format.writing.device_values import row_from_device
 from msprobe_collector.dump_format.writing.statistics import statistics_of
 from msprobe_collector.pytorch import device_sketches
-from msprobe_collector.pytorch.device_sketches import row_from_device, sketch_on_device
+from msprobe_collector.pytorch.device_sketches import sketch_on_device
 from msprobe_collector.pytorch.tensor_values import torch_values
 
 Shape = tuple[int, ...]

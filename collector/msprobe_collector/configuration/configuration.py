@@ -76,7 +76,7 @@ def parse_steps(value: object) -> NumberRanges:
 
 
 def _bounds(item: object) -> tuple[int, int]:
-    text = item if isinstance(item, str) else str(item) if type(item) is int else ""
+    text = str(item) if isinstance(item, str) or type(item) is int else ""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f'{item!r} is neither a whole number from 0 on nor a range such as "3-5"')

@@ -91,10 +91,11 @@ def translated(content: dict[str, Any], arguments: dict[str, Any], place: str) -
         logger.warning("%s: task %s is without effect here, so nothing is collected: %s", place, task, _TASKS[task])
         content = {**content, "task": "statistics", "level": "debug"}
         arguments = _without(arguments, "task", "level")
-    return {
-        name: _section(value, name, place) if isinstance(value, dict) else value
-        for name, value in _without_idle(content, "", place).items()
-    }, arguments
+    content = _without_idle(content, "", place)
+    for name, value in content.items():
+        if isinstance(value, dict):
+            content[name] = _section(value, name, place)
+    return content, arguments
 
 
 def _section(section: dict[str, Any], name: str, place: str) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def bounds(value: object) -> tuple[float, ...]:
         raise ValueError(f"{value!r} is not a list of numbers, such as [-1, 0, 1]")
     if not all(math.isfinite(item) and -(2**63) <= item < 2**63 for item in value):
         raise ValueError(f"{value!r} leaves the range of int64")
-    if any(left >= right for left, right in pairwise(value)):
+    if any(lower >= upper for lower, upper in pairwise(value)):
         raise ValueError(f"{value!r} does not ascend strictly")
     return tuple(value)
 
@@ -271,13 +271,13 @@ def read_configuration(config_path: str | os.PathLike[str] | None = None, **argu
             allowed.
     """
     file = _file_of(config_path)
-    given = {name: value for name, value in arguments.items() if value is not None}
-    content, given = translated(_load(file), given, str(file))
+    settings = {name: value for name, value in arguments.items() if value is not None}
+    content, settings = translated(_load(file), settings, str(file))
     for field, hint in _unknown(content, [*(key.name for key in TOP_KEYS), *SECTION_KEYS], section=""):
         raise ConfigurationError(f"the key is unknown; {hint}", place=str(file), field=field)
     top = _parse(TOP_KEYS, content, place=str(file), section="")
     keys = {key.name: key for key in TOP_KEYS}
-    for name, value in given.items():
+    for name, value in settings.items():
         text = os.fspath(value) if isinstance(value, os.PathLike) else value
         top[name] = _parse_value(keys[name], text, place=_CONSTRUCTOR, field=name)
     _check_sections(content, file, task=top["task"])
@@ -325,17 +325,17 @@ def _check_sections(content: dict[str, Any], file: Path, *, task: Task) -> None:
             logger.warning("%s: %s: the key is unknown, and its section is not used by task %r", file, field, task)
 
 
-def _unknown(content: Iterable[str], known: list[str], *, section: str) -> Iterator[tuple[str, str]]:
-    """(field, what may be meant) of each key that is not known."""
+def _unknown(content: Iterable[str], fields: list[str], *, section: str) -> Iterator[tuple[str, str]]:
+    """(field, what may be meant) of each key that is none of the `fields`."""
     in_sections = {key.name for key in SECTION_KEYS["statistics"]}
     for name in content:
-        if name in known:
+        if name in fields:
             continue
-        near = get_close_matches(name, known, n=1)
+        near = get_close_matches(name, fields, n=1)
         if not section and name in in_sections:
             hint = f'it belongs into the section of the task: {{"task": "tensor", "tensor": {{"{name}": ...}}}}'
         else:
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(fields)}"
         yield _field(section, name), hint
 
 
@@ -346,11 +346,11 @@ def _parse(keys: tuple[Key, ...], content: dict[str, Any], *, place: str, sectio
 
 
 def _parse_value(key: Key, value: object, *, place: str, field: str) -> Any:
-    given = key.default if value is None else value
-    if given is None:
+    chosen = key.default if value is None else value
+    if chosen is None:
         return None
     try:
-        return key.parse(given)
+        return key.parse(chosen)
     except ValueError as error:
         raise ConfigurationError(str(error), place=place, field=field) from None
 

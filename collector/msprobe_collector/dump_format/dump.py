@@ -75,13 +75,14 @@ class Slot:
     def agrees(self, other: Slot) -> bool:
         """Whether no number that both know differs."""
         return all(
-            left is None or right is None or left == right
-            for left, right in ((self.step, other.step), (self.rank, other.rank))
+            mine is None or theirs is None or mine == theirs
+            for mine, theirs in ((self.step, other.step), (self.rank, other.rank))
         )
 
     def __str__(self) -> str:
-        known = [f"step {self.step}"] if self.step is not None else []
-        return " ".join([*known, f"rank {self.rank}"] if self.rank is not None else known) or "a dump without numbers"
+        numbers = (("step", self.step), ("rank", self.rank))
+        texts = [f"{name} {number}" for name, number in numbers if number is not None]
+        return " ".join(texts) or "a dump without numbers"
 
 
 def number_in(path: Path, pattern: re.Pattern[str]) -> int | None:
@@ -142,8 +143,8 @@ def _parents_in(path: Path) -> tuple[dict[str, str | None], bool]:
         raise DumpError(f"is not valid JSON: {error}", file=str(path)) from None
     if not isinstance(decoded, dict):
         raise DumpError(f"expected an object of parents, found {type(decoded).__name__}", file=str(path))
-    found = {child: _parent(parent, child, path) for child, parent in decoded.items() if child != _MICRO_STEPS}
-    return found, is_whole
+    parents = {child: _parent(parent, child, path) for child, parent in decoded.items() if child != _MICRO_STEPS}
+    return parents, is_whole
 
 
 _MICRO_STEPS = "megatron_micro_step_number"
@@ -285,10 +286,10 @@ class CallStacks:
                         yield frame
 
 
-def _call_site(own: Sequence[Frame]) -> Frame | None:
-    if not own:
+def _call_site(frames: Sequence[Frame]) -> Frame | None:
+    if not frames:
         return None
-    first, script = own[0], next((frame for frame in own if not _INSTALLED.search(frame.file)), own[0])
+    first, script = frames[0], next((frame for frame in frames if not _INSTALLED.search(frame.file)), frames[0])
     if script is first:
         return first
     return CallSite(first.file, first.line, first.function, first.source, script)
@@ -305,7 +306,9 @@ def _grouped(decoded: dict[str, object]) -> dict[str, tuple[str, ...]]:
 
 
 def _texts(frames: object) -> tuple[str, ...]:
-    return tuple(frame for frame in frames if isinstance(frame, str)) if isinstance(frames, list) else ()
+    if not isinstance(frames, list):
+        return ()
+    return tuple(frame for frame in frames if isinstance(frame, str))
 
 
 @lru_cache(maxsize=1024)  # calls share lines
@@ -416,7 +419,7 @@ class Dump:
         raw = self._records.get(record_name)
         if raw is None:
             return []
-        return [tuple(int(size) for size in _NUMBER.findall(text)) for text in _SHAPE.findall(memoryview(raw))]
+        return [tuple(map(int, _NUMBER.findall(text))) for text in _SHAPE.findall(memoryview(raw))]
 
     def holds_half(self, record_name: str) -> bool:
         """Whether a record has tensors of float16 or bfloat16, found in its text as `shapes` are."""
@@ -465,8 +468,8 @@ class Dump:
         """One line for each file of the dump that is there and could not be read whole; reads all of them."""
         has_stacks = os.path.lexists(self.path.parent / "stack.json")
         stacks = self.stacks.problem if has_stacks else ""
-        found = (self.problem, self._parents_and_problem[1], stacks, self._sketch_damage())
-        return [printable(problem) for problem in found if problem]
+        problems = (self.problem, self._parents_and_problem[1], stacks, self._sketch_damage())
+        return [printable(problem) for problem in problems if problem]
 
     def ranks_of_step(self) -> list[int]:
         """The ranks that wrote a dump of this step, as far as the header says; empty where it does not."""
@@ -475,10 +478,10 @@ class Dump:
         if type(size) is not int or not 1 < size <= _MOST_RANKS:
             return []
         try:
-            wanted = [(int(first), int(last)) for first, last in collected or [(0, size - 1)]]
+            wanted = [(max(0, int(first)), min(size, int(last) + 1)) for first, last in collected or [(0, size)]]
         except (TypeError, ValueError):
             return []
-        return [rank for rank in range(size) if any(first <= rank <= last for first, last in wanted)]
+        return sorted({rank for first, end in wanted for rank in range(first, end)})
 
     @property
     def ended_in(self) -> StepError | None:
@@ -533,12 +536,12 @@ class Dump:
 
     def ancestors(self, name: str) -> tuple[str, ...]:
         """Records of the Cells that the record `name` ran in, outermost first; empty where construct.json has none."""
-        found: list[str] = []
+        names: list[str] = []
         parent = self.parents.get(name)
-        while parent is not None and parent not in found:
-            found.append(parent)
+        while parent is not None and parent not in names:
+            names.append(parent)
             parent = self.parents.get(parent)
-        return tuple(reversed(found))
+        return tuple(reversed(names))
 
     def record(self, name: str) -> Record:
         """The record of any kind named `name`; its malformed values stand in it as such.
@@ -553,8 +556,8 @@ class Dump:
 
     def _decoded(self, name: str, what: str) -> Any:
         try:
-            found = msgspec.json.decode(self._records[name])
-            return _without_files(found) if self.lost else found
+            record = msgspec.json.decode(self._records[name])
+            return _without_files(record) if self.lost else record
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise DumpError(f"the {what} cannot be decoded: {error}", file=str(self.path), record=name) from None
 
@@ -570,8 +573,8 @@ def _without_files(encoded: Any) -> Any:
 
 def _framework_of_values(text: bytes) -> str:
     """Return the framework whose type the first tensor of a dump has; MindSpore without one, as older dumps were."""
-    found = _TENSOR_TYPE.search(text)
-    return "pytorch" if found is not None and found[1] == b"torch" else "mindspore"
+    match = _TENSOR_TYPE.search(text)
+    return "pytorch" if match is not None and match[1] == b"torch" else "mindspore"
 
 
 def _read(path: Path) -> bytes:
@@ -610,7 +613,8 @@ def _recovered(quoted: bytes) -> _File | None:
         return None
 
 
-def _one_of(value: str, known: frozenset[str], field: str, path: Path) -> str:
-    if value not in known:
-        raise DumpError(f"unknown {field} {value!r}; known are {', '.join(sorted(known))}", file=str(path), field=field)
+def _one_of(value: str, allowed: frozenset[str], field: str, path: Path) -> str:
+    if value not in allowed:
+        text = f"unknown {field} {value!r}; known are {', '.join(sorted(allowed))}"
+        raise DumpError(text, file=str(path), field=field)
     return value

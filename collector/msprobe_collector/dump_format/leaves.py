@@ -84,8 +84,8 @@ class Leaf:
     @property
     def is_known(self) -> bool:
         """Whether the dump holds anything of a tensor beside its dtype and shape; not of one inside of `vmap`."""
-        known = (*self.statistics, self.data_name or None, self.md5 or None, self.fingerprint or None)
-        return any(entry is not None for entry in known)
+        entries = (*self.statistics, self.data_name or None, self.md5 or None, self.fingerprint or None)
+        return any(entry is not None for entry in entries)
 
     @property
     def is_none(self) -> bool:
@@ -109,14 +109,16 @@ def flatten(record: Record) -> list[Leaf]:
     None inside lists is a value, an empty list or object none. A tensor that has not the documented form is a leaf
     with a `fault`.
     """
-    found: list[Leaf] = []
+    leaves: list[Leaf] = []
     for field, value in record.fields.items():
         is_gradients = not field and ".parameters_grad" in record.name
-        _collect(value, _TABLE_NAMES.get(field, field), FieldPath(record.file, record.name, field), found, is_gradients)
-    return found
+        _collect(
+            value, _TABLE_NAMES.get(field, field), FieldPath(record.file, record.name, field), leaves, is_gradients
+        )
+    return leaves
 
 
-def _collect(value: Value, path: str, place: FieldPath, found: list[Leaf], is_gradients: bool) -> None:
+def _collect(value: Value, path: str, place: FieldPath, leaves: list[Leaf], is_gradients: bool) -> None:
     """Add the leaves of `value` to `found`. A gradient of a parameter stands alone in a list."""
     items: Iterable[tuple[str | int, Value]]
     if isinstance(value, OpaqueValue) and value.parts is not None:
@@ -126,14 +128,14 @@ def _collect(value: Value, path: str, place: FieldPath, found: list[Leaf], is_gr
         items = value.items()
     elif isinstance(value, tuple) and not isinstance(value, SizeValue):
         if is_gradients and len(value) == 1:
-            _collect(value[0], path, place / 0, found, False)
+            _collect(value[0], path, place / 0, leaves, False)
             return
         items, is_gradients = enumerate(value), False
     else:
-        found.append(_leaf(value, path, place))
+        leaves.append(_leaf(value, path, place))
         return
     for step, item in items:
-        _collect(item, f"{path}.{step}" if path else str(step), place / step, found, is_gradients)
+        _collect(item, f"{path}.{step}" if path else str(step), place / step, leaves, is_gradients)
 
 
 def _leaf(value: Value, path: str, place: FieldPath) -> Leaf:

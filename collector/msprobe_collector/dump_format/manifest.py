@@ -53,13 +53,12 @@ class TensorFacts:
         name = entry.get("name")
         if not isinstance(name, str):
             return None
-        dtype, shape, needs = entry.get("dtype"), entry.get("shape"), entry.get("requires_grad")
         fingerprint = entry.get("fingerprint")
         return cls(
             name,
-            dtype if isinstance(dtype, str) else "",
-            tuple(size for size in _sequence(shape) if type(size) is int),
-            needs if isinstance(needs, bool) else None,
+            _text(entry.get("dtype")),
+            tuple(size for size in _sequence(entry.get("shape")) if type(size) is int),
+            _flag(entry.get("requires_grad")),
             fingerprint if isinstance(fingerprint, str) else None,
             _text(entry.get("tied")),
         )
@@ -252,7 +251,7 @@ class Manifest:
     @property
     def parameters(self) -> dict[str, TensorFacts]:
         """The parameters of all models by name."""
-        return {one.name: one for model in self.models for one in model.parameters}
+        return {parameter.name: parameter for model in self.models for parameter in model.parameters}
 
 
 def manifest_beside(dump_path: Path) -> tuple[Manifest | None, str]:
@@ -304,11 +303,11 @@ def read_manifest(path: Path) -> Manifest:
         framework=_text(decoded.get("framework")),
         time=printable(_text(decoded.get("time"))),
         **sections,
-        models=tuple(_model(one) for one in _sequence(decoded.get("models"))),
-        optimizers=tuple(_optimizer(one) for one in _sequence(decoded.get("optimizers"))),
+        models=tuple(map(_model, _sequence(decoded.get("models")))),
+        optimizers=tuple(map(_optimizer, _sequence(decoded.get("optimizers")))),
         step={key: value for key, value in step.items() if key != "batches"},
-        batches=tuple(_tensors(one) for one in batches) if isinstance(batches, list) and batches else None,
-        compiled=tuple(_compiled(entry) for entry in map(_mapping, _sequence(decoded.get("compiled")))),
+        batches=tuple(map(_tensors, batches)) if isinstance(batches, list) and batches else None,
+        compiled=tuple(map(_compiled, map(_mapping, _sequence(decoded.get("compiled"))))),
         ended_in=_error(decoded.get("ended_in")),
     )
 
@@ -372,27 +371,25 @@ def _text(value: object) -> str:
 
 
 def _tensors(encoded: object) -> tuple[TensorFacts, ...]:
-    found = (TensorFacts.of(one) for one in _sequence(encoded))
-    return tuple(one for one in found if one is not None)
+    facts = (TensorFacts.of(entry) for entry in _sequence(encoded))
+    return tuple(entry for entry in facts if entry is not None)
 
 
 def _model(encoded: object) -> ModelFacts:
     entry = _mapping(encoded)
-    layers = []
-    for one in map(_mapping, _sequence(entry.get("modules"))):
-        training, mode = one.get("training"), one.get("reads_mode")
-        layers.append(
-            LayerFacts(
-                _text(one.get("path")),
-                _text(one.get("class")),
-                training if isinstance(training, bool) else None,
-                _mapping(one.get("settings")),
-                mode if isinstance(mode, bool) else None,
-            )
-        )
+    layers = [_layer(_mapping(module)) for module in _sequence(entry.get("modules"))]
     parameters, buffers = _tensors(entry.get("parameters")), _tensors(entry.get("buffers"))
     eval_at = _place(_mapping(entry.get("eval_at")))
     return ModelFacts(_text(entry.get("class")), parameters, buffers, tuple(layers), eval_at)
+
+
+def _layer(entry: Mapping[str, object]) -> LayerFacts:
+    path, name, settings = _text(entry.get("path")), _text(entry.get("class")), _mapping(entry.get("settings"))
+    return LayerFacts(path, name, _flag(entry.get("training")), settings, _flag(entry.get("reads_mode")))
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _place(entry: Mapping[str, object]) -> str:
@@ -402,15 +399,17 @@ def _place(entry: Mapping[str, object]) -> str:
 
 def _optimizer(encoded: object) -> OptimizerFacts:
     entry = _mapping(encoded)
-    groups = tuple(
-        GroupFacts(_mapping(one.get("settings")), tuple(_names(one.get("parameters"))))
-        for one in map(_mapping, _sequence(entry.get("groups")))
-    )
-    schedulers = tuple(
-        SchedulerFacts(_text(one.get("class")), _mapping(one.get("settings")))
-        for one in map(_mapping, _sequence(entry.get("schedulers")))
-    )
+    groups = tuple(_group(_mapping(group)) for group in _sequence(entry.get("groups")))
+    schedulers = tuple(_scheduler(_mapping(scheduler)) for scheduler in _sequence(entry.get("schedulers")))
     return OptimizerFacts(_text(entry.get("class")), groups, schedulers, _mapping(entry.get("state")))
+
+
+def _group(entry: Mapping[str, object]) -> GroupFacts:
+    return GroupFacts(_mapping(entry.get("settings")), tuple(_names(entry.get("parameters"))))
+
+
+def _scheduler(entry: Mapping[str, object]) -> SchedulerFacts:
+    return SchedulerFacts(_text(entry.get("class")), _mapping(entry.get("settings")))
 
 
 def _names(encoded: object) -> Iterator[str]:

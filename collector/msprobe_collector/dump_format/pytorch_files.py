@@ -96,14 +96,14 @@ def read_description(pickled: bytes) -> TensorDescription:
             if count == _MOST_OPERATIONS:
                 raise DescriptionError(f"its description has more than {_MOST_OPERATIONS} operations")
             machine.step(operation.name, argument)
-        found = machine.stack.pop()
+        description = machine.stack.pop()
     except DescriptionError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, RecursionError):
         raise DescriptionError("its description is damaged") from None
-    if not isinstance(found, TensorDescription):
-        raise DescriptionError(f"it holds a {type(found).__name__}, not a tensor")
-    return found
+    if not isinstance(description, TensorDescription):
+        raise DescriptionError(f"it holds a {type(description).__name__}, not a tensor")
+    return description
 
 
 class Mark:
@@ -223,10 +223,10 @@ def find_known(module: str, name: str) -> object | None:
 
 
 def _find(module: str, name: str) -> object:
-    known = find_known(module, name)
-    if known is None:
+    stand_in = find_known(module, name)
+    if stand_in is None:
         raise DescriptionError(f"it names {printable(f'{module}.{name}'[:100])}, which a tensor does not need; refused")
-    return known
+    return stand_in
 
 
 def _rebuild_tensor(
@@ -356,19 +356,19 @@ def stored_members(content: Content, most: int = _MOST_MEMBERS) -> list[Member]:
 def _directory(content: Content) -> tuple[int, int]:
     """(number of members, where the first is described) of an archive."""
     end = content.rfind(_SIGNATURE_OF_END, max(0, len(content) - _END.size - _MOST_COMMENT_BYTES))
-    found: tuple[int, int] = _unpacked(_END, _SIGNATURE_OF_END, content, end)
+    place: tuple[int, int] = _unpacked(_END, _SIGNATURE_OF_END, content, end)
     locator = end - _LOCATOR.size
     if locator >= 0 and content[locator : locator + 4] == b"PK\6\7":
         (at,) = _unpacked(_LOCATOR, b"PK\6\7", content, locator)
-        found = _unpacked(_END_64, b"PK\6\6", content, at)
-    return found
+        place = _unpacked(_END_64, b"PK\6\6", content, at)
+    return place
 
 
 def _unpacked(layout: struct.Struct, signature: bytes, content: Content, at: int) -> tuple[Any, ...]:
     """The fields at a place behind the signature that must stand there."""
     if 0 <= at <= len(content) - layout.size:
-        found, *fields = layout.unpack(content[at : at + layout.size])
-        if found == signature:
+        signature_here, *fields = layout.unpack(content[at : at + layout.size])
+        if signature_here == signature:
             return tuple(fields)
     raise StoredZipError("it is not a zip archive, or cut off")
 
@@ -442,14 +442,14 @@ def _content(file: BinaryIO) -> bytearray | mmap.mmap:
 
 
 def _checked(content: Content, member: Member, otherwise: str) -> bytes:
-    found = bytes(content[member.start : member.start + member.size])
-    if zlib.crc32(found) != member.checksum:
+    stored = bytes(content[member.start : member.start + member.size])
+    if zlib.crc32(stored) != member.checksum:
         raise StoredZipError(otherwise)
-    return found
+    return stored
 
 
-def _check_byte_order(content: Content, found: list[Member]) -> None:
-    for member in found:
+def _check_byte_order(content: Content, members: list[Member]) -> None:
+    for member in members:
         if content[member.start : member.start + min(member.size, 16)] != b"little":
             raise PytorchFileError("was not written on a little-endian machine; save the tensor again")
 

@@ -12,7 +12,7 @@ arrays, lists, dicts and null. Others (process groups, devices) become an `Opaqu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -189,12 +189,12 @@ class Operation:
     @classmethod
     def of(cls, record: str, index: int) -> Operation:
         """The operation that the full record name `record` names."""
-        found = split_record_name(record)
+        parts = split_record_name(record)
         if is_cell_record(record):
             return cls._of_cell(record, index)
-        if found is not None:
-            name, _, number = found[0].rpartition(".")
-            return cls(record, name, number, found[1], index)
+        if parts is not None:
+            name, _, number = parts[0].rpartition(".")
+            return cls(record, name, number, parts[1], index)
         front, _, last = record.rpartition(".")
         if last == "debug":  # saved by hand: {name}.{number}.debug
             name, _, number = front.rpartition(".")
@@ -268,9 +268,9 @@ def decode_value(encoded: Any, depth: int = 0) -> Value:
     if isinstance(encoded, dict):
         if isinstance(encoded.get("type"), str):
             return _tagged(encoded["type"], encoded)
-        found = {key: decode_value(item, depth + 1) for key, item in encoded.items()}
+        parts = {key: decode_value(item, depth + 1) for key, item in encoded.items()}
         class_name = encoded.get("class_type")
-        return OpaqueValue(class_name, parts=found) if isinstance(class_name, str) else found
+        return OpaqueValue(class_name, parts=parts) if isinstance(class_name, str) else parts
     problem = f"expected an object with a type, a list or null, found {_shown(encoded)}"
     return MalformedValue(type(encoded).__name__, encoded, problem=problem)
 
@@ -377,16 +377,16 @@ def _secondary(
     encoded: dict[str, Any],
 ) -> tuple[str, str, int | None, int | None, str, str, Provenance, Spread | None, SketchPlace | None, bool]:
     """The fields of a tensor that no value can make malformed: those of `TensorValue` from `requires_grad` on."""
-    requires_grad, md5, fingerprint = encoded.get("requires_grad"), encoded.get(CHECKSUM), encoded.get(FINGERPRINT)
+    requires_grad = encoded.get("requires_grad")
     return (
         "" if requires_grad is None else str(requires_grad),
-        md5 if isinstance(md5, str) else "",
+        _only(encoded.get(CHECKSUM), str) or "",
         _count(encoded.get(NAN_COUNT)),
         _count(encoded.get(INF_COUNT)),
-        fingerprint if isinstance(fingerprint, str) else "",
+        _only(encoded.get(FINGERPRINT), str) or "",
         str(encoded.get("dtype")),
         _provenance(encoded),
-        _spread(encoded[SPREAD]) if SPREAD in encoded else None,
+        _spread(encoded.get(SPREAD)),
         _sketch_place(encoded[SKETCH]) if SKETCH in encoded else None,
         SLICE in encoded,
     )
@@ -395,8 +395,9 @@ def _secondary(
 def _sketch_place(encoded: Any) -> SketchPlace:
     fields = encoded if isinstance(encoded, dict) else {"row": encoded}
     exponent, not_finite = fields.get("exponent", 0), fields.get("not_finite", [0, 0, 0])
-    is_counts = isinstance(not_finite, list) and len(not_finite) == 3
-    row, *counts = (_count(number) for number in [fields.get("row"), *(not_finite if is_counts else [None] * 3)])
+    if not isinstance(not_finite, list) or len(not_finite) != 3:
+        not_finite = [None] * 3
+    row, *counts = map(_count, [fields.get("row"), *not_finite])
     if row is None or None in counts or not _is_int(exponent) or abs(exponent) > _MOST_EXPONENT:
         return SketchPlace(-1, problem=f"expected the number of a row, found {_shown(encoded)}")
     nan, above, below = (count or 0 for count in counts)
@@ -431,13 +432,12 @@ _ORIGINS = frozenset((MADE_BY, VIEW, GRADIENT_OF, LEAF, UNINITIALIZED))
 def _provenance(encoded: dict[str, Any]) -> Provenance:
     if encoded.keys().isdisjoint(_ORIGINS):
         return UNKNOWN
-    texts = {key: text if isinstance(text := encoded.get(key), str) else "" for key in (MADE_BY, VIEW, GRADIENT_OF)}
-    leaf = encoded.get(LEAF)
+    texts = {key: _only(encoded.get(key), str) or "" for key in (MADE_BY, VIEW, GRADIENT_OF)}
     return Provenance(
         texts[MADE_BY],
         encoded.get(CHANGED) is True,
         texts[VIEW],
-        leaf if isinstance(leaf, str) else None,
+        _only(encoded.get(LEAF), str),
         texts[GRADIENT_OF],
         encoded.get(UNINITIALIZED) is True,
     )
@@ -449,12 +449,13 @@ def _tensor_part(encoded: dict[str, Any]) -> TensorValue | None:
 
 def _readable_part(encoded: dict[str, Any]) -> TensorValue:
     """What can be read of a malformed tensor; statistics stand in it as they are written, also words."""
-    found: list[Any] = [encoded.get(key) for key in STATISTICS]
-    statistics: Iterator[Any] = (one if isinstance(one, (float, int, str)) else None for one in found)
-    maximum, minimum, mean, norm = statistics
-    data_name = encoded.get(DATA_NAME)
-    data_name = data_name if isinstance(data_name, str) else None
+    maximum, minimum, mean, norm = (_only(encoded.get(key), float, int, str) for key in STATISTICS)
+    data_name = _only(encoded.get(DATA_NAME), str)
     return TensorValue(None, (), maximum, minimum, mean, norm, data_name, False, *_secondary(encoded))
+
+
+def _only(value: Any, *kinds: type) -> Any:
+    return value if isinstance(value, kinds) else None
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
@@ -556,11 +557,11 @@ class Record:
 
 def decode_record(encoded: Any, *, file: str, record: str) -> Record:
     """The record of any kind that `encoded` is. Raises DumpError when it is not an object."""
-    known: dict[str, Any] = {"": encoded}
+    fields: dict[str, Any] = {"": encoded}
     if not record.endswith(".debug"):  # which is any nesting of values that a script saved by hand
-        found = _object(encoded, file, record)
-        known = {name: found[name] for name in VALUE_FIELDS if name in found} or known
-    return Record(file, record, {name: decode_value(value, depth=-1) for name, value in known.items()})
+        entry = _object(encoded, file, record)
+        fields = {name: entry[name] for name in VALUE_FIELDS if name in entry} or fields
+    return Record(file, record, {name: decode_value(value, depth=-1) for name, value in fields.items()})
 
 
 def decode_forward(encoded: Any, *, file: str, record: str) -> ForwardRecord:

@@ -149,30 +149,30 @@ class SketchFile:
         Raises:
             DumpError: its row is not there, or contradicts the statistics.
         """
-        if (known := value.sketch) is None:
+        if (reference := value.sketch) is None:
             return None
-        if known.problem:
-            raise place.fault(known.problem, SKETCH)
-        if known.row >= (rows := len(self.numbers)):
-            problem = f"row {known.row} is not in {self.path}, which holds {rows} rows (was the training killed?)"
+        if reference.problem:
+            raise place.fault(reference.problem, SKETCH)
+        if reference.row >= (rows := len(self.numbers)):
+            problem = f"row {reference.row} is not in {self.path}, which holds {rows} rows (was the training killed?)"
             raise place.fault(problem, SKETCH)
-        row = Row(self.numbers[known.row], known.exponent, known.not_finite)
+        row = Row(self.numbers[reference.row], reference.exponent, reference.not_finite)
         sketch = Sketch.of_row(row, value.shape)
         if problem := _contradiction(sketch, value):
-            raise place.fault(f"row {known.row} of {self.path} contradicts the statistics: {problem}", SKETCH)
+            raise place.fault(f"row {reference.row} of {self.path} contradicts the statistics: {problem}", SKETCH)
         return sketch
 
 
 def _check_head(head: bytes, path: Path) -> None:
     try:
-        found = json.loads(head)
+        head_facts = json.loads(head)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or "sketches" not in found or len(head) != _ROW_BYTES:
+        head_facts = None
+    if not isinstance(head_facts, dict) or "sketches" not in head_facts or len(head) != _ROW_BYTES:
         raise DumpError("is not a file of sketches; collect the step again", file=str(path))
     for key, wanted in _HEAD.items():
-        if found.get(key) != wanted:
-            problem = f"sketches with {key} {abbreviated(found.get(key))} cannot be used here, only {wanted}"
+        if head_facts.get(key) != wanted:
+            problem = f"sketches with {key} {abbreviated(head_facts.get(key))} cannot be used here, only {wanted}"
             raise DumpError(f"{problem}; collect both sides with one version of the collector", file=str(path))
 
 

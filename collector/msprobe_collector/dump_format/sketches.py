@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import matmul
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -128,20 +129,20 @@ class Sketch:
         return replace(self, counters=self.counters * factor)
 
 
-def distance(left: Sketch, right: Sketch) -> Distance:
+def distance(first: Sketch, second: Sketch) -> Distance:
     """Estimate of the L2 norm of the difference of the finite elements of two tensors.
 
     Raises:
         ValueError: the sketches do not compare: other shapes, or put together of another number of shards.
     """
-    if left.shape != right.shape:
-        raise ValueError(f"sketches of shapes {left.shape} and {right.shape} do not compare")
-    if left.splits != right.splits:
-        raise ValueError(f"sketches put together of other shards do not compare: {left.splits} and {right.splits}")
-    has_whole = left.has_whole and right.has_whole
-    value = _norm(left.counters - right.counters, has_whole=has_whole)
+    if first.shape != second.shape:
+        raise ValueError(f"sketches of shapes {first.shape} and {second.shape} do not compare")
+    if first.splits != second.splits:
+        raise ValueError(f"sketches put together of other shards do not compare: {first.splits} and {second.splits}")
+    has_whole = first.has_whole and second.has_whole
+    value = _norm(first.counters - second.counters, has_whole=has_whole)
     relative = 0.5 / math.sqrt(COUNTERS if has_whole else COUNTERS - _WHOLE)
-    return Distance(value, relative, _RESOLUTION * max(left.norm, right.norm))
+    return Distance(value, relative, _RESOLUTION * max(first.norm, second.norm))
 
 
 def merged(parts: Sequence[Sketch], dimension: int | None) -> Sketch:
@@ -164,7 +165,7 @@ def merged(parts: Sequence[Sketch], dimension: int | None) -> Sketch:
         if len(parts) & (len(parts) - 1):
             splits = tuple(sorted((*splits, (dimension, len(parts)))))
     counters = (np.array([part.counters for part in parts]) * phases).sum(axis=0)
-    nan, above, below = (sum(counts) for counts in zip(*(part.not_finite for part in parts), strict=True))
+    nan, above, below = map(sum, zip(*(part.not_finite for part in parts), strict=True))
     return Sketch(counters, shape, (nan, above, below), has_whole, splits)
 
 
@@ -194,14 +195,14 @@ _WHOLE_KIND, _BASE_KIND, _DIGIT_KIND, _OTHER_KIND = range(4)
 
 def _hashed(*keys: Any) -> np.ndarray[Any, Any]:
     """64 random bits by counter: the finalizer of SplitMix64 (Steele, Lea, Flood, 2014) over each key in turn."""
-    found = np.asarray(SEED, np.uint64)
+    bits = np.asarray(SEED, np.uint64)
     with np.errstate(over="ignore"):
         for key in keys:
-            found = (found ^ np.asarray(key, np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-            found = (found ^ found >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-            found = (found ^ found >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-            found ^= found >> np.uint64(31)
-    return found
+            bits = (bits ^ np.asarray(key, np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+            bits = (bits ^ bits >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+            bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+            bits ^= bits >> np.uint64(31)
+    return bits
 
 
 def _chirps(length: int, kind: int, dimension: int, level: int) -> np.ndarray[Any, Any]:
@@ -217,8 +218,8 @@ def _chirps(length: int, kind: int, dimension: int, level: int) -> np.ndarray[An
     shifts = ((bits >> np.uint64(32)) % np.uint64(prime)).astype(np.int64)
     index = np.arange(length)[:, None]
     turns = (index * (index + 1) // 2 % prime * roots + index * shifts) % prime
-    found: np.ndarray[Any, Any] = np.exp(2j * np.pi / prime * turns)
-    return found
+    chirps: np.ndarray[Any, Any] = np.exp(2j * np.pi / prime * turns)
+    return chirps
 
 
 def _digits(dimension: int, first: int, count: int) -> np.ndarray[Any, Any]:
@@ -273,17 +274,17 @@ def _axes(dimension: int, length: int) -> list[_Axis]:
     odd, digits = _odd_part(length)
     if length <= _LONGEST:
         return [_Axis(dimension, 0, length, 0, digits)]
-    found: list[_Axis] = []
+    axes: list[_Axis] = []
     while odd > _LONGEST:
-        found.insert(0, _Axis(dimension, len(found), _GROUP, 0, 0))
+        axes.insert(0, _Axis(dimension, len(axes), _GROUP, 0, 0))
         odd = -(-odd // _GROUP)
-    done = min(digits, max(0, (_GROUP // odd).bit_length() - 1)) if not found else 0
-    found.insert(0, _Axis(dimension, len(found), odd << done, 0, done))
+    done = min(digits, max(0, (_GROUP // odd).bit_length() - 1)) if not axes else 0
+    axes.insert(0, _Axis(dimension, len(axes), odd << done, 0, done))
     while done < digits:
         count = min(10, digits - done)
-        found.insert(0, _Axis(dimension, len(found), 1 << count, done, count))
+        axes.insert(0, _Axis(dimension, len(axes), 1 << count, done, count))
         done += count
-    return found
+    return axes
 
 
 class _Group:
@@ -293,6 +294,10 @@ class _Group:
 
     def __init__(self, axes: tuple[_Axis, ...]) -> None:
         self.axes = axes
+
+    def length(self) -> int:
+        """Return the number of indices."""
+        return math.prod(axis.length for axis in self.axes)
 
     def table(self) -> np.ndarray[Any, Any]:
         """The phases of its row-major indices: float32 (length, 64), real parts before imaginary ones."""
@@ -321,13 +326,13 @@ class Plan:
         self.groups: list[_Group] = []
         axes: list[_Axis] = []
         for place, dimension in enumerate(order):
-            own = _axes(dimension, shape[dimension])
+            axes_here = _axes(dimension, shape[dimension])
             odd, digits = _odd_part(shape[dimension])
-            padded = math.prod(axis.length for axis in own) >> digits
+            padded = math.prod(axis.length for axis in axes_here) >> digits
             if padded != odd:
                 before = math.prod(axis.length for axis in axes) << digits
                 self.pads.append((before, odd, padded, math.prod(shape[after] for after in order[place + 1 :])))
-            axes += own
+            axes += axes_here
         group: tuple[_Axis, ...] = ()
         for axis in reversed([axis for axis in axes if axis.length > 1]):
             if group and axis.length * math.prod(member.length for member in group) > _GROUP:
@@ -335,7 +340,7 @@ class Plan:
                 group = ()
             group = (axis, *group)
         self.groups.append(_group(group))
-        self.lengths = [math.prod(axis.length for axis in found.axes) for found in self.groups]
+        self.lengths = [member.length() for member in self.groups]
 
 
 plan_of = lru_cache(maxsize=4096)(Plan)
@@ -361,20 +366,20 @@ class Tables:
 
     def of(self, group: _Group, part: int) -> Any:
         """The table of a group: whole (-1), or its real (0) or imaginary (1) parts, twice side by side."""
-        found = self._tables.get((group, part))
-        if found is None:
+        converted = self._tables.get((group, part))
+        if converted is None:
             table = group.table()
             if part < 0:
                 table *= self._scale
             else:
                 table = np.tile(table[:, part * COUNTERS : (part + 1) * COUNTERS], 2)
-            found = self._convert(table), table.nbytes
+            converted = self._convert(table), table.nbytes
             with self._lock:
                 while self._tables and self._bytes + table.nbytes > self._most_bytes:
                     self._bytes -= self._tables.pop(next(iter(self._tables)))[1]
                 self._bytes += table.nbytes - self._tables.get((group, part), (None, 0))[1]
-                self._tables[group, part] = found
-        return found[0]
+                self._tables[group, part] = converted
+        return converted[0]
 
 
 #: Multiplies counters by i: (real, imaginary) becomes (-imaginary, real).
@@ -391,6 +396,7 @@ class Arithmetic:
         weighted: (counters (n, m, 64), table (m, 64)) -> their products, summed over m.
         joined: joins a list of tensors along their first dimension.
         block: elements that are raised and multiplied at a time.
+        product: of two matrices.
     """
 
     tables: Tables
@@ -398,6 +404,7 @@ class Arithmetic:
     weighted: Callable[[Any, Any], Any]
     joined: Callable[[list[Any]], Any]
     block: int
+    product: Callable[[Any, Any], Any] = matmul
 
     def fold(self, flat: Any, plan: Plan) -> Any:
         """The 64 numbers of a real tensor; `flat` are its elements, in the order and as many as `plan` says."""
@@ -406,11 +413,12 @@ class Arithmetic:
         step = plan.lengths[1] if len(plan.groups) > 1 else 1
         step *= max(1, self.block // (columns * step))
         table = self.tables.of(plan.groups[0], -1)
-        found = []
+        parts = []
         for start in range(0, rows, step):
-            part = self.raised(flat[start * columns : (start + step) * columns]).reshape(-1, columns) @ table
-            found.append(self._contracted(part, plan, 1) if len(plan.groups) > 1 else part)
-        folded = found[0] if len(found) == 1 else self.joined(found)
+            part = self.raised(flat[start * columns : (start + step) * columns]).reshape(-1, columns)
+            part = self.product(part, table)
+            parts.append(self._contracted(part, plan, 1) if len(plan.groups) > 1 else part)
+        folded = parts[0] if len(parts) == 1 else self.joined(parts)
         for at in range(2, len(plan.groups)):
             folded = self._contracted(folded, plan, at)
         return folded.reshape(-1)
@@ -482,7 +490,8 @@ def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Row:
 
 def _row_of_extremes(flat: np.ndarray[Any, Any], plan: Plan) -> Row:
     """Of elements that are not finite, or whose sums may leave the range of float32."""
-    nan, above, below = (int(np.count_nonzero(found)) for found in (np.isnan(flat), flat == np.inf, flat == -np.inf))
+    masks = (np.isnan(flat), flat == np.inf, flat == -np.inf)
+    nan, above, below = (int(np.count_nonzero(mask)) for mask in masks)
     flat = np.where(np.isfinite(flat), flat, 0.0)
     largest = float(np.abs(flat).max())
     exponent = 0 if LEAST < largest < MOST or largest == 0.0 else math.frexp(largest)[1]
@@ -493,5 +502,5 @@ def _folded(flat: np.ndarray[Any, Any], plan: Plan, *, is_wide: bool) -> np.ndar
     for rows, length, padded, columns in plan.pads:
         zeros = np.zeros((rows, padded - length, columns), flat.dtype)
         flat = np.concatenate([flat.reshape(rows, length, columns), zeros], axis=1).reshape(-1)
-    found: np.ndarray[Any, Any] = (_WIDE if is_wide else _NARROW).fold(flat, plan).astype(np.float32)
-    return found
+    numbers: np.ndarray[Any, Any] = (_WIDE if is_wide else _NARROW).fold(flat, plan).astype(np.float32)
+    return numbers

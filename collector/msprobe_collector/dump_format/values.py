@@ -411,7 +411,9 @@ def tensors_in(value: Value) -> list[TensorValue]:
     """Every tensor inside `value`, outermost and leftmost first."""
     if isinstance(value, TensorValue):
         return [value]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
+    if not isinstance(value, (dict, tuple)):
+        return []
+    items = value.values() if isinstance(value, dict) else value
     return [tensor for item in items for tensor in tensors_in(item)]
 
 

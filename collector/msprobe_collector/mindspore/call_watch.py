@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from msprobe_collector.framework import Session
 from msprobe_collector.log import logger
 from msprobe_collector.mindspore.calls import CommunicationWaits, named_cells, own_parameters
 from msprobe_collector.mindspore.discovery import JitCalls, PrimitiveCalls, find_apis, is_searched, unreachable_names
@@ -17,6 +16,7 @@ from msprobe_collector.mindspore.provenance import TensorProvenances
 from msprobe_collector.mindspore.static_graph.taps import GraphTaps
 from msprobe_collector.recording.gradients import ParameterGradients
 from msprobe_collector.recording.observing import CallObserver, LayerObserver
+from msprobe_collector.recording.session import Session
 from msprobe_collector.recording.swaps import Installation
 
 

@@ -109,14 +109,14 @@ def unreachable_names(targets: Sequence[ApiTarget]) -> list[str]:
     Calls through these references are not collected. Costs a look at every container in memory, once.
     """
     by_identity = {id(target.original): target.call for target in reversed(targets)}  # the first names it
-    found: set[str] = set()
+    names: set[str] = set()
     for holder in gc.get_objects():
         if type(holder) is dict and "__module__" in holder and not _is_framework(str(holder.get("__module__"))):
-            found.update(by_identity[id(value)] for value in holder.values() if id(value) in by_identity)
+            names.update(by_identity[id(value)] for value in holder.values() if id(value) in by_identity)
         elif type(holder) is type(_is_framework) and not _is_framework(holder.__module__ or ""):
             values = holder.__defaults__ or ()
-            found.update(by_identity[id(value)] for value in values if id(value) in by_identity)
-    return sorted(found)
+            names.update(by_identity[id(value)] for value in values if id(value) in by_identity)
+    return sorted(names)
 
 
 def is_searched(module: str) -> bool:
@@ -189,8 +189,8 @@ class PrimitiveCalls:
 
         @functools.wraps(original)
         def call(primitive: Any, *args: Any, **kwargs: Any) -> Any:
-            known = None if activity.is_inside else recorded.get(id(primitive))
-            return original(primitive, *args, **kwargs) if known is None else known[1](*args, **kwargs)
+            replacement = None if activity.is_inside else recorded.get(id(primitive))
+            return original(primitive, *args, **kwargs) if replacement is None else replacement[1](*args, **kwargs)
 
         return call
 
@@ -200,8 +200,8 @@ def constructor_attributes(primitive: Any) -> dict[str, Any]:
 
     They are in `init_attrs`, and where a base class has overwritten that (LRN), stand as attributes of their names.
     """
-    known = {**vars(primitive), **primitive.init_attrs}
-    return {name: known[name] for name in _constructor_parameters(type(primitive).__init__) if name in known}
+    attributes = {**vars(primitive), **primitive.init_attrs}
+    return {name: attributes[name] for name in _constructor_parameters(type(primitive).__init__) if name in attributes}
 
 
 @cache

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from msprobe_collector.framework import CallWatch, KernelDump, OptimizerAccess, Session
+    from msprobe_collector.framework import CallWatch, KernelDump, OptimizerAccess
     from msprobe_collector.mindspore.tensor_values import MindSporeValues
     from msprobe_collector.recording.manifest import RunFacts
+    from msprobe_collector.recording.session import Session
 
 
 class MindSpore:
@@ -214,7 +215,7 @@ class MindSporeOptimizers:
         """
         import mindspore
 
-        from msprobe_collector.mindspore.tensor_values import errors_of_the_script
+        from msprobe_collector.mindspore.script_errors import errors_of_the_script
 
         if not isinstance(gradient, mindspore.Tensor):
             raise TypeError(f"it is a {type(gradient).__name__}, not a dense Tensor")

@@ -12,12 +12,15 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msprobe_collector.log import logger
-from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
+from msprobe_collector.mindspore.script_errors import errors_of_the_script
+from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors
 
 _LEAF_SEQUENCE = (1 << 64) - 1
+#: How the names of dtypes begin that take gradients.
+_FLOATING = ("Float", "BFloat", "Complex", "HiFloat")
 
 
 class Sources(NamedTuple):
@@ -70,9 +73,8 @@ class GradientTap:
         inner = dict(inner_tensors(args, kwargs, self._values.parts))
         with errors_of_the_script(tensors):
             nodes = [tensor._grad_node for tensor in tensors]
-            has_floating = any(node is not None for node in nodes) or any(
-                str(tensor.dtype).startswith(("Float", "BFloat", "Complex", "HiFloat")) for tensor in tensors
-            )
+            has_floating = any(node is not None for node in nodes)
+            has_floating |= any(str(tensor.dtype).startswith(_FLOATING) for tensor in tensors)
             nodes += [tensor._grad_node for tensor in inner.values()]
         places = [getattr(tensor, "_output_index", None) for tensor in (*tensors, *inner.values())]
         return Sources(nodes, places, len(tensors) if has_floating else 0, tuple(inner))
@@ -95,7 +97,7 @@ class GradientTap:
         if outputs.keys() <= targets.keys():
             self._watch_tensors(call, returned.tensors, outputs, targets)
             return call
-        outputs = {identity: found for identity, found in outputs.items() if identity not in targets}
+        outputs = {identity: of_node for identity, of_node in outputs.items() if identity not in targets}
         edges = _edges_between(targets, before.places, outputs, _floor(before.nodes))
         call.expect(self._watch(call, outputs, edges, before_node=on_begin is not None))
         return call
@@ -199,13 +201,13 @@ class _Edges(NamedTuple):
 
 def _by_node(tensors: Sequence[Any]) -> _Outputs:
     """The nodes of `tensors`; one that stands there twice counts once, at its first place."""
-    found: _Outputs = {}
+    nodes: _Outputs = {}
     for position, tensor in enumerate(tensors):
         if (node := tensor._grad_node) is not None:
-            places = found.setdefault(_identity(node), (node, {}))[1]
+            places = nodes.setdefault(_identity(node), (node, {}))[1]
             # MindSpore 2.7.1 does not say which output of its node a tensor is: they are taken to stand in order.
             places.setdefault(getattr(tensor, "_output_index", len(places)), position)
-    return found
+    return nodes
 
 
 def _floor(sources: Sequence[Any]) -> int:
@@ -222,12 +224,12 @@ def _edges_between(
     Where several arguments come from one node (the parts of a chunk), an edge says to which of its outputs it leads;
     where MindSpore does not say that of a tensor (2.7.1), edges are assigned in order.
     """
-    found: dict[Hashable, _Edges] = {}
+    edges: dict[Hashable, _Edges] = {}
     is_of_several = sum(len(places) for _, places in outputs.values()) > 1
     if not targets and not is_of_several:
-        return found
+        return edges
     hits: Counter[tuple[Hashable, int]] = Counter()
-    waiting, seen = [node for node, _ in outputs.values()], set(outputs)
+    waiting, visited = [node for node, _ in outputs.values()], set(outputs)
     while waiting:
         node = waiting.pop()
         for edge, (following, index) in enumerate(node.next_functions):
@@ -239,11 +241,11 @@ def _edges_between(
                 positions = [at for at in of_node if places[at] in (None, index)] or of_node
                 position = positions[min(hits[identity, index], len(positions) - 1)]
                 hits[identity, index] += 1
-                found.setdefault(_identity(node), _Edges(node, [], [])).to_arguments.append((edge, position))
-            elif identity not in seen and floor < following._sequence_nr() != _LEAF_SEQUENCE:
-                seen.add(identity)
+                edges.setdefault(_identity(node), _Edges(node, [], [])).to_arguments.append((edge, position))
+            elif identity not in visited and floor < following._sequence_nr() != _LEAF_SEQUENCE:
+                visited.add(identity)
                 waiting.append(following)
             elif is_of_several and identity in outputs and index in outputs[identity][1]:
                 to_output = edge, outputs[identity][1][index]
-                found.setdefault(_identity(node), _Edges(node, [], [])).to_outputs.append(to_output)
-    return found
+                edges.setdefault(_identity(node), _Edges(node, [], [])).to_outputs.append(to_output)
+    return edges

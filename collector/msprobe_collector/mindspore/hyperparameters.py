@@ -117,24 +117,24 @@ def number_of(value: Any) -> Any:
 
 
 def _of_param_group(group: dict[str, Any]) -> dict[str, object]:
-    found = {str(key): plain(value, number_of) for key, value in group.items() if key != "params"}
-    return _kept(found)
+    settings = {str(key): plain(value, number_of) for key, value in group.items() if key != "params"}
+    return _kept(settings)
 
 
-def _kept(found: dict[str, Any]) -> dict[str, object]:
-    return {key: value for key, value in found.items() if value is not OMITTED}
+def _kept(settings: dict[str, Any]) -> dict[str, object]:
+    return {key: value for key, value in settings.items() if value is not OMITTED}
 
 
 def _common_settings(optimizer: Any) -> dict[str, object]:
     """What all groups have: the constructor's arguments where the optimizer kept them, and its own attributes."""
-    found = {key: plain(value, number_of) for key, value in vars(optimizer).items() if _is_setting(key, value)}
-    if isinstance(given := getattr(optimizer, "init_args", None), dict):
-        wanted = {key: value for key, value in given.items() if not isinstance(value, nn.Cell)}
-        found.update((key, plain(value, number_of)) for key, value in wanted.items() if _is_setting(key, value))
+    settings = {key: plain(value, number_of) for key, value in vars(optimizer).items() if _is_setting(key, value)}
+    if isinstance(arguments := getattr(optimizer, "init_args", None), dict):
+        wanted = {key: value for key, value in arguments.items() if not isinstance(value, nn.Cell)}
+        settings.update((key, plain(value, number_of)) for key, value in wanted.items() if _is_setting(key, value))
     held = getattr(optimizer, "_params", {})
-    found.update((key, plain(held[key], number_of)) for key in _SETTINGS_IN_PARAMETERS if key in held)
-    found["loss_scale"] = plain(getattr(optimizer, "loss_scale", 1.0), number_of)
-    return _kept(found)
+    settings.update((key, plain(held[key], number_of)) for key in _SETTINGS_IN_PARAMETERS if key in held)
+    settings["loss_scale"] = plain(getattr(optimizer, "loss_scale", 1.0), number_of)
+    return _kept(settings)
 
 
 def _is_setting(key: str, value: Any) -> bool:
@@ -158,8 +158,9 @@ def _places_of_groups(optimizer: Any) -> list[list[int]]:
     for at in range(count):
         rate = id(rates[at]) if at < len(rates) else None
         decay = decays[at] if at < len(decays) else None
-        key = (rate, id(decay) if isinstance(decay, nn.Cell) else decay, centred[at] if at < len(centred) else None)
-        keys.setdefault(key, []).append(at)
+        if isinstance(decay, nn.Cell):
+            decay = id(decay)
+        keys.setdefault((rate, decay, *centred[at : at + 1]), []).append(at)
     return list(keys.values())
 
 
@@ -173,15 +174,15 @@ def _of_group(optimizer: Any, at: int) -> dict[str, object]:
     if isinstance(decay, (tuple, list)):
         decay = decay[at] if at < len(decay) else None
     step = number_of(getattr(optimizer, "global_step", None))
-    found = {**_moving("lr", rate, step), **_moving("weight_decay", _inner(decay), step)}
+    settings = {**_moving("lr", rate, step), **_moving("weight_decay", _inner(decay), step)}
     # nn.Optimizer holds the decay times the loss scale, since gradients have it, too.
     scale = getattr(optimizer, "loss_scale", 1.0)
-    number = found.get("weight_decay")
+    number = settings.get("weight_decay")
     if not isinstance(decay, nn.Cell) and isinstance(number, float) and isinstance(scale, float) and scale != 1.0:
-        found["weight_decay"] = shortest(number / scale, "float32")
+        settings["weight_decay"] = shortest(number / scale, "float32")
     if is_group:
-        found["grad_centralization"] = bool(optimizer.group_grad_centralization[at])
-    return found
+        settings["grad_centralization"] = bool(optimizer.group_grad_centralization[at])
+    return settings
 
 
 def _inner(decay: Any) -> Any:
@@ -194,11 +195,11 @@ def _moving(name: str, value: Any, step: Any) -> dict[str, object]:
     """A setting that may be a number or a Cell that computes it from the step."""
     if not isinstance(value, nn.Cell):
         return _kept({name: plain(value, number_of)})
-    found: dict[str, object] = {f"{name}_schedule": {"class": type(value).__name__, **_own_settings(value)}}
+    settings: dict[str, object] = {f"{name}_schedule": {"class": type(value).__name__, **_own_settings(value)}}
     number = _now(value, step)
     if number is not OMITTED:
-        found[name] = number
-    return found
+        settings[name] = number
+    return settings
 
 
 def _own_settings(cell: Any) -> dict[str, object]:
@@ -206,8 +207,8 @@ def _own_settings(cell: Any) -> dict[str, object]:
     table = getattr(cell, "learning_rate", None)
     if isinstance(table, Tensor) and table.size != 1:
         return {"length": int(table.size)}
-    found = {key: plain(value, number_of) for key, value in vars(cell).items() if _is_setting(key, value)}
-    return _kept(found)
+    settings = {key: plain(value, number_of) for key, value in vars(cell).items() if _is_setting(key, value)}
+    return _kept(settings)
 
 
 def _now(schedule: Any, step: Any) -> Any:

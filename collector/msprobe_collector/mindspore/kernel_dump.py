@@ -21,6 +21,8 @@ _DEFAULT_CATEGORIES = ("max", "min", "avg", "l2norm")
 _RENAMED_CATEGORIES = {"mean": "avg"}
 _OVERFLOW_MODES = {"aicore": 1, "atomic": 2, "all": 3}
 _EXCEPTION_MODE = 4
+#: Numbers of parts of records; 2 for all others.
+_INPUT_OUTPUT = {frozenset(("input", "output")): 0, frozenset(("input",)): 1}
 
 FILE_NAMES = {
     "statistics": "kernel_kbyk_dump.json",
@@ -37,14 +39,13 @@ def kernel_settings(configuration: Configuration, *, mindspore_version: str) -> 
         configuration: of level L2; its task is one of `FILE_NAMES`.
         mindspore_version: `2.7.0`, which decides how a checksum is called.
     """
-    parts = configuration.selection.parts
     common: dict[str, Any] = {
-        "dump_mode": 1 if configuration.selection.names else 0,
+        "dump_mode": int(bool(configuration.selection.names)),
         "path": str(configuration.dump_path),
         "net_name": "Net",
         "iteration": _iterations(configuration),
         "saved_data": "statistic" if configuration.task == "statistics" else "tensor",
-        "input_output": 0 if len(parts) == 2 else 1 if "input" in parts else 2,
+        "input_output": _INPUT_OUTPUT.get(frozenset(configuration.selection.parts), 2),
         "kernels": list(configuration.selection.names),
         "support_device": _numbers(configuration.ranks) or list(_DEVICES),
         "statistic_category": _categories(configuration, mindspore_version),
@@ -65,7 +66,7 @@ def _iterations(configuration: Configuration) -> str:
     steps = configuration.steps.ranges
     if not steps or configuration.task == "exception_dump":
         return "all"
-    return "|".join(f"{first}-{last}" if last > first else str(first) for first, last in steps)
+    return str(configuration.steps).replace(", ", "|")
 
 
 def _numbers(ranges: NumberRanges) -> list[int]:

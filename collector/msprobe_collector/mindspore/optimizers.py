@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msprobe_collector import extensions
-from msprobe_collector.framework import Session
 from msprobe_collector.mindspore.calls import own_parameters
+from msprobe_collector.recording.session import Session
 from msprobe_collector.recording.swaps import MethodSwaps
 from msprobe_collector.recording.updates import Named, UpdateRecords
 
@@ -32,8 +32,8 @@ class OptimizerCalls:
     def watch(self, cells: Iterable[tuple[str, Any]]) -> None:
         """Name the parameters of these Cells, given as (path, Cell), as records of Cells do."""
         for path, cell in cells:
-            for own, parameter in own_parameters(cell).items():
-                self._names.setdefault(id(parameter), (f"{path}.{own}" if path else own, parameter))
+            for name, parameter in own_parameters(cell).items():
+                self._names.setdefault(id(parameter), (f"{path}.{name}" if path else name, parameter))
 
     def install(self) -> None:
         """See calls from now on."""
@@ -81,8 +81,7 @@ class OptimizerCalls:
         return ((f"parameters.{name}", item) for name, item in zip(names, optimizer.parameters))
 
     def _names_of(self, optimizer: Any) -> list[str]:
-        known = (self._names.get(id(parameter), (parameter.name,))[0] for parameter in optimizer.parameters)
-        return list(known)
+        return [self._names.get(id(parameter), (parameter.name,))[0] for parameter in optimizer.parameters]
 
 
 def _kind(optimizer: Any) -> str:
@@ -101,14 +100,14 @@ def _state_of(optimizer: Any, names: Sequence[str]) -> Iterator[tuple[str, Any]]
     """Parameters of the optimizer's own: as many as it updates, one for each of them, then single ones."""
     from mindspore import Parameter
 
-    seen = {id(parameter) for parameter in optimizer.parameters}
+    taken = {id(parameter) for parameter in optimizer.parameters}
     held = {**vars(optimizer), **optimizer._params}
     for key, value in held.items():
         is_of_each = isinstance(value, (tuple, list)) and len(value) == len(names)
-        if is_of_each and all(isinstance(item, Parameter) and id(item) not in seen for item in value):
-            seen.update(map(id, value))
+        if is_of_each and all(isinstance(item, Parameter) and id(item) not in taken for item in value):
+            taken.update(map(id, value))
             yield from ((f"state.{name}.{key}", item) for name, item in zip(names, value))
     for key, value in held.items():
-        if isinstance(value, Parameter) and id(value) not in seen:
-            seen.add(id(value))
+        if isinstance(value, Parameter) and id(value) not in taken:
+            taken.add(id(value))
             yield f"state.{key}", value

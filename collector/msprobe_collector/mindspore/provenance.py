@@ -18,7 +18,9 @@ from msprobe_collector.dump_format import is_cell_record, is_communication
 from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import CHANGED, GRADIENT_OF, LEAF, MADE_BY, UNINITIALIZED, VIEW
 from msprobe_collector.dump_format.writing.files import quoted
+from msprobe_collector.dump_format.writing.statistics import without_slot
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
+from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 
@@ -111,7 +113,7 @@ class _Memory:
 class _Origin:
     """See `Origin` of encoding."""
 
-    own: _Value | None
+    value: _Value | None
     source: _Value | None = None
     view: str = ""
     leaf: str | None = None
@@ -119,9 +121,9 @@ class _Origin:
 
     def keys(self, described: str) -> str:
         """See `Origin`."""
-        if (own := self.own) is not None:
-            own.described = described
-            return f', "{UNINITIALIZED}": true' if own.is_uninitialized else ""
+        if (value := self.value) is not None:
+            value.described = described
+            return f', "{UNINITIALIZED}": true' if value.is_uninitialized else ""
         text = "" if self.leaf is None else f', "{LEAF}": {quoted(self.leaf)}'
         if self.gradient_of:
             text += f', "{GRADIENT_OF}": {quoted(self.gradient_of)}'
@@ -129,11 +131,23 @@ class _Origin:
             text += f', "{MADE_BY}": {quoted(source.name)}'
             if self.view:
                 text += f', "{VIEW}": "{self.view}"'
-            elif source.described and source.described != described:
-                text += f', "{CHANGED}": true'
+            elif source.described:
+                text += _change(source.described, described)
             if source.is_uninitialized:
                 text += f', "{UNINITIALIZED}": true'
         return text
+
+
+def _change(before: str, now: str) -> str:
+    """Return the key that tells that an entry is another one now, or a slot where that turns out later."""
+    (fields_before, number_before), (fields, number) = without_slot(before), without_slot(now)
+    key = f', "{CHANGED}": true'
+    if fields_before != fields:
+        return key
+    pending = mindspore_values().statistics_of_step
+    if pending is None or number_before is None or number is None:
+        return ""
+    return pending.compared(number_before, number, key)
 
 
 class _Facts(NamedTuple):
@@ -143,13 +157,13 @@ class _Facts(NamedTuple):
         is_layer: whether it is one of a Cell.
         is_writing: whether it writes into its first argument where it returns it.
         is_factory: whether it makes memory without writing to it.
-        left: how the paths begin of the arguments that it changes, perhaps without returning them.
+        changed: how the paths begin of the arguments that it changes, perhaps without returning them.
     """
 
     is_layer: bool
     is_writing: bool
     is_factory: bool
-    left: tuple[str, ...]
+    changed: tuple[str, ...]
 
 
 @functools.cache
@@ -159,8 +173,10 @@ def _facts(call: str) -> _Facts:
     is_sending = is_communication(call) and call.rpartition(".")[2] in ("send", "isend")
     is_writing = _WRITING.fullmatch(call) is not None or (is_communication(call) and not is_sending)
     changing, places = _LEFT_IN_ARGUMENTS
-    left = ("input.0.",) if is_writing else places if changing.fullmatch(call) else ()
-    return _Facts(False, is_writing, call.rpartition(".")[2] in _FACTORIES, left)
+    changed = places if changing.fullmatch(call) else ()
+    if is_writing:
+        changed = ("input.0.",)
+    return _Facts(False, is_writing, call.rpartition(".")[2] in _FACTORIES, changed)
 
 
 class TensorProvenances:
@@ -218,6 +234,8 @@ class TensorProvenances:
         self._memory.clear()
         self._values.clear()
         self._gradients.clear()
+        if (pending := mindspore_values().statistics_of_step) is not None:
+            pending.forget()
 
     def known(self, address: int) -> _Memory | None:
         """What is known of the memory at `address`."""
@@ -232,9 +250,8 @@ class TensorProvenances:
         memory = value.memory
         return value if memory.address == address and memory.writes == value.writes else None
 
-    def name(self, name: str, tensor: Any, address: int, *, known: _Memory | None, is_written: bool) -> _Value:
+    def name(self, name: str, tensor: Any, address: int, *, memory: _Memory | None, is_written: bool) -> _Value:
         """A record names `tensor`."""
-        memory = known
         if memory is None:
             memory = self._memory[address] = _Memory(address)
         if is_written:
@@ -247,8 +264,8 @@ class TensorProvenances:
 
     def gradient_of(self, tensor: Any) -> str:
         """The parameter whose gradient `tensor` is, or ""."""
-        known = self._gradients.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else ""
+        gradient = self._gradients.get(id(tensor))
+        return gradient[1] if gradient is not None and gradient[0]() is tensor else ""
 
     def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -305,7 +322,7 @@ class RecordOrigins:
         provenances = self._provenances
         address = _address(tensor)
         self._inputs.append(address)
-        if f"{path}.".startswith(self._facts.left):
+        if f"{path}.".startswith(self._facts.changed):
             self._changed.append((path, tensor, address))
         source = provenances.value(tensor, address)
         is_parameter = isinstance(tensor, provenances.parameter)
@@ -331,11 +348,11 @@ class RecordOrigins:
         address = _address(tensor)
         if facts.is_layer and (source := provenances.value(tensor, address)) is not None:
             return _Origin(None, source)
-        known, is_argument = provenances.known(address), address in self._inputs
+        memory, is_argument = provenances.known(address), address in self._inputs
         # Other memory that is known is a view of what the call did not get as an argument.
         is_changed = facts.is_writing and any(address == changed for *_, changed in self._changed)
-        is_written = is_changed if is_argument else known is None
-        value = provenances.name(f"{self._name}.{path}", tensor, address, known=known, is_written=is_written)
+        is_written = is_changed if is_argument else memory is None
+        value = provenances.name(f"{self._name}.{path}", tensor, address, memory=memory, is_written=is_written)
         value.is_uninitialized = facts.is_factory
         return _Origin(value)
 
@@ -343,8 +360,8 @@ class RecordOrigins:
         provenances, address = self._provenances, _address(tensor)
         value = provenances.value(tensor, address)
         if value is None or not value.name.startswith(f"{self._name}."):
-            known = provenances.known(address)
-            provenances.name(f"{self._name}.{path}", tensor, address, known=known, is_written=True)
+            memory = provenances.known(address)
+            provenances.name(f"{self._name}.{path}", tensor, address, memory=memory, is_written=True)
 
 
 def _address(tensor: Any) -> int:

@@ -4,22 +4,100 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import mindspore
 import numpy as np
+from mindspore import Tensor, mint, ops
+from mindspore._c_expression import typing
 
-from msprobe_collector.dump_format import array_dtype, find_dtype
-from msprobe_collector.dump_format.writing.encoding import EncodeInner, TensorValues
+from msprobe_collector.dump_format.writing.encoding import EncodeInner, Part, PendingStatistics, TensorValues
 from msprobe_collector.dump_format.writing.parts import ValueParts
-from msprobe_collector.mindspore.mindspore_internals import wait_for_graphs
-from msprobe_collector.recording.guard import ComputationFailed
+from msprobe_collector.mindspore.device import Outside, copied, described, is_on_host
+from msprobe_collector.mindspore.pending import TENSOR, MindSporePending
+from msprobe_collector.mindspore.script_errors import failure_at
 
-TENSOR = "mindspore.Tensor"
 #: Up to this size copying the bytes (0.6 us) is cheaper than `asnumpy`, whose description NumPy must parse (5 us).
 _MOST_COPIED_BYTES = 1 << 16
+
+
+class DeviceValues(TensorValues):
+    """A tensor on a device, whose elements are waited for when they are asked for."""
+
+    __slots__ = ("_array", "_shape", "_tensor")
+
+    def __init__(self, tensor: Any, dtype_name: str) -> None:
+        self._tensor = tensor
+        self._array: np.ndarray[Any, Any] | None = None
+        self._shape: tuple[int, ...] = tuple(tensor.shape)
+        self.origin = self.number = None
+        self.is_rest = False
+        self.dtype_name, self.type_name, self.fields = dtype_name, TENSOR, ""
+
+    @property
+    def array(self) -> Any:  # type: ignore[override]  # asked for late
+        """Elements of the tensor."""
+        if self._array is None:
+            try:
+                self._array = self._tensor.asnumpy()
+            except Exception as error:
+                if (failure := failure_at(error, self._tensor)) is not None:
+                    raise failure from error
+                raise
+        return self._array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the dimensions."""
+        return self._shape
+
+    def later(self, pending: PendingStatistics) -> int | None:
+        """See `TensorValues`."""
+        number: int | None = pending.add(self._tensor)  # type: ignore[attr-defined]  # that of this framework
+        return number
+
+    def keep(self, *, has_elements: bool) -> None:
+        """See `TensorValues`; the copy is made where the tensor is, in the order of the training's operations."""
+        self._tensor = copied(self._tensor) if has_elements else None
+
+    def take(self, part: Part) -> bool:
+        """See `TensorValues`."""
+        with Outside():
+            inside = part.part_of(self._tensor)
+        if inside is not None:
+            self._tensor, self._shape = inside, tuple(inside.shape)
+        return inside is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """See `TensorValues`."""
+        return 0 if self._tensor is None else self._tensor.size * self._tensor.itemsize
+
+    def plus(self, other: TensorValues, *, factor: int = 1) -> TensorValues | None:
+        """See `TensorValues`."""
+        return self._combined(other, lambda tensor, other_tensor: mint.add(tensor, other_tensor, alpha=factor))
+
+    def minus(self, other: TensorValues) -> TensorValues | None:
+        """See `TensorValues`."""
+        if (rest := self._combined(other, _rest)) is not None:
+            rest.is_rest = True
+        return rest
+
+    def _combined(self, other: TensorValues, combine: Callable[[Any, Any], Any]) -> TensorValues | None:
+        if not isinstance(other, DeviceValues):
+            return None
+        with Outside():
+            return DeviceValues(combine(self._tensor, other._tensor), self.dtype_name)
+
+
+def _rest(whole: Any, part: Any) -> Any:
+    rest = mint.sub(whole, part)
+    wide, wide_part = (ops.cast(tensor, mindspore.float32) for tensor in (whole, part))
+    are_nan = mint.logical_and(mint.ne(wide, wide), mint.ne(wide_part, wide_part))
+    is_same = mint.logical_or(mint.eq(wide, wide_part), are_nan)
+    return mint.where(is_same, ops.cast(Tensor(0.0), rest.dtype), rest)
 
 
 class MindSporeValues:
@@ -30,16 +108,13 @@ class MindSporeValues:
     hidden_lines: tuple[str, ...] = ()
 
     def __init__(self) -> None:
-        """Load MindSpore's types."""
-        import mindspore
-        from mindspore._c_expression import typing
-
-        self.tensor_types: tuple[type, ...] = (mindspore.Tensor,)
+        """Load MindSpore's types, for the device that is set now."""
+        self.tensor_types: tuple[type, ...] = (Tensor,)
         self.dtype_type: type = typing.Type
         self.parts = ValueParts(self.tensor_types, opaque=(typing.Type,))
-        # Not tried on a device, where `asnumpy` is the documented way.
-        self._copies = mindspore.get_context("device_target") == "CPU"
-        self._dtypes: dict[Any, tuple[str, np.dtype[Any] | None]] = {}
+        self._is_on_host = is_on_host()
+        #: What was made last.
+        self.statistics_of_step: MindSporePending | None = None
 
     def read(self, tensor: Any) -> TensorValues:
         """See `FrameworkValues`.
@@ -50,20 +125,17 @@ class MindSporeValues:
         try:
             return self._read(tensor)
         except Exception as error:
-            if _may_be_of_the_script(error) and _is_error_of_the_script(tensor):
-                raise _failure(error) from error
+            if (failure := failure_at(error, tensor)) is not None:
+                raise failure from error
             raise
 
     def _read(self, tensor: Any) -> TensorValues:
-        dtype = tensor.dtype
-        known = self._dtypes.get(dtype)
-        if known is None:
-            known = self._dtypes[dtype] = _described(str(dtype))
-        name, numpy_dtype = known
-        if self._copies and numpy_dtype is not None:
-            shape = tensor.shape
-            if 0 < math.prod(shape) * numpy_dtype.itemsize <= _MOST_COPIED_BYTES:
-                return TensorValues(np.frombuffer(tensor.get_bytes(), numpy_dtype).reshape(shape), name, TENSOR)
+        name, numpy_dtype = described(tensor.dtype)
+        if not self._is_on_host:
+            return DeviceValues(tensor, name)
+        shape = tensor.shape
+        if numpy_dtype is not None and 0 < math.prod(shape) * numpy_dtype.itemsize <= _MOST_COPIED_BYTES:
+            return TensorValues(np.frombuffer(tensor.get_bytes(), numpy_dtype).reshape(shape), name, TENSOR)
         return TensorValues(tensor.asnumpy(), name, TENSOR)
 
     def frozen(self, tensor: Any) -> TensorValues:
@@ -72,8 +144,10 @@ class MindSporeValues:
         values.keep(has_elements=True)
         return values
 
-    def pending(self, *, has_sketches: bool) -> None:
+    def pending(self, *, has_sketches: bool) -> MindSporePending | None:
         """See `FrameworkValues`."""
+        self.statistics_of_step = None if self._is_on_host else MindSporePending(has_sketches=has_sketches)
+        return self.statistics_of_step
 
     def dtype_text(self, dtype: Any) -> str:
         """See `FrameworkValues`."""
@@ -91,54 +165,5 @@ class MindSporeValues:
 
 @cache
 def mindspore_values() -> MindSporeValues:
-    """The one of this process, made for the device that is set when it is first asked for."""
+    """Return the reader of this process, made for the device that is set when it is first asked for."""
     return MindSporeValues()
-
-
-@contextmanager
-def errors_of_the_script(tensors: Iterable[Any]) -> Iterator[None]:
-    """Tell errors of the script's computation from those of reading `tensors`, for use around looks at them.
-
-    Raises:
-        ComputationFailed: the error that came up inside is one of the script's.
-    """
-    try:
-        yield
-    except Exception as error:
-        if _may_be_of_the_script(error) and any(map(_is_error_of_the_script, tensors)):
-            raise _failure(error) from error
-        raise
-
-
-def _failure(error: Exception) -> ComputationFailed:
-    """`error` on its way to the script, and with it whatever else MindSpore would raise later for the same call."""
-    with suppress(Exception):
-        wait_for_graphs()
-    return ComputationFailed(error)
-
-
-def _may_be_of_the_script(error: Exception) -> bool:
-    """Whether MindSpore raises such errors for a kernel; want of memory or stack in Python is the collector's own."""
-    return type(error).__module__ == "builtins" and not isinstance(error, (MemoryError, RecursionError))
-
-
-def _is_error_of_the_script(tensor: Any) -> bool:
-    """Whether an error that came up while `tensor` was read is one of what the script had started.
-
-    MindSpore raises the error of a kernel at the first look at any tensor, and never again unless the failed call made
-    this very tensor, which then has no shape. What fails again on a tensor with a shape is the reading itself.
-    """
-    try:
-        _ = tensor.shape
-    except Exception:
-        return True
-    try:
-        tensor.asnumpy()
-    except Exception:
-        return False
-    return True
-
-
-def _described(name: str) -> tuple[str, np.dtype[Any] | None]:
-    dtype = find_dtype(name)
-    return name, None if dtype is None or dtype.name == "Int4" else array_dtype(dtype)

@@ -134,19 +134,45 @@ def as_called(
     frame, own = caller
     if own is None or not isinstance(function, FunctionType) or own.f_code is not function.__code__:
         return args, kwargs
-    form = _form(frame.f_code, frame.f_lasti)
-    defaults = _parameters(function)
-    if form.positional is None or defaults is None or len(args) > len(defaults):
-        return args, kwargs
-    values = {**dict(zip(defaults, args)), **kwargs}
-    names = list(defaults)
-    written = {*names[: form.positional], *form.keywords}
+    written = _written(function, _form(frame.f_code, frame.f_lasti), len(args), tuple(kwargs))
+    values = (*args, *kwargs.values())
     # What the instruction does not name must have its default: else it made another call (`map(F.relu, tensors)`).
-    if not written <= values.keys() or any(
-        name not in written and value is not defaults.get(name, _NOT_GIVEN) for name, value in values.items()
-    ):
+    if written is None or any(values[at] is not default for at, default in written.defaults):
         return args, kwargs
-    return tuple(values[name] for name in names[: form.positional]), {name: values[name] for name in form.keywords}
+    return tuple([values[at] for at in written.positional]), {name: values[at] for name, at in written.keywords}
+
+
+class Written(NamedTuple):
+    """Where in the values that a function hands over stand those that the script wrote.
+
+    Attributes:
+        positional: those by position, in order.
+        keywords: names and places of the others.
+        defaults: places of those that the script did not write, and what they are by default.
+    """
+
+    positional: tuple[int, ...]
+    keywords: tuple[tuple[str, int], ...]
+    defaults: tuple[tuple[int, Any], ...]
+
+
+@lru_cache(maxsize=4096)
+def _written(function: FunctionType, form: Form, count: int, keywords: tuple[str, ...]) -> Written | None:
+    """`count` values are handed over by position, the others by these names; None where the script's are not known."""
+    defaults = _parameters(function)
+    if form.positional is None or defaults is None or count > len(defaults):
+        return None
+    names = list(defaults)
+    places = {name: at for at, name in enumerate((*names[:count], *keywords))}
+    positional = names[: form.positional]
+    if not {*positional, *form.keywords} <= places.keys():
+        return None
+    others = [name for name in places if name not in positional and name not in form.keywords]
+    return Written(
+        tuple([places[name] for name in positional]),
+        tuple([(name, places[name]) for name in form.keywords]),
+        tuple([(places[name], defaults.get(name, _NOT_GIVEN)) for name in others]),
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -327,6 +353,7 @@ def _listed() -> frozenset[str]:
     return frozenset(name for line in lines if not line.startswith("#") for name in line.split())
 
 
+@lru_cache(4096)
 def changes_first_argument(name: str) -> bool:
     """Whether a call of this name writes its result into its first argument."""
     method = name.rpartition(".")[2]

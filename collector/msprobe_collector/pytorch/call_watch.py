@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from msprobe_collector.framework import Session
-from msprobe_collector.pytorch.calls import ApiCalls, named_modules, own_parameters
+from msprobe_collector.pytorch.calls import ApiCalls, named_modules
 from msprobe_collector.pytorch.checkpoints import CheckpointSwaps, Recomputation
 from msprobe_collector.pytorch.communication import CommunicationWaits, PeerOperations
 from msprobe_collector.pytorch.compiled_graphs import CompiledGraphs
 from msprobe_collector.pytorch.gradients import GradientTap
 from msprobe_collector.pytorch.installation import ApiInstallation
 from msprobe_collector.pytorch.optimizers import OptimizerSteps
-from msprobe_collector.pytorch.parameter_names import inside_compiled
+from msprobe_collector.pytorch.parameter_names import inside_compiled, own_parameters
 from msprobe_collector.pytorch.pipelines import PipelineStages
 from msprobe_collector.pytorch.provenance import TensorProvenances
 from msprobe_collector.pytorch.reduced_gradients import ReducedGradients
@@ -22,6 +21,7 @@ from msprobe_collector.pytorch.tensor_values import torch_values
 from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, GraphCaptures, ThreadSwaps
 from msprobe_collector.recording.gradients import ParameterGradients
 from msprobe_collector.recording.observing import LayerObserver
+from msprobe_collector.recording.session import Session
 
 
 class ModuleObserver(LayerObserver):

@@ -7,11 +7,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.values import AUTOCAST
 from msprobe_collector.pytorch.api_names import (
     ApiNames,
@@ -21,28 +20,21 @@ from msprobe_collector.pytorch.api_names import (
     is_machinery,
 )
 from msprobe_collector.pytorch.communication import PeerOperations, described, is_functional
-from msprobe_collector.pytorch.gradients import autocast_of
+from msprobe_collector.pytorch.gradients import autocast_of, is_any_on
 from msprobe_collector.pytorch.parameter_names import without_compiler
-from msprobe_collector.pytorch.provenance import RecordOrigins
 from msprobe_collector.recording.observing import CallObserver, ObservedCall, Waits, named_layers
 
 if TYPE_CHECKING:
-    from msprobe_collector.framework import Session
+    from msprobe_collector.pytorch.provenance import RecordOrigins
     from msprobe_collector.recording.observing import GradientTap, Number
     from msprobe_collector.recording.recorder import OpenRecord
+    from msprobe_collector.recording.session import Session
 
 
 def named_modules(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """(path, Module) of every Module below the `models`, each once under its first path; the models have ""."""
     found = named_layers(models, lambda model: model.named_modules())
     return ((without_compiler(path), module) for path, module in found)
-
-
-def own_parameters(module: Any) -> dict[str, Any]:
-    """The parameters that stand on `module` itself; most have none."""
-    if not module._parameters and type(module).named_parameters is torch.nn.Module.named_parameters:
-        return {}
-    return dict(module.named_parameters(recurse=False))
 
 
 #: What starts backward passes.
@@ -155,7 +147,7 @@ class ApiCalls(CallObserver):
         kwargs: dict[str, Any],
         attributes: Mapping[str, Any] | None,
     ) -> None:
-        if is_communication(call.name):
+        if call.communicates:
             if call.microbatch is None:
                 call.microbatch = self._peers.microbatch_of(args)
             args, kwargs = described(call.function, args, kwargs)
@@ -164,15 +156,15 @@ class ApiCalls(CallObserver):
         record = call.record
         if record is None:
             return
-        if autocast := autocast_of(args, kwargs):
+        if is_any_on() and (autocast := autocast_of(args, kwargs)):
             self.recorder.part(record, AUTOCAST, AUTOCAST, autocast)
-        if isinstance(origins := record.text.origins, RecordOrigins) and not is_functional(call.function):
-            origins.expect(args, kwargs)
+        if record.origins is not None and not (call.communicates and is_functional(call.function)):
+            cast("RecordOrigins", record.origins).expect(call.what, args, kwargs)
 
     def _take_outputs(self, record: OpenRecord, result: Any) -> None:
         """Of a call that returns nothing, the arguments into which it has written."""
-        if result is None and isinstance(origins := record.text.origins, RecordOrigins):
-            result = origins.changed() or None
+        if result is None and record.origins is not None:
+            result = cast("RecordOrigins", record.origins).changed() or None
         super()._take_outputs(record, result)
 
     def _shown(self, outputs: Any) -> Any:

@@ -1,26 +1,17 @@
-"""Sketches that PyTorch computes where a tensor is, and that come to the host later.
-
-No size of the elements is known on the host meanwhile: all are multiplied by 2**-32 in the tables of phases, which
-costs nothing and leaves room for the sums of the largest numbers.
-"""
+"""Sketches that PyTorch computes where a tensor is, and that come to the host later."""
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 
-from msprobe_collector.dump_format.sketches import LEAST, MOST, Arithmetic, Row, Tables, memory_order, plan_of
-from msprobe_collector.dump_format.writing.statistics import Statistics
+from msprobe_collector.dump_format.sketches import Arithmetic, Tables, memory_order, plan_of
+from msprobe_collector.dump_format.writing.device_values import SHIFT
 
 #: Elements that are multiplied at a time.
 _BLOCK = 1 << 24
-_SHIFT = 32
-#: Largest magnitude that must be left after the shift, by the bytes of a number: below it digits are lost.
-_LEAST_SHIFTED = {4: 2.0**-125, 8: 2.0**-1050}
 #: Devices that do not compute in float64.
 NARROW = frozenset({"mps", "npu"})
 
@@ -28,7 +19,7 @@ NARROW = frozenset({"mps", "npu"})
 @cache
 def _arithmetic(device: Any, dtype: Any) -> Arithmetic:
     return Arithmetic(
-        tables=Tables(lambda table: torch.from_numpy(table).to(device, dtype), scale=2.0**-_SHIFT),
+        tables=Tables(lambda table: torch.from_numpy(table).to(device, dtype), scale=2.0**-SHIFT),
         # Elements that are not finite count as 0.
         raised=lambda part: torch.nan_to_num(part.to(dtype), 0.0, 0.0, 0.0),
         weighted=lambda counters, table: (counters * table).sum(1),
@@ -56,19 +47,3 @@ def sketch_on_device(tensor: Any) -> Any:
         flat = torch.nn.functional.pad(flat.reshape(rows, length, columns), (0, 0, 0, padded - length)).reshape(-1)
     with torch.autocast(flat.device.type, enabled=False):
         return _arithmetic(flat.device, dtype).fold(flat, plan)
-
-
-def row_from_device(numbers: np.ndarray[Any, Any], statistics: Statistics, above: int) -> Row | None:
-    """The row of what `sketch_on_device` gave for a tensor of these `statistics`, of whose elements `above` are +Inf.
-
-    None where its digits are lost: a large tensor whose numbers are all below 1e-28.
-    """
-    nan, infinite = statistics.nan_count, statistics.inf_count
-    largest = max(abs(statistics.maximum or 0), abs(statistics.minimum or 0))
-    exact = np.ldexp(numbers.astype(np.float64), _SHIFT)
-    if not math.isfinite(largest):  # of the finite elements nobody knows it
-        largest = float(np.abs(exact).max())
-    if largest and math.ldexp(largest, -_SHIFT) < _LEAST_SHIFTED[numbers.itemsize]:
-        return None
-    exponent = 0 if LEAST < largest < MOST or largest == 0.0 else math.frexp(largest)[1]
-    return Row(np.ldexp(exact, -exponent).astype(np.float32), exponent, (nan, above, infinite - above))

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from msprobe_collector.framework import CallWatch, OptimizerAccess, Session
+    from msprobe_collector.framework import CallWatch, OptimizerAccess
     from msprobe_collector.pytorch.tensor_values import TorchValues
     from msprobe_collector.recording.manifest import RunFacts
+    from msprobe_collector.recording.session import Session
 
 
 class PyTorch:

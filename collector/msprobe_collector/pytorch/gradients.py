@@ -30,9 +30,7 @@ is_any_on: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
 def autocast_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"device_type": "cpu", "dtype": torch.bfloat16}` where autocast is on for the tensors of a call, else {}."""
-    if not is_any_on():
-        return {}
+    """`{"device_type": "cpu", "dtype": torch.bfloat16}` where the autocast that `is_any_on` is for a call, else {}."""
     tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
     tensors = tensors or [tensor for _, tensor in inner_tensors(arguments, keywords, torch_values().parts)]
     device_type = tensors[0].device.type if tensors else ""
@@ -62,12 +60,17 @@ class Edge(NamedTuple):
     part: Part | None = None
 
 
+#: Makes an `Edge` of four values, without the cost of its own `__new__`.
+_edge: Callable[[tuple[Any, int, Any, Part | None]], Edge] = partial(tuple.__new__, Edge)
+
+
 def edge_of(tensor: Any) -> Edge | None:
     """Where the gradient of `tensor` goes; None where none flows."""
     if not tensor.requires_grad:
         return None
-    node = tensor.grad_fn
-    return Edge(node, tensor.output_nr, tensor if node is None else None)
+    if (node := tensor.grad_fn) is None:
+        return _edge((None, 0, tensor, None))
+    return _edge((node, tensor.output_nr, None, None))
 
 
 def edge_of_base(view: Any) -> Edge | None:
@@ -145,50 +148,65 @@ class Sources(NamedTuple):
 _Received = tuple[int, int, "Part | None"]
 #: Number of an edge of a node, position of the argument or output that it leads to, and the part of its gradient.
 _Sent = tuple[int, int, "Part | None"]
-#: Position and edge of the outputs that a call made, by node (its id) and which output of the node.
-_Made = dict[tuple[int, int], tuple[int, Edge]]
+#: Of an edge: its node (by id) and which output of the node; for a leaf the tensor (by id) and -1.
+_Key = tuple[int, int]
+#: Position and edge of the outputs that a call made.
+_Made = dict[_Key, tuple[int, Edge]]
+#: Positions and edges of the arguments: several where one tensor stands for several.
+_Targets = dict[_Key, list[tuple[int, Edge]]]
 
 
-class _Found(NamedTuple):
-    """Edges of the nodes of a call, by the node's id.
+class _Watched:
+    """A node of a call, and what its hooks hand on.
 
     Attributes:
-        nodes: the nodes.
+        node: of PyTorch's graph.
+        received: outputs whose gradients come to it.
+        late: outputs whose gradients come to it where the nodes of views do not run.
         to_arguments: edges that lead to arguments.
         to_outputs: edges from one output, or what it was made of, to another.
     """
 
-    nodes: dict[int, Any]
-    to_arguments: dict[int, list[_Sent]]
-    to_outputs: dict[int, list[_Sent]]
+    __slots__ = ("late", "node", "received", "to_arguments", "to_outputs")
 
-    def add(self, edges: dict[int, list[_Sent]], node: Any, edge: _Sent) -> None:
-        """Add `edge` of `node` to `edges`, which is one of these."""
-        self.nodes[id(node)] = node
-        edges.setdefault(id(node), []).append(edge)
-
-    def leave_out_shared(self, targets: dict[Any, list[tuple[int, Edge]]]) -> None:
-        """Leave out the edges of tensors that stand for several arguments behind several nodes.
-
-        The nodes do not say which edge belongs to which argument.
-        """
-        unclear = {position for known in targets.values() if len(known) > 1 for position, _ in known}
-        if unclear:
-            for edges in self.to_arguments.values():
-                edges[:] = [edge for edge in edges if edge[1] not in unclear]
+    def __init__(self, node: Any) -> None:
+        self.node = node
+        self.received: list[_Received] = []
+        self.late: list[_Received] = []
+        self.to_arguments: list[_Sent] = []
+        self.to_outputs: list[_Sent] = []
 
 
-def _made_by_call(edges: list[Edge | None], sources: Sources) -> _Made:
+class _Nodes(dict[int, _Watched]):
+    """The nodes of a call that are watched, by their ids."""
+
+    def of(self, node: Any) -> _Watched:
+        """What is watched of `node`, which is nothing yet for a new one."""
+        if (watched := self.get(id(node))) is None:
+            watched = self[id(node)] = _Watched(node)
+        return watched
+
+
+def _targets(edges: Sequence[Edge | None]) -> _Targets:
+    """Where the gradients of the arguments, of which these are the edges, go."""
+    targets: _Targets = {}
+    for position, edge in enumerate(edges):
+        if edge is not None:
+            key = (id(edge.leaf), -1) if edge.node is None else (id(edge.node), edge.output)
+            targets.setdefault(key, []).append((position, edge))
+    return targets
+
+
+def _made_by_call(edges: Sequence[Edge | None], targets: _Targets, floor: int) -> _Made:
     """The outputs, of which `edges` are, that a call made; one that it returns twice counts once, at its first place.
 
     Nodes of several threads are numbered apart: a number says nothing of another thread's node.
     """
-    arguments = {(id(edge.node), edge.output) for edge in sources.edges if edge is not None}
     made: _Made = {}
     for position, edge in enumerate(edges):
-        if edge is None or edge.node is None or (key := (id(edge.node), edge.output)) in arguments:
+        if edge is None or edge.node is None or (key := (id(edge.node), edge.output)) in targets:
             continue
-        if edge.node._sequence_nr() >= sources.floor:
+        if edge.node._sequence_nr() >= floor:
             made.setdefault(key, (position, edge))
     return made
 
@@ -269,78 +287,51 @@ class GradientTap:
         # Nodes of another thread, in which a part of a layer ran, have numbers of their own.
         is_split = on_begin is not None and self._threads.count > before.threads
         sources = before.sources or self._sources(before, 0 if is_split else before.floor)
-        made = _made_by_call([edge_of_base(tensor) if is_in_place else edge_of(tensor) for tensor in tensors], sources)
+        targets = _targets(sources.edges)
+        edge_of_output = edge_of_base if is_in_place else edge_of
+        made = _made_by_call([edge_of_output(tensor) for tensor in tensors], targets, sources.floor)
         if not made:
             return None
-        listed, paths = sources.listed, sources.paths
-        call = BackwardCall(returned, len(sources.edges), listed, paths, self._values, on_complete, on_begin)
-        nodes: dict[int, Any] = {}
-        received: dict[int, list[_Received]] = {}
-        for (key, output), (position, edge) in made.items():
-            nodes[key] = edge.node
-            received.setdefault(key, []).append((position, output, edge.part))
-        found = self._edges_to(sources, list(nodes.values()), made)
-        nodes |= found.nodes
-        late = {} if is_in_place else self._behind_views(tensors, made, sources, nodes)
-        call.expect(self._watch(call, nodes, received, late, found, before_node=on_begin is not None))
+        call = BackwardCall(
+            returned, len(sources.edges), sources.listed, sources.paths, self._values, on_complete, on_begin
+        )
+        nodes = _Nodes()
+        for (_, output), (position, edge) in made.items():
+            nodes.of(edge.node).received.append((position, output, edge.part))
+        self._add_edges(nodes, sources, targets, made)
+        if not is_in_place:
+            _add_behind_views(nodes, tensors, made, sources.floor)
+        call.expect(self._watch(call, nodes, before_node=on_begin is not None))
         return call
 
-    def _behind_views(
-        self, tensors: list[Any], made: _Made, sources: Sources, nodes: dict[int, Any]
-    ) -> dict[int, list[_Received]]:
-        """Where gradients of outputs that are views arrive if the nodes of the views do not run; adds to `nodes`.
-
-        Of two views of one base nobody can tell the gradients apart.
-        """
-        behind: dict[int, list[_Received]] = {}
-        for position, _ in made.values():
-            edge = edge_behind_view(tensors[position])
-            if edge is not None and edge.node is not None and edge.node._sequence_nr() >= sources.floor:
-                nodes[id(edge.node)] = edge.node
-                behind.setdefault(id(edge.node), []).append((position, edge.output, edge.part))
-        return {key: places for key, places in behind.items() if len(places) == 1}
-
-    def _watch(
-        self,
-        call: BackwardCall,
-        nodes: dict[int, Any],
-        received: dict[int, list[_Received]],
-        behind: dict[int, list[_Received]],
-        found: _Found,
-        *,
-        before_node: bool,
-    ) -> int:
+    def _watch(self, call: BackwardCall, nodes: _Nodes, *, before_node: bool) -> int:
         """Register the hooks; returns how many calls of them to expect."""
         hooks = 0
-        first_pass = _FirstPass(call)
-        for key, node in nodes.items():
-            at: Sequence[_Received] = received.get(key, ())
-            to, inner = found.to_arguments.get(key, ()), found.to_outputs.get(key, ())
-            late = behind.get(key, ())
-            if at and before_node:
+        first_pass, enter = _FirstPass(call), self._guard.enter
+        for watched in nodes.values():
+            received = watched.received
+            if received and before_node:
                 hooks += 1
-                node.register_prehook(partial(_guarded, self._guard, first_pass, partial(_arrived_before, call, at)))
-                at = ()
-            if at or to or inner or late:
+                watched.node.register_prehook(partial(enter, _WHERE, _arrived_before, first_pass, received))
+                received = []
+            to_arguments, to_outputs, late = watched.to_arguments, watched.to_outputs, watched.late
+            if received or to_arguments or to_outputs or late:
                 hooks += 1
-                arrived = partial(_arrived, call, at, to, inner, late)
-                node.register_hook(partial(_guarded, self._guard, first_pass, arrived))
+                hook = partial(enter, _WHERE, _arrived, first_pass, received, late, to_arguments, to_outputs)
+                watched.node.register_hook(hook)
         return hooks
 
-    def _edges_to(self, sources: Sources, outputs: list[Any], made: _Made) -> _Found:
-        """The edges of the call's nodes that lead to arguments, and from one output to another."""
-        targets: dict[tuple[int, int], list[tuple[int, Edge]]] = {}
-        for position, edge in enumerate(sources.edges):
-            if edge is not None:
-                key = (id(edge.leaf), -1) if edge.node is None else (id(edge.node), edge.output)
-                targets.setdefault(key, []).append((position, edge))
-        found = _Found({}, {}, {})
+    def _add_edges(self, nodes: _Nodes, sources: Sources, targets: _Targets, made: _Made) -> None:
+        """Add the edges of the call's nodes that lead to arguments, and from one output to another."""
         if len(made) < 2:
             made = {}
         if not targets and not made:
-            return found
-        hits = dict.fromkeys(targets, 0)
-        waiting, seen = list(outputs), {id(node): node for node in outputs}
+            return
+        hits: dict[_Key, int] = {}
+        waiting = [watched.node for watched in nodes.values()]
+        outputs = len(waiting)
+        # Kept: a wrapper of a node that dies leaves its id to another.
+        visited = {id(node): node for node in waiting}
         while waiting:
             node = waiting.pop()
             for number, (next_node, index) in enumerate(node.next_functions):
@@ -349,21 +340,18 @@ class GradientTap:
                 following = self._behind_cast(next_node) if sources.has_casts else next_node
                 is_leaf = isinstance(following, self._leaf_node)
                 key = (id(following.variable), -1) if is_leaf else (id(following), index)
-                known = targets.get(key)
-                if known is not None:
-                    position, edge = known[min(hits[key], len(known) - 1)]
-                    hits[key] += 1
-                    found.add(found.to_arguments, node, (number, position, edge.part))
+                if (arguments := targets.get(key)) is not None:
+                    hits[key] = hit = hits.get(key, -1) + 1
+                    position, edge = arguments[min(hit, len(arguments) - 1)]
+                    nodes.of(node).to_arguments.append((number, position, edge.part))
                     continue
                 if (output := made.get(key)) is not None:
-                    found.add(found.to_outputs, node, (number, output[0], output[1].part))
-                if not is_leaf and id(following) not in seen and following._sequence_nr() >= sources.floor:
-                    # Kept: a wrapper of a node that dies leaves its id to another.
-                    seen[id(following)] = following
+                    nodes.of(node).to_outputs.append((number, output[0], output[1].part))
+                if not is_leaf and id(following) not in visited and following._sequence_nr() >= sources.floor:
+                    visited[id(following)] = following
                     waiting.append(following)
-        if len(seen) > len(outputs):
-            found.leave_out_shared(targets)
-        return found
+        if len(visited) > outputs:
+            _leave_out_shared(nodes, targets)
 
     def _behind_cast(self, node: Any) -> Any:
         """The leaf behind a cast of it, else `node`.
@@ -374,6 +362,33 @@ class GradientTap:
         return behind if isinstance(behind, self._leaf_node) else node
 
 
+def _leave_out_shared(nodes: _Nodes, targets: _Targets) -> None:
+    """Leave out the edges of tensors that stand for several arguments behind several nodes.
+
+    The nodes do not say which edge belongs to which argument.
+    """
+    shared = [arguments for arguments in targets.values() if len(arguments) > 1]
+    unclear = {position for arguments in shared for position, _ in arguments}
+    for watched in nodes.values() if unclear else ():
+        watched.to_arguments = [edge for edge in watched.to_arguments if edge[1] not in unclear]
+
+
+def _add_behind_views(nodes: _Nodes, tensors: Sequence[Any], made: _Made, floor: int) -> None:
+    """Add where gradients of outputs that are views arrive if the nodes of the views do not run.
+
+    Of two views of one base nobody can tell the gradients apart.
+    """
+    behind: dict[int, list[tuple[Any, _Received]]] = {}
+    for position, _ in made.values():
+        edge = edge_behind_view(tensors[position])
+        if edge is not None and edge.node is not None and edge.node._sequence_nr() >= floor:
+            behind.setdefault(id(edge.node), []).append((edge.node, (position, edge.output, edge.part)))
+    for places in behind.values():
+        if len(places) == 1:
+            node, place = places[0]
+            nodes.of(node).late.append(place)
+
+
 class _FirstPass:
     """The backward pass that ran a call's first hook.
 
@@ -381,10 +396,10 @@ class _FirstPass:
     of two passes do not belong into one record.
     """
 
-    __slots__ = ("_call", "_task")
+    __slots__ = ("_task", "call")
 
     def __init__(self, call: BackwardCall) -> None:
-        self._call = call
+        self.call = call
         self._task: int | None = None
 
     def runs(self) -> bool:
@@ -393,43 +408,49 @@ class _FirstPass:
         if self._task is None:
             self._task = task
         elif self._task != task:
-            self._call.complete()
+            self.call.complete()
         return self._task == task
+
+
+#: Where a fault in a hook happened.
+_WHERE = "taking gradients"
 
 
 # What hooks hold are neither nodes nor tensors: a node would live as long as itself. They are partial calls, which are
 # fewer objects than closures: each call leaves some, and the more there are the more often Python looks for garbage.
 
 
-def _guarded(guard: Guard, first_pass: _FirstPass, hook: Callable[..., None], *gradients: Any) -> None:
-    guard.enter("taking gradients", _taken, first_pass, hook, gradients)
-
-
-def _taken(first_pass: _FirstPass, hook: Callable[..., None], gradients: Sequence[Any]) -> None:
+def _arrived_before(first_pass: _FirstPass, places: Sequence[_Received], gradients: Sequence[Any]) -> None:
     if first_pass.runs():
-        hook(*gradients)
-
-
-def _arrived_before(call: BackwardCall, at: Sequence[_Received], gradients: Sequence[Any]) -> None:
-    call.arrived(incoming=_received(at, gradients))
+        first_pass.call.arrived(incoming=_received(places, gradients))
 
 
 def _arrived(
-    call: BackwardCall,
-    at: Sequence[_Received],
-    to: Sequence[_Sent],
-    inner: Sequence[_Sent],
+    first_pass: _FirstPass,
+    places: Sequence[_Received],
     late: Sequence[_Received],
+    to_arguments: Sequence[_Sent],
+    to_outputs: Sequence[_Sent],
     sent: Sequence[Any],
     gradients: Sequence[Any],
 ) -> None:
-    lacking = [place for place in late if call.lacks(place[0])]
-    call.arrived(incoming=_received([*at, *lacking], gradients), outgoing=_sent(to, sent), inner=_sent(inner, sent))
+    if not first_pass.runs():
+        return
+    call = first_pass.call
+    if late:
+        places = [*places, *(place for place in late if call.lacks(place[0]))]
+    inner = _sent(to_outputs, sent) if to_outputs else ()
+    call.arrived(incoming=_received(places, gradients), outgoing=_sent(to_arguments, sent), inner=inner)
 
 
-def _received(at: Sequence[_Received], gradients: Sequence[Any]) -> list[tuple[int, Any]]:
-    return [(position, of_view(gradients[output], part)) for position, output, part in at]
+def _received(places: Sequence[_Received], gradients: Sequence[Any]) -> list[tuple[int, Any]]:
+    return [
+        (position, gradients[output] if part is None else of_view(gradients[output], part))
+        for position, output, part in places
+    ]
 
 
 def _sent(places: Sequence[_Sent], sent: Sequence[Any]) -> list[tuple[int, Any]]:
-    return [(position, of_view(sent[number], part)) for number, position, part in places]
+    return [
+        (position, sent[number] if part is None else of_view(sent[number], part)) for number, position, part in places
+    ]

@@ -19,10 +19,10 @@ from torch import nn
 from torch.optim import optimizer as hooks
 
 from msprobe_collector import extensions
-from msprobe_collector.framework import Session
 from msprobe_collector.pytorch.hyperparameters import group_settings
 from msprobe_collector.pytorch.installation import is_searched
 from msprobe_collector.pytorch.parameter_names import ParameterNames
+from msprobe_collector.recording.session import Session
 from msprobe_collector.recording.swaps import ApiTarget, Installation
 from msprobe_collector.recording.updates import Named, UpdateRecords
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+from torch.nn import Module
 
 
 class ParameterNames:
@@ -17,8 +19,8 @@ class ParameterNames:
     def watch(self, layers: Iterable[tuple[str, Any]]) -> None:
         """Learn the parameters of the `layers` of a model, given as (path, Module)."""
         for path, module in layers:
-            for own, parameter in module.named_parameters(recurse=False) if module._parameters else ():
-                name = f"{path}.{own}" if path else own
+            for last, parameter in own_parameters(module).items():
+                name = f"{path}.{last}" if path else last
                 self._known.setdefault(id(parameter), (name, parameter))
                 # The copy in higher precision that wrappers of optimizers update.
                 if (copy := getattr(parameter, "main_param", None)) is not None:
@@ -41,6 +43,30 @@ class ParameterNames:
         self._known.clear()
 
 
+def own_parameters(module: Any) -> dict[str, Any]:
+    """Return the parameters that stand on `module` itself, each by its first name; most have none."""
+    if type(module).named_parameters is not Module.named_parameters:
+        return dict(module.named_parameters(recurse=False))
+    names: dict[int, str] = {}
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            names.setdefault(id(parameter), name)
+    return {name: module._parameters[name] for name in names.values()}
+
+
+def all_tensors(model: Any, kind: Literal["parameters", "buffers"]) -> Iterator[tuple[str, Any]]:
+    """Yield what `named_parameters` or `named_buffers` of a model gives, of several names each."""
+    name_all = f"named_{kind}"
+    if getattr(type(model), name_all) is not getattr(Module, name_all):
+        yield from getattr(model, name_all)(remove_duplicate=False)
+        return
+    for path, module in model.named_modules(remove_duplicate=False):
+        front = f"{path}." if path else ""
+        for name, tensor in vars(module)[f"_{kind}"].items():
+            if tensor is not None:
+                yield front + name, tensor
+
+
 #: What begins the names of all parameters in a model that is wrapped (DistributedDataParallel).
 _WRAPPERS = ("module.",)
 #: Attribute in which the Module that torch.compile puts around another one holds that.
@@ -59,9 +85,7 @@ def inside_compiled(module: Any) -> Any:
 
 def outermost_modules() -> list[Any]:
     """Modules of this process that stand in no other one."""
-    from torch import nn
-
-    modules = [value for value in gc.get_objects() if issubclass(type(value), nn.Module) and "_modules" in vars(value)]
+    modules = [value for value in gc.get_objects() if issubclass(type(value), Module) and "_modules" in vars(value)]
     inner = {id(module) for outer in modules for module in outer._modules.values()}
     return [module for module in modules if id(module) not in inner]
 

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count as numbers_from
+from itertools import count as numbers_from, repeat
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 from torch._C import _functorch
 
-from msprobe_collector.dump_format.sketches import Row, memory_order
+from msprobe_collector.dump_format.sketches import memory_order
+from msprobe_collector.dump_format.writing.device_values import DeviceSketch, row_from_device, statistics_of_blocks
 from msprobe_collector.dump_format.writing.encoding import Sketched, TensorValues
 from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, slot, statistics_of_parts
 from msprobe_collector.log import logger
 from msprobe_collector.pytorch import one_pass
-from msprobe_collector.pytorch.device_sketches import NARROW, row_from_device, sketch_on_device
+from msprobe_collector.pytorch.device_sketches import NARROW, sketch_on_device
 from msprobe_collector.pytorch.host_arrays import has_pinned_memory, host_arrays, numpy_dtype
 
 #: Up to this many elements a tensor is copied.
@@ -35,7 +37,11 @@ _BLOCK = 1 << 21
 _OF_PARTS = 3
 #: Values, and bytes of copies, that wait at most; of values on the host few, since a kill costs their records.
 _MOST_VALUES, _MOST_BYTES = 1 << 12, 1 << 26
-_MOST_ON_HOST = 1 << 6
+_MOST_ON_HOST = 1 << 8
+#: Whether the elements of a tensor can be read without waiting for a device.
+is_on_host: Callable[[Any], bool] = attrgetter("is_cpu")
+#: The elements of several tensors of one dtype, in their order, one after the other.
+_joined: Callable[[Sequence[Any]], Any] = torch._C._nn.flatten_dense_tensors
 _is_wrapped: Callable[[Any], bool] = _functorch.is_functorch_wrapped_tensor
 _transform: Callable[[], Any] = _functorch.peek_interpreter_stack
 
@@ -66,19 +72,35 @@ class _Reduced:
         return self.parts[0].device
 
 
-class DeviceSketch:
-    """Has the sketch of a large tensor, for `SketchRows`."""
+#: Number of a small value, a copy of it, and how many elements it has.
+_Copy = tuple[int, Any, int]
+_Copies = deque[_Copy]
 
-    def __init__(self, row: Row | None) -> None:
-        """Its row; None where the sketch has lost its digits."""
-        self._row = row
 
-    def content(self) -> None:
-        """Return no key: a sketch costs less than to fetch the elements."""
+@dataclass(slots=True, eq=False)
+class _Form:
+    """What is the same of all values of one dtype, shape and device: made once.
 
-    def sketch(self, largest: float | None) -> Row | None:
-        """See `TensorValues`."""
-        return self._row
+    Attributes:
+        before, after: what stands around the number of such a value in a record, with the ends of its slot.
+        count: of its elements.
+        copies: numbers of small values, copies of them, and how many elements each has, of one dtype and device;
+            None for a large value.
+        bytes: of a copy.
+        is_here: whether it is on the host.
+        requires_grad: whether a copy of it would be a part of the script's graph.
+    """
+
+    before: str
+    after: str
+    count: int
+    copies: _Copies | None
+    bytes: int
+    is_here: bool
+    requires_grad: bool
+
+
+_NO_SKETCH = DeviceSketch(None)
 
 
 class TorchPending:
@@ -88,13 +110,13 @@ class TorchPending:
         """Nothing waits yet."""
         self._has_sketches = has_sketches
         self._numbers = numbers_from()  # several threads ask
-        self._waiting_on_host = 0
-        self._waiting_bytes = 0
-        #: Numbers and copies of small tensors.
-        self._copies: deque[tuple[int, Any]] = deque()
+        self._waiting = self._waiting_on_host = self._waiting_bytes = 0
+        #: Small values by device (None is the host) and dtype; number and dtype of those without elements.
+        self._copies: dict[tuple[Any, Any], _Copies] = {}
+        self._empty: deque[tuple[int, Any]] = deque()
         self._reduced: deque[_Reduced] = deque()
-        #: What stands before and after the slot of a value, by dtype, shape and whether it requires gradients.
-        self._texts: dict[tuple[Any, ...], tuple[str, str]] = {}
+        #: By what tells them apart; None for values whose statistics are computed at once.
+        self._forms: dict[tuple[Any, ...], _Form | None] = {}
         self._has_lost = False
 
     @property
@@ -105,52 +127,71 @@ class TorchPending:
     @property
     def is_full(self) -> bool:
         """See `PendingStatistics`."""
-        values = len(self._copies) + len(self._reduced)
         return (
-            values >= _MOST_VALUES
+            self._waiting >= _MOST_VALUES
             or self._waiting_bytes >= _MOST_BYTES
             # Where there are others, their device would have to be waited for.
-            or values == self._waiting_on_host >= _MOST_ON_HOST
+            or self._waiting == self._waiting_on_host >= _MOST_ON_HOST
         )
 
     def entry(self, tensor: Any) -> str | None:
         """See `PendingStatistics`."""
         kind = type(tensor)
-        if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or tensor.is_nested or tensor.is_meta:
+        if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or tensor.is_nested:
             return None
-        if tensor.layout is not torch.strided or _is_wrapped(tensor) or _transform() is not None:
+        if _is_wrapped(tensor) or _transform() is not None or (form := self._form_of(tensor)) is None:
             return None
-        key = tensor.dtype, tensor.shape, tensor.requires_grad
-        if (texts := self._texts.get(key)) is None:
-            if len(self._texts) >= _MOST_VALUES or tensor.is_quantized:
-                self._texts.clear()
-                return None
-            texts = self._texts[key] = (
-                f'{{"type": "torch.Tensor", "dtype": "{key[0]}", "shape": {list(key[1])}, ',
-                f', "requires_grad": {"true" if key[2] else "false"}',
-            )
-        if (number := self.add(tensor.detach() if key[2] else tensor)) is None:
-            return None
-        return f"{texts[0]}{slot(number)}{texts[1]}"
+        return f"{form.before}{self._take(form, tensor)}{form.after}"
 
-    def add(self, tensor: Any) -> int | None:
-        """Take a strided tensor; the number of the value, None where its statistics are to be computed at once."""
-        count, is_here = tensor.numel(), is_on_host(tensor)
-        if (count > _FEW and is_here) or numpy_dtype(tensor.dtype) is None:
-            return None
-        number = next(self._numbers)
+    def add(self, tensor: Any, *, is_own: bool = False) -> int | None:
+        """Take a strided tensor; the number of the value, None where its statistics are to be computed at once.
+
+        `is_own`: nothing changes it any more, so that a small one is not copied.
+        """
+        form = self._form_of(tensor)
+        return None if form is None else self._take(form, tensor, is_own=is_own)
+
+    def _form_of(self, tensor: Any) -> _Form | None:
+        place = None if is_on_host(tensor) else tensor.device
+        key = tensor.dtype, tensor.shape, tensor.requires_grad, tensor.layout, place
         try:
-            if 0 < count <= _FEW:
-                copy = tensor.clone()
-                self._waiting_bytes += count * copy.itemsize
-                self._copies.append((number, copy))
-            elif not count:
-                self._copies.append((number, torch.empty(0, dtype=tensor.dtype, device="cpu")))
+            return self._forms[key]
+        except KeyError:
+            if len(self._forms) >= _MOST_VALUES:
+                self._forms.clear()
+            form = self._forms[key] = self._new_form(tensor, place)
+            return form
+
+    def _new_form(self, tensor: Any, place: Any) -> _Form | None:
+        dtype, count = tensor.dtype, tensor.numel()
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or numpy_dtype(dtype) is None:
+            return None
+        is_here, is_small = place is None, count <= _FEW
+        if is_here and not is_small:
+            return None
+        copies = self._copies.setdefault((place, dtype), deque()) if is_small else None
+        text = (
+            f'{{"type": "torch.Tensor", "dtype": "{dtype}", "shape": {list(tensor.shape)}, {slot("number")}'
+            f', "requires_grad": {str(tensor.requires_grad).lower()}'
+        )
+        before, _, after = text.partition("number")
+        return _Form(before, after, count, copies, count * tensor.itemsize, is_here, tensor.requires_grad)
+
+    def _take(self, form: _Form, tensor: Any, *, is_own: bool = False) -> int:
+        number = next(self._numbers)
+        values = tensor.detach() if form.requires_grad else tensor
+        try:
+            if not form.count:
+                self._empty.append((number, values.dtype))
+            elif form.copies is not None:
+                form.copies.append((number, values if is_own else values.clone(), form.count))
+                self._waiting_bytes += form.bytes
             else:
-                width, parts, sketch = self._reduce(tensor)
+                width, parts, sketch = self._reduce(values)
                 self._waiting_bytes += 8 * len(parts) * parts[0].numel()
-                self._reduced.append(_Reduced(number, tensor.dtype, count, width, parts, sketch))
-            self._waiting_on_host += is_here
+                self._reduced.append(_Reduced(number, values.dtype, form.count, width, parts, sketch))
+            self._waiting += 1
+            self._waiting_on_host += form.is_here
         except RuntimeError as error:  # no memory is left, or the device is lost
             self._lose(error)
         return number
@@ -171,23 +212,26 @@ class TorchPending:
     def fetch(self) -> Iterator[tuple[int, Statistics, Sketched]]:
         """See `PendingStatistics`."""
         # Another thread may add meanwhile.
-        copies = [self._copies.popleft() for _ in range(len(self._copies))]
+        empty = [self._empty.popleft() for _ in range(len(self._empty))]
+        copies = [[held.popleft() for _ in range(len(held))] for held in self._copies.values()]
         reduced = [self._reduced.popleft() for _ in range(len(self._reduced))]
-        self._waiting_on_host = self._waiting_bytes = 0
-        places: dict[Any, tuple[dict[Any, list[tuple[int, Any]]], list[_Reduced]]] = {}
-        for number, copy in copies:
-            if copy.numel():
-                groups, _ = places.setdefault(copy.device, ({}, []))
-                groups.setdefault(copy.dtype, []).append((number, copy))
-            else:
-                yield number, NO_STATISTICS, TensorValues(np.zeros(0), str(copy.dtype), "")
+        self._waiting = self._waiting_on_host = self._waiting_bytes = 0
+        for number, dtype in empty:
+            yield number, NO_STATISTICS, TensorValues(np.zeros(0), str(dtype), "")
+        places: dict[Any, tuple[list[list[_Copy]], list[_Reduced]]] = {}
+        for held in sorted(filter(None, copies)):  # by the number of the first value
+            places.setdefault(held[0][1].device, ([], []))[0].append(held)
         for value in reduced:
-            places.setdefault(value.device, ({}, []))[1].append(value)
+            places.setdefault(value.device, ([], []))[1].append(value)
         for place in sorted(places, key=str):
             try:
                 yield from _fetched(*places[place], has_sketches=self._has_sketches)
             except RuntimeError as error:
                 self._lose(error)
+
+    def texts(self) -> Mapping[int, str]:
+        """See `PendingStatistics`."""
+        return {}
 
     def _lose(self, error: Exception) -> None:
         if not self._has_lost:
@@ -195,13 +239,8 @@ class TorchPending:
             logger.warning("a device gives no statistics of some values, which are recorded without them: %s", error)
 
 
-def is_on_host(tensor: Any) -> bool:
-    """Whether its elements can be read without waiting for a device."""
-    return bool(tensor.is_cpu)
-
-
 def _fetched(
-    copies: dict[Any, list[tuple[int, Any]]], reduced: list[_Reduced], *, has_sketches: bool
+    copies: list[list[_Copy]], reduced: list[_Reduced], *, has_sketches: bool
 ) -> Iterator[tuple[int, Statistics, Sketched]]:
     """The statistics of values on one device, from which they come in one copy."""
     parts = [part for value in reduced for part in value.parts]
@@ -210,16 +249,13 @@ def _fetched(
     places: dict[tuple[Any, Any], list[int]] = {}
     for place, part in enumerate(parts):
         places.setdefault((part.dtype, part.shape), []).append(place)
-    stacks = [torch.cat([copy.reshape(-1) for _, copy in held]) for held in copies.values()]
-    stacks = [stack.resolve_conj().resolve_neg() for stack in stacks]
+    stacks = [_joined([copy for _, copy, _ in held]).resolve_conj().resolve_neg() for held in copies]
     stacks += [torch.stack([parts[place] for place in same]) for same in places.values()]
     arrays = host_arrays(stacks)
-    for (dtype, held), array in zip(copies.items(), arrays):
-        sizes, name, end = [copy.numel() for _, copy in held], str(dtype), 0
-        for (number, copy), size, statistics in zip(held, sizes, statistics_of_parts(array, sizes)):
-            row = array[end : end + size].reshape(copy.shape) if has_sketches else array
-            yield number, statistics, TensorValues(row, name, "")
-            end += size
+    for held, array in zip(copies, arrays):
+        numbers, _, sizes = zip(*held)
+        sketched = _sketched(held, array) if has_sketches else repeat(_NO_SKETCH)
+        yield from zip(numbers, statistics_of_parts(array, sizes), sketched)
     for same, array in zip(places.values(), arrays[len(copies) :]):
         for place, row in zip(same, one_pass.joined(array) if array.ndim == _OF_PARTS else array):
             parts[place] = row
@@ -231,19 +267,20 @@ def _fetched(
         yield value.number, statistics, DeviceSketch(sketch)
 
 
+def _sketched(held: list[_Copy], array: np.ndarray[Any, Any]) -> Iterator[Sketched]:
+    """What has the sketches of small values, whose elements `array` has one after the other."""
+    end = 0
+    for _, copy, size in held:
+        yield TensorValues(array[end : end + size].reshape(copy.shape), str(copy.dtype), "")
+        end += size
+
+
 def _of_reduced(value: _Reduced, numbers: list[Any]) -> tuple[Statistics, int]:
     """Statistics, and how many elements are +Inf, where that is counted."""
-    minima, maxima, sums, norms, *counts = (numbers[at :: value.width] for at in range(value.width))
-    nan, not_finite, above = (*(int(sum(count)) for count in counts), 0, 0, 0)[:3]
-    if value.dtype is torch.bool:
-        return Statistics(bool(max(maxima)), bool(min(minima)), None, None), 0
-    maximum, minimum = (math.nan, math.nan) if nan else (max(maxima), min(minima))
-    if not (value.dtype.is_floating_point or value.dtype.is_complex):
-        maximum, minimum = int(maximum), int(minimum)
-    norm: float | None = math.hypot(*norms)
-    if (norm == math.inf and not (nan or not_finite)) or (norm == 0.0 and (maximum or minimum)):
-        norm = None  # squares left the range
-    return Statistics(maximum, minimum, sum(sums) / value.count, norm, nan, not_finite - nan), above
+    columns = [numbers[at :: value.width] for at in range(value.width)]
+    is_float = value.dtype.is_floating_point or value.dtype.is_complex
+    kind: Any = "float" if is_float else "bool" if value.dtype is torch.bool else "int"
+    return statistics_of_blocks(columns, value.count, kind)
 
 
 def _pieces(tensor: Any) -> Iterable[Any]:

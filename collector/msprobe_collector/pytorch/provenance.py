@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from msprobe_collector.dump_format import is_cell_record, is_communication
+from msprobe_collector.dump_format import is_cell_record
 from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import CHANGED, GRADIENT_OF, LEAF, MADE_BY, UNINITIALIZED, VIEW
 from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.pytorch.api_names import changes_first_argument
+from msprobe_collector.pytorch.parameter_names import own_parameters
 from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.observing import communicates
 
 _UNINITIALIZED = f', "{UNINITIALIZED}": true'
 _CHANGED = f', "{CHANGED}": true'
@@ -29,11 +30,13 @@ _CHANGED = f', "{CHANGED}": true'
 _NO_VERSION = -1
 #: Storages that are kept before those that are gone are thrown out; names and writes of one storage.
 _LEAST_STORAGES, _MOST_NAMES = 1024, 64
+#: Of most memory, so that it is not made for each.
+_NOTHING: dict[Part, str] = {}
 weak_storage: Callable[[Any], Any] = StorageWeakRef
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 #: Calls that change running statistics, and where those stand.
-_NORMS = tuple(f"{kind}.{norm}_norm." for kind in ("Functional", "Torch") for norm in ("batch", "instance"))
+_NORMS = ("Functional.batch_norm", "Functional.instance_norm", "Torch.batch_norm", "Torch.instance_norm")
 _RUNNING = ("input.1.", "input.2.", "kwargs.running_mean.", "kwargs.running_var.")
 _RUNNING_LATER = ("input.3.", "input.4.", *_RUNNING[2:])
 #: Where communication puts what it receives.
@@ -67,17 +70,20 @@ class Memory:
 
     def __init__(self, storage: Any, version: int, text: str = "", part: Part | None = None) -> None:
         """Written whole by what `text` says, or as far as it is `part`."""
-        self._reference: Any = weak_storage(storage)
+        self._reference: int = storage._weak_ref()
         self.names: dict[Part, str] = {} if part is None else {part: text}
         self.writes: list[tuple[Part | None, str]] = [(part, text)]
         self.versions: tuple[int, ...] = (version,)
-        self.leaves: dict[Part, str] = {}
-        self.gradients: dict[Part, str] = {}
+        self.leaves = self.gradients = _NOTHING
+
+    def __del__(self, free: Callable[[int], None] = torch.UntypedStorage._free_weak_ref) -> None:
+        """Let the number of the storage be given to another one."""
+        free(self._reference)
 
     @property
     def is_gone(self) -> bool:
         """Whether no tensor lies there any more."""
-        return bool(self._reference.expired())
+        return bool(torch.UntypedStorage._expired(self._reference))
 
     def notice(self, version: int) -> None:
         """A tensor that lies here has this version: one that no recorded call left, and that is no new counter's."""
@@ -184,10 +190,13 @@ class TensorProvenances:
 
     def passed(self, name: str, arguments: Sequence[Any]) -> None:
         """See `Provenances`. Versions tell of most writes, but not of those through `.data`."""
-        if uncounted(name, arguments, {}) or (arguments and changes_first_argument(api_of(name))):
-            for value in arguments[: 5 if name.startswith(_NORMS) else 2 if is_communication(name) else 1]:
-                for tensor in value if isinstance(value, (list, tuple)) else (value,):
-                    self.guard.faults.guarded(name, self._forget, tensor)
+        api = api_of(name)
+        if not (uncounted(api, arguments, {}) or (arguments and changes_first_argument(api))):
+            return
+        most = 2 if communicates(api) else 1
+        for value in arguments[: 5 if api in _NORMS else most]:
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                self.guard.faults.guarded(name, self._forget, tensor)
 
     def clear(self) -> None:
         """See `Provenances`."""
@@ -199,7 +208,7 @@ class TensorProvenances:
         """Know parameters and buffers by name, of several names by the first; `modules` come with their paths."""
         for path, module in modules:
             front = f"{path}." if path else ""
-            for name, parameter in module.named_parameters(recurse=False) if module._parameters else ():
+            for name, parameter in own_parameters(module).items():
                 self._add_leaf(front + name, parameter)
                 self._parameters.setdefault(id(parameter), (weakref.ref(parameter), front + name))
             for name, buffer in module.named_buffers(recurse=False) if module._buffers else ():
@@ -235,17 +244,17 @@ class TensorProvenances:
 
     def _add_leaf(self, name: str, tensor: Any) -> None:
         if (known := self._known(tensor)) is not None:
-            known[0].leaves.setdefault(known[1], f', "{LEAF}": {quoted(name)}')
+            known[0].leaves = _with(known[0].leaves, known[1], f', "{LEAF}": {quoted(name)}')
 
     def _find_gradients(self) -> None:
         for memory in self._with_gradients:
-            memory.gradients = {}
+            memory.gradients = _NOTHING
         self._with_gradients = []
         for reference, name in self._parameters.values():
             parameter = reference()
             gradient = parameter.grad if parameter is not None and parameter.is_leaf else None
             if gradient is not None and (known := self._known(gradient)) is not None:
-                known[0].gradients.setdefault(known[1], f', "{GRADIENT_OF}": {quoted(name)}')
+                known[0].gradients = _with(known[0].gradients, known[1], f', "{GRADIENT_OF}": {quoted(name)}')
                 self._with_gradients.append(known[0])
 
 
@@ -267,9 +276,9 @@ class RecordOrigins:
         self._written: dict[int, dict[tuple[Any, ...], _Input]] | None = None
         self._uncounted: tuple[str, ...] = ()
 
-    def expect(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """These are the arguments of the call that is about to run."""
-        self._uncounted = uncounted(self._name, args, kwargs)
+    def expect(self, api: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """These are the arguments of the call of `api` that is about to run."""
+        self._uncounted = uncounted(api, args, kwargs)
 
     def of(self, tensor: Any, path: str) -> Keys | None:
         """See `Origins`."""
@@ -284,11 +293,16 @@ class RecordOrigins:
 
     def changed(self) -> list[Any]:
         """The arguments into which the call has written, in order."""
-        return list({id(known.tensor): known.tensor for known in self._inputs if self._is_written(known)}.values())
+        written = [argument.tensor for argument in self._inputs if self._is_written(argument)]
+        return list({id(tensor): tensor for tensor in written}.values())
 
     def end(self) -> None:
         """See `Origins`: name what the call has left in its arguments, unless a name is given already."""
-        self._provenances.guard.faults.guarded(self._name, self._leave)
+        try:
+            if self._arguments_written():
+                self._leave()
+        except Exception as error:
+            self._provenances.guard.faults.note(self._name, error)
         self._inputs, self._written = [], None
 
     def _taken(self, tensor: Any, place: Place, path: str) -> Keys | None:
@@ -296,7 +310,7 @@ class RecordOrigins:
         key = storage._cdata
         self._versions.setdefault(key, version)
         if not self._is_layer:
-            self._inputs.append(_Input(path, tensor, version, key, part))
+            self._inputs.append(_input((path, tensor, version, key, part)))
         memory = self._provenances.memory.get(key)
         text = ""
         if memory is None:
@@ -355,21 +369,22 @@ class RecordOrigins:
         """By storage and elements those into which the call, which has run, wrote."""
         if self._written is None:
             self._written = {}
-            for known in self._inputs:
-                if self._is_written(known):
-                    self._written.setdefault(known.storage, {})[_elements(known.part)] = known
+            for argument in self._inputs:
+                if self._is_written(argument):
+                    self._written.setdefault(argument.storage, {})[_elements(argument.part)] = argument
         return self._written
 
-    def _is_written(self, known: _Input) -> bool:
-        if self._uncounted and f"{known.path}.".startswith(self._uncounted):
+    def _is_written(self, argument: _Input) -> bool:
+        if self._uncounted and f"{argument.path}.".startswith(self._uncounted):
             return True
-        if known.version == _NO_VERSION:
-            return known is self._inputs[0] and changes_first_argument(api_of(self._name))
-        return known.version_now() != known.version
+        if argument.version == _NO_VERSION:
+            return argument is self._inputs[0] and changes_first_argument(api_of(self._name))
+        tensor = argument.tensor
+        is_plain = type(tensor) in _OWN_TYPES
+        return bool((tensor if is_plain else _local(tensor))._version != argument.version)
 
 
-@dataclass(slots=True, eq=False)
-class _Input:
+class _Input(NamedTuple):
     """An argument of a call, as it was before."""
 
     path: str
@@ -380,11 +395,11 @@ class _Input:
 
     def version_now(self) -> int:
         """Of its memory."""
-        if self.version == _NO_VERSION:
-            return _NO_VERSION
-        tensor = self.tensor
-        version: int = (tensor if type(tensor) in _OWN_TYPES else _local(tensor))._version
-        return version
+        return _NO_VERSION if self.version == _NO_VERSION else int(_local(self.tensor)._version)
+
+
+#: Makes an `_Input` of five values, without the cost of its own `__new__`.
+_input: Callable[[tuple[str, Any, int, int, Part]], _Input] = partial(tuple.__new__, _Input)
 
 
 def place_of(tensor: Any) -> Place | None:
@@ -407,15 +422,17 @@ def _local(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor) if hasattr(tensor, "placements") else tensor
 
 
-def uncounted(record: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+def uncounted(api: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
     """How the paths begin of the arguments into which a call writes although no version says so."""
-    if is_communication(record):
-        return _RECEIVED.get(api_of(record), _FIRST)
-    if not record.startswith(_NORMS):
+    if communicates(api):
+        return _RECEIVED.get(api, _FIRST)
+    if api not in _NORMS:
         return ()
-    by_default = kwargs.get("training", kwargs.get("use_input_stats", "instance" in record))
+    by_default = kwargs.get("training", kwargs.get("use_input_stats", "instance" in api))
     is_training = args[5] if len(args) > 5 else by_default
-    return (_RUNNING if record.startswith("Functional.") else _RUNNING_LATER) if is_training else ()
+    if not is_training:
+        return ()
+    return _RUNNING if api.startswith("Functional.") else _RUNNING_LATER
 
 
 def may_overlap(left: Part, right: Part) -> bool:
@@ -468,6 +485,13 @@ def _changed(text: str) -> str:
     if not text or text == _UNINITIALIZED:
         return ""
     return text if text.endswith(_CHANGED) else text + _CHANGED
+
+
+def _with(names: dict[Part, str], part: Part, text: str) -> dict[Part, str]:
+    """`names`, or a new dictionary for `_NOTHING`, with `text` at `part` where nothing is."""
+    names = {} if names is _NOTHING else names
+    names.setdefault(part, text)
+    return names
 
 
 def _own(names: dict[Part, str], part: Part, *, is_part: bool) -> str:

@@ -44,10 +44,12 @@ _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 class TorchTensorValues(TensorValues):
     """A tensor whose elements are looked at when they are asked for."""
 
-    __slots__ = ("_array", "_shape", "_tensor", "_wait")
+    __slots__ = ("_array", "_is_own", "_shape", "_tensor", "_wait")
 
     def __init__(self, tensor: Any, dtype_name: str, fields: str) -> None:
         self._tensor = tensor
+        #: Whether nothing changes the tensor any more.
+        self._is_own = False
         self._array: np.ndarray[Any, Any] | None = None
         #: Waits until the elements are there, where they are on their way to the host.
         self._wait: Callable[[], object] | None = None
@@ -89,7 +91,9 @@ class TorchTensorValues(TensorValues):
 
     def later(self, pending: PendingStatistics) -> int | None:
         """Of small tensors and of those on a device: nothing waits for them until a step has many."""
-        return _outside_transforms(cast("TorchPending", pending).add, self._tensor) if self._is_strided else None
+        if not self._is_strided:
+            return None
+        return _outside_transforms(partial(cast("TorchPending", pending).add, is_own=self._is_own), self._tensor)
 
     def keep(self, *, has_elements: bool) -> None:
         """See `TensorValues`; elements of a device are on their way then, in stream order."""
@@ -185,9 +189,9 @@ class TorchValues:
             held: Any = values
             held._tensor = held._tensor.clone()
             return values
-        values = self.read(tensor.detach().clone())
-        values.fields = _requires_grad(tensor.requires_grad)
-        return values
+        copied: Any = self.read(tensor.detach().clone())
+        copied.fields, copied._is_own = _requires_grad(tensor.requires_grad), True
+        return copied  # type: ignore[no-any-return]
 
     def pending(self, *, has_sketches: bool) -> TorchPending:
         """See `FrameworkValues`."""

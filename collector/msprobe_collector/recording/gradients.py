@@ -35,26 +35,24 @@ class Outputs:
     Attributes:
         tensors: in order, those inside dicts, records and objects too.
         places: the returned values that are or hold tensors, each tensor replaced by its position in `tensors`.
+        is_nested: whether a tensor stands inside a value.
     """
 
     tensors: list[Any]
     places: list[Any]
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether a tensor stands inside a value."""
-        return any(not isinstance(place, int) for place in self.places)
+    is_nested: bool = False
 
     @classmethod
     def of(cls, result: Any, parts: ValueParts) -> Outputs:
         """Those of `result`; of a tuple or list, those of each item."""
         if parts.is_tensor(result):
             return cls([result], [0])
-        found = cls([], [])
+        outputs = cls([], [])
         for item in result if isinstance(result, (tuple, list)) else (result,):
             if (tree := item if parts.is_tensor(item) else parts.tree(item)) is not None:
-                found.places.append(found._placed(tree))
-        return found
+                outputs.places.append(place := outputs._placed(tree))
+                outputs.is_nested |= not isinstance(place, int)
+        return outputs
 
     def _placed(self, tree: Any) -> Any:
         if isinstance(tree, dict):

@@ -15,14 +15,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from msprobe_collector.configuration.configuration import Refusal
 from msprobe_collector.dump_format.values import counted
 from msprobe_collector.log import logger
 
-if TYPE_CHECKING:
-    from msprobe_collector.recording.observing import ObservedCall
+
+class RecordedCall(Protocol):
+    """A call whose `record` is told what went wrong; None while it has none."""
+
+    @property
+    def record(self) -> Any:
+        """Return an `OpenRecord`."""
 
 
 class Activity(threading.local):
@@ -80,7 +85,7 @@ class FaultLog:
         where: str,
         action: Callable[..., Any],
         *args: Any,
-        call: ObservedCall | None = None,
+        call: RecordedCall | None = None,
         otherwise: Any = None,
     ) -> Any:
         """What `action(*args)` returns; `otherwise` after its exception went to the log and into the record of `call`.
@@ -97,7 +102,7 @@ class FaultLog:
             self.note_in(where, error, call)
             return otherwise
 
-    def note_in(self, where: str, error: Exception, call: ObservedCall | None) -> None:
+    def note_in(self, where: str, error: Exception, call: RecordedCall | None) -> None:
         """As `note`, and write it into the record of `call`."""
         self.note(where, error)
         if call is not None and call.record is not None:
@@ -192,7 +197,7 @@ class Guard:
         where: str,
         action: Callable[..., Any],
         *args: Any,
-        call: ObservedCall | None = None,
+        call: RecordedCall | None = None,
         otherwise: Any = None,
     ) -> Any:
         """As `FaultLog.guarded`, for work of the collector: nothing of the script sees it, and it leaves no records.

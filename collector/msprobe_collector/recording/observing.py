@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from msprobe_collector.dump_format import is_communication
@@ -19,9 +20,9 @@ from msprobe_collector.recording.swaps import MethodSwaps
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format.writing.parts import ValueParts
-    from msprobe_collector.framework import Session
     from msprobe_collector.recording.gradients import BackwardCall, Completed
     from msprobe_collector.recording.recorder import OpenRecord
+    from msprobe_collector.recording.session import Session
 
 
 def backward_of_layer(forward: str) -> str:
@@ -30,29 +31,37 @@ def backward_of_layer(forward: str) -> str:
     return f"{front.removesuffix('.forward')}.backward.{number}"
 
 
-@dataclass(slots=True, eq=False)
 class ObservedCall:
     """One call of an API or a layer while it is observed.
 
     Attributes:
+        what: it is a call of: `Mint.add`, `Cell.net.Dense`.
+        microbatch: part of the batch that it belongs to, in a pipeline; its backward has the same.
+        function: that is called, of an API.
+        communicates: whether it moves values between processes.
         name: of its forward record; "" while it has none, and for one that repeats a call that is not known.
         parent: forward record of the layer that runs it.
         record: open; None where the call repeats another one, and so has no record of its own.
         sources: what the `GradientTap` needs of it; None where no gradients are wanted or will come.
         is_awaited: its outputs are there after a `wait` only, which ends the record.
         repeatable: of one that may be computed again, or is, and whose gradients are wanted.
-        function: that is called, of an API.
-        microbatch: part of the batch that it belongs to, in a pipeline; its backward has the same.
     """
 
-    function: Any = None
-    microbatch: int | None = None
-    name: str = ""
+    communicates = is_awaited = False
+    name = ""
     parent: str | None = None
     record: OpenRecord | None = None
     sources: Any = None
-    is_awaited: bool = False
     repeatable: Repeatable | None = None
+
+    def __init__(self, what: str, microbatch: int | None, function: Any = None) -> None:
+        self.what = what
+        self.microbatch = microbatch
+        self.function = function
+
+
+#: Of names without numbers, which recur.
+communicates = lru_cache(4096)(is_communication)
 
 
 def named_layers(models: Sequence[Any], walk: Callable[[Any], Iterable[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
@@ -243,20 +252,22 @@ class Observer:
     def _before(
         self,
         call: ObservedCall,
-        what: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Begin `call`, which is one of `what` (`Mint.add`, `Cell.net.Dense`)."""
-        call.name, call.parent, is_repeated, repeatable = self._number(what, self.activity.cell, self._new_name)
+        """Begin `call`."""
+        numbered = self._number(call.what, self.activity.cell, self._new_name)
+        call.name, call.parent, is_repeated, repeatable = numbered
         if not is_repeated:
             self.faults.guarded(call.name, self._begin, call, args, kwargs, attributes, call=call)
-        if self._wants_backward and call.name:
-            call.sources = self._sources(what, args, kwargs)
-        if self._wants_backward and repeatable is not None:
+        if not self._wants_backward:
+            return
+        if call.name:
+            call.sources = self._sources(call.what, args, kwargs)
+        if repeatable is not None:
             call.repeatable = repeatable
-            self.faults.guarded(what, repeatable.began, args, kwargs)
+            self.faults.guarded(call.what, repeatable.began, args, kwargs)
 
     def _begin(
         self,
@@ -298,11 +309,11 @@ class CallObserver(Observer):
     ) -> Callable[..., Any]:
         """`original`, recorded as calls of `call` (`Mint.add`), with a Primitive's constructor `attributes`."""
         activity, recorder, observe = self.activity, self.recorder, self.observe
-        communicates = is_communication(call)
+        moves_values = communicates(call)
 
         @functools.wraps(original, updated=())
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            if not recorder.is_collecting or (activity.is_closed if communicates else activity.is_inside):
+            if not recorder.is_collecting or (activity.is_closed if moves_values else activity.is_inside):
                 return original(*args, **kwargs)
             return observe(original, call, args, kwargs, attributes)
 
@@ -324,30 +335,31 @@ class CallObserver(Observer):
             Exception: what the call raises, or the error of an earlier one that reading a value brought up.
         """
         activity, enter = self.activity, self.guard.enter
-        call = ObservedCall(original, activity.microbatch)
-        before, activity.is_inside = (activity.is_inside, activity.is_closed), True
-        activity.is_closed |= is_communication(what)
+        call = ObservedCall(what, activity.microbatch, original)
+        was_inside, was_closed, activity.is_inside = activity.is_inside, activity.is_closed, True
+        if communicates(what):
+            call.communicates = activity.is_closed = True
         try:
-            enter(what, self._before, call, what, args, kwargs, attributes, call=call)
+            enter(what, self._before, call, args, kwargs, attributes, call=call)
             result = original(*args, **kwargs)
             if call.record is not None or call.sources is not None or call.repeatable is not None:
-                enter(call.name, self._after, call, what, result, args, kwargs, call=call)
+                enter(call.name, self._after, call, result, args, kwargs, call=call)
             return result
         finally:
-            activity.is_inside, activity.is_closed = before
+            activity.is_inside, activity.is_closed = was_inside, was_closed
             # Also of a call that raised: its arguments are what is wanted then.
             if call.record is not None and not (call.record.is_ended or call.is_awaited):
                 enter(call.name, self.recorder.end, call.record)
 
-    def _after(self, call: ObservedCall, what: str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _after(self, call: ObservedCall, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         guarded, record = self.faults.guarded, call.record
         if record is not None:
-            if is_communication(what):
+            if call.communicates:
                 guarded(call.name, self._take_communicated, call, record, result, args, kwargs, call=call)
             else:
                 guarded(call.name, self._take_outputs, record, result, call=call)
         if call.repeatable is not None:
-            guarded(what, call.repeatable.returned, result)
+            guarded(call.what, call.repeatable.returned, result)
         if call.sources is not None:
             guarded(call.name, self._attach, call, result, call=call)
         if record is not None and not call.is_awaited:
@@ -492,9 +504,9 @@ class LayerObserver(Observer):
     def _observe(
         self, original: Callable[..., Any], label: str, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        layers, enter, call = self.activity.cells, self.guard.enter, ObservedCall(None, self.activity.microbatch)
+        layers, enter, call = self.activity.cells, self.guard.enter, ObservedCall(label, self.activity.microbatch)
         try:
-            enter(label, self._before, call, label, args, kwargs, call=call)
+            enter(label, self._before, call, args, kwargs, call=call)
             layers.append(call.name or label)
             try:
                 result = original(layer, *args, **kwargs)

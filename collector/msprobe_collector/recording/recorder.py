@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
@@ -27,28 +26,26 @@ from msprobe_collector.dump_format.writing.encoding import (
     Origins,
     PendingStatistics,
     RecordText,
+    Sketched,
     TensorValues,
     ValueEncoder,
     sketched,
     without_files,
 )
 from msprobe_collector.dump_format.writing.files import quoted, quoted_key
-from msprobe_collector.dump_format.writing.statistics import filled, statistics_texts
+from msprobe_collector.dump_format.writing.statistics import Statistics, filled, statistics_texts
 from msprobe_collector.recording.earlier_dump import EarlierDump
 from msprobe_collector.recording.folders import FolderLocks, remove_earlier_dump
 from msprobe_collector.recording.guard import FaultLog
 from msprobe_collector.recording.step_files import StackRecorder, StepFiles, WritingQueue
 
 
-@dataclass(slots=True, eq=False)
-class OpenRecord:
+class OpenRecord(RecordText):
     """A record that has begun: its parts as text (or, when another thread writes it, as copied values).
 
     Attributes:
-        name: as in dump.json.
         direction: forward or backward.
         is_kept: whether it is written.
-        text: what its values have become.
         parts: key, path, value and, of one of several values under the key, its name there.
         stack: where the script made the call.
         fault: what went wrong while it was taken; its reader learns that parts may be missing.
@@ -59,31 +56,39 @@ class OpenRecord:
         differs: see `Recorder.backward`.
     """
 
-    name: str
-    direction: Direction
-    is_kept: bool
-    text: RecordText
-    parts: list[tuple[str, str, Any, str | None]] = field(default_factory=list)
-    stack: str = ""
-    fault: str = ""
-    is_ended: bool = False
+    stack = fault = ""
+    is_ended = lists_of_one = is_value = False
     microbatch: int | None = None
-    lists_of_one: bool = False
-    is_value: bool = False
     differs: Callable[[], bool] | None = None
 
+    def __init__(self, name: str, direction: Direction, *, is_kept: bool, saves: bool) -> None:
+        """Begin a record; `saves` is whether its values go to files."""
+        super().__init__(name, saves=saves)
+        self.direction = direction
+        self.is_kept = is_kept
+        self.parts: list[tuple[str, str, str, str | None]] = []
 
-def _fields_of(record: OpenRecord) -> Iterator[str]:
-    """The fields of a record as JSON text."""
-    entries: dict[str, list[str]] = {}
-    for key, _, text, name in record.parts:
-        if name is None:
-            yield f"{quoted_key(key)}: [{text}]" if record.lists_of_one else f"{quoted_key(key)}: {text}"
-        else:
-            entries.setdefault(key, []).append(f"{quoted(name)}: {text}")
-    for key, texts in entries.items():
-        form = "{}: [{{{}}}]" if key == "output" else "{}: {{{}}}"
-        yield form.format(quoted(key), ", ".join(texts))
+    def line(self) -> str:
+        """The record as an entry of dump.json; slots stand for statistics that are not there yet."""
+        if self.is_value:
+            return f"{quoted(self.name)}: {self.parts[0][2]}"
+        fields: list[str] = []
+        entries: dict[str, list[str]] = {}
+        for key, _, text, name in self.parts:
+            if name is not None:
+                entries.setdefault(key, []).append(f"{quoted(name)}: {text}")
+            elif self.lists_of_one:
+                fields.append(f"{quoted_key(key)}: [{text}]")
+            else:
+                fields.append(f"{quoted_key(key)}: {text}")
+        for key, texts in entries.items():
+            form = "{}: [{{{}}}]" if key == "output" else "{}: {{{}}}"
+            fields.append(form.format(quoted(key), ", ".join(texts)))
+        if self.microbatch is not None:
+            fields.append(f'"{MICROBATCH}": {self.microbatch}')
+        if self.fault:
+            fields.append(f'"fault": {json.dumps(self.fault)}')
+        return f"{quoted(self.name)}: {{{', '.join(fields)}}}"
 
 
 def held_bytes(value: Any) -> int:
@@ -117,6 +122,7 @@ class RecordFilter:
         self._opens_windows = opens_windows
         self._windows: list[str] = []
         self._is_in_scope = selection.scope is None
+        #: Whether the direction alone decides.
         self._is_trivial = selection.scope is None and not selection.names
         #: Names that have been met, of those that the configuration spells out.
         self.met: set[str] = set()
@@ -179,7 +185,144 @@ class Provenances(Protocol):
 
 
 _DIFFERS = json.dumps({"type": "str", "value": DIFFERS})
+#: Stands between entries of dump.json; the JSON text of an entry holds no line break.
+_BETWEEN = ",\n"
 _PACKAGE = str(Path(__file__).parents[1])
+
+
+class RecordWriter:
+    """Writes the records of a step that have ended, as soon as their statistics are there.
+
+    Attributes:
+        is_exhausted: overflow_nums records with NaN or Inf have been written; nothing more is collected.
+        lost, written: numbers of records that the disk refused, and that it took.
+        lock: held while something of a step is written: several threads may end records.
+    """
+
+    def __init__(
+        self, configuration: Configuration, faults: FaultLog, stacks: StackRecorder, pending: PendingStatistics | None
+    ) -> None:
+        """Write nothing yet; `pending` computes the statistics that come after the records."""
+        self._faults = faults
+        self._stacks = stacks
+        self._pending = pending
+        self._only_overflows = configuration.task == "overflow_check"
+        self._limit = configuration.overflow_limit
+        self._overflows = 0
+        self.is_exhausted = False
+        self.lost = self.written = 0
+        self.lock = RLock()
+        #: Texts by the numbers of values, and numbers of those that are nothing but zeros.
+        self._late: dict[str, str] = {}
+        self._zeros: set[str] = set()
+        self._waiting: list[tuple[OpenRecord, str]] = []
+
+    def add_stack(self, record: OpenRecord, files: StepFiles) -> None:
+        """Note where the call of a record was made."""
+        if record.stack and files.stacks is not None:
+            with self.lock:
+                self._stacks.add(record.name, record.stack, files.stacks)
+
+    def write(self, record: OpenRecord, files: StepFiles) -> None:
+        """Write a record that has ended, now or with those that follow."""
+        with self.lock:
+            if self._only_overflows and not self._counts_as_overflow(record, files):
+                return
+            if record.arrays:
+                self.save_tensors(record, files)
+            self._waiting.append((record, record.line()))
+            if self._pending is None or self._pending.is_full:
+                self._write_waiting(files)
+
+    def save_tensors(self, record: OpenRecord, files: StepFiles) -> None:
+        """Write the files of the parts so far; what the disk refuses the record does not name."""
+        refused = files.save(record.arrays)
+        record.arrays = []
+        if refused:
+            for at, (key, prefix, text, name) in enumerate(record.parts):
+                record.parts[at] = key, prefix, without_files(text, refused), name
+            error = next(iter(refused.values()))
+            record.fault = f"{counted(len(refused), 'tensor files')} could not be written: {error.strerror}"
+            self._faults.note(record.name, error)
+
+    def flush(self, files: StepFiles) -> None:
+        """Bring everything that waits onto the disk; the files are whole then, whatever the disk refused.
+
+        Raises:
+            ComputationFailed: an error of the script's computation came up only now; the files are whole all the same.
+        """
+        with self.lock:
+            try:
+                self._write_waiting(files)
+            finally:
+                if (stacks := files.stacks) is not None:
+                    self._faults.guarded(str(stacks.path), self._stacks.flush, stacks)
+                self._faults.guarded(str(files.folder), files.flush)
+
+    def close(self, files: StepFiles | None) -> None:
+        """End the files of a step."""
+        self._late.clear()
+        self._zeros.clear()
+        self._stacks.restart()
+        if files is not None:
+            self._faults.guarded(str(files.folder), files.close)
+
+    def _write_waiting(self, files: StepFiles) -> None:
+        """Write the records that wait for their statistics."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        try:
+            if self._pending is not None:
+                self._faults.guarded("fetching statistics", self._fetch, self._pending, files)
+        finally:
+            self._write_records(waiting, files)
+
+    def _write_records(self, waiting: Sequence[tuple[OpenRecord, str]], files: StepFiles) -> None:
+        lines: list[str] = []
+        for record, line in waiting:
+            if record.differs is not None and self._faults.guarded(record.name, record.differs, otherwise=False):
+                lines.append(f'{line[:-1]}{"" if line.endswith("{}") else ", "}"{RECOMPUTED}": {_DIFFERS}}}')
+            else:
+                lines.append(line)
+        text = _BETWEEN.join(lines)
+        if self._pending is not None:
+            text = filled(text, self._late, self._zeros)
+        self._faults.guarded(waiting[0][0].name, self._write_lines, text, len(lines), files)
+
+    def _fetch(self, pending: PendingStatistics, files: StepFiles) -> None:
+        fetched: list[tuple[int, Statistics, Sketched]] = []
+        try:
+            fetched.extend(pending.fetch())
+        finally:  # what came before an error counts
+            statistics = [values for _, values, _ in fetched]
+            keys, texts = [str(number) for number, _, _ in fetched], statistics_texts(statistics)
+            if files.sketches is not None:
+                rows = [sketched(values, of_these, files.sketches) for _, of_these, values in fetched]
+                texts = map(str.__add__, texts, rows)
+            self._late.update(zip(keys, texts))
+            self._zeros.update([key for key, values in zip(keys, statistics) if values[0] == 0 == values[1]])
+            self._late.update({str(number): text for number, text in pending.texts().items()})
+
+    def _write_lines(self, text: str, count: int, files: StepFiles) -> None:
+        """Write `count` records, at once if the disk takes them."""
+        try:
+            files.dump.add(text)
+            self.written += count
+        except OSError:
+            if count == 1:
+                self.lost += 1
+                raise
+            for line in text.split(_BETWEEN):
+                self._faults.guarded(f"record {line[: line.find(':')]}", self._write_lines, line, 1, files)
+
+    def _counts_as_overflow(self, record: OpenRecord, files: StepFiles) -> bool:
+        if self.is_exhausted or not record.has_nonfinite:
+            return False
+        self._overflows += 1
+        self.is_exhausted = self._limit is not None and self._overflows >= self._limit
+        self.add_stack(record, files)
+        return True
 
 
 class Recorder:
@@ -187,11 +330,11 @@ class Recorder:
 
     Attributes:
         is_collecting: between start and stop.
-        is_exhausted: overflow_nums records with NaN or Inf have been written; nothing more is collected.
-        lost_records, written_records: records that the disk refused, and that it took.
-        records_before: records that it took before the step that is open.
+        writer: writes the records that have ended.
+        records_before: records that the disk took before the step that is open.
         replaced: folders in which an earlier dump stood.
         provenances: follows where tensors come from; None where nobody does.
+        step_mark: changes with every step, so that gradients of a step that is over are known.
     """
 
     def __init__(self, configuration: Configuration, framework: str, values: FrameworkValues, faults: FaultLog) -> None:
@@ -204,40 +347,33 @@ class Recorder:
         if configuration.bench_path is not None and configuration.task == "tensor":
             self._earlier = EarlierDump(configuration.bench_path, configuration.most_differences)
             self._encoder.keeps = self._earlier.keeps
-        self._selection = configuration.selection
-        self.filter = RecordFilter(configuration.selection, opens_windows=configuration.level == "mix")
-        self._stacks = StackRecorder(_PACKAGE, values.hidden_lines)
+        self._selection = selection = configuration.selection
+        self.filter = RecordFilter(selection, opens_windows=configuration.level == "mix")
         self._saves_all = configuration.task in ("tensor", "overflow_check")
+        self._only_overflows = configuration.task == "overflow_check"
         self._needs_elements = configuration.summary in ("md5", "fingerprint")
-        needs_elements = self._needs_elements or self._saves_all or bool(configuration.selection.tensor_names)
+        has_records = configuration.task != "structure"
+        self._keeps_inputs = has_records and "input" in selection.parts
+        self._keeps_outputs = has_records and "output" in selection.parts
+        self._has_records = has_records
+        self._has_construct = configuration.level != "L1"
         pending = values.pending(has_sketches=configuration.summary == "sketch")
+        needs_elements = self._needs_elements or self._saves_all or bool(selection.tensor_names)
         is_apart = configuration.async_dump or (needs_elements and pending is not None and pending.has_device)
         self._queue = WritingQueue(faults.note) if is_apart else None
-        self._lock = RLock()
+        comes_late = not self._only_overflows and configuration.summary != "fingerprint"
+        #: Statistics that come after the records.
+        self._pending = pending if comes_late else None
+        self._stacks = StackRecorder(_PACKAGE, values.hidden_lines)
+        self.writer = RecordWriter(configuration, faults, self._stacks, self._pending)
         self._counters: defaultdict[str, count[int]] = defaultdict(count)  # several threads ask
         self._files: StepFiles | None = None
-        self._overflows = 0
         self.is_collecting = False
-        self.is_exhausted = False
-        self.lost_records = 0
-        self.written_records = self.records_before = 0
+        self.records_before = 0
         self.replaced: list[Path] = []
         self.provenances: Provenances | None = None
         self._locks = FolderLocks()
-        #: Changes with every step, so that gradients of a step that is over are known.
         self.step_mark = 0
-        self._keeps_inputs = "input" in configuration.selection.parts
-        self._keeps_outputs = "output" in configuration.selection.parts
-        self._has_records = configuration.task != "structure"
-        self._follows = self._keeps_inputs and self._has_records
-        self._only_overflows = configuration.task == "overflow_check"
-        #: Statistics that come after the records, and the records that wait for them.
-        comes_late = configuration.task != "overflow_check" and configuration.summary != "fingerprint"
-        self._pending = pending if comes_late else None
-        #: Texts by the numbers of values, and numbers of those that are nothing but zeros.
-        self._late: dict[int, str] = {}
-        self._zeros: set[int] = set()
-        self._waiting: list[tuple[OpenRecord, str]] = []
 
     @property
     def folder(self) -> Path | None:
@@ -254,7 +390,7 @@ class Recorder:
         """
         if self._files is None or self._files.folder != folder:
             self.close_step()
-            self.records_before = self.written_records
+            self.records_before = self.writer.written
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._locks.take(folder, is_shared=is_shared)
             self._files = StepFiles(folder, self._configuration, self._framework, ranks)
@@ -277,7 +413,7 @@ class Recorder:
         """Give the folder of a step of this process another name; the open step goes on in it. Raises OSError."""
         if self._queue is not None:
             self._queue.drain()
-        with self._lock:
+        with self.writer.lock:
             if target.is_dir():
                 self._locks.take(target)
                 if remove_earlier_dump(target):
@@ -292,37 +428,31 @@ class Recorder:
         """Write into the open step which ranks there are by now. Raises OSError."""
         if self._queue is not None:
             self._queue.drain()
-        with self._lock:
+        with self.writer.lock:
             if self._files is not None:
                 self._files.learn_ranks(ranks)
 
     def flush(self) -> None:
-        """Bring everything that waits onto the disk; the files are whole then, whatever the disk refused."""
-        if self._queue is not None:
-            self._queue.drain()
-        with self._lock:
-            if (files := self._files) is not None:
-                self._write_waiting(files)
-                if (stacks := files.stacks) is not None:
-                    self._faults.guarded(str(stacks.path), self._stacks.flush, stacks)
-                self._faults.guarded(str(files.folder), files.flush)
+        """See `RecordWriter`."""
+        try:
+            if self._queue is not None:
+                self._queue.drain()
+        finally:
+            if self._files is not None:
+                self.writer.flush(self._files)
 
     def close_step(self) -> None:
         """End the files of the step: what comes later for it is dropped, and call numbers begin anew."""
         try:
             self.flush()
         finally:
-            with self._lock:
+            with self.writer.lock:
                 files, self._files = self._files, None
                 self.step_mark += 1
                 self._counters.clear()
-                self._late.clear()
-                self._zeros.clear()
                 if self.provenances is not None:
                     self.provenances.clear()
-                self._stacks.restart()
-                if files is not None:
-                    self._faults.guarded(str(files.folder), files.close)
+                self.writer.close(files)
                 self._locks.release(but_first=True)
 
     def wants(self, direction: Direction) -> bool:
@@ -338,42 +468,40 @@ class Recorder:
 
         `follows_tensors`: whether it says where its tensors come from.
         """
-        files = self._files
+        files, pending = self._files, self._pending
         is_kept = files is not None and self.filter.begin(name, direction)
         saves = is_kept and (self._saves_all or self._selection.lists_tensors(name))
-        text = RecordText(name, saves=saves)
-        record = OpenRecord(name, direction, is_kept and not self.is_exhausted, text)
-        text.pending = self._pending
-        if not saves and not self._needs_elements:
-            text.light = self._pending
+        record = OpenRecord(name, direction, is_kept=is_kept and not self.writer.is_exhausted, saves=saves)
+        record.pending = pending
+        record.light = None if saves or self._needs_elements else pending
         if files is None:
             return record
-        text.rows = files.sketches
-        if files.construct is not None and self._configuration.level != "L1":
-            with self._lock:
-                files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted(parent)}")
+        record.rows = files.sketches
+        if self._has_construct and files.construct is not None:
+            with self.writer.lock:
+                files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted_key(parent)}")
         if record.is_kept and direction == "forward":
             if files.stacks is not None:
                 record.stack = self._stacks.capture()
-            if self._follows and follows_tensors and self.provenances is not None:
-                text.origins = self.provenances.record(name)
+            if follows_tensors and self._keeps_inputs and self.provenances is not None:
+                record.origins = self.provenances.record(name)
         return record
 
     def inputs(self, record: OpenRecord, arguments: Sequence[Any], keywords: dict[str, Any]) -> None:
         """Take the arguments of a forward call, before it runs."""
-        if record.is_kept and self._keeps_inputs and self._has_records:
+        if record.is_kept and self._keeps_inputs:
             self._take(record, "input_args", "input", list(arguments))
             self._take(record, "input_kwargs", "kwargs", keywords)
-        elif self._follows and self.provenances is not None:
+        elif self._keeps_inputs and self.provenances is not None:
             self.provenances.passed(record.name, arguments)
 
     def outputs(self, record: OpenRecord, result: Any) -> None:
         """Take what a forward call returned."""
-        if record.is_kept and self._keeps_outputs and self._has_records:
+        if record.is_kept and self._keeps_outputs:
             is_several = isinstance(result, (tuple, list))
             self._take(record, "output", "output", list(result) if is_several else [result])
-            if record.text.origins is not None:
-                record.text.origins.end()
+            if record.origins is not None:
+                record.origins.end()
 
     def part(self, record: OpenRecord, key: str, prefix: str, value: Any) -> None:
         """Take another part: `value` under `key`, its files named by `prefix`."""
@@ -385,11 +513,12 @@ class Recorder:
 
         Values of a whole model are taken one by one, so that no more than one of them is in memory.
         """
-        if record.is_kept and self._has_records:
-            if part == "input" and self._keeps_inputs:
-                self._take(record, "input_kwargs", f"kwargs.{name}", value, name)
-            elif part == "output" and self._keeps_outputs:
-                self._take(record, "output", f"output.0.{name}", value, name)
+        if not record.is_kept:
+            return
+        if part == "input" and self._keeps_inputs:
+            self._take(record, "input_kwargs", f"kwargs.{name}", value, name)
+        elif part == "output" and self._keeps_outputs:
+            self._take(record, "output", f"output.0.{name}", value, name)
 
     def parameter_gradient(self, record: OpenRecord, name: str, gradient: Any) -> None:
         """Take the gradient of the parameter `name`: a list of one in the record, no number in its file's name."""
@@ -405,13 +534,14 @@ class Recorder:
         others: Mapping[str, Any] | None = None,
     ) -> None:
         """Take both sides of a backward record; `others` are gradients of tensors in lists and keywords, by path."""
-        if record.is_kept and self._has_records:
-            if self._keeps_inputs:
-                self._take(record, "input", "input", incoming)
-            if self._keeps_outputs:
-                self._take(record, "output", "output", outgoing)
-                if others:
-                    self._take(record, "other_gradients", "other_gradients", others)
+        if not record.is_kept:
+            return
+        if self._keeps_inputs:
+            self._take(record, "input", "input", incoming)
+        if self._keeps_outputs:
+            self._take(record, "output", "output", outgoing)
+            if others:
+                self._take(record, "other_gradients", "other_gradients", others)
 
     def backward(
         self,
@@ -441,8 +571,8 @@ class Recorder:
         """Write `value` under `name`: an entry of debug.json."""
         if self._files is None:
             return
-        record = OpenRecord(name, "forward", True, RecordText(name, saves=self._saves_all), is_value=True)
-        record.text.rows, record.text.pending = self._files.sketches, self._pending
+        record = OpenRecord(name, "forward", is_kept=True, saves=self._saves_all)
+        record.is_value, record.rows, record.pending = True, self._files.sketches, self._pending
         self._take(record, "", "", value)
         self.end(record)
 
@@ -456,7 +586,7 @@ class Recorder:
         Locks that other threads of the parent held, and work that its writing thread would do, are not waited for.
         """
         self._files = None
-        self._lock = RLock()
+        self.writer.lock = RLock()
         self._queue = None if self._queue is None else WritingQueue(self._faults.note)
         self._faults.renew_lock()
         self._locks.release()
@@ -470,116 +600,39 @@ class Recorder:
         if record.is_ended:
             return
         record.is_ended = True
-        record.text.origins = None  # it may hold arguments, and the record waits for the disk
+        record.origins = None  # it may hold arguments, and the record waits for the disk
         self.filter.end(record.name)
-        if not record.is_kept or self._files is None:
-            return
         files = self._files
-        with self._lock:
-            if record.stack and files.stacks is not None and not self._only_overflows:
-                self._stacks.add(record.name, record.stack, files.stacks)
+        if not record.is_kept or files is None:
+            return
+        if not self._only_overflows:
+            self.writer.add_stack(record, files)
         if not self._has_records:
             return
         if self._queue is None:
-            self._write(record, files)
+            self.writer.write(record, files)
         else:
-            self._queue.put(lambda: self._write(record, files), held_bytes=0)
+            self._queue.put(lambda: self.writer.write(record, files), held_bytes=0)
 
     def _take(self, record: OpenRecord, key: str, prefix: str, value: Any, name: str | None = None) -> None:
         files = self._files
         if self._queue is not None and files is not None:
-            held, at = self._encoder.freeze(value, record.text, prefix), len(record.parts)
+            held, at = self._encoder.freeze(value, record, prefix), len(record.parts)
             record.parts.append((key, prefix, "null", name))
             self._queue.put(lambda: self._encode(record, at, held, files), held_bytes=held_bytes(held))
             return
-        record.parts.append((key, prefix, self._encoder.encode(value, record.text, prefix), name))
+        record.parts.append((key, prefix, self._encoder.encode(value, record, prefix), name))
+        if not record.arrays:
+            return
         if self._only_overflows:
             # The call that follows may change its arguments in place, and who knows now whether they are wanted?
-            record.text.arrays = [(name, array.copy()) for name, array in record.text.arrays]
-        elif record.text.arrays and files is not None:
-            self._save_tensors(record, files)
+            record.arrays = [(name, array.copy()) for name, array in record.arrays]
+        elif files is not None:
+            self.writer.save_tensors(record, files)
 
     def _encode(self, record: OpenRecord, at: int, held: Any, files: StepFiles) -> None:
         """Put the text of what is `held` in its place, in the thread that writes."""
         key, prefix, _, name = record.parts[at]
-        record.parts[at] = key, prefix, self._encoder.encode(held, record.text, prefix), name
+        record.parts[at] = key, prefix, self._encoder.encode(held, record, prefix), name
         if not self._only_overflows:
-            self._save_tensors(record, files)
-
-    def _write(self, record: OpenRecord, files: StepFiles) -> None:
-        if self._only_overflows and not self._counts_as_overflow(record, files):
-            return
-        with self._lock:
-            self._save_tensors(record, files)
-        if record.is_value:
-            line = f"{quoted(record.name)}: {record.parts[0][2]}"
-        else:
-            fields = ", ".join(_fields_of(record))
-            if record.microbatch is not None:
-                fields += f'{", " if fields else ""}"{MICROBATCH}": {record.microbatch}'
-            if record.fault:
-                fields += f'{", " if fields else ""}"fault": {json.dumps(record.fault)}'
-            line = f"{quoted(record.name)}: {{{fields}}}"
-        with self._lock:
-            self._waiting.append((record, line))
-            if self._pending is None or self._pending.is_full:
-                self._write_waiting(files)
-
-    def _save_tensors(self, record: OpenRecord, files: StepFiles) -> None:
-        """Write the files of the parts so far; what the disk refuses the record does not name."""
-        refused = files.save(record.text.arrays)
-        record.text.arrays = []
-        if refused:
-            for at, (key, prefix, text, name) in enumerate(record.parts):
-                record.parts[at] = key, prefix, without_files(text, refused), name
-            error = next(iter(refused.values()))
-            record.fault = f"{counted(len(refused), 'tensor files')} could not be written: {error.strerror}"
-            self._faults.note(record.name, error)
-
-    def _write_waiting(self, files: StepFiles) -> None:
-        """Write the records that wait for their statistics."""
-        waiting, self._waiting = self._waiting, []
-        if self._pending is not None and waiting:
-            self._faults.guarded("fetching statistics", self._fetch, self._pending, files)
-        lines: list[str] = []
-        for record, line in waiting:
-            if record.differs is not None and self._faults.guarded(record.name, record.differs, otherwise=False):
-                lines.append(f'{line[:-1]}{"" if line.endswith("{}") else ", "}"{RECOMPUTED}": {_DIFFERS}}}')
-            else:
-                lines.append(line)
-        if self._pending is not None:
-            lines = [filled(line, self._late, self._zeros) for line in lines]
-        if lines:
-            self._faults.guarded(waiting[0][0].name, self._write_lines, lines, files)
-
-    def _fetch(self, pending: PendingStatistics, files: StepFiles) -> None:
-        found = list(pending.fetch())
-        texts = statistics_texts([statistics for _, statistics, _ in found])
-        for (number, statistics, values), text in zip(found, texts):
-            sketch = "" if files.sketches is None else sketched(values, statistics, files.sketches)
-            self._late[number] = text + sketch
-            if statistics.maximum == 0 == statistics.minimum:
-                self._zeros.add(number)
-
-    def _write_lines(self, lines: Sequence[str], files: StepFiles) -> None:
-        """Write records, at once if the disk takes them."""
-        try:
-            files.dump.add(",\n".join(lines))
-            self.written_records += len(lines)
-        except OSError:
-            if len(lines) == 1:
-                self.lost_records += 1
-                raise
-            for line in lines:
-                self._faults.guarded(f"record {line[: line.find(':')]}", self._write_lines, [line], files)
-
-    def _counts_as_overflow(self, record: OpenRecord, files: StepFiles) -> bool:
-        with self._lock:
-            if self.is_exhausted or not record.text.has_nonfinite:
-                return False
-            self._overflows += 1
-            limit = self._configuration.overflow_limit
-            self.is_exhausted = limit is not None and self._overflows >= limit
-            if record.stack and files.stacks is not None:
-                self._stacks.add(record.name, record.stack, files.stacks)
-            return True
+            self.writer.save_tensors(record, files)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msprobe_collector.framework import Framework
+from msprobe_collector.dump_format.writing.encoding import FrameworkValues
 from msprobe_collector.log import logger
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.recorder import Recorder
+
+#: `Framework.register_gradient_hook`.
+Hook = Callable[[Any, Callable[[Any], None]], "Callable[[], None] | None"]
 
 
 class _Gradients:
@@ -29,9 +32,9 @@ class _Gradients:
 class SavedValues:
     """Writes `{name}.{n}.debug` and, when its gradients have come, `{name}_grad.{n}.debug`."""
 
-    def __init__(self, recorder: Recorder, framework: Framework, guard: Guard) -> None:
-        self._framework = framework
-        self._values = framework.values
+    def __init__(self, recorder: Recorder, values: FrameworkValues, hook: Hook, guard: Guard) -> None:
+        self._values = values
+        self._hook = hook
         self._recorder = recorder
         self._guard = guard
         self._waiting: list[_Gradients] = []
@@ -90,7 +93,7 @@ class SavedValues:
                 if gradients in self._waiting:
                     self._guard.enter(gradients.name, self._arrived, gradients, holder, place, gradient)
 
-            if (remove := self._framework.register_gradient_hook(value, arrived)) is not None:
+            if (remove := self._hook(value, arrived)) is not None:
                 gradients.waits_for += 1
                 self._removers.append(remove)
 

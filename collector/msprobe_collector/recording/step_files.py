@@ -25,6 +25,7 @@ from msprobe_collector.dump_format.dump import Frame, frame_text
 from msprobe_collector.dump_format.sketch_files import SKETCH_FILE, SketchRows
 from msprobe_collector.dump_format.writing.files import GrowingFile, TensorFiles
 from msprobe_collector.recording.folders import remove_earlier_dump
+from msprobe_collector.recording.guard import ComputationFailed
 
 
 class StepFiles:
@@ -150,10 +151,15 @@ class WritingQueue:
         self._jobs: deque[tuple[int, Callable[[], None]]] = deque()
         self._held_bytes = 0
         self._changed = Condition()
+        self._failure: ComputationFailed | None = None
         self._thread: Thread | None = None
 
     def put(self, job: Callable[[], None], *, held_bytes: int) -> None:
-        """Add `job`, which keeps `held_bytes` of memory until it has run; waits while the queue is full."""
+        """Add `job`, which keeps `held_bytes` of memory until it has run; waits while the queue is full.
+
+        Raises:
+            ComputationFailed: a job before has brought up an error of the script's computation.
+        """
         with self._changed:
             while self._held_bytes and self._held_bytes + held_bytes > self._most_bytes:
                 self._wait_for_thread()
@@ -162,12 +168,23 @@ class WritingQueue:
             if self._thread is None:
                 self._start_thread()
             self._changed.notify_all()
+        self._raise_failure()
 
     def drain(self) -> None:
-        """Wait until every job has run."""
+        """Wait until every job has run.
+
+        Raises:
+            ComputationFailed: a job has brought up an error of the script's computation.
+        """
         with self._changed:
             while self._jobs:
                 self._wait_for_thread()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _wait_for_thread(self) -> None:
         """Wait for a change; training would wait forever for a thread that has died, or was never started."""
@@ -187,6 +204,8 @@ class WritingQueue:
                 held_bytes, job = self._jobs[0]
             try:
                 job()
+            except ComputationFailed as failure:
+                self._failure = failure
             except BaseException as error:  # nothing may end the writer: training waits for it
                 self._on_fault("writing a record", error)
             del job

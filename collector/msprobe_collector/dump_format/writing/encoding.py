@@ -11,6 +11,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -48,9 +49,7 @@ class Fingerprint:
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         """Begin with dtype and shape of `array`."""
-        dtype = dtype_of_array(array.dtype)
-        name = array.dtype.name if dtype is None else dtype.name
-        self._digest = xxhash.xxh3_64(f"{name}{array.shape}\n".encode())
+        self._digest = xxhash.xxh3_64(_kind_of(array.dtype, array.shape))
 
     def add(self, flat: np.ndarray[Any, Any]) -> None:
         """Take the next elements, of one dimension and contiguous."""
@@ -64,11 +63,17 @@ class Fingerprint:
         return self._digest.hexdigest()
 
 
+@lru_cache(4096)
+def _kind_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    known = dtype_of_array(dtype)
+    return f"{dtype.name if known is None else known.name}{shape}\n".encode()
+
+
 def fingerprint_of(array: np.ndarray[Any, Any]) -> str:
     """The fingerprint of a whole array of any shape, as 16 hexadecimal digits."""
-    found = Fingerprint(array)
-    found.add(array.ravel())
-    return found.text()
+    fingerprint = Fingerprint(array)
+    fingerprint.add(array.ravel())
+    return fingerprint.text()
 
 
 class Origin(Protocol):
@@ -107,6 +112,9 @@ class PendingStatistics(Protocol):
 
     def fetch(self) -> Iterator[tuple[int, Statistics, Sketched]]:
         """The number, the statistics and what has the sketch of each value since the last time; waits for devices."""
+
+    def texts(self) -> Mapping[int, str]:
+        """Return what else stands in slots by its number, asked for after `fetch`, also where that has failed."""
 
 
 class Part(Protocol):
@@ -292,18 +300,17 @@ class RecordText:
         light: the same, where nothing but statistics and sketches is wanted; else None.
     """
 
-    __slots__ = ("_files", "arrays", "has_nonfinite", "light", "name", "origins", "pending", "rows", "saves")
+    has_nonfinite = False
+    origins: Origins | None = None
+    rows: SketchRows | None = None
+    pending: PendingStatistics | None = None
+    light: PendingStatistics | None = None
 
     def __init__(self, name: str, *, saves: bool) -> None:
         self.name = name
         self.saves = saves
         self._files: set[str] = set()
-        self.has_nonfinite = False
         self.arrays: list[tuple[str, np.ndarray[Any, Any]]] = []
-        self.origins: Origins | None = None
-        self.rows: SketchRows | None = None
-        self.pending: PendingStatistics | None = None
-        self.light: PendingStatistics | None = None
 
     def file_name(self, place: str) -> str:
         """The name, without suffix, of the file of the tensor at `place` (`input.0`) of the record.
@@ -366,6 +373,8 @@ class ValueEncoder:
             short = _SHORT.get(kind)
             if short is not None:
                 return short(value)
+            if kind is dict and depth < _MAX_DEPTH:
+                return self._mapping(value, record, path, depth + 1) if value else "{}"
             if depth < _MAX_DEPTH:
                 return self._container(value, record, path, depth + 1)
         except (ValueError, TypeError, AttributeError):  # an int of 5,000 digits, a slice of tensors, an odd subclass

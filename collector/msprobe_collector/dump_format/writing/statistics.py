@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple, Union
 
 import msgspec
@@ -115,21 +117,23 @@ def _of_chunk(flat: np.ndarray[Any, Any], see: See | None) -> tuple[float, float
     return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), total, squares
 
 
-def statistics_of_parts(flat: np.ndarray[Any, Any], sizes: Sequence[int]) -> Iterator[Statistics]:
+def statistics_of_parts(flat: np.ndarray[Any, Any], sizes: Sequence[int]) -> list[Statistics]:
     """The statistics of small arrays of a numeric dtype that lie one after the other, to rounding as `statistics_of`.
 
     `sizes` are their numbers of elements, none of which is 0.
     """
+    statistics: list[Statistics] = []
     start = first = end = 0
     for at, size in enumerate(sizes):
         end += size
         if at + 1 == len(sizes) or end + sizes[at + 1] - start > _CHUNK:  # what stays in the cache
-            yield from _of_parts(flat[start:end], sizes[first : at + 1])
+            statistics += _of_parts(flat[start:end], sizes[first : at + 1])
             start, first = end, at + 1
+    return statistics
 
 
 def _of_parts(flat: np.ndarray[Any, Any], sizes: Sequence[int]) -> list[Statistics]:
-    kind, starts = flat.dtype.kind, np.cumsum([0, *sizes[:-1]])
+    kind, starts = flat.dtype.kind, [0, *accumulate(sizes[:-1])]
     if kind == "b":
         tops, lows = np.logical_or.reduceat(flat, starts).tolist(), np.logical_and.reduceat(flat, starts).tolist()
         return [Statistics(top, low, None, None) for top, low in zip(tops, lows)]
@@ -141,12 +145,16 @@ def _of_parts(flat: np.ndarray[Any, Any], sizes: Sequence[int]) -> list[Statisti
         means, norms = np.add.reduceat(wide, starts) / sizes, np.sqrt(np.add.reduceat(wide * wide, starts))
         # Rare: not finite, or squares that left the range.
         others = ~np.isfinite(norms) | ((norms == 0.0) & ((maxima != 0) | (minima != 0)))
-    found = list(map(Statistics, maxima.tolist(), minima.tolist(), means.tolist(), norms.tolist()))
+    nothing = [0] * len(sizes)
+    rows = zip(maxima.tolist(), minima.tolist(), means.tolist(), norms.tolist(), nothing, nothing)
+    statistics = list(map(_statistics_of_row, rows))
     for at in np.flatnonzero(others):
-        found[at] = statistics_of(flat[starts[at] : starts[at] + sizes[at]])
-    return found
+        statistics[at] = statistics_of(flat[starts[at] : starts[at] + sizes[at]])
+    return statistics
 
 
+#: Makes `Statistics` of six values, without the cost of its own `__new__`.
+_statistics_of_row: Callable[[tuple[Any, ...]], Statistics] = partial(tuple.__new__, Statistics)
 _NAMES = ", ".join(f'"{name}": %s' for name in STATISTICS)
 
 
@@ -163,11 +171,18 @@ def statistics_text(statistics: Statistics) -> str:
 
 def statistics_texts(statistics: Sequence[Statistics]) -> Iterator[str]:
     """The text of each; quicker than one by one."""
-    finite = [type(norm) is float and norm - norm == 0.0 for _, _, _, norm, _, _ in statistics]
-    encoded = msgspec.json.encode([one for one, is_finite in zip(statistics, finite) if is_finite]).decode()
-    texts = iter(encoded[2:-2].split("],["))
-    for one, is_finite in zip(statistics, finite):
-        yield _NAMES % tuple(next(texts).split(",")[:4]) if is_finite else statistics_text(one)
+    numbers: list[Number] = []
+    others: dict[int, str] = {}
+    for at, values in enumerate(statistics):
+        norm = values[3]
+        if type(norm) is float and norm - norm == 0.0:  # finite, and all others with it
+            numbers += values[:4]
+        else:
+            others[at] = statistics_text(values)
+    encoded = msgspec.json.encode(numbers).decode()[1:-1].split(",")
+    lines = "\n".join([_NAMES] * (len(numbers) // 4))
+    finite = iter((lines % tuple(encoded)).split("\n") if numbers else ())
+    return (others[at] if at in others else next(finite) for at in range(len(statistics)))
 
 
 def number_text(number: Number) -> str:
@@ -188,9 +203,15 @@ _REST = "\1"
 _NOTHING = statistics_text(NO_STATISTICS)
 
 
-def slot(number: int) -> str:
+def slot(number: int | str) -> str:
     """What stands in the text of a record for the statistics of the value `number` until they are there."""
     return f"{_SLOT}{number}{_SLOT}"
+
+
+def without_slot(text: str) -> tuple[str, int | None]:
+    """Return an entry of a dump without its slot, and the number in it; None where there is none."""
+    parts = text.split(_SLOT)
+    return (parts[0] + parts[2], int(parts[1])) if len(parts) > 1 else (text, None)
 
 
 def rest(entry: str) -> str:
@@ -198,18 +219,17 @@ def rest(entry: str) -> str:
     return f"{_REST}{entry}{_REST}"
 
 
-def filled(text: str, late: dict[int, str], zeros: set[int]) -> str:
+def filled(text: str, late: dict[str, str], zeros: set[str]) -> str:
     """`text` with what is `late` in its slots, taken out of there; null where there is nothing.
 
-    `zeros` are the numbers of values that are nothing but zeros.
+    `late` has the statistics by the numbers of values, as text; `zeros` are those that are nothing but zeros.
     """
     if _REST in text:
         parts = text.split(_REST)
         for at in range(1, len(parts), 2):
-            if _SLOT in parts[at] and int(parts[at].split(_SLOT)[1]) in zeros:
+            if _SLOT in parts[at] and parts[at].split(_SLOT)[1] in zeros:
                 parts[at] = "null"
         text = "".join(parts)
     parts = text.split(_SLOT)
-    for at in range(1, len(parts), 2):
-        parts[at] = late.pop(int(parts[at]), _NOTHING)
+    parts[1::2] = [late.pop(number, _NOTHING) for number in parts[1::2]]
     return "".join(parts)

@@ -149,8 +149,8 @@ class StagedRecords:
 
     def _staged_files(self) -> list[StagedFile]:
         wait_for_files(self.folder)
-        found = (parse_staged_name(path) for path in self.folder.iterdir() if path not in self._kept)
-        return [file for file in found if file is not None]
+        files = (parse_staged_name(path) for path in self.folder.iterdir() if path not in self._kept)
+        return [file for file in files if file is not None]
 
     def _delete(self) -> None:
         """Delete every file; what cannot be deleted is no file of the steps that follow."""
@@ -201,11 +201,11 @@ def is_flag(path: Path) -> bool:
 def _values(call: _Call, part: str) -> list[TensorValues | None]:
     """The values of one part by position, None where a position has no file."""
     last = max((index for of, index in call.files if of == part), default=-1)
-    files = (call.files.get((part, index)) for index in range(last + 1))
-    return [
-        None if file is None else TensorValues(np.load(file.path, allow_pickle=False), file.dtype_name, TENSOR)
-        for file in files
-    ]
+    values: list[TensorValues | None] = [None] * (last + 1)
+    for (of, index), file in call.files.items():
+        if of == part:
+            values[index] = TensorValues(np.load(file.path, allow_pickle=False), file.dtype_name, TENSOR)
+    return values
 
 
 #: Behind the name of a gradient.

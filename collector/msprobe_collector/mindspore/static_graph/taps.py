@@ -276,8 +276,10 @@ class GraphRecords:
     def arrive(self, layout: Layout, position: int, number: int, value: np.ndarray[Any, Any]) -> int:
         """Take one value; see `Receiver`."""
         with self._lock:
-            known: int | None = self._faults.guarded(layout.label, self._arrive, layout, position, number, value)
-        return known if known is not None else number if number >= 0 else NOT_COLLECTED
+            answer: int | None = self._faults.guarded(layout.label, self._arrive, layout, position, number, value)
+        if answer is not None:
+            return answer
+        return number if number >= 0 else NOT_COLLECTED
 
     def close_step(self) -> bool:
         """Write what has not all arrived, and begin another step. Whether a graph with taps has run."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
+from msprobe_collector.recording.guard import ComputationFailed
 from msprobe_collector.recording.step_files import WritingQueue
 
 
@@ -16,6 +19,20 @@ def test_jobs_run_in_order_and_drain_waits_for_the_last():
     queue.drain()
     assert ran == list(range(100))
     assert [type(fault) for fault in faults] == [ZeroDivisionError]
+
+
+def test_an_error_of_the_script_is_raised_where_the_training_waits():
+    faults = []
+    queue = WritingQueue(lambda where, error: faults.append(error))
+
+    def read() -> None:
+        raise ComputationFailed(ValueError("of the script"))
+
+    queue.put(read, held_bytes=1)
+    with pytest.raises(ComputationFailed, match="of the script"):
+        queue.drain()
+    queue.drain()
+    assert faults == []
 
 
 def test_a_full_queue_makes_the_giver_wait():

@@ -71,8 +71,8 @@ def _same(place: Any, number: Any, value: Any) -> Any:
 
 
 def _gradient_leaves(place: Any, number: Any, value: Any, out: Any, gradient: Any) -> Any:
-    left = _leave(place, number, with_dimension(ops.stop_gradient(gradient)))
-    return ops.zeros_like(place), ops.zeros_like(number), ops.depend(gradient, left)
+    token = _leave(place, number, with_dimension(ops.stop_gradient(gradient)))
+    return ops.zeros_like(place), ops.zeros_like(number), ops.depend(gradient, token)
 
 
 _with_gradient = ops.Morph(_same, _same, _same, bprop_fn=_gradient_leaves)

@@ -79,14 +79,14 @@ def tensors_in(value: Any) -> Any:
         if is_whole(value):
             return (with_dimension(ops.stop_gradient(value)),)
         return ()
-    found: Any = ()
+    tensors: Any = ()
     if isinstance(value, (tuple, list)):
         for item in value:
-            found = found + tensors_in(item)
+            tensors = tensors + tensors_in(item)
     if isinstance(value, dict):
         for key in value.keys():
-            found = found + tensors_in(value[key])
-    return found
+            tensors = tensors + tensors_in(value[key])
+    return tensors
 
 
 @constexpr  # type: ignore[untyped-decorator]  # MindSpore has no types
@@ -120,8 +120,8 @@ def _same(place: Any, value: Any) -> Any:
 
 
 def _gradient_leaves(place: Any, value: Any, out: Any, gradient: Any) -> Any:
-    left = _leave(place, with_dimension(ops.stop_gradient(gradient)))
-    return ops.zeros_like(place), ops.depend(gradient, left)
+    token = _leave(place, with_dimension(ops.stop_gradient(gradient)))
+    return ops.zeros_like(place), ops.depend(gradient, token)
 
 
 _with_gradient = ops.Morph(_same, _same, _same, bprop_fn=_gradient_leaves)
@@ -172,9 +172,9 @@ class _Save(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
         else:
             place = _note(folder, name, described(value))
             if place >= 0:
-                found = tensors_in(value)
-                for position in range(len(found)):
-                    _leave(Tensor([place, position], mindspore.int32), found[position])
+                tensors = tensors_in(value)
+                for position in range(len(tensors)):
+                    _leave(Tensor([place, position], mindspore.int32), tensors[position])
         return None
 
 
