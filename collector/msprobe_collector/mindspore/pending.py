@@ -25,6 +25,7 @@ from msprobe_collector.dump_format.writing.encoding import Sketched, TensorValue
 from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, slot, statistics_of_parts
 from msprobe_collector.log import logger
 from msprobe_collector.mindspore.device import (
+    TENSOR,
     Outside,
     blocks_of,
     described,
@@ -34,9 +35,9 @@ from msprobe_collector.mindspore.device import (
     sketch_on_device,
 )
 from msprobe_collector.mindspore.mindspore_internals import wait_for_graphs
-from msprobe_collector.mindspore.script_errors import ComputationFailed, failure_at, failure_of, has_shape
+from msprobe_collector.mindspore.script_errors import failure_at, failure_of, has_shape
+from msprobe_collector.recording.guard import ComputationFailed
 
-TENSOR = "mindspore.Tensor"
 #: Up to this many elements a tensor is copied.
 _FEW = 1 << 12
 #: Values, and bytes of copies, that wait at most.
@@ -231,8 +232,8 @@ class MindSporePending:
             rows.append(row)
         kind: Any = {"b": "bool", "i": "int", "u": "int"}.get(kind_of(value.dtype), "float")
         statistics, above = statistics_of_blocks(list(zip(*rows)), math.prod(value.shape), kind)
-        row = None if value.sketch is None else row_from_device(next(arrays), statistics, above)
-        return statistics, DeviceSketch(row)
+        sketch = None if value.sketch is None else row_from_device(next(arrays), statistics, above)
+        return statistics, DeviceSketch(sketch)
 
     def _lose(self, error: Exception) -> None:
         if not self._has_lost:

@@ -173,9 +173,9 @@ def _facts(call: str) -> _Facts:
     is_sending = is_communication(call) and call.rpartition(".")[2] in ("send", "isend")
     is_writing = _WRITING.fullmatch(call) is not None or (is_communication(call) and not is_sending)
     changing, places = _LEFT_IN_ARGUMENTS
-    changed = places if changing.fullmatch(call) else ()
-    if is_writing:
-        changed = ("input.0.",)
+    changed: tuple[str, ...] = ("input.0.",) if is_writing else ()
+    if not is_writing and changing.fullmatch(call):
+        changed = places
     return _Facts(False, is_writing, call.rpartition(".")[2] in _FACTORIES, changed)
 
 

@@ -15,8 +15,8 @@ from mindspore._c_expression import typing
 
 from msprobe_collector.dump_format.writing.encoding import EncodeInner, Part, PendingStatistics, TensorValues
 from msprobe_collector.dump_format.writing.parts import ValueParts
-from msprobe_collector.mindspore.device import Outside, copied, described, is_on_host
-from msprobe_collector.mindspore.pending import TENSOR, MindSporePending
+from msprobe_collector.mindspore.device import TENSOR, Outside, copied, described, is_on_host
+from msprobe_collector.mindspore.pending import MindSporePending
 from msprobe_collector.mindspore.script_errors import failure_at
 
 #: Up to this size copying the bytes (0.6 us) is cheaper than `asnumpy`, whose description NumPy must parse (5 us).

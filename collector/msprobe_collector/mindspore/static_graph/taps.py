@@ -19,6 +19,7 @@ import numpy as np
 from msprobe_collector.dump_format.writing.encoding import TensorValues
 from msprobe_collector.log import logger
 from msprobe_collector.mindspore.calls import named_cells
+from msprobe_collector.mindspore.device import TENSOR
 from msprobe_collector.mindspore.mindspore_internals import graph_executors, is_graph_mode, wait_for_graphs
 from msprobe_collector.mindspore.static_graph.files import StagedRecords
 from msprobe_collector.mindspore.static_graph.layouts import (
@@ -31,7 +32,6 @@ from msprobe_collector.mindspore.static_graph.layouts import (
     rebuilt,
     whole_tensors,
 )
-from msprobe_collector.mindspore.tensor_values import TENSOR
 from msprobe_collector.recording.guard import ComputationFailed, FaultLog
 from msprobe_collector.recording.observing import backward_of_layer, warn_of_no_layers
 from msprobe_collector.recording.recorder import OpenRecord, Recorder
