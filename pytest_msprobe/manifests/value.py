@@ -63,7 +63,7 @@ class Make:
         names: Sequence[str] = (),
     ) -> ManifestDifference:
         """The difference; all texts are printable."""
-        left, right = str(target), str(golden)
-        sentence = f"{words} {left}, golden {right}"
+        sides = str(target), str(golden)
+        sentence = f"{words} {target}, golden {golden}"
         what = what or words.removesuffix(":")
-        return ManifestDifference(self._section, what, left, right, sentence, likelihood, tuple(names))
+        return ManifestDifference(self._section, what, *sides, sentence, likelihood, tuple(names))
