@@ -128,12 +128,10 @@ class PropertyPlugin:
         report = yield
         wire = getattr(report, "msprobe_row", None)
         if wire is not None:
-            found = [
-                (name, printable(value) if isinstance(value, str) else value)
-                for name, value in properties(VerdictRow.from_wire(wire))
-            ]
-            item.user_properties.extend(found)
-            report.user_properties.extend(found)
+            for name, value in properties(VerdictRow.from_wire(wire)):
+                entry = name, printable(value) if isinstance(value, str) else value
+                item.user_properties.append(entry)
+                report.user_properties.append(entry)
         return report
 
 

@@ -507,7 +507,7 @@ class ReportPlugin:
         return self.answering.complete(
             self.report,
             fault=self._baseline.unknown_fault(self.report),
-            known=self._baseline.known_of_run,
+            known_of_run=self._baseline.known_of_run,
             unjudged=self._unjudged,
             is_judged=bool(self._tally.judged) and not self.report.untested(),
             missing=self._missing(session),

@@ -101,6 +101,6 @@ class RunSummary:
             if self.earlier.note:
                 yield Line(f"resumed: {self.earlier.note}", "yellow")
         findings = self.answer.findings if self.answer is not None else ()
-        record_of_answer = findings[0].place.record if findings else ""
-        yield from self.counts.lines(verbosity, width, record_of_answer)
+        record = findings[0].place.record if findings else ""
+        yield from self.counts.lines(verbosity, width, record)
         yield from map(Line, self.baseline)
