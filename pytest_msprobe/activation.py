@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,7 +82,7 @@ def auto_worker_count(config: pytest.Config) -> int | None:
 def _make_suite(config: pytest.Config, settings: Settings, plain: Sequence[DumpFolder] = ()) -> Suite:
     worker_input = getattr(config, "workerinput", {})
     named = [path for path in named_paths(config) if path.name == "dump.json"]
-    in_folders = [dump for folder in plain for dump in judged_in(folder)]
+    in_folders = chain.from_iterable(map(judged_in, plain))
     context = Context(
         config,
         settings.values,
