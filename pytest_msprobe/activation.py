@@ -114,7 +114,9 @@ def _collect(config: pytest.Config, settings: Settings, suite: Suite, plain: Seq
     of_dumps = {folder.path for folder in plain if folder.dumps and not folder.holds_python}
     config.args[:] = [argument for argument in config.args if path_of(config, argument) not in of_dumps]
     named = named_paths(config)
-    config.args.extend(root for root in roots if not any(path.is_relative_to(root) for path in named))
+    for root in roots:
+        if not any(path.is_relative_to(root) for path in named):
+            config.args.append(root)
 
 
 def _set_up_writer(config: pytest.Config, run: Run, unjudged: Unjudged) -> None:

@@ -269,17 +269,20 @@ class RunRows:
         if not new and self._inherited is not None and self.facts.is_selected:
             new.append(_cause_not_selected(self._inherited))
         outcome: Outcome = "right" if self.judged and is_judged else "nothing judged"
+        if new:
+            outcome = "wrong"
         steps = self.next_steps(new) if next_steps is None else next_steps
-        counts = [(word, self.counts.outcomes[word]) for word in _COUNTED]
+        other_steps = [step for step in steps if step.arguments != ("pytest", *self.facts.arguments)]
+        about = [About(path=dump) for dump in self.counts.files]
         return Answer(
             suite=self.facts.suite,
-            outcome="wrong" if new else outcome,
+            outcome=outcome,
             findings=tuple(new),
-            open=tuple(self.gaps() if gaps is None else gaps),
-            next=tuple(step for step in steps if step.arguments != ("pytest", *self.facts.arguments)),
-            about=self.facts.about or tuple(About(path=dump) for dump in self.counts.files),
+            open=tuple(gaps if gaps is not None else self.gaps()),
+            next=tuple(other_steps),
+            about=self.facts.about or tuple(about),
             measure=measure or self.measure(),
-            counts={word: count for word, count in counts if count},
+            counts={word: self.counts.outcomes[word] for word in _COUNTED if self.counts.outcomes[word]},
         )
 
     def by_default(self) -> Mapping[str, list[VerdictRow]]:
@@ -322,16 +325,10 @@ class RunRows:
     def gaps(self) -> list[Gap]:
         """What the rows say was not judged, the most frequent reason first."""
         noun = self.facts.item_noun
-        gaps = [
-            Gap(
-                kind="random" if _has(entry.first, RANDOM) else "skipped",
-                what=_name(entry.first),
-                count=entry.count,
-                noun=noun,
-                reason=reason,
-            )
-            for reason, entry in sorted(self._skipped.items(), key=lambda entry: (-entry[1].count, entry[0]))
-        ]
+        gaps = []
+        for reason, entry in sorted(self._skipped.items(), key=lambda entry: (-entry[1].count, entry[0])):
+            kind = "random" if _has(entry.first, RANDOM) else "skipped"
+            gaps.append(Gap(kind=kind, what=_name(entry.first), count=entry.count, noun=noun, reason=reason))
         if expected := len(self._expected):
             gaps.append(Gap(kind="expected", count=expected, noun=noun))
         gaps += [Gap(kind="by default", what=name, count=len(rows)) for name, rows in self.by_default().items()]

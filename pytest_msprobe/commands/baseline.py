@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pytest_msprobe.commands.common import CommandError, check_place, stated_err
 from pytest_msprobe.reports.baseline import Baseline, BaselineError, baseline_of, encode_baseline, read_baseline
 from pytest_msprobe.reports.jsonl import read_latest_rows, why_partial
 from pytest_msprobe.suites.contract import RUN_FAULTS
+from pytest_msprobe.support import write_whole
 
 #: Exit codes of a run whose verdicts are whole.
 _JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -64,7 +64,8 @@ def write_baseline(arguments: argparse.Namespace) -> None:
     else:
         baseline, partial = _of_run(sources, options, earlier)
     with stated_errors():
-        _write(target, encode_baseline(baseline))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, lambda file: file.write(encode_baseline(baseline)))
     sys.stdout.write("".join(f"{line}\n" for line in _said(target, baseline, earlier, partial)))
 
 
@@ -134,13 +135,6 @@ def _why_partial(files: Sequence[Path]) -> Iterator[str]:
     for count, numbers in shards.items():
         if len(numbers) < int(count):
             yield f"{len(numbers)} of {count} shards"
-
-
-def _write(target: Path, content: bytes) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    os.replace(beside, target)
 
 
 def _said(target: Path, baseline: Baseline, earlier: Baseline | None, partial: Sequence[str]) -> Iterator[str]:

@@ -215,7 +215,9 @@ def _settings(
 def _kinds(layers: Sequence[LayerFacts]) -> str:
     """` (LayerNorm)` of layers of one class; Dropout goes without saying."""
     kinds = Counter(layer.kind for layer in layers)
-    return f" ({names(kinds)})" if not all(kind.startswith("Dropout") for kind in kinds) else ""
+    if all(kind.startswith("Dropout") for kind in kinds):
+        return ""
+    return f" ({names(kinds)})"
 
 
 def _paths(paths: Sequence[str]) -> str:
@@ -393,9 +395,7 @@ def differing_batch_shapes(target: Manifest, golden: Manifest) -> frozenset[tupl
 
 
 def _batch_differs(target: Sequence[TensorFacts], golden: Sequence[TensorFacts]) -> bool:
-    if len(target) != len(golden) or any(_form(ours) != _form(theirs) for ours, theirs in zip(target, golden)):
-        return True
-    return bool(_other_values(target, golden))
+    return list(map(_form, target)) != list(map(_form, golden)) or bool(_other_values(target, golden))
 
 
 def _other_values(target: Sequence[TensorFacts], golden: Sequence[TensorFacts]) -> list[TensorFacts]:

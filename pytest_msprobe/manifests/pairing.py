@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from msprobe_collector.dump_format.manifest import GroupFacts, LayerFacts, Manifest, ModelFacts, TensorFacts
+from msprobe_collector.dump_format.manifest import (
+    GroupFacts,
+    LayerFacts,
+    Manifest,
+    ModelFacts,
+    OptimizerFacts,
+    TensorFacts,
+)
 
 #: The last part of a parameter's name: what it is called in PyTorch.
 _PARTS = {
@@ -36,10 +43,7 @@ def unwrapped(manifest: Manifest) -> Manifest:
     while wrapper := _wrapper_of(names, front):
         front += wrapper
     models = tuple(_model_inside(model, front) for model in manifest.models)
-    optimizers = tuple(
-        replace(optimizer, groups=tuple(_group_inside(group, front) for group in optimizer.groups))
-        for optimizer in manifest.optimizers
-    )
+    optimizers = tuple(_optimizer_inside(optimizer, front) for optimizer in manifest.optimizers)
     return replace(manifest, models=models, optimizers=optimizers)
 
 
@@ -77,8 +81,12 @@ def _tensors_inside(tensors: Iterable[TensorFacts], front: str) -> tuple[TensorF
     )
 
 
-def _group_inside(group: GroupFacts, front: str) -> GroupFacts:
-    return GroupFacts(group.settings, tuple(name.removeprefix(front) for name in group.parameters))
+def _optimizer_inside(optimizer: OptimizerFacts, front: str) -> OptimizerFacts:
+    groups = []
+    for group in optimizer.groups:
+        parameters = tuple(name.removeprefix(front) for name in group.parameters)
+        groups.append(GroupFacts(group.settings, parameters))
+    return replace(optimizer, groups=tuple(groups))
 
 
 def _without_fsdp(kind: str) -> str:

@@ -57,7 +57,9 @@ def names(listed: Iterable[str], most: int = _MOST_NAMES) -> str:
 
 def switched(value: object) -> str:
     """A switch: on, off, or its value."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else shown(value) or "not set"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return shown(value) or "not set"
 
 
 def numbers(listed: Iterable[int]) -> str:
@@ -68,7 +70,7 @@ def numbers(listed: Iterable[int]) -> str:
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    return ", ".join("-".join(map(str, dict.fromkeys(ends))) for ends in parts)
 
 
 def last_name(kind: str) -> str:

@@ -94,8 +94,9 @@ class RunAnswering:
 
     def add_unread(self, path: str, reason: str) -> None:
         """Take a file or folder that could not be collected."""
-        lines = [line.strip() for line in reason.splitlines() if line.strip()]
-        self._unread.setdefault(path or "the run", lines[-1] if lines else "cannot be read")
+        place, lines = path or "the run", reason.strip().splitlines()
+        why = lines[-1].strip() if lines else "cannot be read"
+        self._unread.setdefault(place, why if place in why else f"{place}: {why}")
 
     def why_partial(self, missing: int = 0) -> list[str]:
         """Why the rows are not those of all items, one reason each; `missing` did not run."""
@@ -134,8 +135,7 @@ class RunAnswering:
             answer = structs.replace(answer, outcome="nothing judged")
             if untested := report.untested():
                 answer = with_open(answer, [Gap(kind="untested", reason=untested)])
-        unread = [reason if path in reason else f"{path}: {reason}" for path, reason in self._unread.items()]
-        findings = [_of_run("damaged", line) for line in unread]
+        findings = [_of_run("damaged", line) for line in self._unread.values()]
         if unjudged is not None:
             findings += [_ended(error) for _, error in unjudged.ended]
             findings += [_of_run("damaged", line) for line in (*unjudged.lost(), *unjudged.damage)]

@@ -443,6 +443,10 @@ class ReportPlugin:
 
     def sum_up(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         """Write our sections below those of pytest."""
+        gaps: list[str] = []
+        notes: list[str] = []
+        if self._unjudged is not None:
+            gaps, notes = list(self._unjudged.fault()), self._unjudged.notes
         RunSummary(
             suite=self._suite,
             report=self.report,
@@ -452,9 +456,9 @@ class ReportPlugin:
             baseline=list(self._baseline.lines()),
             files=list(self._files()),
             rows=self._rows.shown_path,
-            notes=self._unjudged.notes if self._unjudged is not None else (),
+            notes=notes,
             unwritten=list(self._unwritten.lines()),
-            gaps=list(self._unjudged.fault()) if self._unjudged is not None else (),
+            gaps=gaps,
             faults=list(self._faults()),
         ).write(terminalreporter, exitstatus)
 

@@ -236,14 +236,15 @@ class Section:
             "baseline": str(facts.get(PROPERTY, "")),
         }
         usual = f"{self._files[row.dump][2]}::{row.call}::{row.part}"
+        status = "error" if row.outcome == "failed" else row.status
         return {
             **self._numbered(texts),
             "slot": row.dump,
             "order": place.order,
-            "status": _STATUS["error" if row.outcome == "failed" else row.status],
+            "status": _STATUS[status],
             "heat": _json_number(heat, 6),
             "cell": self._cell(place.cells),
-            "worst": row.outputs.index(row.worst) if row.worst is not None else -1,
+            "worst": row.outputs.index(row.worst) if row.outputs else -1,
             "id": 0 if row.node_id == usual else self._text(row.node_id),
             "seconds": round(row.seconds, 4),
         }
