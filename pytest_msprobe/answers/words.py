@@ -31,14 +31,15 @@ def said(answer: Answer) -> Answer:
     """`answer` with its texts: the headline, the names of findings, what was not judged, what commands tell."""
     findings = tuple(map(_finding_said, answer.findings))
     gaps = tuple(structs.replace(gap, text=text_of(gap)) for gap in answer.open)
-    steps = tuple(structs.replace(step, tells=told_by(step)) for step in answer.next)
+    steps = tuple(structs.replace(step, tells=meaning_of(step)) for step in answer.next)
     answer = structs.replace(answer, findings=findings, open=gaps, next=steps, exact=exact_said(answer.exact))
     is_cut = answer.outcome == "wrong" and not answer.findings  # of a file in which one entry was too large
     return answer if is_cut else structs.replace(answer, headline=headline(answer))
 
 
 def _finding_said(finding: Finding) -> Finding:
-    detail = finding.detail or _DETAILS.get(finding.kind, lambda _: "")(finding)
+    describe = _DETAILS.get(finding.kind)
+    detail = finding.detail or (describe(finding) if describe is not None else "")
     return structs.replace(finding, name=name_of(finding), how=how_wrong(finding), detail=detail)
 
 
@@ -557,14 +558,14 @@ _NEXT_WORDS: Mapping[str, str] = {
 }
 
 
-def told_by(step: NextStep) -> str:
+def meaning_of(step: NextStep) -> str:
     """What a command tells, or what to do by hand."""
     return step.tells or _NEXT_WORDS.get(step.kind, step.kind).replace("{subject}", step.subject)
 
 
 def in_words(step: NextStep) -> str:
     """The command, or what to do by hand."""
-    return str(step) if step.arguments else told_by(step)
+    return str(step) if step.arguments else meaning_of(step)
 
 
 # The text for a terminal.
@@ -605,7 +606,7 @@ def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
         number = f"{place}. " if len(findings) > 1 else ""
         is_cut = finding.kind == "incomplete" and name_of(finding) not in answer.headline
         if len(findings) > 1 or finding.kind not in _OF_RUN or is_cut:
-            yield _wrapped(number, f"{sentence_of(finding)}{_told_apart(answer, finding)}", width)
+            yield _wrapped(number, f"{sentence_of(finding)}{_steps_and_ranks(answer, finding)}", width)
     surplus = len(findings) - most + answer.cut.get("findings", 0)
     if findings and surplus > 0:
         yield _wrapped("", f"and {counted(surplus, 'more causes')}, in the JSON, the page and the rows", width)
@@ -632,7 +633,7 @@ def about_in_words(about: About) -> str:
     return f"{name} ({made})" if made else name
 
 
-def _told_apart(answer: Answer, finding: Finding) -> str:
+def _steps_and_ranks(answer: Answer, finding: Finding) -> str:
     """Steps and ranks of a cause where another one has others: the same call may be wrong in each of them."""
     text = ""
     for noun in ("steps", "ranks"):
@@ -657,8 +658,6 @@ def _ended(sentence: str) -> str:
     """A sentence without its full stop, so that it can go on; three dots stay, since they say that it was cut."""
     return sentence if sentence.endswith(_ELLIPSIS) else sentence.removesuffix(".")
 
-
-# Numbers.
 
 _FIGURE = re.compile(r"(?<![\w.'\"-])-?\d+\.\d+(?:e[+-]?\d+)?(?!\.?\w)")
 _DIGITS, _ALL_DIGITS = 4, 17

@@ -44,10 +44,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def _run(arguments: argparse.Namespace) -> int:
     framework, device = _device(arguments.device)
-    begun = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="msprobe_selfcheck_") as folder:
         page = _checked(framework, device, Path(folder))
-    page["seconds"] = round(time.monotonic() - begun, 1)
+    page["seconds"] = round(time.monotonic() - started, 1)
     sys.stdout.write("".join(f"{line}\n" for line in _lines(page)))
     if arguments.output is not None:
         try:

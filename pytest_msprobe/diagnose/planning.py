@@ -140,4 +140,5 @@ def _step(
     seconds += sum(holding.bytes for holding in holdings) / _BYTES
     in_process = suite != "precheck" or has_tensors
     computes = computes or suite == "overflow"
-    return Step(suite, arguments, why, seconds, is_main, in_process, if_clean, computes=computes)
+    step = Step(suite, arguments, why, seconds, is_main, if_clean=if_clean)
+    return replace(step, in_process=in_process, computes=computes)

@@ -17,11 +17,10 @@ from pytest_msprobe.manifests.wording import names, numbers
 EQUAL, DIFFERS, UNREADABLE = 0, 1, 2
 
 
-def told_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
+def lines_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
     """Lines on what differs between the manifests of two runs, and the exit code.
 
-    Differences of several ranks are told once, with the ranks. Of a later step only what an earlier one has not is
-    told.
+    Differences of several ranks stand there once, with the ranks; of a later step only what no earlier one has.
     """
     sides = ((target, manifests_in(target)), (golden, manifests_in(golden)))
     problems = [why_none(path) for path, files in sides if not files]
@@ -94,7 +93,7 @@ def sentences_of(pairs: Sequence[tuple[Found, Found]]) -> list[str]:
     """What differs between the manifests of the pairs, most likely explanation first; one sentence each. Then a line
     for each manifest that cannot be read.
 
-    What only some ranks or steps show is told with these.
+    What only some ranks or steps show stands with these.
     """
     groups: dict[str, list[Found]] = {}
     likelihood: dict[str, float] = {}
@@ -117,7 +116,7 @@ def sentences_of(pairs: Sequence[tuple[Found, Found]]) -> list[str]:
     return [*lines, *problems]
 
 
-def told_of_one(path: Path) -> tuple[list[str], int]:
+def lines_of_one(path: Path) -> tuple[list[str], int]:
     """Lines on one run: its facts, and what looks wrong in it; exit code 1 where something does."""
     files = manifests_in(path)
     if not files:

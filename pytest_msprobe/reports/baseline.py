@@ -127,8 +127,9 @@ def read_baseline(path: Path) -> Baseline:
 def encode_baseline(baseline: Baseline) -> bytes:
     """The file: JSON with a line for each failure, in a stable order, so that two versions can be compared."""
     lines = ["{", ' "baseline": 1,', f' "about": {_json(_ABOUT)},', f' "worse": {_json(baseline.worse)},']
-    lines += [*_listed("known", sorted(baseline.known, key=lambda failure: failure.key)), " ],"]
-    lines += [*_listed("run", sorted(baseline.run, key=lambda run: (run.suite, run.says))), " ]"]
+    failures = sorted(baseline.known, key=lambda failure: failure.key)
+    faults = sorted(baseline.run, key=lambda fault: (fault.suite, fault.says))
+    lines += [*_listed("known", failures), " ],", *_listed("run", faults), " ]"]
     return "\n".join([*lines, "}", ""]).encode()
 
 
@@ -302,8 +303,8 @@ class KnownFailures:
         if says and says != before.says and not any(then is not None for then in before.outputs.values()):
             return Held("worse", f"it fails in another way than {source}: {before.says or 'with figures'}")
         if outputs and self._is_better(before, outputs):
-            now, then = _largest(outputs.values()), _largest(before.outputs.values())
-            return Held("better", f"{reference}; better: {figure} {now}, {then} in the baseline")
+            largest, largest_before = _largest(outputs.values()), _largest(before.outputs.values())
+            return Held("better", f"{reference}; better: {figure} {largest}, {largest_before} in the baseline")
         return Held("known", reference)
 
     def _is_better(self, before: Known, outputs: Mapping[str, float | None]) -> bool:

@@ -345,8 +345,8 @@ class WorkersPlugin:
     def _hang(self, node_id: str, code: int | None) -> str:
         """`: it did not end within 60 s` for an item that met its time limit, else ""."""
         limit = self._index.time_limit_seconds(node_id)
-        begun = self._begun.pop(node_id, None)
-        if limit is None or begun is None or monotonic() - begun < _NEARLY * limit or code not in (None, EXIT_CODE):
+        started = self._begun.pop(node_id, None)
+        if limit is None or started is None or monotonic() - started < _NEARLY * limit or code not in (None, EXIT_CODE):
             return ""
         return f": it did not end within {limit:.3g} s (--msprobe-timeout)"
 

@@ -432,7 +432,7 @@ def _numbered(
     if len(names) == len(numbers):
         return names
     tensors = contents.tensors
-    trained: dict[str, str] = {}
+    trained: dict[object, str] = {}
     for name in parameters:
         if tensors[name].dtype.name.startswith(("Float", "BFloat")) and "running_" not in name:
             trained.setdefault(tensors[name].key or name, name)
