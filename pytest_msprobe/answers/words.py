@@ -51,8 +51,8 @@ def headline(answer: Answer) -> str:
     if answer.outcome == "wrong":
         return _wrong(answer)
     if answer.outcome == "nothing judged":
-        reasons = [text_of(gap) if gap.kind == "refused" else _why(gap) for gap in answer.open[:1]]
-        return _fitted("Nothing judged: ", reasons or ["there was nothing to judge"])
+        gap = next(iter(answer.open), Gap(kind="refused", reason="there was nothing to judge"))
+        return _fitted("Nothing judged: ", [text_of(gap) if gap.kind == "refused" else _why(gap)])
     measure = answer.measure
     if not answer.open or (measure.kind.startswith("placed") and 2 * measure.judged > measure.total):
         allowed = f"{' and '.join(measure.operands)} allowed" if measure.operands else ""
@@ -696,4 +696,5 @@ def listed_numbers(numbers: Iterable[int]) -> str:
 
 def of_ranks(numbers: Sequence[int]) -> str:
     """`rank 3`, `ranks 0 to 7`; "" without numbers."""
-    return f"rank{'s' if len(numbers) > 1 else ''} {listed_numbers(numbers)}" if numbers else ""
+    noun = ("", "rank", "ranks")[min(len(numbers), 2)]
+    return f"{noun} {listed_numbers(numbers)}".strip()

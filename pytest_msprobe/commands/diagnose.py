@@ -145,11 +145,12 @@ def _with_exact(steps: Sequence[Step], exact: Path) -> list[Step]:
         why = why_not_exact(exact)
     if why:
         raise CommandError(f"--exact={exact}: {why}")
-    return [_with_argument(step, f"--msprobe-exact={exact}") if step.suite == "comparison" else step for step in steps]
+    return [_with_exact_run(step, exact) for step in steps]
 
 
-def _with_argument(step: Step, argument: str) -> Step:
-    return replace(step, arguments=(*step.arguments, argument))
+def _with_exact_run(step: Step, exact: Path) -> Step:
+    arguments = (*step.arguments, f"--msprobe-exact={exact}")
+    return replace(step, arguments=arguments) if step.suite == "comparison" else step
 
 
 def _unreadable(path: str, why: str) -> Finding:

@@ -207,7 +207,9 @@ def look_at(path: Path) -> Holding:
 def _gradient_runs(path: Path) -> list[Path]:
     """The folders at or below `path` that hold ranks with gradients; `path` itself where it is a rank."""
     ranks = {file.parent for file in path.rglob("grad_summary_*.csv")}
-    return [path] if path in ranks else sorted({rank.parent for rank in ranks})
+    if path in ranks:
+        return [path]
+    return sorted({rank.parent for rank in ranks})
 
 
 def of_one_model(target: Holding, golden: Holding) -> float:

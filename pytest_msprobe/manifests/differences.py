@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 
 from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, TensorFacts
 from msprobe_collector.dump_format.values import counted
@@ -383,7 +384,7 @@ def _batches(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]
 
 
 def _contents(batches: Sequence[Sequence[TensorFacts]]) -> list[tuple[str | None, ...]]:
-    return [tuple(tensor.fingerprint for tensor in batch) for batch in batches]
+    return [tuple(map(attrgetter("fingerprint"), batch)) for batch in batches]
 
 
 def differing_batch_shapes(target: Manifest, golden: Manifest) -> frozenset[tuple[int, ...]]:
@@ -449,7 +450,7 @@ def _arguments(arguments: Counter[str]) -> str:
 
 def _command(manifest: Manifest) -> list[str]:
     command = manifest.script.get("command")
-    return [str(part) for part in command] if isinstance(command, list) else []
+    return list(map(str, command)) if isinstance(command, list) else []
 
 
 def _git(manifest: Manifest) -> str:

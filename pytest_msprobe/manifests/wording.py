@@ -39,7 +39,9 @@ def shown_of(values: Mapping[str, object], key: str, otherwise: str) -> str:
 
 def as_mapping(value: object) -> Mapping[str, object]:
     """Return a value that should be a mapping; an empty one in place of anything else, as a file may hold."""
-    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    return {str(key): item for key, item in value.items()}
 
 
 def cut(text: str, most: int = _MOST_CHARACTERS) -> str:

@@ -192,7 +192,8 @@ def known_places(files: Iterable[str], baseline: Iterable[str]) -> dict[str, str
 def way_of(row: VerdictRow) -> tuple[str, dict[str, float | None], str]:
     """(figure, outputs, message): how a row fails, as `Known` has it."""
     wrong = [output for output in row.outputs if output.status == "error"]
-    figure = next((name for name in BADNESS if any(_finite(output, name) is not None for output in wrong)), "")
+    known_by = {name for output in wrong for name in output.figures if _finite(output, name) is not None}
+    figure = next(filter(known_by.__contains__, BADNESS), "")
     outputs = {output.label: _finite(output, figure) for output in wrong}
     messages = [output.message or row.message for output in wrong if outputs[output.label] is None]
     if not wrong:
@@ -411,7 +412,7 @@ def baseline_of(
             if _is_failure(row):
                 was = before.get(key, Known(*key, since=since))
                 failures[key] = Known(*key, *way_of(row), was.since, was.reason)
-    kept = before if is_partial else {key: entry for key, entry in before.items() if key[0] not in by_suite}
+    kept = {key: entry for key, entry in before.items() if is_partial or key[0] not in by_suite}
     failures.update((key, entry) for key, entry in kept.items() if key not in judged)
     faults_before = {(fault.suite, fault.says): fault for fault in earlier.run}
     faults: dict[tuple[str, str], KnownRun] = {}

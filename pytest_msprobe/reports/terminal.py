@@ -123,7 +123,7 @@ def table(columns: Sequence[Column], width: int) -> list[str]:
     longest = max(20, width - _width(shown[1:]) - len(_GAP))
     shown[0] = names._replace(cells=[shortened(name, longest) for name in names.cells])
     padded = [column.padded() for column in shown]
-    return ["".join(f"{_GAP}{cell}" for cell in line).rstrip() for line in zip(*padded)]
+    return [f"{_GAP}{_GAP.join(line)}".rstrip() for line in zip(*padded)]
 
 
 def _width(columns: Sequence[Column]) -> int:

@@ -11,7 +11,7 @@ import shlex
 import socket
 from collections.abc import Mapping
 from glob import glob
-from itertools import takewhile
+from itertools import filterfalse, takewhile
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -127,7 +127,7 @@ def settle(request: StartRequest) -> StartReport:
         root=root,
         dumps=dumps,
         evidence=evidence,
-        missing=[path for path in dumps if not os.path.isfile(path)],
+        missing=list(filterfalse(os.path.isfile, dumps)),
         occupied=list(filter(_holds_something, evidence.values())),
         devices=None if devices is None else list(devices),
         has_ascend=bool(glob(ASCEND_FILES)),

@@ -162,7 +162,8 @@ def _read_index(path: Path) -> Contents:
             else:
                 whole.problems.append(f"{path}: {abbreviated(name)} is not in {abbreviated(part)}")
     for part, contents in parts.items():
-        unlisted = [name for name in contents.tensors if name not in weight_map] if contents is not None else []
+        names = contents.tensors if contents is not None else ()
+        unlisted = [name for name in names if name not in weight_map]
         if unlisted:
             more = f" and {len(unlisted) - 1} more" if unlisted[1:] else ""
             whole.problems.append(f"{path}: does not list {abbreviated(unlisted[0])}{more} of {abbreviated(part)}")

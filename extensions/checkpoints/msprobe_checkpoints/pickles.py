@@ -290,13 +290,13 @@ _OWN: dict[str, Callable[[_ObjectMachine, Any], object]] = {
 }
 
 
-def flattened(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+def flattened(value: object) -> Iterator[tuple[str, object]]:
     """(dotted name, leaf) of everything in a nested value: tensors, arrays, numbers, texts, and what needs code.
 
     Raises:
         DescriptionError: there are too many, too deep.
     """
-    yield from _walk(value, prefix, 0, count())
+    yield from _walk(value, "", 0, count())
 
 
 def _walk(value: object, name: str, depth: int, visited: Iterator[int]) -> Iterator[tuple[str, object]]:

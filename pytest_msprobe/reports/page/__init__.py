@@ -179,7 +179,7 @@ class Section:
             output_counts.append(len(outputs_of_row))
         suite = self._suite
         figures = [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures]
-        slot_facts = [self._slot(dump, names.of(dump, "") if dump else "earlier") for dump in dumps]
+        slot_facts = [self._slot(dump, names) for dump in dumps]
         cells = [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells]
         is_bad = self._summary.is_bad or answer.outcome == "wrong"
         return {
@@ -213,8 +213,9 @@ class Section:
         place = Place(record="", operation="")
         return with_findings(answer, [Finding(kind="incomplete", confidence="proved", place=place, detail=faults[0])])
 
-    def _slot(self, dump: str, name: str) -> dict[str, Any]:
+    def _slot(self, dump: str, names: CallNames) -> dict[str, Any]:
         step, rank, node = self._files[dump]
+        name = names.of(dump, "") if dump else "earlier"
         return {"dump": dump, "step": step, "rank": rank, "id": node, "name": name.strip("/")}
 
     def _columns(self, row: VerdictRow, place: StepPosition, heat: float | None) -> dict[str, Any]:
@@ -304,8 +305,8 @@ def _title(sections: Sequence[Mapping[str, Any]]) -> str:
     """Of the tab: the verdict, then the dump. A tab shows about the first 20 characters."""
     names = []
     for section in sections:
-        dumps = [Path(slot["dump"]) for slot in section["slots"] if slot["dump"]]
-        folders = Path(os.path.commonpath([path.parent for path in dumps])).parts if dumps else ()
+        dumps = [os.path.dirname(slot["dump"]) for slot in section["slots"] if slot["dump"]]
+        folders = Path(os.path.commonpath(dumps)).parts if dumps else ()
         named = [part for part in folders if part not in _LAYOUT and not _SLOT.fullmatch(part)]
         names.append(" - ".join([section["diagnosis"]["headline"], *named[-1:]]))
     return printable("; ".join(names)) or "No rows"
