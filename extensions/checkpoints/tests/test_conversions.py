@@ -241,6 +241,17 @@ def training(order: list[int], *, names: bool = True) -> State:
     return {"model": network.state_dict(), "optimizer": optimizer.state_dict()}
 
 
+def tied() -> State:
+    """A model whose last layer has the weight of the first one, and its optimizer, which has it once."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(*[torch.nn.Linear(8, 8, bias=False) for _ in range(3)])
+    network[2].weight = network[0].weight
+    optimizer = torch.optim.AdamW(network.parameters())
+    network(torch.randn(4, 8)).square().sum().backward()
+    optimizer.step()
+    return {"model": network.state_dict(), "optimizer": optimizer.state_dict()}
+
+
 def moved(state: State, order: list[int]) -> State:
     """Other names of the parameters, and states of an optimizer that are those of other parameters."""
     groups = [
@@ -326,6 +337,7 @@ RIGHT: dict[str, Callable[[], Sides]] = {
     ),
     "an optimizer with another order": lambda: (training([3, 0, 1, 2, 5, 4]), training(ORDER)),
     "an optimizer, other names": lambda: (moved(training(ORDER, names=False), ORDER), training(ORDER, names=False)),
+    "an optimizer of tied parameters": lambda: (tied(), by_names(tied())),
     "without the optimizer": lambda: (training(ORDER)["model"], training(ORDER)),
     "an optimizer of many parameters, by names": lambda: (
         by_names(training(list(range(12)), names=False)),
