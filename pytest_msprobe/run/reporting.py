@@ -148,13 +148,11 @@ class Unwritten:
         place = f" at {name}" if name else ""
         self.problems.setdefault(option, f"{option}: writing stopped{place}: {reason}; the rows before it are intact")
         if name:
-            self._names[name] = None
+            self.add(name)
 
-    def has_ended(self, option: str, name: str) -> bool:
-        """Whether nothing more is written for `option`; `name` is then missing, too."""
-        if option in self.problems:
-            self._names[name] = None
-        return option in self.problems
+    def add(self, name: str) -> None:
+        """Note a row or group that is missing, since the writing of its file has ended."""
+        self._names[name] = None
 
     @contextmanager
     def watched(self, option: str, *errors: type[Exception]) -> Iterator[None]:
@@ -217,8 +215,10 @@ class RowFile:
 
     def write(self, name: str, row: VerdictRow, start: Callable[[], dict[str, object]]) -> None:
         """Add a row; the first one of a run holds how the run was started, as `start` tells it."""
-        label = f"{name} {row.label}".rstrip()
-        if self.path is None or self._unwritten.has_ended(self.option, label):
+        if self.path is None:
+            return
+        if self.option in self._unwritten.problems:
+            self._unwritten.add(f"{name} {row.label}".rstrip())
             return
         try:
             self._lines = self._lines or JsonLines(self.path, appends=self.appends)
@@ -227,7 +227,7 @@ class RowFile:
                 self._names_its_start = True
             self._lines.write(name, row)
         except OSError as error:
-            self._unwritten.end(self.option, error, label)
+            self._unwritten.end(self.option, error, f"{name} {row.label}".rstrip())
 
     @contextmanager
     def concluded(self) -> Iterator[JsonLines | None]:
@@ -271,7 +271,8 @@ class GroupedRows:
     def _hand_over(self, name: str) -> None:
         rows = self._open_groups.pop(name)
         rows.sort(key=lambda row: row.recorded.index(row.part) if row.part in row.recorded else 0)
-        if self._unwritten.has_ended(self._option, name):
+        if self._option in self._unwritten.problems:
+            self._unwritten.add(name)
             return
         try:
             self._report.receive_call(name, rows)
