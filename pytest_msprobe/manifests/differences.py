@@ -16,7 +16,7 @@ from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, TensorF
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.manifests.optimizers import optimizer_differences
 from pytest_msprobe.manifests.pairing import common_names, is_dropout, layer_pairs, plural_of, tensor_pairs, unwrapped
-from pytest_msprobe.manifests.value import MODE, Make, ManifestDifference, of_other_step
+from pytest_msprobe.manifests.value import MODE, ManifestDifference, difference_of, of_other_step
 from pytest_msprobe.manifests.wording import as_mapping, cut, last_name, names, numbers, shown, shown_of, switched
 
 __all__ = ["ManifestDifference", "differences"]
@@ -49,22 +49,21 @@ def _step(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
 
 
 def _ranks(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
-    make = Make("ranks")
     for name, words, likelihood in (("world_size", "world size", 0.94), ("rank", "rank", 0.98)):
         ours, theirs = target.ranks.get(name), golden.ranks.get(name)
         if isinstance(ours, int) and isinstance(theirs, int) and ours != theirs:
-            yield make(words, ours, theirs, likelihood)
+            yield difference_of("ranks", words, ours, theirs, likelihood)
     if bool(target.ranks) != bool(golden.ranks):
         ours, theirs = target.ranks.get("world_size", 1), golden.ranks.get("world_size", 1)
         if ours != theirs:
-            yield make("world size", shown(ours), shown(theirs), 0.94)
+            yield difference_of("ranks", "world size", shown(ours), shown(theirs), 0.94)
     groups, golden_groups = _groups(target), _groups(golden)
     if not groups or not golden_groups:
         return
     for name in groups.keys() | golden_groups.keys():
         ours, theirs = _members(groups.get(name)), _members(golden_groups.get(name))
         if ours != theirs and name != "world":
-            yield make(f"group {cut(name)}:", ours, theirs, 0.93, what=name)
+            yield difference_of("ranks", f"group {cut(name)}:", ours, theirs, 0.93, what=name)
 
 
 def _groups(manifest: Manifest) -> dict[str, list[int]]:
@@ -84,13 +83,12 @@ def _members(ranks: list[int] | None) -> str:
 def _models(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     if not target.models or not golden.models:
         return
-    make = Make("model")
     if len(target.models) != len(golden.models):
-        yield make("number of models", len(target.models), len(golden.models), 0.92)
+        yield difference_of("model", "number of models", len(target.models), len(golden.models), 0.92)
     for model, golden_model in zip(target.models, golden.models):
         kind, golden_kind = last_name(model.kind), last_name(golden_model.kind)
         if kind != golden_kind:
-            yield make("model", kind, golden_kind, 0.92)
+            yield difference_of("model", "model", kind, golden_kind, 0.92)
     rename = common_names(target, golden)
     for part in ("parameters", "buffers"):
         yield from _structure(_by_name(target, part, rename), _by_name(golden, part, rename), part)
@@ -106,7 +104,6 @@ def _structure(
     target: Mapping[str, TensorFacts], golden: Mapping[str, TensorFacts], nouns: str
 ) -> Iterator[ManifestDifference]:
     """What differs in names, shapes, dtypes and gradients of parameters or buffers."""
-    make = Make("model")
     for tensors, others, where in ((target, golden, "the golden model"), (golden, target, "this model")):
         missing = [name for name in tensors if name not in others]
         if missing:
@@ -121,11 +118,11 @@ def _structure(
             if len(differing) == len(pairs) > 1:
                 which = f"all {len(pairs)} {nouns}"
             words = f"{what} of {which}:"
-            yield make(words, shown(ours), shown(theirs), likelihood, what=what, names=differing)
+            yield difference_of("model", words, shown(ours), shown(theirs), likelihood, what=what, names=differing)
     yield from _gradients_required(pairs, nouns)
     for name, ours, theirs in pairs:
         if ours.tied != theirs.tied:
-            yield make(f"{nouns[:-1]} {cut(name)} is", _tie(ours), _tie(theirs), 0.9, what="tied")
+            yield difference_of("model", f"{nouns[:-1]} {cut(name)} is", _tie(ours), _tie(theirs), 0.9, what="tied")
 
 
 def _gradients_required(
@@ -226,16 +223,19 @@ def _paths(paths: Sequence[str]) -> str:
 
 
 def _precision(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
-    make = Make("precision")
     autocast, golden_autocast = _autocast(target), _autocast(golden)
     if autocast is not None and golden_autocast is not None and autocast != golden_autocast:
-        yield make("autocast", autocast, golden_autocast, 0.9)
+        yield difference_of("precision", "autocast", autocast, golden_autocast, 0.9)
     ours, theirs = as_mapping(target.step.get("loss_scale")), as_mapping(golden.step.get("loss_scale"))
     if ours.get("scale") != theirs.get("scale"):
-        yield make("loss scale", shown_of(ours, "scale", "none"), shown_of(theirs, "scale", "none"), 0.9)
+        yield difference_of(
+            "precision", "loss scale", shown_of(ours, "scale", "none"), shown_of(theirs, "scale", "none"), 0.9
+        )
     for key in sorted(ours.keys() & theirs.keys() - {"scale"}):
         if ours[key] != theirs[key]:
-            yield make(f"{cut(key)} of the loss scaler", shown(ours[key]), shown(theirs[key]), 0.88)
+            yield difference_of(
+                "precision", f"{cut(key)} of the loss scaler", shown(ours[key]), shown(theirs[key]), 0.88
+            )
 
 
 def _autocast(manifest: Manifest) -> str | None:
@@ -253,7 +253,7 @@ def _seeds(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     for name in ours:
         if name in theirs and ours[name] != theirs[name]:
             seeds = _seed(ours[name]), _seed(theirs[name])
-            yield Make("random")(f"seed of {cut(name)}", *seeds, 0.87, what="seed", names=(name,))
+            yield difference_of("random", f"seed of {cut(name)}", *seeds, 0.87, what="seed", names=(name,))
 
 
 def _seed(seed: object) -> str:
@@ -308,7 +308,7 @@ def _switches(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference
     for place, name in enumerate(target.switches):
         if name in golden.switches and target.switches[name] != golden.switches[name]:
             ours, theirs = switched(target.switches[name]), switched(golden.switches[name])
-            yield Make("switches")(cut(name), ours, theirs, _weight(name, 0.8) - 1e-6 * place)
+            yield difference_of("switches", cut(name), ours, theirs, _weight(name, 0.8) - 1e-6 * place)
 
 
 def _places(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
@@ -317,9 +317,9 @@ def _places(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     for name in dict.fromkeys((*ours, *theirs)):
         if ours.get(name) != theirs.get(name):
             values = shown_of(ours, name, "not set"), shown_of(theirs, name, "not set")
-            yield Make("environment")(cut(name), *values, _weight(name, 0.75))
+            yield difference_of("environment", cut(name), *values, _weight(name, 0.75))
     if target.framework != golden.framework and target.framework and golden.framework:
-        yield Make("versions")("framework", cut(target.framework), cut(golden.framework), 0.74)
+        yield difference_of("versions", "framework", cut(target.framework), cut(golden.framework), 0.74)
     for name in dict.fromkeys((*target.versions, *golden.versions)):
         version, golden_version = shown_of(target.versions, name, ""), shown_of(golden.versions, name, "")
         if version != golden_version and target.versions and golden.versions:
@@ -327,12 +327,12 @@ def _places(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
             if name in target.versions and name in golden.versions:
                 likelihood = 0.72 if name in _OF_FRAMEWORK else 0.45
             versions = version or "not imported", golden_version or "not imported"
-            yield Make("versions")(cut(name), *versions, likelihood)
+            yield difference_of("versions", cut(name), *versions, likelihood)
     for name in target.device:
         if name in golden.device and target.device[name] != golden.device[name]:
             words = {"kind": "device", "name": "device name", "count": "number of devices"}.get(name, cut(name))
             likelihood = {"kind": 0.6, "name": 0.55, "count": 0.1}.get(name, 0.5)
-            yield Make("device")(words, shown(target.device[name]), shown(golden.device[name]), likelihood)
+            yield difference_of("device", words, shown(target.device[name]), shown(golden.device[name]), likelihood)
 
 
 def _state(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
@@ -434,14 +434,14 @@ def _form_words(tensor: TensorFacts) -> str:
 def _script(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     revision, golden_revision = _git(target), _git(golden)
     if revision and golden_revision and revision != golden_revision:
-        yield Make("script")("git revision", revision[:12], golden_revision[:12], 0.3)
+        yield difference_of("script", "git revision", revision[:12], golden_revision[:12], 0.3)
     command, golden_command = _command(target), _command(golden)
     if command and golden_command and command != golden_command:
         more, less = Counter(command) - Counter(golden_command), Counter(golden_command) - Counter(command)
         ours, theirs = "the same arguments", "in another order"
         if more or less:
             ours, theirs = _arguments(more), _arguments(less)
-        yield Make("script")("command line:", ours, theirs, 0.2)
+        yield difference_of("script", "command line:", ours, theirs, 0.2)
 
 
 def _arguments(arguments: Counter[str]) -> str:

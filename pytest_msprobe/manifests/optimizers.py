@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msprobe_collector.dump_format.manifest import Manifest, OptimizerFacts
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.manifests.pairing import common_names, same_settings
-from pytest_msprobe.manifests.value import Make, ManifestDifference
+from pytest_msprobe.manifests.value import ManifestDifference, difference_of
 from pytest_msprobe.manifests.wording import last_name, names, shown, together
 
 #: Settings that choose an implementation; others of one side only are named by newer versions.
@@ -25,7 +25,7 @@ def optimizer_differences(target: Manifest, golden: Manifest) -> Iterator[Manife
     if not target.optimizers or not golden.optimizers:
         return
     if len(target.optimizers) != len(golden.optimizers):
-        yield Make("optimizer")("number of optimizers", len(target.optimizers), len(golden.optimizers), 0.94)
+        yield difference_of("optimizer", "number of optimizers", len(target.optimizers), len(golden.optimizers), 0.94)
     yield from _left_out(target, golden)
     is_one = len(target.optimizers) == 1
     for number, (ours, theirs) in enumerate(_pairs(target, golden)):
@@ -101,10 +101,9 @@ class _Setting(NamedTuple):
 def _of_pair(
     ours: OptimizerFacts, theirs: OptimizerFacts, of: str, target: Manifest, golden: Manifest
 ) -> Iterator[ManifestDifference]:
-    make = Make("optimizer")
     kind, golden_kind = last_name(ours.kind), last_name(theirs.kind)
     if kind != golden_kind:
-        yield make(f"optimizer{of}", kind, golden_kind, 0.965)
+        yield difference_of("optimizer", f"optimizer{of}", kind, golden_kind, 0.965)
     settings = _other_settings(ours, theirs, target, golden)
     has_other_rate = any(setting.key == "lr" for setting in settings)
     for setting in settings:
@@ -116,7 +115,9 @@ def _of_pair(
         some = f" ({names(setting.parameters)})" if setting.parameters else ""
         likelihood = {"lr": 0.96}.get(setting.key, 0.4 if setting.key in _IMPLEMENTATION else 0.955)
         words = f"{shown(setting.key)} of {which}{of}{some}:"
-        yield make(words, shown(setting.value), shown(setting.other), likelihood, what=setting.key)
+        yield difference_of(
+            "optimizer", words, shown(setting.value), shown(setting.other), likelihood, what=setting.key
+        )
     yield from _schedulers(ours, theirs, of, has_other_rate=has_other_rate)
     yield from _state(ours, theirs, of, target)
 
@@ -168,17 +169,18 @@ def _is_equal(value: object, other: object) -> bool:
 def _schedulers(
     ours: OptimizerFacts, theirs: OptimizerFacts, of: str, *, has_other_rate: bool
 ) -> Iterator[ManifestDifference]:
-    make = Make("optimizer")
     kinds, golden_kinds = _scheduler_kinds(ours), _scheduler_kinds(theirs)
     if kinds != golden_kinds:
-        yield make(f"scheduler{of}", kinds, golden_kinds, 0.95)
+        yield difference_of("optimizer", f"scheduler{of}", kinds, golden_kinds, 0.95)
         return
     for scheduler, golden in zip(ours.schedulers, theirs.schedulers):
         for key in scheduler.settings.keys() & golden.settings.keys():
             value, other = scheduler.settings[key], golden.settings[key]
             if value != other and not (key in _FOLLOWING and has_other_rate):
                 words = f"{shown(key)} of {last_name(scheduler.kind)}{of}:"
-                yield make(words, shown(value), shown(other), 0.7 if key in _COUNTERS else 0.95, what=key)
+                yield difference_of(
+                    "optimizer", words, shown(value), shown(other), 0.7 if key in _COUNTERS else 0.95, what=key
+                )
 
 
 def _scheduler_kinds(optimizer: OptimizerFacts) -> str:
@@ -192,7 +194,7 @@ def _state(ours: OptimizerFacts, theirs: OptimizerFacts, of: str, target: Manife
     when = f"when step {shown(target.number)} begins"
     if steps != golden_steps:
         words = f"updates that the optimizer{of} has made {when}:"
-        yield Make("optimizer")(words, steps, golden_steps, 0.71, what="steps")
+        yield difference_of("optimizer", words, steps, golden_steps, 0.71, what="steps")
     every = dict.fromkeys((*ours.state, *theirs.state))
     keys = [key for key in every if key != "step" and ours.state.get(key) != theirs.state.get(key)]
     if keys:
