@@ -155,11 +155,11 @@ class Unwritten:
         self._names[name] = None
 
     @contextmanager
-    def watched(self, option: str, *errors: type[Exception]) -> Iterator[None]:
-        """Note that writing for `option` ends where the block raises an OSError, or one of `errors`."""
+    def watched(self, option: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+        """Note that writing for `option` ends where the block raises one of `errors`."""
         try:
             yield
-        except (OSError, *errors) as error:
+        except errors as error:
             self.end(option, error)
 
     def lines(self) -> Iterator[str]:
@@ -265,7 +265,7 @@ class GroupedRows:
         """Hand over the groups of which only a part ran, and have the report close its files."""
         for name in list(self._open_groups):
             self._hand_over(name)
-        with self._unwritten.watched(self._option, SuiteError):
+        with self._unwritten.watched(self._option, (OSError, SuiteError)):
             self._report.finish()
 
     def _hand_over(self, name: str) -> None:
@@ -406,7 +406,7 @@ class ReportPlugin:
             if junit is not None:
                 junit.tell(self.answer)
         if self._page is not None and self._rows.path is not None:
-            with self._unwritten.watched(self._page.option, ValueError):
+            with self._unwritten.watched(self._page.option, (OSError, ValueError)):
                 self._page.write(self._rows.path, self.answer)
         if changes and not session.testsfailed and session.exitstatus == pytest.ExitCode.TESTS_FAILED:
             session.exitstatus = pytest.ExitCode.OK
