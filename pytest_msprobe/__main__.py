@@ -26,17 +26,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
 
 
-def _run(given: Sequence[str]) -> int:
+def _run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m pytest_msprobe", description="Helpers around pytest-msprobe.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     add_to(commands)
-    if not given:
+    if not arguments:
         sys.stdout.write(parser.format_help())
         return 2
     try:
-        if not given[0].startswith("-") and given[0] not in commands.choices:
-            raise CommandError(_unknown(given[0], list(commands.choices)))
-        chosen = parser.parse_args(given)
+        if not arguments[0].startswith("-") and arguments[0] not in commands.choices:
+            raise CommandError(_unknown(arguments[0], list(commands.choices)))
+        chosen = parser.parse_args(arguments)
         code: int | None = chosen.run(chosen)
     except CommandError as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
@@ -44,9 +44,9 @@ def _run(given: Sequence[str]) -> int:
     return code or 0
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, n=1, cutoff=0.7)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+def _unknown(name: str, commands: Sequence[str]) -> str:
+    near = get_close_matches(name, commands, n=1, cutoff=0.7)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(commands)}"
     return f"there is no command {name!r}; {hint}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,7 +82,7 @@ def auto_worker_count(config: pytest.Config) -> int | None:
 def _make_suite(config: pytest.Config, settings: Settings, plain: Sequence[DumpFolder] = ()) -> Suite:
     worker_input = getattr(config, "workerinput", {})
     named = [path for path in named_paths(config) if path.name == "dump.json"]
-    in_folders = [dump for folder in plain for dump in judged_in(folder)]
+    in_folders = chain.from_iterable(map(judged_in, plain))
     context = Context(
         config,
         settings.values,
@@ -113,7 +114,9 @@ def _collect(config: pytest.Config, settings: Settings, suite: Suite, plain: Seq
     of_dumps = {folder.path for folder in plain if folder.dumps and not folder.holds_python}
     config.args[:] = [argument for argument in config.args if path_of(config, argument) not in of_dumps]
     named = named_paths(config)
-    config.args.extend(root for root in roots if not any(path.is_relative_to(root) for path in named))
+    for root in roots:
+        if not any(path.is_relative_to(root) for path in named):
+            config.args.append(root)
 
 
 def _set_up_writer(config: pytest.Config, run: Run, unjudged: Unjudged) -> None:

@@ -108,9 +108,11 @@ def install_finder() -> None:
 
 def entry_points_of(group: str) -> list[metadata.EntryPoint]:
     """The entry points of a group, of all packages that are installed, ours first, else by name."""
-    found = list(metadata.entry_points(group=group))
-    _PACKAGES.update(re.split(r"[.:]", each.value)[0] for each in found)
-    return sorted(found, key=lambda each: (not each.value.startswith("pytest_msprobe."), each.name))
+    listed = list(metadata.entry_points(group=group))
+    _PACKAGES.update(re.split(r"[.:]", entry_point.value)[0] for entry_point in listed)
+    return sorted(
+        listed, key=lambda entry_point: (not entry_point.value.startswith("pytest_msprobe."), entry_point.name)
+    )
 
 
 def left_out(entry_point: metadata.EntryPoint, why: str) -> str:

@@ -145,13 +145,13 @@ class OutputRow:
 
         An error without a figure is the largest.
         """
-        found = (
-            -value if name == "similarity" else value
-            for name in BADNESS
-            if (value := self.figures.get(name)) is not None
-        )
-        largest = next(found, math.inf)
-        return self.status == "error", math.inf if math.isnan(largest) else largest
+        for name in BADNESS:
+            value = self.figures.get(name)
+            if value is not None and not math.isnan(value):
+                return self.status == "error", -value if name == "similarity" else value
+            if value is not None:
+                break
+        return self.status == "error", math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +207,11 @@ class StepPosition:
     side: HeldBy = "both"
     partner: str = ""
     partner_cells: tuple[str, ...] = ()
+
+    @property
+    def cell(self) -> str:
+        """The innermost Cell that the record ran in; "" outside of any."""
+        return self.cells[-1] if self.cells else ""
 
 
 #: What pytest made of an item: an expected failure (xfail mark) is none of ours, and counts as pytest counts it.
@@ -303,7 +308,8 @@ class VerdictRow(Wire):
     def rounding(self) -> str:
         """Rounding text of an error: `explained by rounding` when all failed outputs are, else the first other text."""
         failed = [output.rounding for output in self.outputs if output.status == "error"]
-        return next((text for text in failed if text != EXPLAINED), EXPLAINED if failed else "")
+        others = [text for text in failed if text != EXPLAINED]
+        return next(iter((*others, *failed)), "")
 
     @property
     def label(self) -> str:

@@ -21,8 +21,8 @@ def about_of(path: Path, *, side: Literal["target", "golden", "exact"] = "target
     except DumpError:
         return About(path=str(path), side=side)
     command = facts.script.get("command")
-    words = [str(word) for word in command] if isinstance(command, list) else []
-    return About(path=str(path), side=side, script=shlex.join(words), time=facts.time[:16].replace("T", " "))
+    script = shlex.join(map(str, command)) if isinstance(command, list) else ""
+    return About(path=str(path), side=side, script=script, time=facts.time[:16].replace("T", " "))
 
 
 def _first_manifest(path: Path) -> Path | None:
@@ -30,6 +30,9 @@ def _first_manifest(path: Path) -> Path | None:
     # A run has steps, and a step has ranks; below these there are only tensors, perhaps a million files.
     patterns = (MANIFEST_FILE, f"*/{MANIFEST_FILE}", f"*/*/{MANIFEST_FILE}") if path.is_dir() else (MANIFEST_FILE,)
     try:
-        return next((min(found) for pattern in patterns if (found := [*folder.glob(pattern)])), None)
+        for pattern in patterns:
+            if first := min(folder.glob(pattern), default=None):
+                return first
     except OSError:
         return None
+    return None

@@ -112,8 +112,9 @@ class Answer(FigureWire, msgspec.Struct, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """Return the answer as a notebook shows it: with the texts that `words.said` has filled in."""
-        findings = (f"{finding.name} {finding.how} {finding.detail}" for finding in self.findings)
-        texts = (*findings, *(gap.text for gap in self.open), *(step.tells for step in self.next))
+        texts = [f"{finding.name} {finding.how} {finding.detail}" for finding in self.findings]
+        texts += [gap.text for gap in self.open]
+        texts += [step.tells for step in self.next]
         entries = "".join(f"<li>{escape(text)}</li>" for text in texts if text.strip())
         return f"<b>{escape(self.headline or self.outcome)}</b><ul>{entries}</ul>"
 

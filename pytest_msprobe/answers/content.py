@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Annotated
 
 import msgspec
@@ -51,7 +52,8 @@ class SharedContent(msgspec.Struct, frozen=True, kw_only=True):
 def together(contents: Iterable[SharedContent]) -> SharedContent | None:
     """What several pairs of dumps hold of each other: sums, and the first place; None of no pair."""
     pairs = list(contents)
+    if not pairs:
+        return None
     names = ("found", "values", "regions", "target_records", "golden_records")
-    sums = {name: sum(getattr(pair, name) for pair in pairs) for name in names}
-    parted = next((pair.parted for pair in pairs if pair.parted is not None), None)
-    return SharedContent(**sums, parted=parted) if pairs else None
+    sums = {name: sum(map(attrgetter(name), pairs)) for name in names}
+    return SharedContent(**sums, parted=next(filter(None, map(attrgetter("parted"), pairs)), None))

@@ -94,11 +94,11 @@ def _bounded(answer: Answer) -> Answer:
     for name in _MOST:
         if (surplus := len(getattr(answer, name)) - len(kept[name])) > 0:
             cut[name] = cut.get(name, 0) + surplus
-    for name, entries in kept.items():
-        kept[name] = tuple(_short(entry) if isinstance(entry, msgspec.Struct) else entry for entry in entries)
+    kept["setup"] = tuple(abridged(sentence, _LONGEST["reason"]) for sentence in kept["setup"])
+    for name in _MOST.keys() - {"setup"}:
+        kept[name] = tuple(map(_short, kept[name]))
     if answer.exact is not None:
         kept["exact"] = _short(answer.exact)
-    kept["setup"] = tuple(abridged(sentence, _LONGEST["reason"]) for sentence in kept["setup"])
     content = None if answer.content is None else _short_content(answer.content)
     return structs.replace(answer, **kept, cut=cut, content=content, headline=abridged(answer.headline, MOST_HEADLINE))
 
@@ -131,9 +131,7 @@ def _short(entry: msgspec.Struct) -> msgspec.Struct:
             numbers=place.numbers[:16],
             source=abridged(place.source, 160),
         )
-        changes["figures"] = {
-            name: value if isinstance(value, str) else rounded(value) for name, value in entry.figures.items()
-        }
+        changes["figures"] = {name: rounded(value) for name, value in entry.figures.items()}
         changes["arguments"] = entry.arguments[:4]
     return structs.replace(entry, **changes)
 
@@ -169,9 +167,9 @@ def _encoded(answer: Answer) -> bytes:
     return msgspec.json.format(msgspec.json.encode(answer), indent=1) + b"\n"
 
 
-def rounded(value: float | None) -> float | int | str | None:
-    """A number of four digits; what is not finite as a word, since JSON has none."""
-    if value is None or isinstance(value, int):
+def rounded(value: float | str | None) -> float | int | str | None:
+    """A number of four digits; what is not finite as a word, since JSON has none. Words stay as they are."""
+    if value is None or isinstance(value, (int, str)):
         return value
     if value != value or value in (float("inf"), float("-inf")):
         return str(value)

@@ -24,6 +24,7 @@ from pytest_msprobe.verdicts import (
     UNREADABLE,
     OutputRow,
     RowCounts,
+    StepPosition,
     VerdictRow,
 )
 
@@ -97,9 +98,11 @@ class RunFacts:
                 is_value = argument in _TAKES_VALUE
             elif argument.partition("=")[0] not in replaced:
                 kept.append(argument)
-        words = [word for word in (self.keyword if keeps_selection else "", keyword) if word]
-        selection = ["-k", words[0] if len(words) == 1 else " and ".join(f"({word})" for word in words)]
-        return ("pytest", *kept, *(selection if words else ()), *more)
+        if self.keyword and keeps_selection:
+            keyword = f"({self.keyword}) and ({keyword})" if keyword else self.keyword
+        if keyword:
+            kept += ["-k", keyword]
+        return ("pytest", *kept, *more)
 
 
 @dataclass(slots=True)
@@ -127,12 +130,13 @@ class _Cause:
             self.worst = row
         if row.direction:
             self.parts.setdefault(row.direction)
-        place = row.place
+        place = row.place or StepPosition()
         if len(self.calls) < _MOST_CALLS:
-            self.calls.setdefault(row.call, place.cells[-1] if place is not None and place.cells else "")
-        if place is not None:
-            self.ranks.update(() if place.rank is None else (place.rank,))
-            self.steps.update(() if place.step is None else (place.step,))
+            self.calls.setdefault(row.call, place.cell)
+        if place.rank is not None:
+            self.ranks.add(place.rank)
+        if place.step is not None:
+            self.steps.add(place.step)
 
     @property
     def row(self) -> VerdictRow:
@@ -260,21 +264,25 @@ class RunRows:
             are_new: whether `findings` has no expected failures; else those whose item is one are left out.
             is_judged: False where the verdicts say nothing of what was to be judged.
         """
-        new = [one for one in findings if are_new or one.id not in self._expected]
+        new = [finding for finding in findings if are_new or finding.id not in self._expected]
         new = (new or self.findings(by_order=True)) + self._of_rows()
         if not new and self._inherited is not None and self.facts.is_selected:
             new.append(_cause_not_selected(self._inherited))
-        outcome: Outcome = "wrong" if new else "right" if self.judged and is_judged else "nothing judged"
+        outcome: Outcome = "right" if self.judged and is_judged else "nothing judged"
+        if new:
+            outcome = "wrong"
         steps = self.next_steps(new) if next_steps is None else next_steps
+        other_steps = [step for step in steps if step.arguments != ("pytest", *self.facts.arguments)]
+        about = [About(path=dump) for dump in self.counts.files]
         return Answer(
             suite=self.facts.suite,
             outcome=outcome,
             findings=tuple(new),
-            open=tuple(self.gaps() if gaps is None else gaps),
-            next=tuple(step for step in steps if step.arguments != ("pytest", *self.facts.arguments)),
-            about=self.facts.about or tuple(About(path=dump) for dump in self.counts.files),
+            open=tuple(gaps if gaps is not None else self.gaps()),
+            next=tuple(other_steps),
+            about=self.facts.about or tuple(about),
             measure=measure or self.measure(),
-            counts={word: count for word in _COUNTED if (count := self.counts.outcomes[word])},
+            counts={word: self.counts.outcomes[word] for word in _COUNTED if self.counts.outcomes[word]},
         )
 
     def by_default(self) -> Mapping[str, list[VerdictRow]]:
@@ -288,15 +296,14 @@ class RunRows:
     def findings(self, *, by_order: bool = False) -> list[Finding]:
         """The failed rows by their causes, the worst first, or `by_order` of execution."""
         self.by_default()
-        causes = sorted(
-            self._causes.values(),
-            key=lambda cause: (*(() if by_order else _rank_of(cause)), _order(cause.row)),
-        )
+        causes = sorted(self._causes.values(), key=lambda cause: _order(cause.row))
+        if not by_order:
+            causes.sort(key=_rank_of)
         return [self._finding(cause) for cause in causes]
 
     def _of_rows(self) -> list[Finding]:
         """What fails for another reason than its numbers: records that cannot be read, limits that rounding passes."""
-        found = [
+        findings = [
             Finding(
                 id=entry.first.node_id,
                 kind="unreadable",
@@ -311,28 +318,22 @@ class RunRows:
         if self._explained is not None:
             row = self._explained.first
             place = Place(record=_record(row), operation=row.api)
-            found.append(
-                Finding(id=row.node_id, kind="limits", confidence="proved", place=place, count=self._explained.count)
-            )
-        return found
+            count = self._explained.count
+            findings.append(Finding(id=row.node_id, kind="limits", confidence="proved", place=place, count=count))
+        return findings
 
     def gaps(self) -> list[Gap]:
         """What the rows say was not judged, the most frequent reason first."""
         noun = self.facts.item_noun
-        found = [
-            Gap(
-                kind="random" if _has(entry.first, RANDOM) else "skipped",
-                what=_name(entry.first),
-                count=entry.count,
-                noun=noun,
-                reason=reason,
-            )
-            for reason, entry in sorted(self._skipped.items(), key=lambda entry: (-entry[1].count, entry[0]))
-        ]
+        gaps = []
+        for reason, entry in sorted(self._skipped.items(), key=lambda entry: (-entry[1].count, entry[0])):
+            kind = "random" if _has(entry.first, RANDOM) else "skipped"
+            gaps.append(Gap(kind=kind, what=_name(entry.first), count=entry.count, noun=noun, reason=reason))
         if expected := len(self._expected):
-            found.append(Gap(kind="expected", count=expected, noun=noun))
-        found += [Gap(kind="by default", what=name, count=len(rows)) for name, rows in self.by_default().items()]
-        return [*found, *(Gap(kind="known", what=key) for key in self._known_of_run)]
+            gaps.append(Gap(kind="expected", count=expected, noun=noun))
+        gaps += [Gap(kind="by default", what=name, count=len(rows)) for name, rows in self.by_default().items()]
+        gaps += [Gap(kind="known", what=key) for key in self._known_of_run]
+        return gaps
 
     def next_steps(self, findings: Sequence[Finding]) -> list[NextStep]:
         """A command that repeats the first cause alone, or passes what rounding explains."""
@@ -350,20 +351,22 @@ class RunRows:
 
     def _finding(self, cause: _Cause) -> Finding:
         row, worst = cause.row, cause.worst.worst
-        place = row.place
+        place = row.place or StepPosition()
         kind = _kind(row)
         of_calls = place_of_calls(row.api if len(cause.calls) > 1 else row.call, list(cause.calls.items()))
+        if _is_kind(row):
+            of_calls["operation"] = f"{kind} of {of_calls['operation']}"
         return Finding(
             id=row.node_id,
             kind=kind,
             confidence=self.facts.certainty,
             place=Place(
                 record=_record(row),
-                **{**of_calls, "operation": f"{kind} of {of_calls['operation']}"} if _is_kind(row) else of_calls,
+                **of_calls,
                 directions=tuple(cause.parts),
                 value=worst.label if worst is not None and worst.status == "error" else "",
-                source=short_source(place.source) if place is not None else "",
-                cell=place.cells[-1] if place is not None and place.cells else "",
+                source=short_source(place.source),
+                cell=place.cell,
                 ranks=tuple(sorted(cause.ranks)),
                 steps=tuple(sorted(cause.steps)),
             ),
@@ -398,13 +401,12 @@ def place_of_calls(operation: str, calls: Sequence[tuple[str, str]]) -> dict[str
         return {"operation": operation}
     layers = [re.split(r"(\d+)", cell) for _, cell in calls]
     if len({tuple(parts[::2]) for parts in layers}) == 1:
-        columns = [column for column in list(zip(*layers))[1::2] if len(set(column)) > 1]
+        columns = [set(column) for column in list(zip(*layers))[1::2] if len(set(column)) > 1]
         if len(columns) == 1:
-            numbers = tuple(sorted({int(number) for number in columns[0]}))
-            return {"operation": operation, "calls": len(calls), "layers": numbers}
-    ends = [name.rpartition(".")[2] for name, _ in calls]
-    known = tuple(sorted({int(end) for end in ends})) if all(end.isdecimal() for end in ends) else ()
-    return {"operation": operation, "calls": len(calls), "numbers": known}
+            return {"operation": operation, "calls": len(calls), "layers": tuple(sorted(set(map(int, columns[0]))))}
+    ends = {name.rpartition(".")[2] for name, _ in calls}
+    numbers = tuple(sorted(set(map(int, ends)))) if all(map(str.isdecimal, ends)) else ()
+    return {"operation": operation, "calls": len(calls), "numbers": numbers}
 
 
 def call_of(record: str) -> str:
@@ -416,9 +418,9 @@ def figures_of(output: OutputRow | None) -> dict[str, float | int | str]:
     """The figures of an output, its dtype, and whether rounding explains it."""
     if output is None:
         return {}
-    found: dict[str, float | int | str] = {name: value for name, value in output.figures.items() if value is not None}
+    figures: dict[str, float | int | str] = {name: value for name, value in output.figures.items() if value is not None}
     texts = {"dtype": output.tested_dtype, "rounding": output.rounding, "difference": output.difference}
-    return found | {name: text for name, text in texts.items() if text}
+    return figures | {name: text for name, text in texts.items() if text}
 
 
 def short_source(source: str) -> str:
@@ -430,14 +432,18 @@ def size_of(output: OutputRow | None) -> float | None:
     """The relative size of the error of an output; None where no figure says it."""
     if output is None:
         return None
-    found = (output.figures.get(name) for name in _SIZES)
-    return next((value for value in found if value is not None and math.isfinite(value)), None)
+    for name in _SIZES:
+        value = output.figures.get(name)
+        if value is not None and math.isfinite(value):
+            return value
+    return None
 
 
 def _pattern_of(output: OutputRow | None) -> str:
     """What the wrong elements have in common; "" where they are everywhere and follow no rule."""
-    is_known = output is not None and output.status == "error" and output.pattern_kind not in ("none", "noise")
-    return output.pattern if output is not None and is_known else ""
+    if output is None or output.status != "error" or output.pattern_kind in ("none", "noise"):
+        return ""
+    return output.pattern
 
 
 def _has(row: VerdictRow, name: str) -> bool:
@@ -446,8 +452,7 @@ def _has(row: VerdictRow, name: str) -> bool:
 
 def _kind(row: VerdictRow) -> str:
     """The suite's own word, the part that is no direction, `error` where nothing was compared, else `wrong`."""
-    known: Mapping[str, object] = dict(row.properties)
-    if kind := known.get("kind"):
+    if kind := dict(row.properties).get("kind"):
         return str(kind)
     if _is_kind(row):
         return row.part

@@ -10,6 +10,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from msgspec import structs
 
@@ -30,14 +31,15 @@ def said(answer: Answer) -> Answer:
     """`answer` with its texts: the headline, the names of findings, what was not judged, what commands tell."""
     findings = tuple(map(_finding_said, answer.findings))
     gaps = tuple(structs.replace(gap, text=text_of(gap)) for gap in answer.open)
-    steps = tuple(structs.replace(step, tells=told_by(step)) for step in answer.next)
+    steps = tuple(structs.replace(step, tells=meaning_of(step)) for step in answer.next)
     answer = structs.replace(answer, findings=findings, open=gaps, next=steps, exact=exact_said(answer.exact))
     is_cut = answer.outcome == "wrong" and not answer.findings  # of a file in which one entry was too large
     return answer if is_cut else structs.replace(answer, headline=headline(answer))
 
 
 def _finding_said(finding: Finding) -> Finding:
-    detail = finding.detail or (_DETAILS[finding.kind](finding) if finding.kind in _DETAILS else "")
+    describe = _DETAILS.get(finding.kind)
+    detail = finding.detail or (describe(finding) if describe is not None else "")
     return structs.replace(finding, name=name_of(finding), how=how_wrong(finding), detail=detail)
 
 
@@ -49,16 +51,17 @@ def headline(answer: Answer) -> str:
     if answer.outcome == "wrong":
         return _wrong(answer)
     if answer.outcome == "nothing judged":
-        reasons = [text_of(gap) if gap.kind == "refused" else _why(gap) for gap in answer.open[:1]]
-        return _fitted("Nothing judged: ", reasons or ["there was nothing to judge"])
+        gap = next(iter(answer.open), Gap(kind="refused", reason="there was nothing to judge"))
+        return _fitted("Nothing judged: ", [text_of(gap) if gap.kind == "refused" else _why(gap)])
     measure = answer.measure
     if not answer.open or (measure.kind.startswith("placed") and 2 * measure.judged > measure.total):
         allowed = f"{' and '.join(measure.operands)} allowed" if measure.operands else ""
         return _fitted("Right: ", [_RIGHT.get(measure.kind, _passed)(measure), allowed])
     gap = answer.open[0]
     judged = f"{measure.judged} of {measure.total}" if measure.judged < measure.total else f"{measure.judged}"
+    noun = counted(measure.total, measure.noun).partition(" ")[2]
     what = f"{gap.reason} ({gap.count})" if gap.kind in ("skipped", "random") else text_of(gap)
-    return _fitted(f"Right as far as judged: {judged} {_of(measure, measure.total)}; ", [what])
+    return _fitted(f"Right as far as judged: {judged} {noun}; ", [what])
 
 
 def _wrong(answer: Answer) -> str:
@@ -104,11 +107,6 @@ _IN_BRACKETS = re.compile(r" \([^)]*\)")
 
 
 # What a pass shows.
-
-
-def _of(measure: Measure, count: int) -> str:
-    """The noun of the items, in the number that `count` asks for."""
-    return counted(count, measure.noun).partition(" ")[2]
 
 
 def _shares(measure: Measure) -> str:
@@ -298,14 +296,14 @@ def _cause_not_selected(finding: Finding) -> str:
 
 def _settings(finding: Finding) -> str:
     """`lr 0.01, golden 0.001`."""
-    told = [f"{it.name} {it.target}, golden {it.golden}" for it in finding.arguments[:1] if it.target or it.golden]
-    return told[0] if told else finding.detail
+    values = [f"{it.name} {it.target}, golden {it.golden}" for it in finding.arguments[:1] if it.target or it.golden]
+    return "".join(values) or finding.detail
 
 
 def _models(finding: Finding) -> str:
     """`two different models: embedding [64, 32] against [32, 16]`."""
-    shapes = [f"{one.name} {one.target} against {one.golden}" for one in finding.arguments[:1] if one.target]
-    return f"two different models: {shapes[0] if shapes else finding.detail}"
+    shapes = [f"{it.name} {it.target} against {it.golden}" for it in finding.arguments[:1] if it.target]
+    return f"two different models: {''.join(shapes) or finding.detail}"
 
 
 #: What of two runs was not compared: a noun, and what is said behind it.
@@ -361,7 +359,7 @@ def how_wrong(finding: Finding) -> str:
     if finding.pattern:
         return finding.pattern
     if finding.arguments:
-        return "; ".join(_argument(one.name, one.target, one.golden) for one in finding.arguments[:2])
+        return "; ".join(_argument(it.name, it.target, it.golden) for it in finding.arguments[:2])
     size = finding.size
     if size is not None and math.isinf(size):
         return "not finite on one side"
@@ -400,8 +398,8 @@ def _golden_calls(finding: Finding) -> str:
         return f"another {finding.figures['lost']}"
     ratio = finding.figures.get("factor")
     factor = f"{figure(ratio)} x" if isinstance(ratio, float) else ""
-    call, until = finding.figures.get("golden"), finding.figures.get("golden_until")
-    calls = "" if call is None else f"golden {call}{f' to {until}' if until is not None else ''}"
+    ends = [str(finding.figures[key]) for key in ("golden", "golden_until") if key in finding.figures]
+    calls = f"golden {' to '.join(ends)}" if ends else ""
     return ", ".join(filter(None, (factor, calls)))
 
 
@@ -480,9 +478,10 @@ def parted_in_words(parted: Parted) -> str:
 
 def _span_of(calls: Sequence[SourceCall]) -> str:
     """`Tensor.__mul__.1 to Tensor.__mul__.4 (original.py:52)`; "" of no call."""
-    names = [f"{it.call}{' backward' if it.direction == 'backward' else ''}" for it in calls]
+    names = [f"{it.call} {it.direction}".removesuffix(" forward").rstrip() for it in calls]
+    span = " to ".join(dict.fromkeys((*names[:1], *names[-1:])))
     source = next((call.source.rpartition("/")[2] for call in calls if call.source), "")
-    return f"{' to '.join(dict.fromkeys((*names[:1], *names[-1:])))}{f' ({source})' if source else ''}"
+    return f"{span} ({source})" if source else span
 
 
 # What was not judged, and what to do.
@@ -518,8 +517,11 @@ def _why(gap: Gap) -> str:
 def text_of(gap: Gap) -> str:
     """What was not judged, and why: `Functional.dropout.0 forward: it is random (4)`."""
     many = f" ({gap.count})" if gap.count > 1 else ""
-    what = counted(gap.count, gap.noun) if gap.count > 1 and gap.noun and not gap.what else gap.what
-    return f"{what}{many if gap.what else ''}: {_why(gap)}" if what else f"{_why(gap)}{many}"
+    if gap.what:
+        return f"{gap.what}{many}: {_why(gap)}"
+    if gap.count > 1 and gap.noun:
+        return f"{counted(gap.count, gap.noun)}: {_why(gap)}"
+    return f"{_why(gap)}{many}"
 
 
 _NEXT_WORDS: Mapping[str, str] = {
@@ -556,14 +558,14 @@ _NEXT_WORDS: Mapping[str, str] = {
 }
 
 
-def told_by(step: NextStep) -> str:
+def meaning_of(step: NextStep) -> str:
     """What a command tells, or what to do by hand."""
     return step.tells or _NEXT_WORDS.get(step.kind, step.kind).replace("{subject}", step.subject)
 
 
 def in_words(step: NextStep) -> str:
     """The command, or what to do by hand."""
-    return str(step) if step.arguments else told_by(step)
+    return str(step) if step.arguments else meaning_of(step)
 
 
 # The text for a terminal.
@@ -588,7 +590,7 @@ def lines(answer: Answer, width: int = 80) -> list[str]:
         if len(shown[place]) < len(block) and len(shown[place]) > bool(is_command):
             last = shown[place][-1]
             shown[place][-1] = f"{last[: max(width, 40) - len(_ELLIPSIS)].rstrip()}{_ELLIPSIS}"
-    return [printable(line) for line in (answer.headline, *(line for block in shown for line in block))]
+    return [printable(line) for line in (answer.headline, *chain(*shown))]
 
 
 def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
@@ -596,14 +598,15 @@ def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
     if answer.setup:
         more = f" (and {len(answer.setup) - 2} more)" if len(answer.setup) > 2 else ""
         yield _wrapped("runs differ: ", f"{'; '.join(answer.setup[:2])}{more}", width)
-    yield from (_wrapped("exact run: ", exact.text, width) for exact in (answer.exact,) if exact is not None)
+    if answer.exact is not None:
+        yield _wrapped("exact run: ", answer.exact.text, width)
     findings = answer.findings
     most = 1 if len(findings) == 1 else _SEVERAL
     for place, finding in enumerate(findings[:most], 1):
         number = f"{place}. " if len(findings) > 1 else ""
         is_cut = finding.kind == "incomplete" and name_of(finding) not in answer.headline
         if len(findings) > 1 or finding.kind not in _OF_RUN or is_cut:
-            yield _wrapped(number, f"{sentence_of(finding)}{_told_apart(answer, finding)}", width)
+            yield _wrapped(number, f"{sentence_of(finding)}{_steps_and_ranks(answer, finding)}", width)
     surplus = len(findings) - most + answer.cut.get("findings", 0)
     if findings and surplus > 0:
         yield _wrapped("", f"and {counted(surplus, 'more causes')}, in the JSON, the page and the rows", width)
@@ -625,21 +628,19 @@ def _blocks(answer: Answer, width: int) -> Iterator[list[str]]:
 
 def about_in_words(about: About) -> str:
     """`golden run_b/step0 (python train.py, 2026-11-27 03:12)`."""
+    name = f"golden {about.path}" if about.side == "golden" else about.path
     made = ", ".join(filter(None, (about.script, about.time)))
-    return f"{'golden ' if about.side == 'golden' else ''}{about.path}{f' ({made})' if made else ''}"
+    return f"{name} ({made})" if made else name
 
 
-def _told_apart(answer: Answer, finding: Finding) -> str:
+def _steps_and_ranks(answer: Answer, finding: Finding) -> str:
     """Steps and ranks of a cause where another one has others: the same call may be wrong in each of them."""
-    places = (
-        ("step", finding.place.steps, {one.place.steps for one in answer.findings}),
-        ("rank", finding.place.ranks, {one.place.ranks for one in answer.findings}),
-    )
-    return "".join(
-        f", {noun}{'s' if len(many) > 1 else ''} {', '.join(map(str, many))}"
-        for noun, many, others in places
-        if many and len(others) > 1
-    )
+    text = ""
+    for noun in ("steps", "ranks"):
+        numbers = getattr(finding.place, noun)
+        if numbers and any(getattr(other.place, noun) != numbers for other in answer.findings):
+            text += f", {noun if len(numbers) > 1 else noun[:-1]} {', '.join(map(str, numbers))}"
+    return text
 
 
 def _wrapped(start: str, text: str, width: int) -> list[str]:
@@ -657,8 +658,6 @@ def _ended(sentence: str) -> str:
     """A sentence without its full stop, so that it can go on; three dots stay, since they say that it was cut."""
     return sentence if sentence.endswith(_ELLIPSIS) else sentence.removesuffix(".")
 
-
-# Numbers.
 
 _FIGURE = re.compile(r"(?<![\w.'\"-])-?\d+\.\d+(?:e[+-]?\d+)?(?!\.?\w)")
 _DIGITS, _ALL_DIGITS = 4, 17
@@ -692,9 +691,10 @@ def listed_numbers(numbers: Iterable[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return ", ".join(" to ".join(dict.fromkeys((str(run[0]), str(run[-1])))) for run in runs)
 
 
 def of_ranks(numbers: Sequence[int]) -> str:
     """`rank 3`, `ranks 0 to 7`; "" without numbers."""
-    return f"rank{'s' if len(numbers) > 1 else ''} {listed_numbers(numbers)}" if numbers else ""
+    noun = ("", "rank", "ranks")[min(len(numbers), 2)]
+    return f"{noun} {listed_numbers(numbers)}".strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from pytest_msprobe.commands.common import CommandError, check_place, stated_err
 from pytest_msprobe.reports.baseline import Baseline, BaselineError, baseline_of, encode_baseline, read_baseline
 from pytest_msprobe.reports.jsonl import read_latest_rows, why_partial
 from pytest_msprobe.suites.contract import RUN_FAULTS
-from pytest_msprobe.verdicts import VerdictRow
+from pytest_msprobe.support import write_whole
 
 #: Exit codes of a run whose verdicts are whole.
 _JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -50,25 +49,24 @@ def write_baseline(arguments: argparse.Namespace) -> None:
     Raises:
         CommandError: there is nothing to make one from, or the file cannot be written.
     """
-    given: list[str] = arguments.arguments
-    if {"-h", "--help"} & set(given):
+    if {"-h", "--help"} & set(arguments.arguments):
         sys.stdout.write(arguments.help_text)
         return
-    target, rest = _target(given)
+    target, rest = _target(arguments.arguments)
     count = next((place for place, text in enumerate(rest) if text.startswith("-")), len(rest))
     sources, options = rest[:count], rest[count:]
     earlier = _earlier(target)
     check_place("-o", target)
-    partial: list[str] = []
     if sources and all(source.endswith(".jsonl") for source in sources):
         if options:
             raise CommandError(f"{options[0]}: rows of a finished run take no options of pytest")
-        found = _of_rows([Path(source) for source in sources], earlier, partial)
+        baseline, partial = _of_rows(list(map(Path, sources)), earlier)
     else:
-        found = _of_run(sources, options, earlier, partial)
+        baseline, partial = _of_run(sources, options, earlier)
     with stated_errors():
-        _write(target, encode_baseline(found))
-    sys.stdout.write("".join(f"{line}\n" for line in _said(target, found, earlier, partial)))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, lambda file: file.write(encode_baseline(baseline)))
+    sys.stdout.write("".join(f"{line}\n" for line in _said(target, baseline, earlier, partial)))
 
 
 def _earlier(target: Path) -> Baseline | None:
@@ -80,18 +78,18 @@ def _earlier(target: Path) -> Baseline | None:
         raise CommandError(f"{target}: {error}; it is left as it is") from None
 
 
-def _target(given: Sequence[str]) -> tuple[Path, list[str]]:
+def _target(arguments: Sequence[str]) -> tuple[Path, list[str]]:
     """(file to write, the other arguments): the first -o is ours, later ones are pytest's."""
-    place = next((place for place, text in enumerate(given) if text.startswith("-o")), None)
-    if place is not None and given[place] != "-o":
-        return Path(given[place][2:]), [*given[:place], *given[place + 1 :]]
-    if place is None or place + 1 >= len(given):
+    place = next((place for place, text in enumerate(arguments) if text.startswith("-o")), None)
+    if place is not None and arguments[place] != "-o":
+        return Path(arguments[place][2:]), [*arguments[:place], *arguments[place + 1 :]]
+    if place is None or place + 1 >= len(arguments):
         raise CommandError("name the file to write: -o FILE")
-    return Path(given[place + 1]), [*given[:place], *given[place + 2 :]]
+    return Path(arguments[place + 1]), [*arguments[:place], *arguments[place + 2 :]]
 
 
-def _of_run(sources: Sequence[str], options: Sequence[str], earlier: Baseline | None, partial: list[str]) -> Baseline:
-    """The baseline of a new run of pytest, which prints as it always does; `partial` gets why it lacks rows."""
+def _of_run(sources: Sequence[str], options: Sequence[str], earlier: Baseline | None) -> tuple[Baseline, list[str]]:
+    """The baseline of a new run of pytest, which prints as it always does, and why it lacks rows."""
     if not sources and not any(option.startswith("--msprobe-") for option in options):
         raise CommandError("name a dump, or rows of a finished run (a file of --msprobe-jsonl)")
     with tempfile.TemporaryDirectory() as folder:
@@ -99,33 +97,30 @@ def _of_run(sources: Sequence[str], options: Sequence[str], earlier: Baseline | 
         command = [sys.executable, "-m", "pytest", *(f"--msprobe-dump={source}" for source in sources), *options]
         if not any(option.startswith("--msprobe-out") for option in options):
             command.append(f"--msprobe-out={folder}")
-        own = [option.partition("=")[2] for option in options if option.startswith("--msprobe-jsonl=")]
-        if own:
-            rows = Path(own[-1])
+        named = [option.partition("=")[2] for option in options if option.startswith("--msprobe-jsonl=")]
+        if named:
+            rows = Path(named[-1])
         else:
             command.append(f"--msprobe-jsonl={rows}")
         code = subprocess.run(command, check=False).returncode
         if code not in _JUDGED or not rows.is_file():
             raise CommandError(f"pytest ended with exit code {code}, so that no baseline was written")
-        return _of_rows([rows], earlier, partial)
+        return _of_rows([rows], earlier)
 
 
-def _of_rows(files: Sequence[Path], earlier: Baseline | None, partial: list[str]) -> Baseline:
+def _of_rows(files: Sequence[Path], earlier: Baseline | None) -> tuple[Baseline, list[str]]:
+    """The baseline of the rows in `files`, and why these lack rows."""
     faults: dict[str, dict[str, None]] = {}
-
-    def rows() -> Iterator[VerdictRow]:
-        for row in read_latest_rows(files):
-            if row.attachment:
-                faults.setdefault(row.suite, {}).update(dict.fromkeys(map(str, row.attachment.get(RUN_FAULTS, ()))))
-            yield row
-
     with stated_errors():
-        found = list(rows())
-        partial += _why_partial(files)
-    if not found:
+        rows = list(read_latest_rows(files))
+        partial = list(_why_partial(files))
+    if not rows:
         raise CommandError(f"{files[0]}: holds no row")
+    for row in rows:
+        if row.attachment:
+            faults.setdefault(row.suite, {}).update(dict.fromkeys(map(str, row.attachment.get(RUN_FAULTS, ()))))
     since = f"{date.today()}, pytest-msprobe {__version__}"
-    return baseline_of(found, faults, since, earlier, is_partial=bool(partial))
+    return baseline_of(rows, faults, since, earlier, is_partial=bool(partial)), partial
 
 
 def _why_partial(files: Sequence[Path]) -> Iterator[str]:
@@ -142,22 +137,16 @@ def _why_partial(files: Sequence[Path]) -> Iterator[str]:
             yield f"{len(numbers)} of {count} shards"
 
 
-def _write(target: Path, content: bytes) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    os.replace(beside, target)
-
-
-def _said(target: Path, found: Baseline, earlier: Baseline | None, partial: Sequence[str]) -> Iterator[str]:
-    count = len(found.known)
+def _said(target: Path, baseline: Baseline, earlier: Baseline | None, partial: Sequence[str]) -> Iterator[str]:
+    count = len(baseline.known)
     text = f"wrote {target}: {counted(count, 'known failures')}"
     if earlier is not None:
-        before, now = ({known.key for known in each.known} for each in (earlier, found))
+        before = {failure.key for failure in earlier.known}
+        now = {failure.key for failure in baseline.known}
         text += f" ({len(now - before)} new, {len(before - now)} gone, {len(now & before)} as before)"
     yield text
-    if found.run:
-        yield f"and {len(found.run)} known of the run as a whole"
+    if baseline.run:
+        yield f"and {len(baseline.run)} known of the run as a whole"
     if partial:
         kept = "" if earlier is None else "; entries of the earlier file that no row speaks of are kept"
         yield f"of a part of the run only ({', '.join(partial)}): failures of the rest will be new{kept}"

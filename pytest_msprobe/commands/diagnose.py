@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
@@ -114,19 +115,20 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Answer, int]
         ran = _run(runner, steps, talk)
         setup = set_up_differently(target, golden)
         answer = summed_up(ran, setup=setup, has_following_steps=target.has_following_steps)
-        answer = with_findings(
-            answer, [_unreadable(str(path), why) for side in sides for path, why in side.unreadable.items()]
-        )
+        for side in sides:
+            answer = with_findings(answer, [_unreadable(str(path), why) for path, why in side.unreadable.items()])
         answer = _with_own_file(answer, Path(folder), arguments)
         if golden is None:
             answer = with_derivatives(with_suspicions(answer, looks_wrong(target)), target)
-        exact = () if arguments.exact is None else (about_of(arguments.exact, side="exact"),)
+        about = list(_about(target, golden))
+        if arguments.exact is not None:
+            about.append(about_of(arguments.exact, side="exact"))
         cut = {name: count for name, count in answer.cut.items() if name != "about"}
-        answer = structs.replace(answer, about=(*_about(target, golden), *exact), cut=cut)
+        answer = structs.replace(answer, about=tuple(about), cut=cut)
         if arguments.page is not None:
             _write_page(arguments.page, ran, answer, talk)
-    code = next((INTERRUPTED for each in ran if each.code == INTERRUPTED), answer.exit_code)
-    return answer, code
+    was_interrupted = any(run.code == INTERRUPTED for run in ran)
+    return answer, INTERRUPTED if was_interrupted else answer.exit_code
 
 
 def _with_exact(steps: Sequence[Step], exact: Path) -> list[Step]:
@@ -143,8 +145,12 @@ def _with_exact(steps: Sequence[Step], exact: Path) -> list[Step]:
         why = why_not_exact(exact)
     if why:
         raise CommandError(f"--exact={exact}: {why}")
-    more = (f"--msprobe-exact={exact}",)
-    return [replace(step, arguments=(*step.arguments, *more)) if step.suite == "comparison" else step for step in steps]
+    return [_with_exact_run(step, exact) for step in steps]
+
+
+def _with_exact_run(step: Step, exact: Path) -> Step:
+    arguments = (*step.arguments, f"--msprobe-exact={exact}")
+    return replace(step, arguments=arguments) if step.suite == "comparison" else step
 
 
 def _unreadable(path: str, why: str) -> Finding:
@@ -153,29 +159,29 @@ def _unreadable(path: str, why: str) -> Finding:
 
 def _with_own_file(answer: Answer, folder: Path, arguments: argparse.Namespace) -> Answer:
     """`answer` with the file of --json in commands that read the answer; first how to write it, where there is none."""
-    written = arguments.json not in (None, "-")
-    own = arguments.json if written else "diagnosis.json"
+    is_written = arguments.json not in (None, "-")
+    file = arguments.json if is_written else "diagnosis.json"
     steps = []
     for step in answer.next:
-        reads = any(argument.startswith(f"{folder}/") for argument in step.arguments)
-        if reads and not written:
-            sides = (str(path) for path in (arguments.dump, arguments.golden) if path is not None)
-            steps.append(NextStep("answer file", (*_OURS, "diagnose", *sides, "--json", own)))
-        own_arguments = (own if argument.startswith(f"{folder}/") else argument for argument in step.arguments)
-        steps.append(structs.replace(step, arguments=tuple(own_arguments)))
+        with_file = tuple(file if argument.startswith(f"{folder}/") else argument for argument in step.arguments)
+        if with_file != step.arguments and not is_written:
+            sides = [str(path) for path in (arguments.dump, arguments.golden) if path is not None]
+            steps.append(NextStep("answer file", (*_OURS, "diagnose", *sides, "--json", file)))
+        steps.append(structs.replace(step, arguments=with_file))
     return structs.replace(answer, next=tuple(steps))
 
 
 def _run(runner: StepRunner, steps: list[Step], talk: TextIO) -> list[Ran]:
     ran: list[Ran] = []
     for step in steps:
-        wrong = [each for each in ran if each.answer.outcome == "wrong"]
+        wrong = [run for run in ran if run.answer.outcome == "wrong"]
         if step.beside_overflow:
-            wrong = [each for each in wrong if each.step.suite != "overflow"]
+            wrong = [run for run in wrong if run.step.suite != "overflow"]
         if step.if_clean and wrong:
             continue
         # Nothing that another suite finds could explain more.
-        if any(finding.confidence == "proved" for each in wrong for finding in each.answer.findings):
+        findings = chain.from_iterable(run.answer.findings for run in wrong)
+        if any(finding.confidence == "proved" for finding in findings):
             continue
         talk.write(f"{step.suite}: {step.why}, about {max(1, round(step.seconds))} s: {printable(command_of(step))}\n")
         talk.flush()
@@ -235,7 +241,8 @@ def _nothing(bad: Holding, why: str, target: Holding, golden: Holding | None) ->
 
 
 def _about(target: Holding, golden: Holding | None) -> tuple[About, ...]:
-    return (about_of(target.path), *(() if golden is None else (about_of(golden.path, side="golden"),)))
+    about = (about_of(target.path),)
+    return about if golden is None else (*about, about_of(golden.path, side="golden"))
 
 
 def _what_to_do(target: Holding, golden: Holding | None) -> tuple[NextStep, ...]:
@@ -254,7 +261,8 @@ def _what_to_do(target: Holding, golden: Holding | None) -> tuple[NextStep, ...]
 
 def _write_page(page: Path, ran: list[Ran], answer: Answer, talk: TextIO) -> None:
     first = chosen(ran)
-    sources = [each.rows for each in (first, *(each for each in ran if each is not first)) if each.rows is not None]
+    ordered = sorted(ran, key=lambda run: run is not first)
+    sources = [run.rows for run in ordered if run.rows is not None]
     with stated_errors():
         write_page(page, sources, suite_class, answer)
     talk.write(f"page: {page}\n")

@@ -24,11 +24,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def say_what_differs(arguments: argparse.Namespace) -> int:
     """Print the differences; the exit code."""
-    from pytest_msprobe.manifests.text import told_of_one, told_of_two
+    from pytest_msprobe.manifests.text import lines_of_one, lines_of_two
 
     if arguments.golden is None:
-        lines, code = told_of_one(arguments.target)
+        lines, code = lines_of_one(arguments.target)
     else:
-        lines, code = told_of_two(arguments.target, arguments.golden)
+        lines, code = lines_of_two(arguments.target, arguments.golden)
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return code

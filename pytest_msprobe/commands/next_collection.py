@@ -42,18 +42,18 @@ def write_next(arguments: argparse.Namespace) -> None:
     from pytest_msprobe.suites.comparison.accounting.next_collection import read_next_collection
 
     with stated_errors():
-        found = read_next_collection(arguments.diagnosis)
-    if found is None:
+        collection = read_next_collection(arguments.diagnosis)
+    if collection is None:
         raise CommandError(f"{arguments.diagnosis}: suspects no call whose tensors would tell more")
     target, folder = arguments.file, arguments.file.stem
     files = {"target": target, "golden": target.with_name(f"{target.stem}_golden{target.suffix}")}
     dumps = {side: f"{folder}_dumps/{side}" for side in files}
     for side, file in files.items():
-        keys = {name: value for name, value in asdict(getattr(found, side)).items() if value}
+        keys = {name: value for name, value in asdict(getattr(collection, side)).items() if value}
         create(file, json.dumps({**keys, "dump_path": dumps[side]}, indent=2) + "\n")
     command = f"pytest --msprobe-dump={dumps['target']} --msprobe-golden={dumps['golden']}"
     sys.stdout.write(
-        f"{counted(len(found.calls), 'calls')}: {', '.join(map(printable, found.calls))}\n"
+        f"{counted(len(collection.calls), 'calls')}: {', '.join(map(printable, collection.calls))}\n"
         f"1. run the target again with PrecisionDebugger({str(files['target'])!r}), the golden run with "
         f"PrecisionDebugger({str(files['golden'])!r})\n"
         f"2. {command} --msprobe-diagnosis={folder}_diagnosis.json\n"

@@ -43,40 +43,43 @@ def show_options(arguments: argparse.Namespace) -> None:
         sys.stdout.write(arguments.help_text)
         return
     width = min(shutil.get_terminal_size().columns, 120)
+    lines: list[str] = []
+    if name is not None and name not in SUITES:
+        lines += _explanation(_option(name), width)
+    else:
+        for section in sections():
+            if name in (None, section.title):
+                lines += _listing(section, width)
     if name is None:
-        lines = [line for section in sections() for line in _listing(section, width)]
         lines.append(
             "Each is also a key of an ini file (msprobe_seed) and of the YAML file of --msprobe-config (seed)."
         )
         lines.append("One option: python -m pytest_msprobe options NAME")
-    elif name in SUITES:
-        lines = [line for section in sections() if section.title == name for line in _listing(section, width)]
-    else:
-        lines = list(_explanation(_option(name), width))
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def _option(given: str) -> Option:
-    known = {each.name: each for each in (DUMP, CONFIG, *all_options())}
-    plain = next((given[len(prefix) :] for prefix in _PREFIXES if given.startswith(prefix)), given).replace("-", "_")
-    if plain not in known:
-        near = get_close_matches(plain, [*known, *SUITES], n=1)
+def _option(name: str) -> Option:
+    by_name = {option.name: option for option in (DUMP, CONFIG, *all_options())}
+    prefix = next(filter(name.startswith, _PREFIXES), "")
+    plain = name.removeprefix(prefix).replace("-", "_")
+    if plain not in by_name:
+        near = get_close_matches(plain, [*by_name, *SUITES], n=1)
         hint = f"did you mean {near[0]}?" if near else "`python -m pytest_msprobe options` lists all"
-        raise CommandError(f"there is no option and no suite {given!r}; {hint}")
-    return known[plain]
+        raise CommandError(f"there is no option and no suite {name!r}; {hint}")
+    return by_name[plain]
 
 
 def _listing(section: Section, width: int) -> Iterator[str]:
     entry = SUITES.get(section.title)
     yield f"{section.title}: {entry.question}?" if entry is not None else section.title
     if section.shared:
-        names = f"also, as above: {' '.join(each.flag for each in section.shared)}"
+        names = f"also, as above: {' '.join(option.flag for option in section.shared)}"
         yield from _wrapped(names, width, "  ")
     for title, options in section.questions:
         yield f"  {title}"
-        for each in options:
-            yield f"    {_usage(each)}"
-            text = f"{each.help} (default: {each.default or 'none'})"
+        for option in options:
+            yield f"    {_usage(option)}"
+            text = f"{option.help} (default: {option.default or 'none'})"
             yield from _wrapped(text, width, " " * 8)
     yield ""
 

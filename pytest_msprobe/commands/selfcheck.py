@@ -44,10 +44,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def _run(arguments: argparse.Namespace) -> int:
     framework, device = _device(arguments.device)
-    begun = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="msprobe_selfcheck_") as folder:
         page = _checked(framework, device, Path(folder))
-    page["seconds"] = round(time.monotonic() - begun, 1)
+    page["seconds"] = round(time.monotonic() - started, 1)
     sys.stdout.write("".join(f"{line}\n" for line in _lines(page)))
     if arguments.output is not None:
         try:
@@ -135,8 +135,8 @@ def _train(framework: str, device: str, folder: Path, level: str, task: str, *, 
     if ended.returncode:
         said = (ended.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise CommandError(f"{framework}:{device}: a training ended with exit code {ended.returncode}: {said[:300]}")
-    found: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1])
+    return result
 
 
 def _judge(dump: Path, folder: Path, *options: str) -> dict[str, Any]:
@@ -146,12 +146,12 @@ def _judge(dump: Path, folder: Path, *options: str) -> dict[str, Any]:
     standard = "--msprobe-standard=backward-error"
     ended = _ended([*command, standard, f"--msprobe-diagnosis={answer}", f"--msprobe-out={folder}", *options], folder)
     try:
-        found = json.loads(answer.read_text(encoding="utf-8"))
+        content = json.loads(answer.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         last = (ended.stdout + ended.stderr).strip().splitlines()[-1:]
         return {"outcome": "nothing judged", "headline": "".join(last)[:300], "exit_code": ended.returncode}
     answer.unlink()
-    return {"outcome": found["outcome"], "headline": found["headline"], "exit_code": ended.returncode}
+    return {"outcome": content["outcome"], "headline": content["headline"], "exit_code": ended.returncode}
 
 
 def _ended(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -179,9 +179,9 @@ def _lines(page: Mapping[str, Any]) -> Iterator[str]:
     yield f"pytest-msprobe {page['version']}, Python {page['python']}, {page['machine']}"
     yield f"{page['framework']} on {page['device']}: {page['name']}, devices: {page['devices']}"
     yield f"computes with: {page['digits'] or 'all digits of its dtypes'}"
-    changed = [
-        f"{name} ({level})" for level, found in page["bit_identical"].items() for name in found if not found[name]
-    ]
+    changed: list[str] = []
+    for level, is_identical in page["bit_identical"].items():
+        changed += [f"{name} ({level})" for name in is_identical if not is_identical[name]]
     count = sum(map(len, page["bit_identical"].values()))
     yield f"trainings that collecting changes: {', '.join(changed) or f'none of {count}'}"
     for name, text in (

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from msprobe_collector.dump_format import Dump, DumpError
@@ -93,12 +94,12 @@ class Holding:
 
     @property
     def _steps(self) -> dict[tuple[Path, int | None], list[Dump]]:
-        found: dict[tuple[Path, int | None], list[Dump]] = {}
+        steps: dict[tuple[Path, int | None], list[Dump]] = {}
         for dump in self.dumps:
             slot = Slot.of(dump.path)
             if slot.rank is not None:
-                found.setdefault((dump.path.parents[1], slot.step), []).append(dump)
-        return found
+                steps.setdefault((dump.path.parents[1], slot.step), []).append(dump)
+        return steps
 
     @property
     def cost(self) -> float:
@@ -121,24 +122,31 @@ class Holding:
         """What is there, in a few words: `tensors, level L1, 180 records, 2 ranks`."""
         if not self.is_dump:
             words = ["gradients"] if self.gradients else []
-            words += ["a manifest"] if self.has_manifest else []
-            words += sorted({file.name for files in self.others.values() for file in files})
+            if self.has_manifest:
+                words.append("a manifest")
+            words += sorted({file.name for file in chain(*self.others.values())})
             return " and ".join(words) or "nothing that can be judged"
-        holds_sketches = any(dump.holds_sketches for dump in self.dumps)
-        form = "tensors" if self.holds_tensors else "sketches" if holds_sketches else self.dumps[0].task
-        levels = sorted({dump.level for dump in self.dumps if dump.level})
+        parts = [self.dumps[0].task]
+        if self.holds_tensors:
+            parts = ["tensors"]
+        elif any(dump.holds_sketches for dump in self.dumps):
+            parts = ["sketches"]
+        levels = {dump.level for dump in self.dumps if dump.level}
+        if len(levels) == 1:
+            parts.append(f"level {levels.pop()}")
+        parts.append(counted(self.records, "records"))
         steps = len({step for _, step in self._steps})
-        parts = [form, f"level {levels[0]}" if len(levels) == 1 else "", counted(self.records, "records")]
-        parts += [f"{steps} steps" if steps > 1 else "", f"{self.ranks} ranks" if self.ranks > 1 else ""]
+        parts += [f"{count} {nouns}" for count, nouns in ((steps, "steps"), (self.ranks, "ranks")) if count > 1]
         return ", ".join(filter(None, parts))
 
 
 def _differ(dumps: list[Dump]) -> bool:
     first, *others = dumps
     names = set(first.record_names)
-    return any(
-        first.shapes(name) != other.shapes(name) for other in others for name in other.record_names if name in names
-    )
+    for other in others:
+        if any(first.shapes(name) != other.shapes(name) for name in names.intersection(other.record_names)):
+            return True
+    return False
 
 
 def _size(dump: Dump) -> int:
@@ -152,86 +160,91 @@ def _size(dump: Dump) -> int:
 
 def look_at(path: Path) -> Holding:
     """What is at `path`: a dump.json or another file, or a folder of dumps or gradients."""
-    found = Holding(path)
+    holding = Holding(path)
     try:
         is_file, is_folder = path.is_file(), path.is_dir()
     except OSError as error:
-        found.why_nothing, found.is_usable = f"{error.strerror}", False
-        return found
+        holding.why_nothing, holding.is_usable = f"{error.strerror}", False
+        return holding
     if not is_file and not is_folder:
-        found.why_nothing, found.is_usable = "there is no such file or folder", False
-        return found
+        holding.why_nothing, holding.is_usable = "there is no such file or folder", False
+        return holding
     if is_file:
-        _look_at_file(found)
-        return found
+        _look_at_file(holding)
+        return holding
     folder = look_through(path)
     if folder.empty_run is not None:
         earlier = folder.empty_run.earlier
         named = f"; to judge an earlier dump, name it: {earlier.parent}" if earlier is not None else ""
-        found.why_nothing = f"{folder.empty_run}{named}"
-        return found
+        holding.why_nothing = f"{folder.empty_run}{named}"
+        return holding
     for dump in folder.dumps:
         if dump.name not in FILES:
-            _read(found, dump)
-    found.runs = _gradient_runs(path) if folder.gradients is not None else []
-    found.gradients = len(found.runs) == 1
-    found.has_manifest = any(path.rglob(MANIFEST))
-    files = {entry.name: sorted(file for name in entry.files for file in path.rglob(name)) for entry in SUITES.values()}
-    found.others = {suite: judged for suite, judged in files.items() if judged}
-    if found.is_dump or found.gradients or found.others:
-        return found
-    if found.unreadable:
-        found.why_nothing = next(iter(found.unreadable.values()))
-    elif found.runs:
-        found.why_nothing = f"holds gradients of {len(found.runs)} runs; name one of them, and the other as golden run"
-    elif found.dumps:
-        found.why_nothing = f"{found.dumps[0].path} holds no record; dump a step that runs"
-    elif found.has_manifest:
-        found.why_nothing = "holds a manifest (run.json) and no dump.json; give the manifest of another run beside it"
+            _read(holding, dump)
+    holding.runs = _gradient_runs(path) if folder.gradients is not None else []
+    holding.gradients = len(holding.runs) == 1
+    holding.has_manifest = any(path.rglob(MANIFEST))
+    for entry in SUITES.values():
+        if files := sorted(chain(*map(path.rglob, entry.files))):
+            holding.others[entry.name] = files
+    if holding.is_dump or holding.gradients or holding.others:
+        return holding
+    if holding.unreadable:
+        holding.why_nothing = next(iter(holding.unreadable.values()))
+    elif holding.runs:
+        holding.why_nothing = (
+            f"holds gradients of {len(holding.runs)} runs; name one of them, and the other as golden run"
+        )
+    elif holding.dumps:
+        holding.why_nothing = f"{holding.dumps[0].path} holds no record; dump a step that runs"
+    elif holding.has_manifest:
+        holding.why_nothing = "holds a manifest (run.json) and no dump.json; give the manifest of another run beside it"
     else:
-        found.why_nothing = why_no_dump(folder)
-    return found
+        holding.why_nothing = why_no_dump(folder)
+    return holding
 
 
 def _gradient_runs(path: Path) -> list[Path]:
     """The folders at or below `path` that hold ranks with gradients; `path` itself where it is a rank."""
     ranks = {file.parent for file in path.rglob("grad_summary_*.csv")}
-    return [path] if path in ranks else sorted({rank.parent for rank in ranks})
+    if path in ranks:
+        return [path]
+    return sorted({rank.parent for rank in ranks})
 
 
-def of_one_model(one: Holding, other: Holding) -> float:
-    """Share of the shapes in the smaller one that the other one has as well, from 0 to 1; 1 where there are none."""
-    shapes = [_shapes(holding) for holding in (one, other)]
-    smaller = min(found.total() for found in shapes)
-    return (shapes[0] & shapes[1]).total() / smaller if smaller else 1.0
+def of_one_model(target: Holding, golden: Holding) -> float:
+    """Share of the shapes of the smaller one that the other one has as well, from 0 to 1; 1 where there are none."""
+    shapes, golden_shapes = _shapes(target), _shapes(golden)
+    smaller = min(shapes.total(), golden_shapes.total())
+    return (shapes & golden_shapes).total() / smaller if smaller else 1.0
 
 
 def _shapes(holding: Holding) -> Counter[tuple[int, ...]]:
     """How often each shape of more than one dimension occurs in the first dump of `holding`."""
-    found: Counter[tuple[int, ...]] = Counter()
+    shapes: Counter[tuple[int, ...]] = Counter()
     for dump in holding.dumps[:1]:
         for name in dump.record_names:
-            found.update(shape for shape in dump.shapes(name) if len(shape) > 1)
-    return found
+            shapes.update(shape for shape in dump.shapes(name) if len(shape) > 1)
+    return shapes
 
 
-def _look_at_file(found: Holding) -> None:
-    if found.path.name == MANIFEST:
-        found.has_manifest = True
-        found.why_nothing = "is a manifest and no dump.json; give the manifest of another run beside it"
-    elif found.path.name in FILES:
-        found.others = {entry.name: [found.path] for entry in SUITES.values() if found.path.name in entry.files}
+def _look_at_file(holding: Holding) -> None:
+    if holding.path.name == MANIFEST:
+        holding.has_manifest = True
+        holding.why_nothing = "is a manifest and no dump.json; give the manifest of another run beside it"
+    elif holding.path.name in FILES:
+        holding.others = {entry.name: [holding.path] for entry in SUITES.values() if holding.path.name in entry.files}
     else:
-        found.has_manifest = found.path.with_name(MANIFEST).is_file()
-        _read(found, found.path)
-        if found.unreadable:
-            found.why_nothing, found.is_usable = found.unreadable[found.path], False
-        elif not found.is_dump:
-            found.why_nothing = "holds no record; dump a step that runs"
+        holding.has_manifest = holding.path.with_name(MANIFEST).is_file()
+        _read(holding, holding.path)
+        if holding.unreadable:
+            holding.why_nothing, holding.is_usable = holding.unreadable[holding.path], False
+        elif not holding.is_dump:
+            holding.why_nothing = "holds no record; dump a step that runs"
 
 
-def _read(found: Holding, path: Path) -> None:
+def _read(holding: Holding, path: Path) -> None:
     try:
-        found.dumps.append(Dump(path))
+        holding.dumps.append(Dump(path))
     except DumpError as error:
-        found.unreadable[path] = str(error)
+        holding.unreadable[path] = str(error)

@@ -112,7 +112,8 @@ def _others(target: Holding) -> Iterator[Step]:
         if not (files or judges_dump):
             continue
         named = [target.path] if judges_dump or not target.is_dump else []
-        named += files[:_MOST_FILES] if target.is_dump else []
+        if target.is_dump:
+            named += files[:_MOST_FILES]
         arguments = (*(f"--msprobe-dump={path}" for path in named), f"--msprobe-suite={entry.name}")
         yield _step(entry.name, arguments, entry.question, target, is_main=not target.is_dump)
 
@@ -134,8 +135,10 @@ def _step(
     computes = suite == "precheck" or (suite == "comparison" and has_tensors)
     rate = _RECORDS.get(suite, _OF_OTHERS) if has_tensors or suite == "precheck" else _WITHOUT_TENSORS
     seconds = (_WITH_FRAMEWORK if computes else _START) + records / rate
-    seconds += sum(holding.cost for holding in holdings) / _ELEMENTS if computes else 0
+    if computes:
+        seconds += sum(holding.cost for holding in holdings) / _ELEMENTS
     seconds += sum(holding.bytes for holding in holdings) / _BYTES
     in_process = suite != "precheck" or has_tensors
     computes = computes or suite == "overflow"
-    return Step(suite, arguments, why, seconds, is_main, in_process, if_clean, computes=computes)
+    step = Step(suite, arguments, why, seconds, is_main, if_clean=if_clean)
+    return replace(step, in_process=in_process, computes=computes)

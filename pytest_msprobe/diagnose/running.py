@@ -66,11 +66,13 @@ class StepRunner:
         out = self._out or self._folder / f"out{self._count}"
         arguments = [*step.arguments, f"--msprobe-diagnosis={answer}", f"--msprobe-out={out}", "-q", "--tb=no"]
         arguments += [f"-pno:{name}" for name in _UNUSED]
-        # Capturing costs a tenth where thousands of records are compared and nothing is computed.
-        arguments += [] if step.computes else ["--capture=no"]
-        arguments += [f"--msprobe-jsonl={rows}"] if rows is not None else []
+        if not step.computes:
+            # Capturing costs a tenth where thousands of records are compared and nothing is computed.
+            arguments.append("--capture=no")
+        if rows is not None:
+            arguments.append(f"--msprobe-jsonl={rows}")
         if step.suite == "comparison" and self._out is None:  # nobody would see the table
-            arguments += ["--msprobe-table=off"]
+            arguments.append("--msprobe-table=off")
         code, said = self._in_process(step, arguments) if step.in_process else _apart(arguments)
         return Ran(step, code, _read(answer, step, said), rows if rows is not None and rows.exists() else None)
 
@@ -153,11 +155,11 @@ def chosen(ran: Sequence[Ran]) -> Ran:
 
     A finding that was computed goes before one that only differs first; where nothing is wrong the main step counts.
     """
-    wrong = [each for each in ran if each.answer.outcome == "wrong"]
+    wrong = [run for run in ran if run.answer.outcome == "wrong"]
     if wrong:
         return min(wrong, key=_rank)
-    main = [each for each in ran if each.step.is_main] or list(ran)
-    return min(main, key=lambda each: each.answer.outcome == "nothing judged")
+    main = [run for run in ran if run.step.is_main] or ran
+    return min(main, key=lambda run: run.answer.outcome == "nothing judged")
 
 
 def _rank(ran: Ran) -> tuple[int, bool, bool]:
@@ -169,19 +171,21 @@ def summed_up(ran: Sequence[Ran], *, setup: Sequence[str], has_following_steps: 
     """The answer of all runs as one; `has_following_steps`: whether a step in the dump follows on another."""
     best = chosen(ran)
     # What looks once more where all is right finds faults: what it cannot judge is no doubt about what was asked.
-    asked = [each for each in ran if each.step.is_main or not each.step.if_clean]
-    beside = [each.answer for each in asked if each is not best and each.answer.outcome != "wrong"]
+    asked = [run for run in ran if run.step.is_main or not run.step.if_clean]
+    beside = [run.answer for run in asked if run is not best and run.answer.outcome != "wrong"]
     # What holds from step to step cannot be judged, and need not be named, where no step follows on another.
     unnamed = () if has_following_steps else ("not checked",)
-    gaps = [gap for other in beside for gap in [gap for gap in other.open if gap.kind not in unnamed][:1]]
+    gaps = []
+    for other in beside:
+        gaps += [gap for gap in other.open if gap.kind not in unnamed][:1]
     answer = _with_others(best, ran)
-    steps = [TakenStep(("pytest", *each.step.arguments), each.answer.outcome, each.answer.headline) for each in ran]
+    steps = [TakenStep(("pytest", *run.step.arguments), run.answer.outcome, run.answer.headline) for run in ran]
     return structs.replace(
         answer,
-        setup=(*setup, *(line for line in answer.setup if line not in setup)),
+        setup=tuple(dict.fromkeys((*setup, *answer.setup))),
         open=(*answer.open, *gaps),
         steps=tuple(steps),
-        exact=next((each.answer.exact for each in ran if each.answer.exact is not None), None),
+        exact=next((run.answer.exact for run in ran if run.answer.exact is not None), None),
     )
 
 
@@ -191,7 +195,8 @@ def _with_others(best: Ran, ran: Sequence[Ran]) -> Answer:
     for other in ran:
         if other is not best and other.answer.outcome == "wrong":
             records = {finding.place.record for finding in answer.findings}
-            answer = with_findings(answer, [one for one in other.answer.findings if one.place.record not in records])
+            new = [finding for finding in other.answer.findings if finding.place.record not in records]
+            answer = with_findings(answer, new)
     return answer
 
 

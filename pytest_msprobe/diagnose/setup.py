@@ -22,10 +22,10 @@ def looks_wrong(holding: Holding) -> list[Finding]:
     for manifest in manifests_in(holding.path) if holding.has_manifest else []:
         for line in _suspicions(manifest.path):
             steps = () if manifest.step is None else (manifest.step,)
-            known = causes.get(line)
-            if known is not None:
-                place = structs.replace(known.place, steps=(*known.place.steps, *steps))
-                causes[line] = structs.replace(known, count=known.count + 1, place=place)
+            cause = causes.get(line)
+            if cause is not None:
+                place = structs.replace(cause.place, steps=(*cause.place.steps, *steps))
+                causes[line] = structs.replace(cause, count=cause.count + 1, place=place)
                 continue
             ranks = () if manifest.rank is None else (manifest.rank,)
             place = Place(record="", operation="the set-up", steps=steps, ranks=ranks)
@@ -66,12 +66,11 @@ def of_another_model(target: Holding, golden: Holding) -> ArgumentDifference | N
     for _, difference in differences_of(pairs)[0]:
         if is_of_another_model(difference) and difference.names:
             return difference.argument
-    for one, other in zip(target.dumps, golden.dumps):
-        for name in filter(other.__contains__, one.record_names):
-            shapes = zip(one.shapes(name), other.shapes(name))
-            unlike = next(((left, right) for left, right in shapes if left != right), None)
-            if unlike is not None:
-                return ArgumentDifference(name, *(str(list(shape)) for shape in unlike))
+    for dump, golden_dump in zip(target.dumps, golden.dumps):
+        for name in filter(golden_dump.__contains__, dump.record_names):
+            for shape, golden_shape in zip(dump.shapes(name), golden_dump.shapes(name)):
+                if shape != golden_shape:
+                    return ArgumentDifference(name, str(list(shape)), str(list(golden_shape)))
     return None
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from math import prod
 
 from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, ModelFacts, OptimizerFacts
 from msprobe_collector.dump_format.values import counted
-from pytest_msprobe.manifests.optimizers import left_out
+from pytest_msprobe.manifests.optimizers import left_out, left_out_words, optimizer_parameters
 from pytest_msprobe.manifests.pairing import is_dropout, plural_of
-from pytest_msprobe.manifests.wording import cut, last_name, names, shown, switched
+from pytest_msprobe.manifests.wording import as_mapping, cut, last_name, names, shown, switched
 
 #: Settings of a group that are shown.
 _SHOWN = ("lr", "betas", "beta1", "beta2", "momentum", "eps", "weight_decay", "nesterov", "use_nesterov", "loss_scale")
@@ -18,31 +19,37 @@ _SHOWN = ("lr", "betas", "beta1", "beta2", "momentum", "eps", "weight_decay", "n
 
 def facts(manifest: Manifest) -> list[str]:
     """What the run is made of, in some twenty lines."""
-    versions = ", ".join(f"{cut(name)} {shown(version)}" for name, version in list(manifest.versions.items())[:12])
-    device = manifest.device
-    found = [f"step {shown(manifest.number)} of {cut(manifest.framework) or 'an unknown framework'}: {versions}"]
-    found.append(f"device: {', '.join(shown(value) for value in list(device.values())[:6]) or 'unknown'}")
-    found += [_model(model, plural_of(manifest)) for model in manifest.models[:8]]
+    versions = [f"{cut(name)} {shown(version)}" for name, version in list(manifest.versions.items())[:12]]
+    devices = [shown(value) for value in list(manifest.device.values())[:6]]
+    framework = cut(manifest.framework) or "an unknown framework"
+    lines = [
+        f"step {shown(manifest.number)} of {framework}: {', '.join(versions)}",
+        f"device: {', '.join(devices) or 'unknown'}",
+    ]
+    lines += [_model(model, plural_of(manifest)) for model in manifest.models[:8]]
     for optimizer in manifest.optimizers[:8]:
-        found += _optimizer(optimizer)
-    found.append(_batch(manifest))
-    random = manifest.step.get("random")
-    seeds = random.get("seeds") if isinstance(random, dict) else None
+        lines += _optimizer(optimizer)
+    lines.append(_batch(manifest))
+    seeds = as_mapping(manifest.step.get("random")).get("seeds")
     if isinstance(seeds, dict):
-        found.append(f"seeds: {_listed({name: switched(seed) for name, seed in seeds.items()}, ' ')}")
-    switches = {name: switched(value) for name, value in manifest.switches.items() if name in _SWITCHES}
+        lines.append(f"seeds: {_listed(_switched(seeds), ' ')}")
+    switches = {name: value for name, value in manifest.switches.items() if name in _SWITCHES}
     if switches:
-        found.append(f"switches: {_listed(switches, ' ')}")
+        lines.append(f"switches: {_listed(_switched(switches), ' ')}")
     if manifest.environment:
-        found.append(f"variables: {_listed(manifest.environment, '=')}")
+        lines.append(f"variables: {_listed(manifest.environment, '=')}")
     command = manifest.script.get("command")
     if isinstance(command, list):
-        begun = f", at {cut(manifest.time)}" if manifest.time else ""
-        found.append(f"command: {cut(' '.join(str(part) for part in command[:40]), 200)}{begun}")
-    git = manifest.script.get("git")
-    if isinstance(git, dict) and isinstance(git.get("revision"), str):
-        found.append(f"git: {cut(git['revision'], 40)} {shown(git.get('branch', ''))}".rstrip())
-    return found
+        start = f", at {cut(manifest.time)}" if manifest.time else ""
+        lines.append(f"command: {cut(' '.join(map(str, command[:40])), 200)}{start}")
+    git = as_mapping(manifest.script.get("git"))
+    if isinstance(revision := git.get("revision"), str):
+        lines.append(f"git: {cut(revision, 40)} {shown(git.get('branch', ''))}".rstrip())
+    return lines
+
+
+def _switched(values: Mapping[str, object]) -> dict[str, str]:
+    return {name: switched(value) for name, value in values.items()}
 
 
 #: Switches that are shown.
@@ -64,27 +71,29 @@ def _listed(values: Mapping[str, object], mark: str) -> str:
 def _batch(manifest: Manifest) -> str:
     if manifest.batches is None:
         return "batch: no call of the model was seen"
-    first = [f"{cut(one.name)} {cut(one.dtype)} {shown(list(one.shape))}" for one in manifest.batches[0][:4]]
+    first = [f"{cut(tensor.name)} {cut(tensor.dtype)} {shown(tensor.shape)}" for tensor in manifest.batches[0][:4]]
     forwards = manifest.step.get("forwards")
     count = counted(forwards, "forwards") if isinstance(forwards, int) else "some forwards"
     return f"batch: {', '.join(first) or 'no tensors'}; {count} of the model in the step"
 
 
 def _model(model: ModelFacts, nouns: str) -> str:
-    own = [one for one in model.parameters if not one.tied]
-    elements = sum(prod(one.shape) for one in own)
-    frozen = sum(one.requires_grad is False for one in own)
-    dtypes = ", ".join(cut(dtype) for dtype, _ in Counter(one.dtype for one in own).most_common(3))
-    modes = Counter(one.is_training for one in model.layers)
-    mode = "training" if not modes[False] else "eval"
-    if modes[False] and modes[True]:
-        mode = f"{modes[False]} of {len(model.layers)} {nouns} in eval"
-    rates = sorted({rate for one in model.layers for rate in dropout_rates(one)})
-    told = f", dropout {', '.join(shown(rate) for rate in rates[:4])}" if rates else ""
-    return (
-        f"model {last_name(model.kind)}: {counted(len(own), 'parameters')} with {elements:,} elements ({dtypes})"
-        f"{f', {frozen} frozen' if frozen else ''}, {mode}{told}"
-    )
+    parameters = [tensor for tensor in model.parameters if not tensor.tied]
+    elements = sum(prod(tensor.shape) for tensor in parameters)
+    frozen = sum(tensor.requires_grad is False for tensor in parameters)
+    dtypes = Counter(cut(tensor.dtype) for tensor in parameters).most_common(3)
+    in_eval = [layer.is_training for layer in model.layers].count(False)
+    mode = "eval" if in_eval else "training"
+    if in_eval and any(layer.is_training for layer in model.layers):
+        mode = f"{in_eval} of {len(model.layers)} {nouns} in eval"
+    parts = [f"{counted(len(parameters), 'parameters')} with {elements:,} elements ({', '.join(dict(dtypes))})"]
+    if frozen:
+        parts.append(f"{frozen} frozen")
+    parts.append(mode)
+    rates = sorted(set(chain.from_iterable(map(dropout_rates, model.layers))))
+    if rates:
+        parts.append(f"dropout {', '.join(map(shown, rates[:4]))}")
+    return f"model {last_name(model.kind)}: {', '.join(parts)}"
 
 
 def dropout_rates(layer: LayerFacts) -> list[float]:
@@ -103,10 +112,10 @@ def layers_with_modes(model: ModelFacts) -> list[LayerFacts]:
     They drop, or ask for the mode. What a layer asks it for is known where it, or a layer directly inside it, can drop.
     """
     rates = {layer.path: dropout_rates(layer) for layer in model.layers}
-    inside: dict[str, list[float]] = {path: list(own) for path, own in rates.items()}
-    for path, own in rates.items():
+    inside: dict[str, list[float]] = {path: list(values) for path, values in rates.items()}
+    for path, values in rates.items():
         if path:
-            inside.setdefault(path.rpartition(".")[0], []).extend(own)
+            inside.setdefault(path.rpartition(".")[0], []).extend(values)
     return [layer for layer in model.layers if _has_modes(layer, rates[layer.path], inside[layer.path])]
 
 
@@ -120,8 +129,9 @@ def _has_modes(layer: LayerFacts, rates: list[float], rates_inside: list[float])
 
 
 def _optimizer(optimizer: OptimizerFacts) -> Iterator[str]:
-    schedulers = ", ".join(last_name(one.kind) for one in optimizer.schedulers)
-    yield f"optimizer {last_name(optimizer.kind)}{f' with {schedulers}' if schedulers else ''}"
+    schedulers = ", ".join(last_name(scheduler.kind) for scheduler in optimizer.schedulers)
+    suffix = f" with {schedulers}" if schedulers else ""
+    yield f"optimizer {last_name(optimizer.kind)}{suffix}"
     for number, group in enumerate(optimizer.groups[:8]):
         settings = ", ".join(f"{key} {shown(group.settings[key])}" for key in _SHOWN if key in group.settings)
         yield f"  group {number}: {counted(len(group.parameters), 'parameters')}, {settings}"
@@ -135,18 +145,15 @@ def suspicions(manifest: Manifest) -> list[str]:
 
 def _unoptimized(manifest: Manifest) -> Iterator[str]:
     if missing := left_out(manifest):
-        count = sum(1 for model in manifest.models for one in model.parameters if not one.tied)
-        verb = "is" if len(missing) == 1 else "are"
-        yield f"{counted(len(missing), 'parameters')} of {count} {verb} in no optimizer: {names(missing)}"
+        yield f"{left_out_words(manifest, len(missing))}: {names(missing)}"
 
 
 def _twice(manifest: Manifest) -> Iterator[str]:
-    counts = Counter(name for one in manifest.optimizers for group in one.groups for name in group.parameters)
-    known = manifest.parameters
-    several = [name for name, count in counts.items() if count > 1 and name in known]
+    counts = Counter(chain.from_iterable(map(optimizer_parameters, manifest.optimizers)))
+    parameters = manifest.parameters
+    several = [name for name, count in counts.items() if count > 1 and name in parameters]
     if several:
-        verb = "is" if len(several) == 1 else "are"
-        yield f"{counted(len(several), 'parameters')} {verb} in several groups or optimizers: {names(several)}"
+        yield f"{counted(len(several), 'parameters', 'are')} in several groups or optimizers: {names(several)}"
 
 
 def _rates(manifest: Manifest) -> Iterator[str]:
@@ -162,19 +169,21 @@ def _modes(manifest: Manifest) -> Iterator[str]:
         root = model.layers[0] if model.layers else None
         if root is None or root.is_training is None:
             continue
-        other = [one.path for one in model.layers[1:] if one.is_training is (not root.is_training)]
-        drops = [one.path for one in model.layers if any(rate > 0 for rate in dropout_rates(one)) and one.path in other]
+        others = [layer for layer in model.layers[1:] if layer.is_training is (not root.is_training)]
+        drops = [layer.path for layer in others if max(dropout_rates(layer), default=0) > 0]
         if drops:
             state, whole = ("in eval", "trains") if root.is_training else ("active", "is in eval")
             yield f"dropout is {state} in {counted(len(drops), nouns)} while the model {whole}: {names(drops)}"
-        elif not root.is_training and manifest.optimizers and not other and layers_with_modes(model):
+        elif not root.is_training and manifest.optimizers and not others and layers_with_modes(model):
             since = f", since {model.eval_at}" if model.eval_at else ""
             yield f"model {last_name(model.kind)} is in eval while an optimizer trains it{since}"
 
 
 def _precision(manifest: Manifest) -> Iterator[str]:
-    half = [one.name for one in manifest.parameters.values() if one.dtype.lower() == "float16" and one.requires_grad]
-    scales = [group.settings.get("loss_scale", 1.0) for one in manifest.optimizers for group in one.groups]
+    trained = [tensor for tensor in manifest.parameters.values() if tensor.requires_grad]
+    half = [tensor.name for tensor in trained if tensor.dtype.lower() == "float16"]
+    groups = chain.from_iterable(optimizer.groups for optimizer in manifest.optimizers)
+    scales = [group.settings.get("loss_scale", 1.0) for group in groups]
     if half and manifest.step.get("loss_scale") is None and all(scale == 1.0 for scale in scales):
         count = counted(len(half), "parameters")
         yield f"{count} of float16 and no loss scale: small gradients become 0: {names(half)}"

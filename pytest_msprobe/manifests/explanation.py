@@ -86,7 +86,7 @@ def explanations(differences: Sequence[ManifestDifference], effects: Sequence[Ef
         differences: the most likely first.
         effects: in the order of execution.
     """
-    found: dict[ManifestDifference, None] = {}
+    explaining: dict[ManifestDifference, None] = {}
     for effect in effects:
-        found |= dict.fromkeys(one for one in differences if explains(one, effect))
-    return list(found)
+        explaining |= dict.fromkeys(difference for difference in differences if explains(difference, effect))
+    return list(explaining)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,30 +52,30 @@ def manifests_in(path: Path) -> list[Found]:
 
 def differences_of(pairs: Sequence[tuple[Found, Found]]) -> tuple[list[tuple[Found, ManifestDifference]], list[str]]:
     """What each of the pairs differs in, and a line for each manifest that cannot be read."""
-    found: list[tuple[Found, ManifestDifference]] = []
+    differing: list[tuple[Found, ManifestDifference]] = []
     problems = []
-    for one, other in pairs:
-        sides = []
-        for side in (one, other):
+    for pair in pairs:
+        manifests = []
+        for file in pair:
             try:
-                sides.append(read_manifest(side.path))
+                manifests.append(read_manifest(file.path))
             except DumpError as error:
                 problems.append(printable(str(error)))
-        if len(sides) == 2:
-            found += [(one, difference) for difference in differences(*sides)]
-    return found, list(dict.fromkeys(problems))
+        if len(manifests) == 2:
+            differing += [(pair[0], difference) for difference in differences(*manifests)]
+    return differing, list(dict.fromkeys(problems))
 
 
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         file = path.with_name(MANIFEST_FILE) if path.name == "dump.json" else path
         return [file] if file.is_file() else []
-    found = []
+    manifests = []
     for place, folders, files in os.walk(path):
         folders[:] = [name for name in folders if name != TENSOR_FOLDER]
         if MANIFEST_FILE in files:
-            found.append(Path(place) / MANIFEST_FILE)
-    return sorted(found, key=natural)
+            manifests.append(Path(place) / MANIFEST_FILE)
+    return sorted(manifests, key=natural)
 
 
 def paired(
@@ -87,15 +88,15 @@ def paired(
     if len(target) == len(golden) == 1:
         return [(target[0], golden[0])], [], []
     pairs, alone, rest = [], [], list(golden)
-    for one in target:
-        same_step = [other for other in rest if other.step == one.step]
-        same = [other for other in same_step if other.owner == one.owner]
-        is_only = len(same_step) == 1 and sum(other.step == one.step for other in target) == 1
-        if same or is_only:
+    steps = Counter(file.step for file in target)
+    for file in target:
+        same_step = [other for other in rest if other.step == file.step]
+        same = [other for other in same_step if other.owner == file.owner]
+        if same or (len(same_step) == 1 and steps[file.step] == 1):
             other = (same or same_step)[0]
             rest.remove(other)
-            pairs.append((one, other))
+            pairs.append((file, other))
         else:
-            alone.append(one)
+            alone.append(file)
     pairs.sort(key=lambda pair: pair[0].step or 0)
     return pairs, alone, rest

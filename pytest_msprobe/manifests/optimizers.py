@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain
+from typing import NamedTuple
 
 from msprobe_collector.dump_format.manifest import Manifest, OptimizerFacts
 from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.manifests.pairing import common_names, same_settings
-from pytest_msprobe.manifests.value import Make, ManifestDifference
+from pytest_msprobe.manifests.value import ManifestDifference, difference_of
 from pytest_msprobe.manifests.wording import last_name, names, shown, together
 
 #: Settings that choose an implementation; others of one side only are named by newer versions.
@@ -23,142 +25,186 @@ def optimizer_differences(target: Manifest, golden: Manifest) -> Iterator[Manife
     if not target.optimizers or not golden.optimizers:
         return
     if len(target.optimizers) != len(golden.optimizers):
-        yield Make("optimizer")("number of optimizers", len(target.optimizers), len(golden.optimizers), 0.94)
+        yield difference_of("optimizer", "number of optimizers", len(target.optimizers), len(golden.optimizers), 0.94)
     yield from _left_out(target, golden)
-    is_translated = target.framework != golden.framework
     is_one = len(target.optimizers) == 1
-    for number, (left, right) in enumerate(_pairs(target, golden)):
+    for number, (ours, theirs) in enumerate(_pairs(target, golden)):
         of = "" if is_one else f" of optimizer {number}"
-        yield from _of_pair(left, right, of, target, golden, is_translated=is_translated)
+        yield from _of_pair(ours, theirs, of, target, golden)
+
+
+def optimizer_parameters(optimizer: OptimizerFacts) -> list[str]:
+    """The names of the parameters of all groups, in their order."""
+    return list(chain.from_iterable(group.parameters for group in optimizer.groups))
 
 
 def left_out(manifest: Manifest) -> list[str]:
     """Parameters that require a gradient and are in no optimizer; none where no optimizer is known."""
-    held = {name for one in manifest.optimizers for group in one.groups for name in group.parameters}
-    trained = [one for model in manifest.models for one in model.parameters if one.requires_grad]
+    in_optimizers = set(chain.from_iterable(map(optimizer_parameters, manifest.optimizers)))
+    tensors = chain.from_iterable(model.parameters for model in manifest.models)
+    trained = [tensor.name for tensor in tensors if tensor.requires_grad]
     # Of wrappers that update copies of the parameters no name is known.
-    if not held & {one.name for one in trained}:
+    if in_optimizers.isdisjoint(trained):
         return []
-    return [one.name for one in trained if one.name not in held]
+    return [name for name in trained if name not in in_optimizers]
+
+
+def left_out_words(manifest: Manifest, count: int) -> str:
+    """`2 parameters of 5 are in no optimizer`, of `count` parameters in a manifest."""
+    tensors = chain.from_iterable(model.parameters for model in manifest.models)
+    total = sum(not tensor.tied for tensor in tensors)
+    return counted(count, f"parameters of {total}", "are") + " in no optimizer"
 
 
 def _left_out(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
-    found = left_out(target), left_out(golden)
-    if set(found[0]) == set(found[1]):
+    missing, golden_missing = left_out(target), left_out(golden)
+    if set(missing) == set(golden_missing):
         return
-    sentences = []
-    for missing, manifest in zip(found, (target, golden)):
-        count = sum(1 for model in manifest.models for one in model.parameters if not one.tied)
-        verb = "is" if len(missing) == 1 else "are"
-        named = f": {names(missing)}" if missing else ""
-        sentences.append(
-            f"{counted(len(missing), 'parameters')} of {count} {verb} in no optimizer{named}" if missing else ""
-        )
-    ours, theirs = sentences
-    if ours:
-        sentence = f"{ours}; golden {len(found[1])}" if theirs else f"{ours}; golden none"
+    if missing:
+        others = len(golden_missing) or "none"
+        sentence = f"{left_out_words(target, len(missing))}: {names(missing)}; golden {others}"
     else:
-        sentence = f"all parameters are in an optimizer, golden {theirs}"
-    yield ManifestDifference("optimizer", "left out", str(len(found[0])), str(len(found[1])), sentence, 0.97)
+        words = left_out_words(golden, len(golden_missing))
+        sentence = f"all parameters are in an optimizer, golden {words}: {names(golden_missing)}"
+    yield ManifestDifference("optimizer", "left out", str(len(missing)), str(len(golden_missing)), sentence, 0.97)
 
 
 def _pairs(target: Manifest, golden: Manifest) -> list[tuple[OptimizerFacts, OptimizerFacts]]:
     """Optimizers that have most parameters in common, each once."""
     rename = common_names(target, golden)
-    rest = [({rename(name) for group in one.groups for name in group.parameters}, one) for one in golden.optimizers]
-    found = []
-    for one in target.optimizers[: len(rest)]:
-        held = {rename(name) for group in one.groups for name in group.parameters}
-        best = max(range(len(rest)), key=lambda at: len(held & rest[at][0]))
-        found.append((one, rest.pop(best)[1]))
-    return found
+    rest = [(set(map(rename, optimizer_parameters(optimizer))), optimizer) for optimizer in golden.optimizers]
+    pairs = []
+    for optimizer in target.optimizers[: len(rest)]:
+        parameters = set(map(rename, optimizer_parameters(optimizer)))
+        shared = [len(parameters & others) for others, _ in rest]
+        pairs.append((optimizer, rest.pop(shared.index(max(shared)))[1]))
+    return pairs
+
+
+class _Setting(NamedTuple):
+    """A setting that two optimizers have otherwise, and where.
+
+    Attributes:
+        key: its name.
+        value, other: of the two.
+        groups: numbers of the groups.
+        parameters: those that have it otherwise, where others of their group do not.
+    """
+
+    key: str
+    value: object
+    other: object
+    groups: list[int]
+    parameters: list[str]
 
 
 def _of_pair(
-    left: OptimizerFacts, right: OptimizerFacts, of: str, target: Manifest, golden: Manifest, *, is_translated: bool
+    ours: OptimizerFacts, theirs: OptimizerFacts, of: str, target: Manifest, golden: Manifest
 ) -> Iterator[ManifestDifference]:
-    make = Make("optimizer")
-    kinds = last_name(left.kind), last_name(right.kind)
-    if kinds[0] != kinds[1]:
-        yield make(f"optimizer{of}", *kinds, 0.965)
-    rename = common_names(target, golden)
-    values = _by_parameter(right, rename, is_translated=is_translated)
-    found: dict[str, tuple[str, object, object, list[int], list[str]]] = {}
-    for number, group in enumerate(left.groups):
-        settings = same_settings(group.settings, is_translated=is_translated)
-        shared = [name for name in map(rename, group.parameters) if name in values]
-        others = [values[name] for name in shared]
-        if not others and number < len(right.groups):  # no names in common: by their order
-            others = [same_settings(right.groups[number].settings, is_translated=is_translated)]
-        for key, value in settings.items():
-            known = [(name, other[key]) for name, other in zip(shared or [""], others) if key in other]
-            unlike = [(name, other) for name, other in known if not _is_equal(value, other)]
-            for other in {repr(other): other for _, other in unlike}.values():
-                named = [name for name, item in unlike if repr(item) == repr(other)]
-                place = f"{key}\0{value!r}\0{other!r}\0{len(named) == len(known)}"
-                entry = found.setdefault(place, (key, value, other, [], []))
-                entry[3].append(number)
-                if len(named) != len(known):
-                    entry[4].extend(named)
-    has_other_rate = any(key == "lr" for key, *_ in found.values())
-    for key, value, other, groups, named in found.values():
-        if key in _FOLLOWING and has_other_rate:
+    kind, golden_kind = last_name(ours.kind), last_name(theirs.kind)
+    if kind != golden_kind:
+        yield difference_of("optimizer", f"optimizer{of}", kind, golden_kind, 0.965)
+    settings = _other_settings(ours, theirs, target, golden)
+    has_other_rate = any(setting.key == "lr" for setting in settings)
+    for setting in settings:
+        if setting.key in _FOLLOWING and has_other_rate:
             continue
-        which = f"group {groups[0]}" if len(groups) == 1 else f"groups {together([str(number) for number in groups])}"
-        some = f" ({names(named)})" if named else ""
-        likelihood = {"lr": 0.96}.get(key, 0.4 if key in _IMPLEMENTATION else 0.955)
-        words = f"{shown(key)} of {which}{of}{some}:"
-        yield make(words, shown(value), shown(other), likelihood, what=key)
-    yield from _schedulers(left, right, of, has_other_rate=has_other_rate)
-    yield from _state(left, right, of, target)
+        which = f"groups {together(list(map(str, setting.groups)))}"
+        if len(setting.groups) == 1:
+            which = f"group {setting.groups[0]}"
+        some = f" ({names(setting.parameters)})" if setting.parameters else ""
+        likelihood = {"lr": 0.96}.get(setting.key, 0.4 if setting.key in _IMPLEMENTATION else 0.955)
+        words = f"{shown(setting.key)} of {which}{of}{some}:"
+        yield difference_of(
+            "optimizer", words, shown(setting.value), shown(setting.other), likelihood, what=setting.key
+        )
+    yield from _schedulers(ours, theirs, of, has_other_rate=has_other_rate)
+    yield from _state(ours, theirs, of, target)
+
+
+def _other_settings(
+    ours: OptimizerFacts, theirs: OptimizerFacts, target: Manifest, golden: Manifest
+) -> Collection[_Setting]:
+    """The settings of groups that differ, equal differences of several groups in one."""
+    rename = common_names(target, golden)
+    is_translated = target.framework != golden.framework
+    settings_of = _by_parameter(theirs, rename, is_translated=is_translated)
+    listed: dict[str, _Setting] = {}
+    for number, group in enumerate(ours.groups):
+        settings = same_settings(group.settings, is_translated=is_translated)
+        others = [(name, settings_of[name]) for name in map(rename, group.parameters) if name in settings_of]
+        if not others and number < len(theirs.groups):  # no names in common: by their order
+            others = [("", same_settings(theirs.groups[number].settings, is_translated=is_translated))]
+        for key, value in settings.items():
+            values = [(name, other[key]) for name, other in others if key in other]
+            unlike: dict[str, tuple[object, list[str]]] = {}
+            for name, other in values:
+                if not _is_equal(value, other):
+                    unlike.setdefault(repr(other), (other, []))[1].append(name)
+            for other, parameters in unlike.values():
+                is_whole = len(parameters) == len(values)
+                setting = listed.setdefault(
+                    f"{key}\0{value!r}\0{other!r}\0{is_whole}", _Setting(key, value, other, [], [])
+                )
+                setting.groups.append(number)
+                if not is_whole:
+                    setting.parameters.extend(parameters)
+    return listed.values()
 
 
 def _by_parameter(
     optimizer: OptimizerFacts, rename: Callable[[str], str], *, is_translated: bool
 ) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = {}
+    settings_of: dict[str, dict[str, object]] = {}
     for group in optimizer.groups:
         settings = same_settings(group.settings, is_translated=is_translated)
-        found.update((rename(name), settings) for name in group.parameters)
-    return found
+        settings_of.update((rename(name), settings) for name in group.parameters)
+    return settings_of
 
 
-def _is_equal(left: object, right: object) -> bool:
-    return left == right and isinstance(left, bool) == isinstance(right, bool)
+def _is_equal(value: object, other: object) -> bool:
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 def _schedulers(
-    left: OptimizerFacts, right: OptimizerFacts, of: str, *, has_other_rate: bool
+    ours: OptimizerFacts, theirs: OptimizerFacts, of: str, *, has_other_rate: bool
 ) -> Iterator[ManifestDifference]:
-    make = Make("optimizer")
-    ours, theirs = (", ".join(last_name(one.kind) for one in side.schedulers) or "none" for side in (left, right))
-    if ours != theirs:
-        yield make(f"scheduler{of}", ours, theirs, 0.95)
+    kinds, golden_kinds = _scheduler_kinds(ours), _scheduler_kinds(theirs)
+    if kinds != golden_kinds:
+        yield difference_of("optimizer", f"scheduler{of}", kinds, golden_kinds, 0.95)
         return
-    for one, other in zip(left.schedulers, right.schedulers):
-        for key in one.settings.keys() & other.settings.keys():
-            value, golden = one.settings[key], other.settings[key]
-            if value != golden and not (key in _FOLLOWING and has_other_rate):
-                words = f"{shown(key)} of {last_name(one.kind)}{of}:"
-                yield make(words, shown(value), shown(golden), 0.7 if key in _COUNTERS else 0.95, what=key)
+    for scheduler, golden in zip(ours.schedulers, theirs.schedulers):
+        for key in scheduler.settings.keys() & golden.settings.keys():
+            value, other = scheduler.settings[key], golden.settings[key]
+            if value != other and not (key in _FOLLOWING and has_other_rate):
+                words = f"{shown(key)} of {last_name(scheduler.kind)}{of}:"
+                yield difference_of(
+                    "optimizer", words, shown(value), shown(other), 0.7 if key in _COUNTERS else 0.95, what=key
+                )
 
 
-def _state(left: OptimizerFacts, right: OptimizerFacts, of: str, target: Manifest) -> Iterator[ManifestDifference]:
-    if left.state == right.state:
+def _scheduler_kinds(optimizer: OptimizerFacts) -> str:
+    return ", ".join(last_name(scheduler.kind) for scheduler in optimizer.schedulers) or "none"
+
+
+def _state(ours: OptimizerFacts, theirs: OptimizerFacts, of: str, target: Manifest) -> Iterator[ManifestDifference]:
+    if ours.state == theirs.state:
         return
-    ours, theirs = (_steps(one.state) or 0 for one in (left, right))
+    steps, golden_steps = _steps(ours.state), _steps(theirs.state)
     when = f"when step {shown(target.number)} begins"
-    if ours != theirs:
+    if steps != golden_steps:
         words = f"updates that the optimizer{of} has made {when}:"
-        yield Make("optimizer")(words, ours, theirs, 0.71, what="steps")
-    keys = [key for key in dict.fromkeys((*left.state, *right.state)) if left.state.get(key) != right.state.get(key)]
-    keys = [key for key in keys if key != "step"]
+        yield difference_of("optimizer", words, steps, golden_steps, 0.71, what="steps")
+    every = dict.fromkeys((*ours.state, *theirs.state))
+    keys = [key for key in every if key != "step" and ours.state.get(key) != theirs.state.get(key)]
     if keys:
         sentence = f"the state of the optimizer{of} differs {when}: {names(keys)}"
         yield ManifestDifference("initial state", "optimizer", "", "", sentence, 0.6)
 
 
-def _steps(state: Mapping[str, object]) -> int | None:
+def _steps(state: Mapping[str, object]) -> int:
+    """The number of updates that were made; 0 where the state does not say it."""
     values = state.get("step")
-    found = [value for value in values if isinstance(value, (int, float))] if isinstance(values, list) else []
-    return int(max(found)) if found else None
+    if not isinstance(values, list):
+        return 0
+    return int(max((value for value in values if isinstance(value, (int, float))), default=0))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from msprobe_collector.dump_format.manifest import GroupFacts, LayerFacts, Manifest, ModelFacts, TensorFacts
+from msprobe_collector.dump_format.manifest import (
+    GroupFacts,
+    LayerFacts,
+    Manifest,
+    ModelFacts,
+    OptimizerFacts,
+    TensorFacts,
+)
 
 #: The last part of a parameter's name: what it is called in PyTorch.
 _PARTS = {
@@ -33,35 +40,53 @@ def unwrapped(manifest: Manifest) -> Manifest:
     """The manifest with the names and classes that models have without what is put around them to run them."""
     front = ""
     names = list(manifest.parameters)
-    while wrapper := next((one for one in _WRAPPERS if names and all(n.startswith(front + one) for n in names)), ""):
+    while wrapper := _wrapper_of(names, front):
         front += wrapper
+    models = tuple(_model_inside(model, front) for model in manifest.models)
+    optimizers = tuple(_optimizer_inside(optimizer, front) for optimizer in manifest.optimizers)
+    return replace(manifest, models=models, optimizers=optimizers)
 
-    def own(tensors: tuple[TensorFacts, ...]) -> tuple[TensorFacts, ...]:
-        return tuple(
-            replace(one, name=one.name.removeprefix(front), tied=one.tied.removeprefix(front)) for one in tensors
-        )
 
-    models = []
-    for model in manifest.models:
-        inside = [one for one in model.layers if f"{one.path}.".startswith(front)]
-        layers = tuple(
-            replace(one, path=f"{one.path}.".removeprefix(front).removesuffix("."), kind=_without_fsdp(one.kind))
-            for one in inside
-        )
-        module, _, kind = model.kind.rpartition(".")
-        kind = _without_fsdp(layers[0].kind if front and layers else kind)
-        models.append(ModelFacts(f"{module}.{kind}", own(model.parameters), own(model.buffers), layers, model.eval_at))
-    optimizers = tuple(
-        replace(
-            one,
-            groups=tuple(
-                GroupFacts(group.settings, tuple(name.removeprefix(front) for name in group.parameters))
-                for group in one.groups
-            ),
-        )
-        for one in manifest.optimizers
+def _wrapper_of(names: Sequence[str], front: str) -> str:
+    """What all `names` begin with behind `front`; "" where that is no wrapper."""
+    for wrapper in _WRAPPERS:
+        if names and all(name.startswith(front + wrapper) for name in names):
+            return wrapper
+    return ""
+
+
+def _model_inside(model: ModelFacts, front: str) -> ModelFacts:
+    layers = [_layer_inside(layer, front) for layer in model.layers if f"{layer.path}.".startswith(front)]
+    module, _, kind = model.kind.rpartition(".")
+    if front and layers:
+        kind = layers[0].kind
+    return ModelFacts(
+        f"{module}.{_without_fsdp(kind)}",
+        _tensors_inside(model.parameters, front),
+        _tensors_inside(model.buffers, front),
+        tuple(layers),
+        model.eval_at,
     )
-    return replace(manifest, models=tuple(models), optimizers=optimizers)
+
+
+def _layer_inside(layer: LayerFacts, front: str) -> LayerFacts:
+    path = f"{layer.path}.".removeprefix(front).removesuffix(".")
+    return replace(layer, path=path, kind=_without_fsdp(layer.kind))
+
+
+def _tensors_inside(tensors: Iterable[TensorFacts], front: str) -> tuple[TensorFacts, ...]:
+    return tuple(
+        replace(tensor, name=tensor.name.removeprefix(front), tied=tensor.tied.removeprefix(front))
+        for tensor in tensors
+    )
+
+
+def _optimizer_inside(optimizer: OptimizerFacts, front: str) -> OptimizerFacts:
+    groups = []
+    for group in optimizer.groups:
+        parameters = tuple(name.removeprefix(front) for name in group.parameters)
+        groups.append(GroupFacts(group.settings, parameters))
+    return replace(optimizer, groups=tuple(groups))
 
 
 def _without_fsdp(kind: str) -> str:
@@ -83,16 +108,16 @@ def tensor_pairs(
     target: Mapping[str, TensorFacts], golden: Mapping[str, TensorFacts]
 ) -> list[tuple[str, TensorFacts, TensorFacts]]:
     """Name and both sides of what has one name."""
-    return [(name, one, golden[name]) for name, one in target.items() if name in golden]
+    return [(name, tensor, golden[name]) for name, tensor in target.items() if name in golden]
 
 
 def layer_pairs(target: Manifest, golden: Manifest) -> list[tuple[LayerFacts, LayerFacts]]:
     """The layers that have one path in models of one place."""
-    found = []
-    for left, right in zip(target.models, golden.models):
-        others = {one.path: one for one in right.layers}
-        found += [(one, others[one.path]) for one in left.layers if one.path in others]
-    return found
+    pairs = []
+    for model, golden_model in zip(target.models, golden.models):
+        others = {layer.path: layer for layer in golden_model.layers}
+        pairs += [(layer, others[layer.path]) for layer in model.layers if layer.path in others]
+    return pairs
 
 
 def plural_of(manifest: Manifest) -> str:
@@ -105,10 +130,10 @@ def same_settings(settings: Mapping[str, object], *, is_translated: bool) -> dic
     flat = dict(_flat(settings))
     if not is_translated:
         return flat
-    found = {_SETTINGS.get(key, key): value for key, value in flat.items()}
-    if "beta1" in found and "beta2" in found:
-        found["betas"] = [found.pop("beta1"), found.pop("beta2")]
-    return found
+    renamed = {_SETTINGS.get(key, key): value for key, value in flat.items()}
+    if "beta1" in renamed and "beta2" in renamed:
+        renamed["betas"] = [renamed.pop("beta1"), renamed.pop("beta2")]
+    return renamed
 
 
 def _flat(settings: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msprobe_collector.dump_format.manifest import Manifest
+from pytest_msprobe.manifests.wording import as_mapping
 
 #: Precisions of float32 products by which PyTorch allows TF32 on CUDA.
 _COARSE = ("tf32", "high", "medium")
@@ -42,14 +43,13 @@ def rounded_operands(manifest: Manifest) -> Mapping[str, str]:
     if device == "cuda":
         if manifest.environment.get("NVIDIA_TF32_OVERRIDE") == "0":
             return {}
-        return {kind: "TF32" for kind, names in _ON_CUDA.items() if _is_coarse(kind, [switches.get(n) for n in names])}
+        return {kind: "TF32" for kind in _ON_CUDA if _is_coarse(kind, map(switches.get, _ON_CUDA[kind]))}
     settings: Mapping[str, object] = {}
     if device == "npu":
         settings = {kind: switches[name] for kind, name in _ON_NPU.items() if name in switches}
     elif device == "Ascend":
-        config = switches.get("ascend_config")
-        known = config if isinstance(config, dict) else {}
-        settings = {kind: known[name] for kind, name in _ON_ASCEND.items() if name in known}
+        config = as_mapping(switches.get("ascend_config"))
+        settings = {kind: config[name] for kind, name in _ON_ASCEND.items() if name in config}
     else:
         return {}
     return {kind: "HF32" for kind in _DEFAULTS if settings.get(kind, _DEFAULTS[kind]) is True}
@@ -81,7 +81,7 @@ def digits(manifest: Manifest) -> str:
     return ", ".join(parts)
 
 
-def _is_coarse(kind: str, values: list[object]) -> bool:
+def _is_coarse(kind: str, values: Iterable[object]) -> bool:
     for value in values:
         if isinstance(value, bool):
             return value

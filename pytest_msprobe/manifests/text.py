@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msprobe_collector.dump_format.manifest import read_manifest
@@ -16,54 +17,64 @@ from pytest_msprobe.manifests.wording import names, numbers
 EQUAL, DIFFERS, UNREADABLE = 0, 1, 2
 
 
-def told_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
+def lines_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
     """Lines on what differs between the manifests of two runs, and the exit code.
 
-    Differences of several ranks are told once, with the ranks. Of a later step only what an earlier one has not is
-    told.
+    Differences of several ranks stand there once, with the ranks; of a later step only what no earlier one has.
     """
-    left, right = manifests_in(target), manifests_in(golden)
-    problems = [why_none(path) for path, found in ((target, left), (golden, right)) if not found]
+    sides = ((target, manifests_in(target)), (golden, manifests_in(golden)))
+    problems = [why_none(path) for path, files in sides if not files]
     if problems:
         return problems, UNREADABLE
-    pairs, alone, rest = paired(left, right)
+    pairs, alone, rest = paired(sides[0][1], sides[1][1])
     if not pairs:
-        steps = [numbers(one.step for one in side if one.step is not None) or "unknown" for side in (left, right)]
-        return [f"no step and rank is in both: steps {steps[0]} and {steps[1]}"], UNREADABLE
+        steps, golden_steps = (_step_numbers(files) for _, files in sides)
+        return [f"no step and rank is in both: steps {steps} and {golden_steps}"], UNREADABLE
     lines: list[str] = []
-    told: set[str] = set()
-    for step in dict.fromkeys(one.step for one, _ in pairs):
-        more, unread = _of_step([pair for pair in pairs if pair[0].step == step], told, is_only=len(pairs) == 1)
-        lines += more
+    earlier: set[str] = set()
+    for step in dict.fromkeys(file.step for file, _ in pairs):
+        of_step = [pair for pair in pairs if pair[0].step == step]
+        groups, unread = _of_step(of_step)
+        new = {sentence: files for sentence, files in groups.items() if sentence not in earlier}
+        earlier.update(new)
+        lines += new if len(pairs) == 1 else _by_ranks(new, of_step)
         problems += unread
-    for side, own, other in ((alone, target, golden), (rest, golden, target)):
-        if side:
-            folders = (one.path.parent.relative_to(own).as_posix() for one in side)
+    for files, folder, other in ((alone, target, golden), (rest, golden, target)):
+        if files:
+            folders = (file.path.parent.relative_to(folder).as_posix() for file in files)
             lines.append(f"not in {printable(str(other))}: {names(folders)}")
-    has_differences = bool(lines)
-    if not has_differences and not problems:
-        lines = [f"equal: {counted(len(pairs), 'manifests')} of {printable(str(target))} and {printable(str(golden))}"]
-    return [*problems, *lines], UNREADABLE if problems else DIFFERS if has_differences else EQUAL
+    if problems:
+        return [*problems, *lines], UNREADABLE
+    if lines:
+        return lines, DIFFERS
+    return [
+        f"equal: {counted(len(pairs), 'manifests')} of {printable(str(target))} and {printable(str(golden))}"
+    ], EQUAL
 
 
-def _of_step(pairs: Sequence[tuple[Found, Found]], told: set[str], *, is_only: bool) -> tuple[list[str], list[str]]:
-    """What differs in a step that no earlier step has told, that of all ranks first; what cannot be read."""
+def _step_numbers(files: Sequence[Found]) -> str:
+    return numbers(file.step for file in files if file.step is not None) or "unknown"
+
+
+def _of_step(pairs: Sequence[tuple[Found, Found]]) -> tuple[dict[str, list[Found]], list[str]]:
+    """Return the manifests of a step by the sentences on what differs in them, and what cannot be read."""
     groups: dict[str, list[Found]] = {}
-    differ, problems = differences_of(pairs)
-    for one, difference in differ:
-        groups.setdefault(difference.sentence, []).append(one)
-    new = {sentence: found for sentence, found in groups.items() if sentence not in told}
-    told.update(new)
-    if is_only:
-        return list(new), problems
+    differing, problems = differences_of(pairs)
+    for file, difference in differing:
+        groups.setdefault(difference.sentence, []).append(file)
+    return groups, problems
+
+
+def _by_ranks(groups: Mapping[str, Sequence[Found]], pairs: Sequence[tuple[Found, Found]]) -> list[str]:
+    """Return lines on what differs in a step, what all ranks have first."""
     by_ranks: dict[tuple[str, ...], list[str]] = {}
-    for sentence, found in new.items():
-        by_ranks.setdefault(tuple(one.owner for one in found), []).append(sentence)
+    for sentence, files in groups.items():
+        by_ranks.setdefault(tuple(file.owner for file in files), []).append(sentence)
     lines = []
     for owners, sentences in sorted(by_ranks.items(), key=lambda item: -len(item[0])):
         lines.append(f"step {pairs[0][0].step}{_ranks(owners, pairs)}:")
         lines += [f"  {sentence}" for sentence in sentences]
-    return lines, problems
+    return lines
 
 
 def _ranks(owners: Sequence[str], pairs: Sequence[tuple[Found, Found]]) -> str:
@@ -71,66 +82,70 @@ def _ranks(owners: Sequence[str], pairs: Sequence[tuple[Found, Found]]) -> str:
         return ""
     if len(owners) == len(pairs):
         return f", all {len(pairs)} ranks"
-    ranks = [one.rank for one, _ in pairs if one.owner in owners]
-    known = [rank for rank in ranks if rank is not None]
-    if len(known) != len(ranks):
+    ranks = [file.rank for file, _ in pairs if file.owner in owners]
+    numbered = [rank for rank in ranks if rank is not None]
+    if len(numbered) != len(ranks):
         return f", {names(owners)}"
-    return f", rank{'' if len(known) == 1 else 's'} {numbers(known)}"
+    return f", rank{'' if len(numbered) == 1 else 's'} {numbers(numbered)}"
 
 
 def sentences_of(pairs: Sequence[tuple[Found, Found]]) -> list[str]:
     """What differs between the manifests of the pairs, most likely explanation first; one sentence each. Then a line
     for each manifest that cannot be read.
 
-    What only some ranks or steps show is told with these.
+    What only some ranks or steps show stands with these.
     """
     groups: dict[str, list[Found]] = {}
     likelihood: dict[str, float] = {}
-    differ, problems = differences_of(sorted(pairs, key=lambda pair: pair[0].step or 0))
-    for one, difference in differ:
-        groups.setdefault(difference.sentence, []).append(one)
+    differing, problems = differences_of(sorted(pairs, key=lambda pair: pair[0].step or 0))
+    for file, difference in differing:
+        groups.setdefault(difference.sentence, []).append(file)
         likelihood.setdefault(difference.sentence, difference.likelihood)
-    steps = {one.step for one, _ in pairs}
+    every_step = {file.step for file, _ in pairs}
     lines = []
-    for sentence, found in sorted(groups.items(), key=lambda item: -likelihood[item[0]]):
-        own = {one.step for one in found}
-        where = [] if own == steps else [f"step {numbers(step for step in own if step is not None)}"]
-        within = [pair for pair in pairs if pair[0].step in own]
-        owners = list(dict.fromkeys(one.owner for one in found))
-        if len(found) < len(within):
+    for sentence, files in sorted(groups.items(), key=lambda item: -likelihood[item[0]]):
+        where = []
+        steps = {file.step for file in files}
+        if steps != every_step:
+            where.append(f"step {numbers(step for step in steps if step is not None)}")
+        within = [pair for pair in pairs if pair[0].step in steps]
+        if len(files) < len(within):
+            owners = list(dict.fromkeys(file.owner for file in files))
             where.append(_ranks(owners, within).removeprefix(", "))
         lines.append(f"{sentence} ({', '.join(where)})" if where else sentence)
     return [*lines, *problems]
 
 
-def told_of_one(path: Path) -> tuple[list[str], int]:
+def lines_of_one(path: Path) -> tuple[list[str], int]:
     """Lines on one run: its facts, and what looks wrong in it; exit code 1 where something does."""
-    found = manifests_in(path)
-    if not found:
+    files = manifests_in(path)
+    if not files:
         return [why_none(path)], UNREADABLE
-    problems: list[str] = []
+    lines: list[str] = []
     shown: list[str] = []
-    wrong: dict[str, list[Found]] = {}
-    for one in found:
+    wrong: Counter[str] = Counter()
+    for file in files:
         try:
-            manifest = read_manifest(one.path)
+            manifest = read_manifest(file.path)
         except DumpError as error:
-            problems.append(printable(str(error)))
+            lines.append(printable(str(error)))
             continue
         shown = shown or facts(manifest)
-        ended = [] if manifest.ended_in is None else [f"the step ended in {manifest.ended_in}"]
-        for line in (*ended, *suspicions(manifest)):
-            wrong.setdefault(line, []).append(one)
-    lines = [*problems]
-    if len(found) > 1:
-        lines.append(f"{counted(len(found), 'manifests')}; the first is {printable(str(found[0].path))}")
+        if manifest.ended_in is not None:
+            wrong[f"the step ended in {manifest.ended_in}"] += 1
+        wrong.update(suspicions(manifest))
+    is_unread = bool(lines)
+    if len(files) > 1:
+        lines.append(f"{counted(len(files), 'manifests')}; the first is {printable(str(files[0].path))}")
     lines += shown
-    for line, where in wrong.items():
-        several = f" ({counted(len(where), 'manifests')} of {len(found)})" if len(found) > 1 else ""
-        lines.append(f"looks wrong: {line}{several}")
+    for sentence, count in wrong.items():
+        several = f" ({counted(count, 'manifests')} of {len(files)})" if len(files) > 1 else ""
+        lines.append(f"looks wrong: {sentence}{several}")
     if not wrong and shown:
         lines.append("nothing looks wrong")
-    return lines, UNREADABLE if problems else DIFFERS if wrong else EQUAL
+    if is_unread:
+        return lines, UNREADABLE
+    return lines, DIFFERS if wrong else EQUAL
 
 
 def why_none(path: Path) -> str:

@@ -46,24 +46,17 @@ def of_other_step(target: str, golden: str) -> ManifestDifference:
     return ManifestDifference("step", "step", target, golden, sentence, 1.0)
 
 
-class Make:
-    """Makes differences of one section, with the sentence `WORDS TARGET, golden GOLDEN`."""
-
-    def __init__(self, section: str) -> None:
-        self._section = section
-
-    def __call__(
-        self,
-        words: str,
-        target: object,
-        golden: object,
-        likelihood: float,
-        *,
-        what: str = "",
-        names: Sequence[str] = (),
-    ) -> ManifestDifference:
-        """The difference; all texts are printable."""
-        left, right = str(target), str(golden)
-        sentence = f"{words} {left}, golden {right}"
-        what = what or words.removesuffix(":")
-        return ManifestDifference(self._section, what, left, right, sentence, likelihood, tuple(names))
+def difference_of(
+    section: str,
+    words: str,
+    target: object,
+    golden: object,
+    likelihood: float,
+    *,
+    what: str = "",
+    names: Sequence[str] = (),
+) -> ManifestDifference:
+    """The difference with the sentence `WORDS TARGET, golden GOLDEN`; all texts are printable."""
+    sentence = f"{words} {target}, golden {golden}"
+    what = what or words.removesuffix(":")
+    return ManifestDifference(section, what, str(target), str(golden), sentence, likelihood, tuple(names))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msprobe_collector.dump_format.values import printable
 
@@ -23,12 +23,25 @@ def shown(value: object) -> str:
         return repr(value)
     if isinstance(value, (list, tuple)):
         items = [shown(item) for item in value[:_MOST_ITEMS]]
-        more = [f"... {len(value) - _MOST_ITEMS} more"] if len(value) > _MOST_ITEMS else []
-        return cut(f"[{', '.join([*items, *more])}]", 120)
+        if len(value) > _MOST_ITEMS:
+            items.append(f"... {len(value) - _MOST_ITEMS} more")
+        return cut(f"[{', '.join(items)}]", 120)
     if isinstance(value, dict):
         items = [f"{shown(key)}: {shown(item)}" for key, item in list(value.items())[:_MOST_ITEMS]]
         return cut(f"{{{', '.join(items)}}}", 120)
     return type(value).__name__
+
+
+def shown_of(values: Mapping[str, object], key: str, otherwise: str) -> str:
+    """The value of a key as `shown` has it, `otherwise` where there is none."""
+    return shown(values[key]) if key in values else otherwise
+
+
+def as_mapping(value: object) -> Mapping[str, object]:
+    """Return a value that should be a mapping; an empty one in place of anything else, as a file may hold."""
+    if not isinstance(value, dict):
+        return {}
+    return {str(key): item for key, item in value.items()}
 
 
 def cut(text: str, most: int = _MOST_CHARACTERS) -> str:
@@ -37,27 +50,29 @@ def cut(text: str, most: int = _MOST_CHARACTERS) -> str:
     return short if len(text) <= most else f"{short[: most - 3]}..."
 
 
-def names(found: Iterable[str], most: int = _MOST_NAMES) -> str:
+def names(listed: Iterable[str], most: int = _MOST_NAMES) -> str:
     """`a, b, c and 4 more`."""
-    every = list(found)
-    listed = ", ".join(cut(name) for name in every[:most])
-    return f"{listed} and {len(every) - most} more" if len(every) > most else listed
+    every = list(listed)
+    text = ", ".join(cut(name) for name in every[:most])
+    return f"{text} and {len(every) - most} more" if len(every) > most else text
 
 
 def switched(value: object) -> str:
     """A switch: on, off, or its value."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else shown(value) or "not set"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return shown(value) or "not set"
 
 
-def numbers(found: Iterable[int]) -> str:
+def numbers(listed: Iterable[int]) -> str:
     """`0-3, 7`."""
     parts: list[list[int]] = []
-    for number in sorted(set(found)):
+    for number in sorted(set(listed)):
         if parts and number == parts[-1][1] + 1:
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    return ", ".join("-".join(map(str, dict.fromkeys(ends))) for ends in parts)
 
 
 def last_name(kind: str) -> str:
@@ -65,6 +80,6 @@ def last_name(kind: str) -> str:
     return cut(kind.rpartition(".")[2]) or "unknown"
 
 
-def together(found: Sequence[str]) -> str:
+def together(texts: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
-    return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"

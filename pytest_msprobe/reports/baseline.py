@@ -109,32 +109,34 @@ def read_baseline(path: Path) -> Baseline:
         BaselineError: it cannot be read, or is no baseline.
     """
     try:
-        found = msgspec.json.decode(read_plain(path, most_bytes=_MOST_BYTES), type=Baseline)
+        baseline = msgspec.json.decode(read_plain(path, most_bytes=_MOST_BYTES), type=Baseline)
     except OSError as error:
         raise BaselineError(f"cannot be read: {error.strerror or error}") from None
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         hint = "`python -m pytest_msprobe baseline` writes one"
         raise BaselineError(f"is not a baseline: {printable(str(error))}; {hint}") from None
-    if found.baseline != 1:
+    if baseline.baseline != 1:
         raise BaselineError(
-            f"is a baseline of form {found.baseline}, which this version does not know; it knows form 1"
+            f"is a baseline of form {baseline.baseline}, which this version does not know; it knows form 1"
         )
-    if not 1 <= found.worse < math.inf:
-        raise BaselineError(f"key 'worse': {found.worse} is not a factor of 1 or more")
-    return found
+    if not 1 <= baseline.worse < math.inf:
+        raise BaselineError(f"key 'worse': {baseline.worse} is not a factor of 1 or more")
+    return baseline
 
 
 def encode_baseline(baseline: Baseline) -> bytes:
     """The file: JSON with a line for each failure, in a stable order, so that two versions can be compared."""
     lines = ["{", ' "baseline": 1,', f' "about": {_json(_ABOUT)},', f' "worse": {_json(baseline.worse)},']
-    lines += _listed("known", list(map(_json, sorted(baseline.known, key=lambda known: known.key))), ends=",")
-    lines += _listed("run", list(map(_json, sorted(baseline.run, key=lambda run: (run.suite, run.says)))), ends="")
+    failures = sorted(baseline.known, key=lambda failure: failure.key)
+    faults = sorted(baseline.run, key=lambda fault: (fault.suite, fault.says))
+    lines += [*_listed("known", failures), " ],", *_listed("run", faults), " ]"]
     return "\n".join([*lines, "}", ""]).encode()
 
 
-def _listed(key: str, entries: Sequence[str], ends: str) -> list[str]:
-    lines = [f"  {entry}," for entry in entries[:-1]] + [f"  {entry}" for entry in entries[-1:]]
-    return [f' "{key}": [', *lines, f" ]{ends}"]
+def _listed(key: str, entries: Sequence[Known | KnownRun]) -> Iterator[str]:
+    yield f' "{key}": ['
+    for place, entry in enumerate(entries, start=1):
+        yield f"  {_json(entry)}{',' if place < len(entries) else ''}"
 
 
 def _json(value: object) -> str:
@@ -147,44 +149,56 @@ def places(files: Iterable[str]) -> dict[str, str]:
     It begins below the folder that all share, and with its step and rank: `step0/rank1`. A file that is no dump.json
     has its name in it.
     """
-    different = list(dict.fromkeys(files))
-    folders = {file: Path(file).parent.parts for file in different}
-    common = len(Path(os.path.commonpath([Path(file).parent for file in different])).parts) if different else 0
-    found = {}
-    for file, parts in folders.items():
-        start = common
+    folders = {file: Path(file).parent for file in files}
+    common = len(Path(os.path.commonpath(folders.values())).parts) if folders else 0
+    place_of = {}
+    for file, folder in folders.items():
+        parts, start = folder.parts, common
         while start > 0 and _PART_OF_DUMP.fullmatch(parts[start - 1]):
             start -= 1
-        name = Path(file).name
-        found[file] = printable("/".join([*parts[start:], *([] if name == "dump.json" else [name])]))
-    return found
+        place_of[file] = printable("/".join(_parts(file)[start:]))
+    return place_of
 
 
-def known_places(files: Iterable[str], known: Iterable[str]) -> dict[str, str]:
-    """The place in a baseline that each file of a run has, of the places `known`; files without one are left out.
+def _parts(file: str) -> tuple[str, ...]:
+    """The parts of a path; without its name where that says nothing."""
+    path = Path(file)
+    return path.parent.parts if path.name == "dump.json" else path.parts
 
-    Its own place, else the only known one that its path ends with, where no other file's does.
+
+def known_places(files: Iterable[str], baseline: Iterable[str]) -> dict[str, str]:
+    """The place in a baseline that each file of a run has; files without one are left out.
+
+    It is the file's place in this run, else the only one of the baseline that its path ends with, where no other
+    file's does.
+
+    Args:
+        files: of the run.
+        baseline: places in the baseline.
     """
-    own, asked = places(files), set(known)
-    found = {file: place for file, place in own.items() if place in asked}
+    here, asked = places(files), set(baseline)
+    place_of = {file: place for file, place in here.items() if place in asked}
+    free = asked - set(place_of.values())
     ends: dict[str, list[str]] = {}
-    for file in own.keys() - found.keys():
-        path = Path(file)
-        parts = path.parent.parts if path.name == "dump.json" else path.parts
+    for file in here.keys() - place_of.keys():
+        parts = _parts(file)
         for start in range(1, len(parts)):
-            if (end := printable("/".join(parts[start:]))) in asked and end not in found.values():
+            if (end := printable("/".join(parts[start:]))) in free:
                 ends.setdefault(end, []).append(file)
-    found.update((files[0], end) for end, files in ends.items() if len(files) == 1)
-    return found
+    place_of.update((files[0], end) for end, files in ends.items() if len(files) == 1)
+    return place_of
 
 
 def way_of(row: VerdictRow) -> tuple[str, dict[str, float | None], str]:
     """(figure, outputs, message): how a row fails, as `Known` has it."""
     wrong = [output for output in row.outputs if output.status == "error"]
-    figure = next((name for name in BADNESS for output in wrong if _finite(output, name) is not None), "")
+    known_by = {name for output in wrong for name in output.figures if _finite(output, name) is not None}
+    figure = next(filter(known_by.__contains__, BADNESS), "")
     outputs = {output.label: _finite(output, figure) for output in wrong}
-    without = [output.message or row.message for output in wrong if outputs[output.label] is None]
-    texts = dict.fromkeys(without_numbers(printable(text)) for text in (without if wrong else [row.message]))
+    messages = [output.message or row.message for output in wrong if outputs[output.label] is None]
+    if not wrong:
+        messages = [row.message]
+    texts = dict.fromkeys(without_numbers(printable(message)) for message in messages)
     return figure, outputs, "; ".join(texts)[:_LONGEST]
 
 
@@ -228,8 +242,9 @@ def state_of(row: VerdictRow) -> Held | None:
 def complaint_of(row: VerdictRow) -> str:
     """Why a failure is none of the expected ones; "" without a baseline."""
     held = state_of(row)
-    words = {"worse": f"worse than in the baseline: {held.text}", "new": "not in the baseline"} if held else {}
-    return words.get(held.state, "") if held else ""
+    if held is not None and held.state == "worse":
+        return f"worse than in the baseline: {held.text}"
+    return "not in the baseline" if held is not None and held.state == "new" else ""
 
 
 class KnownFailures:
@@ -243,14 +258,14 @@ class KnownFailures:
 
     def __init__(self, baseline: Baseline, suite: str, files: Iterable[str]) -> None:
         """Of `baseline` what a run of `suite` over `files` may meet."""
-        own = [known for known in baseline.known if known.suite == suite]
-        self._places = known_places(files, {known.dump for known in own})
-        met = set(self._places.values())
-        self.known = {known.key: known for known in own if known.dump in met}
-        self.elsewhere = len(own) - len(self.known)
+        failures = [failure for failure in baseline.known if failure.suite == suite]
+        self._places = known_places(files, [failure.dump for failure in failures])
+        places_here = set(self._places.values())
+        self.known = {failure.key: failure for failure in failures if failure.dump in places_here}
+        self.elsewhere = len(failures) - len(self.known)
         self._suite = suite
         self._worse = baseline.worse
-        self.run = frozenset(known.says for known in baseline.run if known.suite == suite)
+        self.run = frozenset(fault.says for fault in baseline.run if fault.suite == suite)
 
     def of(self, row: VerdictRow) -> Known | None:
         """What is known of the record of `row`; None for nothing."""
@@ -259,54 +274,54 @@ class KnownFailures:
 
     def hold(self, row: VerdictRow, *, fails: bool) -> Held | None:
         """What the baseline says of a row, which `fails` or not; None where neither says anything."""
-        known = self.of(row)
-        if known is None:
+        before = self.of(row)
+        if before is None:
             return Held("new") if fails else None
-        if not fails:
-            return (
-                Held("unjudged", "it failed in the baseline, and was not judged")
-                if row.status == "skip"
-                else Held("gone")
-            )
-        return self._compared(known, row)
+        if fails:
+            return self._compared(before, row)
+        if row.status == "skip":
+            return Held("unjudged", "it failed in the baseline, and was not judged")
+        return Held("gone")
 
-    def _compared(self, known: Known, row: VerdictRow) -> Held:
+    def _compared(self, before: Known, row: VerdictRow) -> Held:
         figure, outputs, says = way_of(row)
-        reference = f"known since {known.since}" if known.since else "known"
-        if known.reason:
-            reference += f": {known.reason}"
-        before = f"in the baseline, {reference}"
-        if others := [label for label in outputs if label not in known.outputs]:
-            was = ", ".join(known.outputs) or "none"
-            return Held("worse", f"{', '.join(others)} fails as well, not only {was} as {before}")
-        if known.figure and figure and figure != known.figure:
-            return Held("worse", f"it is judged by {figure}, not by {known.figure} as {before}")
+        reference = f"known since {before.since}" if before.since else "known"
+        if before.reason:
+            reference += f": {before.reason}"
+        source = f"in the baseline, {reference}"
+        if others := [label for label in outputs if label not in before.outputs]:
+            was = ", ".join(before.outputs) or "none"
+            return Held("worse", f"{', '.join(others)} fails as well, not only {was} as {source}")
+        if before.figure and figure and figure != before.figure:
+            return Held("worse", f"it is judged by {figure}, not by {before.figure} as {source}")
         for label, value in outputs.items():
-            then = known.outputs[label]
+            then = before.outputs[label]
             if value is None and then is not None:
-                return Held("worse", f"{label}: no figure ({says}), {known.figure} {then:.4g} {before}")
+                return Held("worse", f"{label}: no figure ({says}), {before.figure} {then:.4g} {source}")
             if value is not None and then is not None and value > self._worse * then:
                 more = f"more than {self._worse:g} times as much"
-                return Held("worse", f"{label}: {figure} {value:.4g}, {then:.4g} {before}: {more}")
-        if says and says != known.says and not any(then is not None for then in known.outputs.values()):
-            return Held("worse", f"it fails in another way than {before}: {known.says or 'with figures'}")
-        return self._as_before(known, figure, outputs, reference)
-
-    def _as_before(self, known: Known, figure: str, outputs: Mapping[str, float | None], reference: str) -> Held:
-        figures = [(value, known.outputs[label]) for label, value in outputs.items()]
-        is_less = all(
-            value is not None and (then is None or value * self._worse < then) for value, then in figures
-        ) or len(outputs) < len(known.outputs)
-        if figures and is_less:
-            then = max((value for value in known.outputs.values() if value is not None), default=None)
-            now = max((value for value, _ in figures if value is not None), default=None)
-            was = f"{figure} {_shown(now)}, {_shown(then)} in the baseline"
-            return Held("better", f"{reference}; better: {was}")
+                return Held("worse", f"{label}: {figure} {value:.4g}, {then:.4g} {source}: {more}")
+        if says and says != before.says and not any(then is not None for then in before.outputs.values()):
+            return Held("worse", f"it fails in another way than {source}: {before.says or 'with figures'}")
+        if outputs and self._is_better(before, outputs):
+            largest, largest_before = _largest(outputs.values()), _largest(before.outputs.values())
+            return Held("better", f"{reference}; better: {figure} {largest}, {largest_before} in the baseline")
         return Held("known", reference)
 
+    def _is_better(self, before: Known, outputs: Mapping[str, float | None]) -> bool:
+        """Whether fewer outputs fail, or all of them by much less."""
+        if len(outputs) < len(before.outputs):
+            return True
+        for label, value in outputs.items():
+            then = before.outputs[label]
+            if value is None or (then is not None and value * self._worse >= then):
+                return False
+        return True
 
-def _shown(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
+
+def _largest(values: Iterable[float | None]) -> str:
+    largest = max((value for value in values if value is not None), default=None)
+    return "none" if largest is None else f"{largest:.4g}"
 
 
 @dataclass(slots=True)
@@ -334,11 +349,11 @@ class BaselineCounts:
         if state == "gone":
             self.gone.append(f"{name} {row.label}".rstrip())
 
-    def add_run(self, now: Collection[str], known: Collection[str]) -> None:
+    def add_run(self, now: Collection[str], before: Collection[str]) -> None:
         """Count what makes a run no success as a whole, and what does in the baseline."""
-        self.states["new"] += sum(says not in known for says in now)
-        self.states["known"] += sum(says in known for says in now)
-        gone = [says for says in known if says not in now]
+        self.states["new"] += sum(says not in before for says in now)
+        self.states["known"] += sum(says in before for says in now)
+        gone = [says for says in before if says not in now]
         self.states["gone"] += len(gone)
         self.gone += gone
 
@@ -385,32 +400,27 @@ def baseline_of(
     by_suite: dict[str, list[VerdictRow]] = {}
     for row in rows:
         by_suite.setdefault(row.suite, []).append(row)
-    before = {known.key: known for known in earlier.known} if earlier else {}
-    told = {(known.suite, known.says): known for known in earlier.run} if earlier else {}
-    known: dict[tuple[str, str, str, str], Known] = {}
+    earlier = earlier or Baseline(1)
+    before = {failure.key: failure for failure in earlier.known}
+    failures: dict[tuple[str, str, str, str], Known] = {}
     judged: set[tuple[str, str, str, str]] = set()
-    for suite, own in by_suite.items():
-        place = places(row.dump for row in own)
-        for row in own:
-            judged.add((suite, place[row.dump], printable(row.call), row.part))
-            if not _is_failure(row):
-                continue
-            figure, outputs, says = way_of(row)
-            entry = Known(suite, place[row.dump], printable(row.call), row.part, figure, outputs, says, since)
-            if entry.key in before:
-                was = before[entry.key]
-                entry = msgspec.structs.replace(entry, since=was.since, reason=was.reason)
-            known[entry.key] = entry
-    kept = before if is_partial else {key: entry for key, entry in before.items() if entry.suite not in by_suite}
-    known.update((key, entry) for key, entry in kept.items() if key not in judged)
-    runs = {
-        (suite, says): told.get((suite, says), KnownRun(suite, says, since))
-        for suite in by_suite
-        for says in run_keys.get(suite, ())
-    }
-    runs.update((key, entry) for key, entry in told.items() if is_partial or entry.suite not in by_suite)
-    worse = earlier.worse if earlier else _FACTOR
-    return Baseline(1, "", worse, tuple(known.values()), tuple(runs.values()))
+    for suite, rows_of_suite in by_suite.items():
+        place = places(row.dump for row in rows_of_suite)
+        for row in rows_of_suite:
+            key = suite, place[row.dump], printable(row.call), row.part
+            judged.add(key)
+            if _is_failure(row):
+                was = before.get(key, Known(*key, since=since))
+                failures[key] = Known(*key, *way_of(row), was.since, was.reason)
+    kept = {key: entry for key, entry in before.items() if is_partial or key[0] not in by_suite}
+    failures.update((key, entry) for key, entry in kept.items() if key not in judged)
+    faults_before = {(fault.suite, fault.says): fault for fault in earlier.run}
+    faults: dict[tuple[str, str], KnownRun] = {}
+    for suite in by_suite:
+        for says in run_keys.get(suite, ()):
+            faults[suite, says] = faults_before.get((suite, says), KnownRun(suite, says, since))
+    faults.update((key, fault) for key, fault in faults_before.items() if is_partial or key[0] not in by_suite)
+    return Baseline(1, "", earlier.worse, tuple(failures.values()), tuple(faults.values()))
 
 
 def _is_failure(row: VerdictRow) -> bool:

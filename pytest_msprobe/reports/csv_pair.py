@@ -53,7 +53,7 @@ class CsvPair:
         for row in rows:
             details.writerows(_details(name, row))
         self._files[0].flush()
-        result.writerow([neutral(cell) for cell in _result(name, rows)])
+        result.writerow(_neutral(_result(name, rows)))
         self._files[1].flush()
 
     def close(self) -> None:
@@ -94,7 +94,9 @@ def original(cell: str) -> str:
 
 def _result(name: str, rows: Sequence[VerdictRow]) -> list[str]:
     status = {row.direction: WORDS[row.status] for row in rows}
-    messages = [message for row in rows for message in _messages(row, len(rows) > 1)]
+    messages = []
+    for row in rows:
+        messages += _messages(row, is_one_of_two=len(rows) > 1)
     messages += _missing(rows)
     # A record without a valid name has no direction; its verdict stands in the first column.
     return [name, status.get("forward", status.get(None, "")), status.get("backward", ""), "\n".join(messages)]
@@ -102,17 +104,13 @@ def _result(name: str, rows: Sequence[VerdictRow]) -> list[str]:
 
 def _missing(rows: Sequence[VerdictRow]) -> list[str]:
     """What became of the recorded directions that have no row."""
-    done = {row.part for row in rows}
-    return [
-        f"{direction}: not run, the run ended before it"
-        if direction in rows[0].selected
-        else f"{direction}: not selected in this run"
-        for direction in rows[0].recorded
-        if direction not in done
-    ]
+    done = [row.part for row in rows]
+    reasons = {True: "not run, the run ended before it", False: "not selected in this run"}
+    missing = [direction for direction in rows[0].recorded if direction not in done]
+    return [f"{direction}: {reasons[direction in rows[0].selected]}" for direction in missing]
 
 
-def _messages(row: VerdictRow, is_one_of_two: bool) -> list[str]:
+def _messages(row: VerdictRow, *, is_one_of_two: bool) -> list[str]:
     direction = row.direction
     prefix = f"{direction}: " if is_one_of_two or direction == "backward" else ""
     texts = [row.message] if row.message else []
@@ -127,8 +125,12 @@ def _details(call: str, row: VerdictRow) -> list[list[Any]]:
         # A direction that was not compared is a row too, so that the two files tell the same story.
         if row.status == "pass":
             return []
-        return [[neutral(cell) for cell in (name, "", "", "", "", "", "", WORDS[row.status], row.message)]]
-    return [[neutral(cell) for cell in _output(name, output)] for output in row.outputs]
+        return [_neutral((name, "", "", "", "", "", "", WORDS[row.status], row.message))]
+    return [_neutral(_output(name, output)) for output in row.outputs]
+
+
+def _neutral(cells: Sequence[Any]) -> list[Any]:
+    return [neutral(cell) for cell in cells]
 
 
 def _output(name: str, output: OutputRow) -> list[Any]:
@@ -137,10 +139,14 @@ def _output(name: str, output: OutputRow) -> list[Any]:
         output.bench_dtype,
         output.tested_dtype,
         str(output.shape),
-        *("" if (value := output.figures.get(name)) is None else value for name in _FIGURE_COLUMNS),
+        *(_number(output.figures.get(name)) for name in _FIGURE_COLUMNS),
         WORDS[output.status],
         output.message,
     ]
+
+
+def _number(value: float | None) -> float | str:
+    return "" if value is None else value
 
 
 def csv_rows(text: str) -> list[list[str]]:

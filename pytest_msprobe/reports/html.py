@@ -54,8 +54,8 @@ def row_cells(row: VerdictRow | None, figures: Sequence[Figure]) -> list[str]:
     """The cells of our columns for the output that is furthest off; without a row, empty ones."""
     shown = figures[:_FIGURES]
     if row is None:
-        names = ("direction", "dtype", "shape", *(figure.name for figure in shown), "device")
-        return [_cell(name, "") for name in names]
+        figure_names = [figure.name for figure in shown]
+        return [_cell(name, "") for name in ("direction", "dtype", "shape", *figure_names, "device")]
     output = row.worst
     if output is None:
         dtype, shape = _cell("dtype", ""), _cell("shape", "")
@@ -63,7 +63,8 @@ def row_cells(row: VerdictRow | None, figures: Sequence[Figure]) -> list[str]:
         more = f"{output.label}, the worst of {len(row.outputs)}" if len(row.outputs) > 1 else output.label
         dtype = _cell("dtype", output.tested_dtype)
         shape = _cell("shape", output.shape, key=f"{math.prod(output.shape):016d}", hint=more)
-    numbers = [_figure_cell(figure, output.figures.get(figure.name) if output else None) for figure in shown]
+    values = output.figures if output is not None else {}
+    numbers = [_figure_cell(figure, values.get(figure.name)) for figure in shown]
     return [_cell("direction", row.label), dtype, shape, *numbers, _cell("device", row.device)]
 
 
@@ -109,7 +110,8 @@ def _picture(label: str, picture: Mapping[str, Any]) -> Iterator[str]:
     paths: dict[str, str] = {}
     for place in range(rows):
         line, column = picture["cells"][place * columns : (place + 1) * columns], 0
-        for mark, run in ((mark, len(list(group))) for mark, group in groupby(line)):
+        for mark, group in groupby(line):
+            run = len(list(group))
             paths[mark] = f"{paths.get(mark, '')}M{column} {place}h{run}"
             column += run
     nonfinite = "; black: NaN or Inf on one side" if "N" in paths else ""
@@ -147,9 +149,9 @@ def _outputs(outputs: Sequence[OutputRow], figures: Sequence[Figure]) -> Iterato
 def _output_line(output: OutputRow, figures: Sequence[Figure]) -> str:
     """A pass in plain text: a table for each of 5,000 would make the page slow."""
     values = ((figure.title.lower(), output.figures.get(figure.name)) for figure in figures[:_FIGURES])
-    known = (f"{name} {value:.9g}" for name, value in values if value is not None)
+    measured = (f"{name} {value:.9g}" for name, value in values if value is not None)
     standard = f", by {output.standard}" if output.standard else ""
-    return text(f"{output.label} {output.tested_dtype} {output.shape}: {', '.join(known) or 'equal'}{standard}")
+    return text(f"{output.label} {output.tested_dtype} {output.shape}: {', '.join(measured) or 'equal'}{standard}")
 
 
 def _figure_cell(figure: Figure, value: float | None) -> str:
@@ -208,8 +210,8 @@ class Summary(RowCounts):
             passes: what became of passes.
             answer: of the run; None where there is none.
         """
-        told = "".join(_answer_parts(answer)) if answer is not None else ""
-        return f'<div class="msprobe-summary">{told}{"".join(self._parts(header, passes))}</div>'
+        answer_markup = "".join(_answer_parts(answer)) if answer is not None else ""
+        return f'<div class="msprobe-summary">{answer_markup}{"".join(self._parts(header, passes))}</div>'
 
     def _parts(self, header: Sequence[str], passes: str) -> Iterator[str]:
         counts = self.outcomes
@@ -236,18 +238,22 @@ class Summary(RowCounts):
         yield f"<th>{self.suite.group_noun}<th>Failed<th>Passed<th>Skipped"
         yield "".join(f"<th>Worst {figure.title.lower()}" for figure in self.figures)
         for name, counts in ranked[:_APIS]:
-            state = "error" if counts["failed"] else "pass" if counts["passed"] else "skip"
+            state = "pass" if counts["passed"] else "skip"
+            if counts["failed"]:
+                state = "error"
             numbers = [counts[outcome] or "" for outcome in ("failed", "passed", "skipped")]
             worst = [_worst_text(self.worst[name].get(figure.name), figure) for figure in self.figures]
-            yield f'<tr class="{state}"><td>{text(name)}{"".join(f"<td>{cell}" for cell in (*numbers, *worst))}'
+            cells = "".join(f"<td>{cell}" for cell in (*numbers, *worst))
+            yield f'<tr class="{state}"><td>{text(name)}{cells}'
         if len(ranked) > _APIS:
             yield f"<tr><td colspan={4 + len(self.figures)}>and {len(ranked) - _APIS} more"
         yield "</table></div></details>"
 
     def _rank(self, entry: tuple[str, Counter[str]]) -> tuple[bool, float]:
         name, counts = entry
-        known = (figure.name for figure in self.figures if figure.name in self.worst[name] and not figure.is_low_bad)
-        return bool(counts["failed"]), next((self.worst[name][figure] for figure in known), -1.0)
+        worst = self.worst[name]
+        values = (worst[figure.name] for figure in self.figures if figure.name in worst and not figure.is_low_bad)
+        return bool(counts["failed"]), next(values, -1.0)
 
     def _skip_reasons(self) -> Iterator[str]:
         if not self.reasons:

@@ -72,8 +72,8 @@ class JsonLines:
         decode = msgspec.json.Decoder(_Key).decode
         last = {}
         for _, line in _whole_lines(self.path):
-            found = decode(line)
-            if (key := (found.dump, found.call, found.part)) in levels or found.node_id in changes:
+            record = decode(line)
+            if (key := (record.dump, record.call, record.part)) in levels or record.node_id in changes:
                 last[key] = line
         for key, line in last.items():
             name, row = _decoded(line, str(self.path))
@@ -85,28 +85,29 @@ class JsonLines:
         self,
         answer: Answer | None,
         faults: Sequence[str] = (),
-        known: Collection[str] = (),
+        expected: Collection[str] = (),
         partial: Sequence[str] = (),
     ) -> None:
         """Put what the run amounts to into the attachment of the last row: its answer, and its faults as a whole.
 
-        A baseline knows the faults `known`; `partial` says why rows are missing. Raises OSError.
+        A baseline has the faults `expected`; `partial` says why rows are missing. Raises OSError.
         """
-        found: dict[str, Any] = {
+        every: dict[str, Any] = {
             ANSWER: answer and answer.to_wire(),
             RUN_FAULTS: list(faults),
-            KNOWN_FAULTS: [fault for fault in faults if fault in known],
+            KNOWN_FAULTS: [fault for fault in faults if fault in expected],
             PARTIAL: list(partial),
         }
-        found = {key: value for key, value in found.items() if value}
+        attachment = {key: value for key, value in every.items() if value}
         start, last, covered = 0, b"", Covered()
-        for _, line in _whole_lines(self.path) if found else ():
+        for _, line in _whole_lines(self.path) if attachment else ():
             start, last = start + len(last), line
             covered.add(msgspec.json.decode(line, type=_Key))
         if last:
-            found |= {COVERS: covered.number} if answer is not None else {}
+            if answer is not None:
+                attachment[COVERS] = covered.number
             name, row = _decoded(last, str(self.path))
-            longer = encode_row(name, replace(row, attachment={**(row.attachment or {}), **found}))
+            longer = encode_row(name, replace(row, attachment={**(row.attachment or {}), **attachment}))
             _replace(self.path, start, last, longer)
             self._file.seek(0, os.SEEK_END)
 
@@ -119,10 +120,10 @@ def _replace(path: Path, start: int, before: bytes, after: bytes) -> None:
     """Write a line in place of the last one, which stays where there is no room. Raises OSError."""
     with path.open("r+b", buffering=0) as file:
         file.seek(start)
-        left = memoryview(after)
+        rest = memoryview(after)
         try:
-            while left:
-                left = left[file.write(left) :]
+            while rest:
+                rest = rest[file.write(rest) :]
         except OSError:
             file.seek(start)
             file.write(before)
@@ -149,8 +150,8 @@ def encode_row(name: str, row: VerdictRow) -> bytes:
     """The line for one row."""
     encoded = {"name": name, **row.to_wire(), "direction": row.direction}
     for output in encoded["outputs"]:
-        figures = output.pop("figures").items()
-        output.update((name, value if value is None or math.isfinite(value) else str(value)) for name, value in figures)
+        for name_of_figure, value in output.pop("figures").items():
+            output[name_of_figure] = value if value is None or math.isfinite(value) else str(value)
     try:
         line = msgspec.json.encode(encoded)
     except UnicodeEncodeError:
@@ -191,13 +192,14 @@ def answer_with(row: VerdictRow) -> tuple[int, Answer] | None:
     if row.attachment is None or ANSWER not in row.attachment:
         return None
     answer = Answer.from_wire(row.attachment[ANSWER])
-    findings = tuple(structs.replace(one, figures=_numbers(one.figures)) for one in answer.findings)
+    findings = tuple(structs.replace(finding, figures=_numbers(finding.figures)) for finding in answer.findings)
     return int(row.attachment[COVERS]), structs.replace(answer, findings=findings)
 
 
 def _numbers(figures: Mapping[str, float | int | str]) -> dict[str, float | int | str]:
     """Figures with the words that stand for NaN and infinities as numbers."""
-    return {name: float(value) if value in ("nan", "inf", "-inf") else value for name, value in figures.items()}
+    words = {name: float(value) for name, value in figures.items() if value in ("nan", "inf", "-inf")}
+    return {**figures, **words}
 
 
 class _Key(msgspec.Struct):
@@ -265,10 +267,10 @@ def _decoded(line: bytes, where: str) -> tuple[str, VerdictRow]:
 
 
 def _nested(output: Mapping[str, Any]) -> dict[str, Any]:
-    own = {key: value for key, value in output.items() if key in _OUTPUT_FIELDS}
+    others = {key: value for key, value in output.items() if key in _OUTPUT_FIELDS}
     figures = {key: value for key, value in output.items() if key not in _OUTPUT_FIELDS}
     words = {key: float(value) for key, value in figures.items() if isinstance(value, str)}
-    return {**own, "figures": {**figures, **words}}
+    return {**others, "figures": {**figures, **words}}
 
 
 def encodable(value: Any) -> Any:
@@ -287,10 +289,10 @@ def _unprintable_escaped(line: bytes) -> bytes:
     if line.isascii() and b"\x7f" not in line:
         return line
     text = line.decode("utf-8")
-    return "".join(
-        character if character.isprintable() else _UNIT.sub(r"\\u\g<0>", character.encode("utf-16-be").hex())
-        for character in text
-    ).encode("utf-8")
+    for character in sorted(set(text)):
+        if not character.isprintable():
+            text = text.replace(character, _UNIT.sub(r"\\u\g<0>", character.encode("utf-16-be").hex()))
+    return text.encode("utf-8")
 
 
 MERGED_NAME = "merged.jsonl"
@@ -321,9 +323,12 @@ class Merged:
 
     def lines(self) -> list[str]:
         """The summary."""
-        counts = [line for tally in self.tallies for line in (*(line.text for line in tally.lines()), "")]
-        known = [*self.known.lines(), ""] if self.known else []
-        return [*counts, *known, *(f"{what}: {path}" for what, path in self.files)]
+        lines = []
+        for tally in self.tallies:
+            lines += [*(line.text for line in tally.lines()), ""]
+        if self.known:
+            lines += [*self.known.lines(), ""]
+        return lines + [f"{name}: {path}" for name, path in self.files]
 
 
 def merge_runs(sources: Sequence[Path], folder: Path, suite_of: Callable[[str], type[Suite] | None]) -> Merged:
@@ -348,13 +353,13 @@ def merge_runs(sources: Sequence[Path], folder: Path, suite_of: Callable[[str], 
         for suite, rows in suites.items():
             tally = VerdictCounts(suite=suite_of(suite) or Suite)
             merged.tallies.append(tally)
-            for name, found in _by_call(rows).items():
-                for row in found:
+            for name, rows_of_call in _by_call(rows).items():
+                for row in rows_of_call:
                     lines.write(name, row)
                     tally.add(name, row)
                     merged.known.add(name, row)
                 if suite == _WITH_PAIR:
-                    pair.write(name, found)
+                    pair.write(name, rows_of_call)
     finally:
         lines.close()
         pair.close()
@@ -368,18 +373,18 @@ def _by_call(rows: _Rows) -> dict[str, list[VerdictRow]]:
     calls: dict[str, list[VerdictRow]] = {}
     for (name, _), row in rows.items():
         calls.setdefault(name, []).append(row)
-    for found in calls.values():
-        found.sort(key=lambda row: row.part == "backward")
+    for rows_of_call in calls.values():
+        rows_of_call.sort(key=lambda row: row.part == "backward")
     return calls
 
 
 def _files(sources: Sequence[Path]) -> list[Path]:
-    found: list[Path] = []
+    listed: list[Path] = []
     for source in sources:
         files = sorted(source.glob("*.jsonl")) if source.is_dir() else [source]
         if not files:
             raise ValueError(f"{source}: this folder holds no .jsonl file; write them with --msprobe-jsonl=FILE")
         if not files[0].is_file():
             raise ValueError(f"{source}: there is no such file or folder")
-        found += files
-    return found
+        listed += files
+    return listed

@@ -28,45 +28,13 @@ _MOST_FINDINGS = 8
 _STATS = {"passed": "passed", "failed": "failure", "skipped": "skipped", "xfailed": "skipped"}
 
 
-class JUnitCases:
-    """The cases of a JUnit file, whose outcomes may become others when the whole run is known."""
-
-    def __init__(self) -> None:
-        """No case yet."""
-        self._cases: dict[str, Any] = {}
-
-    def keep(self, report: pytest.TestReport, case: Any) -> None:
-        """Keep the case of an item."""
-        if report.when == "call":
-            self._cases[report.nodeid] = case
-
-    def change(self, xml: Any, changes: Mapping[str, Change]) -> None:
-        """Change the cases of items, by their node ids, before the file is written."""
-        for node_id, change in changes.items():
-            case = self._cases.get(node_id)
-            if case is None:
-                continue
-            element = case.to_xml()
-            for old in (*element.findall("skipped"), *element.findall("failure")):
-                element.remove(old)
-            first = bin_xml_escape(change.text.partition("\n")[0])
-            if change.after == "failed":
-                new = ET.SubElement(element, "failure", message=first)
-                new.text = bin_xml_escape(change.text)
-            else:
-                ET.SubElement(element, "skipped", type="pytest.xfail", message=first)
-            case.to_xml = lambda element=element: element
-            xml.stats[_STATS[change.before]] -= 1
-            xml.stats[_STATS[change.after]] += 1
-
-
 class JUnitNames:
     """Names each test case `Mint.matmul.3.forward` and its class after its dump. Registered for `--junitxml` only."""
 
     def __init__(self) -> None:
         """Name the test cases of the session that starts next."""
         self._xml: LogXML | None = None
-        self._cases = JUnitCases()
+        self._cases: dict[str, Any] = {}
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -83,12 +51,27 @@ class JUnitNames:
         case = self._xml.node_reporter(report)
         case.add_attribute("classname", file.removeprefix("/").replace("/", "."))
         case.add_attribute("name", case_name(wire["call"], wire["part"]))
-        self._cases.keep(report, case)
+        if report.when == "call":
+            self._cases[report.nodeid] = case
 
     def change(self, changes: Mapping[str, Change]) -> None:
-        """Change what items are, by their node ids."""
-        if self._xml is not None:
-            self._cases.change(self._xml, changes)
+        """Change the cases of items, by their node ids, before the file is written."""
+        for node_id, change in changes.items():
+            case = self._cases.get(node_id)
+            if case is None or self._xml is None:
+                continue
+            element = case.to_xml()
+            for old in (*element.findall("skipped"), *element.findall("failure")):
+                element.remove(old)
+            first = bin_xml_escape(change.text.partition("\n")[0])
+            if change.after == "failed":
+                new = ET.SubElement(element, "failure", message=first)
+                new.text = bin_xml_escape(change.text)
+            else:
+                ET.SubElement(element, "skipped", type="pytest.xfail", message=first)
+            case.to_xml = lambda element=element: element
+            self._xml.stats[_STATS[change.before]] -= 1
+            self._xml.stats[_STATS[change.after]] += 1
 
     def tell(self, answer: Answer) -> None:
         """Add what the run amounts to, as properties of the test suite: outcome, headline and findings."""
@@ -128,12 +111,10 @@ class PropertyPlugin:
         report = yield
         wire = getattr(report, "msprobe_row", None)
         if wire is not None:
-            found = [
-                (name, printable(value) if isinstance(value, str) else value)
-                for name, value in properties(VerdictRow.from_wire(wire))
-            ]
-            item.user_properties.extend(found)
-            report.user_properties.extend(found)
+            for name, value in properties(VerdictRow.from_wire(wire)):
+                entry = name, printable(value) if isinstance(value, str) else value
+                item.user_properties.append(entry)
+                report.user_properties.append(entry)
         return report
 
 

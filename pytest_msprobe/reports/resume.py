@@ -85,30 +85,30 @@ def _resume_rows(file: Path, suite: str, parts_of: PartsOf) -> EarlierRun:
         raise ResumeError(f"cannot be read: {error.strerror}; name the --msprobe-jsonl file of that run") from None
     except ValueError as error:
         raise ResumeError(f"is not a file of --msprobe-jsonl: {error}") from None
-    known = _known(groups, parts_of)
-    done = {
-        name: rows
-        for name, rows in groups.items()
-        if all(part in rows and not _is_to_be_tried(rows[part].message) for part in known[name])
-    }
-    lost = [name for name, rows in groups.items() if name not in done and any(LOST in r.message for r in rows.values())]
-    kept = tuple((name, row) for name, rows in done.items() for row in rows.values())
+    parts = _parts_of_groups(groups, parts_of)
+    kept: list[tuple[str, VerdictRow]] = []
+    lost: set[str] = set()
+    for name, rows in groups.items():
+        if all(part in rows and not _is_to_be_tried(rows[part].message) for part in parts[name]):
+            kept += [(name, row) for row in rows.values()]
+        elif any(LOST in row.message for row in rows.values()):
+            lost.add(name)
     _replace(file, b"".join(encode_row(name, row) for name, row in kept))
-    return EarlierRun(kept, frozenset(lost), jsonl=file)
+    return EarlierRun(tuple(kept), frozenset(lost), jsonl=file)
 
 
 def _is_to_be_tried(message: str) -> bool:
     return LOST in message and LOST_AGAIN not in message
 
 
-def _known(names: Iterable[str], parts_of: PartsOf) -> dict[str, Sequence[str]]:
-    known = {}
+def _parts_of_groups(names: Iterable[str], parts_of: PartsOf) -> dict[str, Sequence[str]]:
+    parts_of_groups = {}
     for name in names:
         parts = parts_of(name)
         if parts is None:
             raise ResumeError(f"holds a row for {name}, which no dump of this run has; it belongs to another dump")
-        known[name] = parts
-    return known
+        parts_of_groups[name] = parts
+    return parts_of_groups
 
 
 def _resume_pair(result: Path, parts_of: PartsOf) -> EarlierRun:
@@ -116,23 +116,26 @@ def _resume_pair(result: Path, parts_of: PartsOf) -> EarlierRun:
         raise ResumeError(f"is neither a file of --msprobe-jsonl nor an {_STEM}*.csv file")
     details = result.with_name(result.name.replace("result", "details", 1))
     rows = [[original(row[0]), *row[1:]] for row in _csv_rows(result, RESULT_COLUMNS)]
-    known = _known((row[0] for row in rows), parts_of)
-    found = _csv_rows(details, DETAILS_COLUMNS) if details.exists() else []
-    done = {row[0]: row for row in rows if _is_complete(row, known[row[0]])}
+    parts = _parts_of_groups((row[0] for row in rows), parts_of)
+    outputs = _csv_rows(details, DETAILS_COLUMNS) if details.exists() else []
+    done = {row[0]: row for row in rows if _is_complete(row, parts[row[0]])}
     lost = frozenset(row[0] for row in rows if LOST in row[3] and row[0] not in done)
-    without = _without_details(done, known, [row[0] for row in found])
-    done = {name: row for name, row in done.items() if name not in without}
-    kept = {row[0]: row for row in found if original(_call_of(row[0])) in done}
+    without = _without_details(done, parts, [output[0] for output in outputs])
+    for name in without:
+        del done[name]
+    kept = {output[0]: output for output in outputs if original(_call_of(output[0])) in done}
     _replace(details, _csv_text(DETAILS_COLUMNS, list(kept.values())))
     _replace(result, _csv_text(RESULT_COLUMNS, [[neutral(row[0]), *row[1:]] for row in done.values()]))
-    verdicts = tuple(verdict for row in done.values() for verdict in _verdicts(row, known[row[0]]))
+    verdicts: list[tuple[str, VerdictRow]] = []
+    for name, row in done.items():
+        verdicts += _verdicts(row, parts[name])
     again = counted(len(without), f"API calls of {result.name}", "are")
     note = f"{again} judged again: {details.name} is cut" if without else ""
-    return EarlierRun(verdicts, lost, pair=(details, result), note=note)
+    return EarlierRun(tuple(verdicts), lost, pair=(details, result), note=note)
 
 
 def _without_details(
-    done: Mapping[str, list[str]], known: Mapping[str, Sequence[str]], outputs: Sequence[str]
+    done: Mapping[str, list[str]], parts: Mapping[str, Sequence[str]], outputs: Sequence[str]
 ) -> set[str]:
     """Which calls of `done` lack lines among the details `outputs`: where some lack all, the last one may lack some."""
     held = {(original(_call_of(output)), _direction_of(output)) for output in outputs}
@@ -140,7 +143,7 @@ def _without_details(
         name
         for name, row in done.items()
         for direction, verdict in zip(DIRECTIONS, row[1:3])
-        if verdict and direction in known[name] and (name, direction) not in held
+        if verdict and direction in parts[name] and (name, direction) not in held
     }
     return {*without, original(_call_of(outputs[-1]))} & set(done) if without and outputs else without
 
@@ -159,7 +162,7 @@ def _verdicts(row: list[str], parts: Sequence[str]) -> Iterator[tuple[str, Verdi
     words = {"forward": forward, "backward": backward}
     for part in parts:
         status = STATUSES.get(words.get(part, forward), "skip")
-        own = [line for line in message.splitlines() if line.startswith(f"{part}: ")]
+        lines = [line for line in message.splitlines() if line.startswith(f"{part}: ")]
         yield (
             name,
             VerdictRow(
@@ -172,7 +175,7 @@ def _verdicts(row: list[str], parts: Sequence[str]) -> Iterator[tuple[str, Verdi
                 status=status,
                 outcome=OUTCOMES[status],
                 suite="precheck",
-                message=next(iter(own or message.splitlines()), ""),
+                message=next(iter(lines or message.splitlines()), ""),
             ),
         )
 
@@ -185,8 +188,8 @@ def _direction_of(output: str) -> str:
 def _call_of(output: str) -> str:
     """`Mint.add.0` of `Mint.add.0.forward.output.0`; a name without direction is its own."""
     for direction in DIRECTIONS:
-        call, found, _ = output.rpartition(f".{direction}")
-        if found:
+        call, separator, _ = output.rpartition(f".{direction}")
+        if separator:
             return call
     return output
 

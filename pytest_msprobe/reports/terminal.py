@@ -103,6 +103,11 @@ class Column(NamedTuple):
         """Of the widest cell."""
         return max(map(len, (self.title, *self.cells)))
 
+    def padded(self) -> list[str]:
+        """The title and the cells, of one width."""
+        side = ">" if self.is_number else "<"
+        return [f"{cell:{side}{self.width}}" for cell in (self.title, *self.cells)]
+
 
 def table(columns: Sequence[Column], width: int) -> list[str]:
     """A table of at most `width` characters: the title line, then the rows. The first column has the names.
@@ -111,21 +116,18 @@ def table(columns: Sequence[Column], width: int) -> list[str]:
     """
     shown = list(columns)
     least = min(columns[0].width, _NAME_WIDTH) - columns[0].width
-    while sum(column.width + len(_GAP) for column in shown) + least > width and any(column.can_go for column in shown):
-        shown.remove(min((column for column in shown if column.can_go), key=lambda column: column.can_go))
-    others = sum(column.width + len(_GAP) for column in shown[1:])
+    for column in sorted(columns, key=lambda column: column.can_go):
+        if column.can_go and _width(shown) + least > width:
+            shown.remove(column)
     names = shown[0]
-    longest = max(20, width - others - len(_GAP))
+    longest = max(20, width - _width(shown[1:]) - len(_GAP))
     shown[0] = names._replace(cells=[shortened(name, longest) for name in names.cells])
-    lines = [[column.title for column in shown], *map(list, zip(*(column.cells for column in shown)))]
-    return [
-        _GAP
-        + _GAP.join(
-            cell.rjust(column.width) if column.is_number else cell.ljust(column.width)
-            for cell, column in zip(line, shown)
-        ).rstrip()
-        for line in lines
-    ]
+    padded = [column.padded() for column in shown]
+    return [f"{_GAP}{_GAP.join(line)}".rstrip() for line in zip(*padded)]
+
+
+def _width(columns: Sequence[Column]) -> int:
+    return sum(column.width + len(_GAP) for column in columns)
 
 
 @dataclass(slots=True)
@@ -178,28 +180,28 @@ class VerdictCounts(RowCounts):
             self.failed[call.rpartition(".")[0] or call] += 1 if change.after == "failed" else -1
         self.failed = +self.failed
 
-    def lines(self, verbosity: int = 0, width: int = FILE_WIDTH, told: str = "") -> Iterator[Line]:
+    def lines(self, verbosity: int = 0, width: int = FILE_WIDTH, record: str = "") -> Iterator[Line]:
         """The summary, line by line: with `-q` (-1) counts and what failed, with `-v` (1) more records and reasons.
 
         Args:
             verbosity: of pytest.
             width: that tables have at most; 0 for that of a file.
-            told: the record that the answer above names first, which is not named once more; "" for none.
+            record: the one that the answer above names first, which is not named once more; "" for none.
         """
         counts = ((word, self.outcomes[outcome]) for outcome, word in OUTCOME_WORDS.items())
         shown = [f"{count} {word}" for place, (word, count) in enumerate(counts) if count or place < 3]
         yield Line(f"{', '.join(shown)} ({self.suite.item_noun})", self._colour)
         yield from (Line(text, "red") for text in self._rounding_lines())
         # The header names the engines: of one that gave every benchmark there is no more to say.
-        is_told = len(self.benches) == 1 and next(iter(self.benches)).endswith(" float64")
-        if verbosity >= 0 and not is_told:
+        is_in_header = len(self.benches) == 1 and next(iter(self.benches)).endswith(" float64")
+        if verbosity >= 0 and not is_in_header:
             yield from (Line(f"benchmark {bench}: {count} judged") for bench, count in self.benches.most_common())
-        if self.failed and not (told and self.failed.total() == 1):
+        if self.failed and not (record and self.failed.total() == 1):
             kinds = ", ".join(f"{kind} ({count})" for kind, count in self.failed.most_common(_WORST))
             more = f" and {len(self.failed) - _WORST} more" if len(self.failed) > _WORST else ""
             yield Line(f"failing {self.suite.group_noun}: {kinds}{more}", "red")
         if verbosity >= 0:
-            if self._first is not None and self.failed.total() > 1 and self._first[2] != told:
+            if self._first is not None and self.failed.total() > 1 and self._first[2] != record:
                 yield Line(f"first in execution order: {self._first[1]}", "red")
             yield from self._worst_lines(width or FILE_WIDTH, is_verbose=verbosity > 0)
             yield from self._reason_lines(len(self.reasons) if verbosity > 0 else _REASONS)
@@ -242,9 +244,9 @@ class VerdictCounts(RowCounts):
         failed = self.failed.total()
         shown = ", ".join(self._unexplained[:_NEAREST])
         more = f" and {len(self._unexplained) - _NEAREST} more" if len(self._unexplained) > _NEAREST else ""
-        others = (
-            f", {failed - self.explained} not{f': {shown}{more}' if shown else ''}" if failed > self.explained else ""
-        )
+        others = f", {failed - self.explained} not" if failed > self.explained else ""
+        if others and shown:
+            others += f": {shown}{more}"
         yield (
             f"{failed} failed: {self.explained} explained by rounding{others}; "
             "--msprobe-standard=backward-error passes those that rounding explains"
@@ -252,31 +254,32 @@ class VerdictCounts(RowCounts):
 
     def _worst_lines(self, width: int, *, is_verbose: bool) -> Iterator[Line]:
         """Tabulate the records that are furthest off; those that passed where it `is_verbose`."""
-        ranked = sorted(self._worst, key=lambda entry: entry[:2], reverse=True)
         has_failed = bool(self.failed)
-        entries = [
-            (name, row, output)
-            for (is_failed, *_), _, name, row, output in ranked
-            if output and (is_failed or not has_failed)
-        ]
-        shown = entries[: _NEAREST if not has_failed else _WORST_VERBOSE if is_verbose else _WORST]
-        figures = self._figures(output for _, _, output in shown)
-        if not shown or not (has_failed or self._differs(figures, [output for *_, output in shown])):
+        most = _NEAREST
+        if has_failed:
+            most = _WORST_VERBOSE if is_verbose else _WORST
+        shown: list[tuple[str, VerdictRow, OutputRow]] = []
+        for (is_failed, *_), _, name, row, output in sorted(self._worst, key=lambda entry: entry[:2], reverse=True):
+            if output and (is_failed or not has_failed) and len(shown) < most:
+                shown.append((name, row, output))
+        outputs = [output for _, _, output in shown]
+        figures = self._figures(outputs)
+        if not shown or not (has_failed or self._differs(figures, outputs)):
             return
         is_off = any(row.status == "error" for _, row, _ in shown)
         if not (is_off or is_verbose):
             return
         yield Line("")
-        title = f"worst {self.suite.item_noun}" if has_failed else "furthest off" if is_off else "nearest to the limit"
-        yield Line(f"{title}:")
+        title = "furthest off" if is_off else "nearest to the limit"
+        yield Line(f"worst {self.suite.item_noun}:" if has_failed else f"{title}:")
         columns = [Column("", [f"{name} {row.label}".rstrip() for name, row, _ in shown])]
         for place, figure in enumerate(figures):
-            cells = [_figure_text(output.figures.get(figure.name), figure) for _, _, output in shown]
-            columns.append(Column(figure.title.lower(), cells, is_number=True, can_go=0 if not place else 4 - place))
-        columns.append(Column("output", [_output_text(output) for _, _, output in shown], can_go=1))
+            cells = [_figure_text(output.figures.get(figure.name), figure) for output in outputs]
+            columns.append(Column(figure.title.lower(), cells, is_number=True, can_go=4 - place if place else 0))
+        columns.append(Column("output", [_output_text(output) for output in outputs], can_go=1))
         for place, line in enumerate(table(columns, width)):
             yield Line(line, "red" if has_failed and place else "", is_whole=True)
-        if any(output.status == "pass" and output.ratio == 1 and output.max_ulp == 1 for _, _, output in shown):
+        if any(output.status == "pass" and output.ratio == 1 and output.max_ulp == 1 for output in outputs):
             yield Line("  1 is one unit in the last place there, which this standard always allows: no near failure")
 
     @staticmethod
@@ -289,11 +292,12 @@ class VerdictCounts(RowCounts):
 
     def _figures(self, outputs: Iterable[OutputRow]) -> list[Figure]:
         """Those that say how far off an output is, then others, at most so many: those that any output has."""
-        found = list(outputs)
+        names: set[str] = set()
+        for output in outputs:
+            names.update(name for name, value in output.figures.items() if value is not None)
         severity = self.suite.severity_figures
         ranked = sorted(self.suite.figures, key=lambda figure: figure.name not in severity)
-        known = [figure for figure in ranked if any(output.figures.get(figure.name) is not None for output in found)]
-        return known[:_FIGURES]
+        return [figure for figure in ranked if figure.name in names][:_FIGURES]
 
 
 def _figure_text(value: float | None, figure: Figure) -> str:

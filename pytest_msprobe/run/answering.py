@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from pytest_msprobe.support import place_of
 from pytest_msprobe.verdicts import RowCounts
 
 #: Options that name what the judged dumps are held to.
-_SIDES = ("gradients", "golden", "logical")
+_SIDES = ("gradients", "golden", "logical", "exact")
 #: Options of pytest with which only a part of the items runs, by their names in its configuration.
 _SELECTING = {"keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf"}
 
@@ -68,14 +69,13 @@ class RunAnswering:
         self._is_strict = settings.is_strict
         self._unread: dict[str, str] = {}
         self._answer: Answer | None = None
-        named = [folder.path for folder in settings.folders] or list(suite.files)
-        sides = [path for name in _SIDES if isinstance(path := settings.values.get(name), Path)]
+        targets = [folder.path for folder in settings.folders] or suite.files
         self.rows = RunRows(
             RunFacts(
                 suite=suite.name,
                 item_noun="records" if " by " in suite.item_noun else suite.item_noun,
                 arguments=tuple(map(str, config.invocation_params.args)),
-                about=(*_about(named, sides), *_exact_runs(settings)),
+                about=(*map(about_of, targets), *_references(settings)),
                 passing=suite.passing,
                 limits=suite.limits(),
                 certainty=suite.certainty,
@@ -94,24 +94,27 @@ class RunAnswering:
 
     def add_unread(self, path: str, reason: str) -> None:
         """Take a file or folder that could not be collected."""
-        lines = [line.strip() for line in reason.splitlines() if line.strip()]
-        self._unread.setdefault(path or "the run", lines[-1] if lines else "cannot be read")
+        place, lines = path or "the run", reason.strip().splitlines()
+        why = lines[-1].strip() if lines else "cannot be read"
+        self._unread.setdefault(place, why if place in why else f"{place}: {why}")
 
     def why_partial(self, missing: int = 0) -> list[str]:
         """Why the rows are not those of all items, one reason each; `missing` did not run."""
-        selecting = [option for name, option in _SELECTING.items() if self._config.getoption(name, None)]
-        return [
-            *([f"shard {self._shard[0]}/{self._shard[1]}"] if self._shard is not None else []),
-            *([f"{' and '.join(selecting)} left items out"] if selecting else []),
-            *([f"it ended before {missing} of them"] if missing else []),
-        ]
+        reasons = []
+        if self._shard is not None:
+            reasons.append(f"shard {self._shard[0]}/{self._shard[1]}")
+        if selecting := [option for name, option in _SELECTING.items() if self._config.getoption(name, None)]:
+            reasons.append(f"{' and '.join(selecting)} left items out")
+        if missing:
+            reasons.append(f"it ended before {missing} of them")
+        return reasons
 
     def complete(
         self,
         report: SuiteReport,
         *,
         fault: str,
-        known: frozenset[str],
+        known_of_run: frozenset[str],
         unjudged: Unjudged | None,
         is_judged: bool,
         missing: int,
@@ -121,30 +124,29 @@ class RunAnswering:
         Args:
             report: of the suite.
             fault: why the run is no success although no item failed; "" where it is, or where a baseline knows it.
-            known: what a baseline knows of the run as a whole.
+            known_of_run: what a baseline knows of the run as a whole.
             unjudged: what was given and is not judged.
             is_judged: False where the verdicts are none on what was to be tested.
             missing: items that did not run.
         """
-        self.rows.known = known
+        self.rows.known = known_of_run
         answer = self._of_suite(report)
         if not is_judged and answer.outcome == "right":
-            untested = report.untested()
-            gaps = [Gap(kind="untested", reason=untested)] if untested else []
-            answer = with_open(structs.replace(answer, outcome="nothing judged"), gaps)
-        findings = [_of_run("damaged", line) for line in _lines_of(self._unread)]
+            answer = structs.replace(answer, outcome="nothing judged")
+            if untested := report.untested():
+                answer = with_open(answer, [Gap(kind="untested", reason=untested)])
+        findings = [_of_run("damaged", line) for line in self._unread.values()]
         if unjudged is not None:
             findings += [_ended(error) for _, error in unjudged.ended]
             findings += [_of_run("damaged", line) for line in (*unjudged.lost(), *unjudged.damage)]
-            compiled = dict.fromkeys(str(code) for codes in unjudged.compiled.values() for code in codes)
-            gaps = [Gap(kind="compiled", what=", ".join(compiled), count=len(compiled))] if compiled else []
-            answer = with_open(answer, gaps)
+            if compiled := dict.fromkeys(map(str, chain(*unjudged.compiled.values()))):
+                gap = Gap(kind="compiled", what=", ".join(compiled), count=len(compiled))
+                answer = with_open(answer, [gap])
         if fault and not answer.findings:
             findings.append(_of_run("incomplete", fault))
         answer = with_findings(answer, findings)
         if missing:
-            gap = Gap(kind="unfinished", count=missing, noun=self.rows.facts.item_noun)
-            answer = with_open(answer, [gap])
+            answer = with_open(answer, [Gap(kind="unfinished", count=missing, noun=self.rows.facts.item_noun)])
         if ENDED in self._config.stash:
             answer = with_open(answer, [Gap(kind="refused", reason=self._config.stash[ENDED])])
         if self._is_strict and answer.outcome == "right" and answer.open:
@@ -179,17 +181,11 @@ class RunAnswering:
         form.write_answer(path, self.answer)
 
 
-def _exact_runs(settings: Settings) -> Iterator[About]:
-    if isinstance(path := settings.values.get("exact"), Path):
-        yield about_of(path, side="exact")
-
-
-def _about(targets: Iterable[Path], golden: Iterable[Path]) -> tuple[About, ...]:
-    return (*(about_of(path) for path in targets), *(about_of(path, side="golden") for path in golden))
-
-
-def _lines_of(unread: dict[str, str]) -> list[str]:
-    return [reason if path in reason else f"{path}: {reason}" for path, reason in unread.items()]
+def _references(settings: Settings) -> Iterator[About]:
+    """What the judged dumps are held to."""
+    for name in _SIDES:
+        if isinstance(path := settings.values.get(name), Path):
+            yield about_of(path, side="exact" if name == "exact" else "golden")
 
 
 def _of_run(kind: str, detail: str) -> Finding:

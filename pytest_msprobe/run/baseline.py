@@ -30,26 +30,28 @@ def known_failures(config: pytest.Config, settings: Settings, suite: Suite) -> K
     Raises:
         pytest.UsageError: the file cannot be read, or is no baseline.
     """
-    given = getattr(config, "workerinput", {}).get(_INPUT)
-    if given is None and settings.baseline is None:
+    of_controller = getattr(config, "workerinput", {}).get(_INPUT)
+    if of_controller is not None:
+        baseline = msgspec.convert(of_controller, Baseline)
+    elif settings.baseline is not None:
+        baseline = _read(settings.baseline)
+    else:
         return None
-    baseline = msgspec.convert(given, Baseline) if given is not None else _read(settings.baseline)
     return KnownFailures(baseline, suite.name, map(str, suite.files))
 
 
-def _read(path: Path | None) -> Baseline:
-    assert path is not None
+def _read(path: Path) -> Baseline:
     try:
         return read_baseline(path)
     except BaselineError as error:
         raise pytest.UsageError(f"--msprobe-baseline={path}: {error}") from None
 
 
-def baseline_header(settings: Settings, known: KnownFailures | None) -> Iterator[str]:
+def baseline_header(settings: Settings, failures: KnownFailures | None) -> Iterator[str]:
     """The line above a run that is held to a baseline."""
-    if known is not None:
-        others = f", and {known.elsewhere} of other dumps" if known.elsewhere else ""
-        yield f"msprobe: baseline: {settings.baseline}: {counted(len(known.known), 'known failures')}{others}"
+    if failures is not None:
+        others = f", and {failures.elsewhere} of other dumps" if failures.elsewhere else ""
+        yield f"msprobe: baseline: {settings.baseline}: {counted(len(failures.known), 'known failures')}{others}"
 
 
 def fault_keys(report: SuiteReport) -> list[str]:
@@ -66,13 +68,11 @@ class BaselineForWorkers:
         Raises:
             pytest.UsageError: it cannot be read, or is no baseline.
         """
-        found = _read(path)
-        own = msgspec.structs.replace(
-            found,
-            known=tuple(known for known in found.known if known.suite == suite),
-            run=tuple(known for known in found.run if known.suite == suite),
-        )
-        self._content: dict[str, Any] = msgspec.to_builtins(own)
+        baseline = _read(path)
+        failures = tuple(failure for failure in baseline.known if failure.suite == suite)
+        run = tuple(fault for fault in baseline.run if fault.suite == suite)
+        of_suite = msgspec.structs.replace(baseline, known=failures, run=run)
+        self._content: dict[str, Any] = msgspec.to_builtins(of_suite)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -97,14 +97,14 @@ class BaselineReport:
 
     def finish(self, session: pytest.Session, report: SuiteReport) -> None:
         """Count the known failures that had no row, and what is known of the run as a whole, where every item ran."""
-        known = self._known
+        failures = self._failures
         terminal: Any = session.config.pluginmanager.get_plugin("terminalreporter")
         # A resumed run leaves out what has a row already.
         left_out = terminal is not None and terminal.stats.get("deselected") and self._settings.resume is None
-        if known is not None and not (left_out or session.shouldstop or session.shouldfail):
+        if failures is not None and not (left_out or session.shouldstop or session.shouldfail):
             met = sum(count for state, count in self._counts.states.items() if state != "new")
-            self._absent = max(0, len(known.known) - met)
-            self._counts.add_run(fault_keys(report), known.run)
+            self._absent = max(0, len(failures.known) - met)
+            self._counts.add_run(fault_keys(report), failures.run)
 
     def lines(self) -> Iterator[str]:
         """The line on all of them."""
@@ -113,15 +113,15 @@ class BaselineReport:
 
     def unknown_fault(self, report: SuiteReport) -> str:
         """Why the run is no success although no item failed; "" where there is no such reason, or it is known."""
-        known, keys = self._known, fault_keys(report)
-        return "" if known is not None and keys and known.run.issuperset(keys) else report.fault()
+        keys = fault_keys(report)
+        return "" if keys and self.known_of_run.issuperset(keys) else report.fault()
 
     @property
     def known_of_run(self) -> frozenset[str]:
         """What the baseline knows of such runs as wholes."""
-        return frozenset() if self._known is None else self._known.run
+        return frozenset() if self._failures is None else self._failures.run
 
     @property
-    def _known(self) -> KnownFailures | None:
+    def _failures(self) -> KnownFailures | None:
         run = self._config.stash.get(RUN, None)
         return None if run is None else run.known_failures

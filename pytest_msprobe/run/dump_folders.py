@@ -59,45 +59,48 @@ class DumpFolder:
 
 def look_through(path: Path, skipped: Sequence[str] = ()) -> DumpFolder:
     """What the folder at `path` holds, without folders whose names fit one of the patterns `skipped`."""
-    found = DumpFolder(path, empty_run=empty_run_of(path))
+    content = DumpFolder(path, empty_run=empty_run_of(path))
     numbered: list[Path] = []
     others: list[Path] = []
 
     def note_unreadable(error: OSError) -> None:
         place = "" if error.filename == str(path) else f"{error.filename}: "
-        found.unreadable = found.unreadable or f"{place}cannot be read: {error.strerror}"
+        content.unreadable = content.unreadable or f"{place}cannot be read: {error.strerror}"
 
     # A tensor folder can hold 100,000 files; it never holds a dump.json.
     for place, folders, files in os.walk(path, onerror=note_unreadable):
-        folders[:] = [
-            name for name in folders if name != "dump_tensor_data" and not any(fnmatch(name, one) for one in skipped)
-        ]
+        folders[:] = [name for name in folders if name != "dump_tensor_data" and not _fits(name, skipped)]
         here = Path(place)
         numbered += [here / name for name in folders if _family(name) is not None]
         for name in files:
-            _note(found, here / name)
-            others += [here / name] if name in FILES else []
-    found.dumps = found.dumps or others
-    found.dumps.sort(key=natural)
-    found.without_dump = sorted(_without_dump(numbered, found), key=natural)
-    return found
+            _note(content, here / name)
+            if name in FILES:
+                others.append(here / name)
+    content.dumps = content.dumps or others
+    content.dumps.sort(key=natural)
+    content.without_dump = sorted(_without_dump(numbered, content), key=natural)
+    return content
 
 
-def _note(found: DumpFolder, file: Path) -> None:
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def _note(content: DumpFolder, file: Path) -> None:
     if file.name == _DUMP:
-        found.dumps.append(file)
+        content.dumps.append(file)
     elif file.suffix == ".py":
-        found.holds_python = True
-    elif found.debug is None and file.name == "debug.json":
-        found.debug = file
-    elif found.gradients is None and _GRADIENTS.fullmatch(file.name):
-        found.gradients = file
-    elif found.kernels is None and is_of_kernel_dump(file.name):
-        found.kernels = file
+        content.holds_python = True
+    elif content.debug is None and file.name == "debug.json":
+        content.debug = file
+    elif content.gradients is None and _GRADIENTS.fullmatch(file.name):
+        content.gradients = file
+    elif content.kernels is None and is_of_kernel_dump(file.name):
+        content.kernels = file
 
 
-def _without_dump(numbered: Sequence[Path], found: DumpFolder) -> Iterator[Path]:
-    holding = {folder for dump in found.dumps for folder in dump.parents}
+def _without_dump(numbered: Sequence[Path], content: DumpFolder) -> Iterator[Path]:
+    holding = {folder for dump in content.dumps for folder in dump.parents}
     kinds = {(folder.parent, _family(folder.name)) for folder in numbered if folder in holding}
     for folder in numbered:
         if folder not in holding and (folder.parent, _family(folder.name)) in kinds:
@@ -108,19 +111,19 @@ def _family(name: str) -> re.Pattern[str] | None:
     return next((pattern for pattern in _FAMILIES if pattern.fullmatch(name)), None)
 
 
-def why_no_dump(found: DumpFolder) -> str:
+def why_no_dump(folder: DumpFolder) -> str:
     """Why a folder without a dump.json cannot be judged, and what to do."""
-    if found.empty_run is not None:
-        return str(found.empty_run)
-    if found.gradients is not None:
-        return f"holds gradients and no dump.json; judge them with --msprobe-gradients={found.path}"
-    if found.debug is not None:
-        return f"holds no dump.json; to compare values of debugger.save, name the file {found.debug}"
-    if found.unreadable:
-        return found.unreadable
-    if found.kernels is not None:
+    if folder.empty_run is not None:
+        return str(folder.empty_run)
+    if folder.gradients is not None:
+        return f"holds gradients and no dump.json; judge them with --msprobe-gradients={folder.path}"
+    if folder.debug is not None:
+        return f"holds no dump.json; to compare values of debugger.save, name the file {folder.debug}"
+    if folder.unreadable:
+        return folder.unreadable
+    if folder.kernels is not None:
         return NOT_READ
-    return old_file_in(found.path) or "holds no dump.json; give a dump, step or rank folder"
+    return old_file_in(folder.path) or "holds no dump.json; give a dump, step or rank folder"
 
 
 def plain_folders(config: pytest.Config, named: Sequence[Path]) -> list[DumpFolder]:

@@ -179,10 +179,13 @@ class RecordItem(pytest.Item):
             self.stash[ROW] = self.unjudged_row("error", message, seconds=perf_counter() - started)
             raise
         row = self._row(record, verdict, seconds=perf_counter() - started)
-        known = self.config.stash[RUN].known_failures
-        is_wrong = verdict.status == "error" and not verdict.excuse
-        held = None if known is None else known.hold(row, fails=is_wrong)
-        self.stash[ROW] = row = row if held is None else row.with_property(PROPERTY, held.as_property)
+        known_failures, held = self.config.stash[RUN].known_failures, None
+        if known_failures is not None:
+            is_wrong = verdict.status == "error" and not verdict.excuse
+            held = known_failures.hold(row, fails=is_wrong)
+        if held is not None:
+            row = row.with_property(PROPERTY, held.as_property)
+        self.stash[ROW] = row
         if verdict.status == "skip":
             pytest.skip(printable(verdict.message))
         if verdict.excuse:
@@ -219,9 +222,10 @@ class RecordItem(pytest.Item):
         """
         root = self.config.rootpath
         frames = own_frames(self.config.stash[SUITE].frames(self.record))
-        found = ((place, frame) for frame in frames if (place := _place_below(root, frame.file)))
-        place, frame = next(found, (frames[0].file, frames[0]) if frames else ("", None))
-        return None if frame is None else (place, frame.line - 1, self.location[2])
+        for frame in frames:
+            if place := _place_below(root, frame.file):
+                return place, frame.line - 1, self.location[2]
+        return (frames[0].file, frames[0].line - 1, self.location[2]) if frames else None
 
     def unjudged_row(self, status: Status, message: str, *, seconds: float = 0.0) -> VerdictRow:
         """The row of this item when it could not be judged."""
@@ -342,11 +346,10 @@ def _row(item: RecordItem, report: pytest.TestReport) -> VerdictRow | None:
             del item.stash[ROW]
             item.stash[STATUS] = row.status
             return _overruled(row, report)
-        # A hook of a conftest.py that wraps the test ended it before or in place of ours.
-        return item.unjudged_row("skip" if report.skipped else "error", _reason(report)) if not report.passed else None
-    if report.when == "setup" and not report.passed:
-        return item.unjudged_row("skip" if report.skipped else "error", _reason(report))
-    return None
+    # In a call, a hook of a conftest.py that wraps the test ended it before or in place of ours.
+    if report.passed or report.when == "teardown":
+        return None
+    return item.unjudged_row("skip" if report.skipped else "error", _reason(report))
 
 
 def _overruled(row: VerdictRow, report: pytest.TestReport) -> VerdictRow:
@@ -390,10 +393,8 @@ class CallStacks:
 
 def _stack(frames: Sequence[Frame]) -> list[list[str]]:
     """(place, source line) of every frame, innermost first."""
-    return [
-        [
-            f"{frame.file}:{frame.line}, in {frame.function}"[:_LONGEST] if frame.file else "",
-            frame.source[:_LONGEST],
-        ]
-        for frame in frames[:_FRAMES]
-    ]
+    stack = []
+    for frame in frames[:_FRAMES]:
+        place = f"{frame.file}:{frame.line}, in {frame.function}" if frame.file else ""
+        stack.append([place[:_LONGEST], frame.source[:_LONGEST]])
+    return stack

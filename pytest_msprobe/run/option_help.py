@@ -39,19 +39,20 @@ class Section:
 def sections() -> Iterator[Section]:
     """All options, each once: those of every suite, then by the first suite that has them."""
     yield Section(EVERY_SUITE, by_question([DUMP, CONFIG, *RUN_OPTIONS]))
-    seen: set[str] = set()
+    listed: set[str] = set()
     for entry in SUITES.values():
-        new = [each for each in entry.options if each.name not in seen]
-        yield Section(entry.name, by_question(new), tuple(each for each in entry.options if each.name in seen))
-        seen.update(each.name for each in entry.options)
+        new = [option for option in entry.options if option.name not in listed]
+        shared = tuple(option for option in entry.options if option.name in listed)
+        yield Section(entry.name, by_question(new), shared)
+        listed.update(option.name for option in new)
 
 
 def by_question(options: Sequence[Option]) -> tuple[tuple[str, tuple[Option, ...]], ...]:
     """What these options are about, and the options that are, in the order of `OPTION_QUESTIONS`."""
-    found = (
-        (OPTION_QUESTIONS[key], tuple(each for each in options if each.question == key)) for key in OPTION_QUESTIONS
-    )
-    return tuple((title, own) for title, own in found if own)
+    by_key: dict[str, list[Option]] = {key: [] for key in OPTION_QUESTIONS}
+    for option in options:
+        by_key[option.question].append(option)
+    return tuple((OPTION_QUESTIONS[key], tuple(chosen)) for key, chosen in by_key.items() if chosen)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -64,21 +65,21 @@ def add_options(parser: pytest.Parser) -> None:
         key: parser.getgroup(f"msprobe-{key}", f"{head}: {title}")
         for head, (key, title) in zip(heads, OPTION_QUESTIONS.items())
     }
-    for each in (DUMP, CONFIG, *all_options()):
-        if each.is_yaml_only:
+    for option in (DUMP, CONFIG, *all_options()):
+        if option.is_yaml_only:
             continue
-        kind: dict[str, Any] = {"metavar": each.metavar}
-        if each.bare:
-            kind = {"action": "store_const", "const": each.bare}
-        if each.is_list or each is DUMP:
+        kind: dict[str, Any] = {"metavar": option.metavar}
+        if option.bare:
+            kind = {"action": "store_const", "const": option.bare}
+        if option.is_list or option is DUMP:
             kind["action"] = "append"
         # argparse formats help.
-        shown = help_of(each).replace("%", "%%") if each.is_common else argparse.SUPPRESS
-        groups[each.question].addoption(each.flag, help=shown, **kind)
-        if each is DUMP:
-            parser.addini(each.key, f"as {each.flag}", type="paths", default=[])
+        shown = help_of(option).replace("%", "%%") if option.is_common else argparse.SUPPRESS
+        groups[option.question].addoption(option.flag, help=shown, **kind)
+        if option is DUMP:
+            parser.addini(option.key, f"as {option.flag}", type="paths", default=[])
         else:
-            parser.addini(each.key, f"as {each.flag}", default="")
+            parser.addini(option.key, f"as {option.flag}", default="")
 
 
 def help_of(option: Option) -> str:
@@ -96,9 +97,9 @@ def suites_of(option: Option) -> list[str]:
 def list_common_ini_keys(config: pytest.Config) -> None:
     """Leave out of `--help`, which lists all keys of ini files, those of options that it does not list."""
     listed: dict[str, Any] = getattr(config._parser, "_inidict", {})  # nothing public says what is listed
-    for each in all_options():
-        if not each.is_common:
-            listed.pop(each.key, None)
+    for option in all_options():
+        if not option.is_common:
+            listed.pop(option.key, None)
 
 
 def refuse_unknown_options(parser: pytest.Parser, arguments: Sequence[str]) -> None:
@@ -107,8 +108,7 @@ def refuse_unknown_options(parser: pytest.Parser, arguments: Sequence[str]) -> N
     Raises:
         pytest.UsageError: there is one; the text has the nearest option.
     """
-    given = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-    if not any(name.lower().startswith("--m") for name in given):
+    if not any(argument.lower().startswith("--m") for argument in arguments):
         return
     _, unknown = parser.parse_known_and_unknown_args(arguments)
     for argument in unknown:

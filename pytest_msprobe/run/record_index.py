@@ -31,18 +31,18 @@ class RecordIndex:
 
     def cost_of(self, node_ids: Sequence[str]) -> float:
         """Estimated cost of items of one group; 0 for items that are not ours."""
-        found = self._group_of(node_ids[0])
-        return 0.0 if found is None else self._suite.cost(*found) * len(node_ids) / len(found[1].parts)
+        place = self._group_of(node_ids[0])
+        return 0.0 if place is None else self._suite.cost(*place) * len(node_ids) / len(place[1].parts)
 
     def device_of(self, node_id: str) -> str | None:
         """The device that must judge an item; None for any."""
-        found = self._group_of(node_id)
-        return None if found is None else self._suite.device_of(Record(*found, node_id.rpartition("::")[2]))
+        place = self._group_of(node_id)
+        return None if place is None else self._suite.device_of(Record(*place, node_id.rpartition("::")[2]))
 
     def time_limit_seconds(self, node_id: str) -> float | None:
         """How long the check of an item may take in a worker."""
-        found = self._group_of(node_id)
-        return None if found is None else time_limit_seconds(self._timeout_seconds, self._suite.cost(*found))
+        place = self._group_of(node_id)
+        return None if place is None else time_limit_seconds(self._timeout_seconds, self._suite.cost(*place))
 
     def row_of_lost_item(
         self, node_id: str, selected: Sequence[str], message: str, *, device: str, host: str
@@ -51,11 +51,12 @@ class RecordIndex:
 
         `selected` are the node ids of the run that belong to the same group.
         """
-        found = self._group_of(node_id)
-        if found is None:
+        place = self._group_of(node_id)
+        if place is None:
             return None
-        file, group = found
-        parts = tuple(part for part in group.parts if any(other.endswith(f"::{part}") for other in selected))
+        file, group = place
+        selected_parts = {other.rpartition("::")[2] for other in selected}
+        parts = tuple(part for part in group.parts if part in selected_parts)
         record = Record(file, group, node_id.rpartition("::")[2], parts)
         attachment = self._suite.attachment_of_unjudged(record, "error", message)
         verdict = Verdict("error", message, device=device, attachment=attachment)
@@ -67,10 +68,11 @@ class RecordIndex:
 
     def is_among(self, node_id: str, names: Collection[str]) -> bool:
         """Whether the group of an item is one of those that reports call `names`."""
-        found = self._group_of(node_id)
-        return found is not None and self.names.of(str(found[0]), found[1].call) in names
+        place = self._group_of(node_id)
+        return place is not None and self.names.of(str(place[0]), place[1].call) in names
 
     def _group_of(self, node_id: str) -> tuple[Path, Group] | None:
+        """The group of an item, and its file; None for an item that is not ours."""
         return self._groups.get(self.scope_of(node_id))
 
     @cached_property
@@ -79,16 +81,16 @@ class RecordIndex:
 
     @cached_property
     def _groups(self) -> dict[str, tuple[Path, Group]]:
-        found: dict[str, tuple[Path, Group]] = {}
+        groups: dict[str, tuple[Path, Group]] = {}
         for path in self._suite.files:
             prefix = file_id(path, self._root)
             try:
                 for group in self._suite.groups(path):
                     scope = group.scope or group.parts[0]
-                    found[f"{prefix}::{scope}"] = path, group
+                    groups[f"{prefix}::{scope}"] = path, group
             except (DumpError, SuiteError):
                 continue  # the workers report it
-        return found
+        return groups
 
     @cached_property
     def _alone(self) -> frozenset[str]:

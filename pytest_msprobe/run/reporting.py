@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,27 +14,23 @@ import pytest
 from msgspec import structs
 
 from msprobe_collector.dump_format.values import counted, printable
-from pytest_msprobe.answers import EXIT_CODES, Answer, Outcome, RunFacts
-from pytest_msprobe.answers.words import lines as lines_of
+from pytest_msprobe.answers import EXIT_CODES, Answer, RunFacts
 from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
-from pytest_msprobe.reports.terminal import FILE_WIDTH, Line, VerdictCounts, wrapped
+from pytest_msprobe.reports.terminal import VerdictCounts
 from pytest_msprobe.run.answering import RunAnswering, write_refusal
 from pytest_msprobe.run.baseline import BaselineReport, fault_keys
 from pytest_msprobe.run.causes import outcomes_of, settle
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import ENDED, ENDED_IN_WORKER, Settings
-from pytest_msprobe.run.terminal import Progress, in_short, limited_failures, width_of
+from pytest_msprobe.run.summary import RunSummary
+from pytest_msprobe.run.terminal import Progress, in_short, limited_failures
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
-from pytest_msprobe.suites.registry import REFUSED
 from pytest_msprobe.support import place_of, version_of
 from pytest_msprobe.verdicts import Change, VerdictRow
-
-#: Colours of the answer.
-_COLOURS: dict[Outcome, str] = {"right": "green", "wrong": "red", "nothing judged": "yellow"}
 
 
 class VerdictObservers:
@@ -133,11 +130,162 @@ def check_writable(option: str, folder: Path) -> None:
         raise pytest.UsageError(f"{option}={folder}: {existing} cannot be written: {error.strerror}") from None
 
 
+class Unwritten:
+    """What of the results of a run could not be written, so that the run is no success.
+
+    Attributes:
+        problems: the line on each option whose writing has ended, by the option as the command line has it.
+    """
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.problems: dict[str, str] = {}
+        self._names: dict[str, None] = {}
+
+    def end(self, option: str, error: Exception, name: str = "") -> None:
+        """Note that writing ends at `name`, for good: what stands in the file before it is whole."""
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        place = f" at {name}" if name else ""
+        self.problems.setdefault(option, f"{option}: writing stopped{place}: {reason}; the rows before it are intact")
+        if name:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        """Note a row or group that is missing, since the writing of its file has ended."""
+        self._names[name] = None
+
+    @contextmanager
+    def watched(self, option: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+        """Note that writing for `option` ends where the block raises one of `errors`."""
+        try:
+            yield
+        except errors as error:
+            self.end(option, error)
+
+    def lines(self) -> Iterator[str]:
+        """What ended, and what is missing."""
+        yield from self.problems.values()
+        if self._names:
+            first = next(iter(self._names))
+            more = f" and {len(self._names) - 1} more" if len(self._names) > 1 else ""
+            yield (
+                f"not written: {first}{more}; make room and continue with --msprobe-resume=FILE, the file above whose "
+                f"rows are to be completed"
+            )
+
+
+class RowFile:
+    """The file of the rows: that of --msprobe-jsonl, or of the run that is continued, or one that the page is made of.
+
+    Attributes:
+        path: of the file; None where no rows are written.
+        option: of the file, as the command line has it.
+        is_kept: whether it is there after the run.
+        appends: whether it continues the file of an earlier run.
+    """
+
+    def __init__(
+        self, settings: Settings, earlier: EarlierRun | None, page: RunPage | None, unwritten: Unwritten
+    ) -> None:
+        """A file that is opened with its first row; `unwritten` is told when it can no longer be written.
+
+        Raises:
+            pytest.UsageError: it cannot be written.
+        """
+        self.path = settings.jsonl or (earlier.jsonl if earlier else None)
+        self.is_kept = self.path is not None
+        if page is not None and self.path is None:
+            self.path = page.rows_beside()
+        self.option = f"--msprobe-jsonl={self.path}"
+        self.appends = earlier is not None and self.path == earlier.jsonl
+        self._unwritten = unwritten
+        self._lines: JsonLines | None = None
+        self._names_its_start = False
+        if settings.jsonl is not None and not self.appends:
+            check_writable("--msprobe-jsonl", settings.jsonl.parent)
+            try:
+                check_replaceable(settings.jsonl)
+            except OSError as error:
+                raise pytest.UsageError(f"{self.option}: {error.strerror or error}") from None
+
+    @property
+    def shown_path(self) -> Path | None:
+        """The path where the file was made and stays after the run."""
+        return self._lines.path if self._lines is not None and self.is_kept else None
+
+    def write(self, name: str, row: VerdictRow, start: Callable[[], dict[str, object]]) -> None:
+        """Add a row; the first one of a run holds how the run was started, as `start` tells it."""
+        if self.path is None:
+            return
+        if self.option in self._unwritten.problems:
+            self._unwritten.add(f"{name} {row.label}".rstrip())
+            return
+        try:
+            self._lines = self._lines or JsonLines(self.path, appends=self.appends)
+            if not self._names_its_start and row.run is None:
+                row = replace(row, run=start())
+                self._names_its_start = True
+            self._lines.write(name, row)
+        except OSError as error:
+            self._unwritten.end(self.option, error, f"{name} {row.label}".rstrip())
+
+    @contextmanager
+    def concluded(self) -> Iterator[JsonLines | None]:
+        """Give the file for what is added at the end, where all rows could be written; close it in any case."""
+        with self._unwritten.watched(self.option):
+            try:
+                yield None if self.option in self._unwritten.problems else self._lines
+            finally:
+                if self._lines is not None:
+                    self._lines.close()
+
+
+class GroupedRows:
+    """Hands rows to the report of a suite, and the rows of a group together once it is complete."""
+
+    def __init__(self, report: SuiteReport, option: str, unwritten: Unwritten) -> None:
+        """For a `report` that writes what `option` names; `unwritten` is told when it no longer can."""
+        self._report = report
+        self._option = option
+        self._unwritten = unwritten
+        self._open_groups: dict[str, list[VerdictRow]] = {}
+
+    def add(self, name: str, row: VerdictRow) -> None:
+        """Hand over one row of the group `name`."""
+        try:
+            self._report.receive(name, row)
+        except OSError as error:
+            self._unwritten.end(self._option, error, f"{name} {row.label}".rstrip())
+        rows = self._open_groups.setdefault(name, [])
+        rows.append(row)
+        if len(rows) >= len(row.selected):
+            self._hand_over(name)
+
+    def finish(self) -> None:
+        """Hand over the groups of which only a part ran, and have the report close its files."""
+        for name in list(self._open_groups):
+            self._hand_over(name)
+        with self._unwritten.watched(self._option, (OSError, SuiteError)):
+            self._report.finish()
+
+    def _hand_over(self, name: str) -> None:
+        rows = self._open_groups.pop(name)
+        rows.sort(key=lambda row: row.recorded.index(row.part) if row.part in row.recorded else 0)
+        if self._option in self._unwritten.problems:
+            self._unwritten.add(name)
+            return
+        try:
+            self._report.receive_call(name, rows)
+        except OSError as error:
+            self._unwritten.end(self._option, error, name)
+
+
 class ReportPlugin:
     """Receives every verdict row: writes machine rows, hands them to the suite's report, and sums up.
 
     Attributes:
         names: how reports call the groups of the run.
+        report: the suite's own report.
         answer: what the run amounts to, once it has ended; None before, and of a run that only collects.
         answering: collects what makes the answer.
     """
@@ -167,34 +315,17 @@ class ReportPlugin:
         self._observers = VerdictObservers(config)
         self.names = names_of(suite)
         self._tally = VerdictCounts(suite=suite)
-        self._known = BaselineReport(config, settings)
+        self._baseline = BaselineReport(config, settings)
         self.answering = RunAnswering(config, settings, suite, self._tally)
-        self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
+        self.report: SuiteReport = suite.report(earlier.pair if earlier else None)
         self.answer: Answer | None = None
         self._done = 0
-        self._open_groups: dict[str, list[VerdictRow]] = {}
-        self._problems: dict[str, str] = {}
-        self._unwritten: dict[str, None] = {}
-        self._lines: JsonLines | None = None
-        self._names_its_start = False
+        self._unwritten = Unwritten()
         self._page = RunPage(settings.page, suite) if settings.page is not None else None
-        self._jsonl_path = settings.jsonl or (earlier.jsonl if earlier else None)
-        self._shows_rows = self._jsonl_path is not None
-        if self._page is not None and self._jsonl_path is None:
-            self._jsonl_path = self._page.rows_beside()
-        self._appends = earlier is not None and self._jsonl_path == earlier.jsonl
+        self._out = f"--msprobe-out={settings.out}"
         check_writable("--msprobe-out", settings.out)
-        if settings.jsonl is not None and not self._appends:
-            check_writable("--msprobe-jsonl", settings.jsonl.parent)
-            try:
-                check_replaceable(settings.jsonl)
-            except OSError as error:
-                raise pytest.UsageError(f"--msprobe-jsonl={settings.jsonl}: {error.strerror or error}") from None
-
-    @property
-    def report(self) -> SuiteReport:
-        """The suite's own report."""
-        return self._report
+        self._rows = RowFile(settings, earlier, self._page, self._unwritten)
+        self._groups = GroupedRows(self.report, self._out, self._unwritten)
 
     @pytest.hookimpl
     def pytest_report_header(self) -> list[str]:
@@ -215,10 +346,10 @@ class ReportPlugin:
                 raise pytest.UsageError(warning) from None
         for name, row in self._earlier.rows if self._earlier else ():
             self._count(name, row)
-            if not self._appends:
-                self._stream(name, row)
+            if not self._rows.appends:
+                self._rows.write(name, row, self._start)
             if self._earlier and self._earlier.jsonl:
-                self._hand_over(name, row)
+                self._groups.add(name, row)
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -227,15 +358,15 @@ class ReportPlugin:
         if wire is not None and report.outcome != "rerun":  # type: ignore[comparison-overlap]  # pytest-rerunfailures
             row = VerdictRow.from_wire(wire)
             report.msprobe_rounding = row.rounding  # type: ignore[attr-defined]  # for `limited_failures`
-            if report.failed and self._config.option.verbose <= 0 and self._report.tells(row):
+            if report.failed and self._config.option.verbose <= 0 and self.report.tells(row):
                 # Other reports have their text by now: this hook is the last one.
                 short = f"{row.message}; more below, under msprobe {self._suite.name}"
                 report.longrepr = "\n\n".join(filter(None, (short, complaint_of(row))))
             name = self.names.of(row.dump, row.call)
             self._count(name, row)
             self._done += 1
-            self._stream(name, row)
-            self._hand_over(name, row)
+            self._rows.write(name, row, self._start)
+            self._groups.add(name, row)
             self._observers.tell(row)
 
     @pytest.hookimpl(optionalhook=True)
@@ -255,34 +386,28 @@ class ReportPlugin:
 
         Before others write: which items failed is known here, and pytest-html shows pictures that are drawn here.
         """
-        for name in list(self._open_groups):
-            self._write(name)
-        try:
-            self._report.finish()
-        except (OSError, SuiteError) as error:
-            self._fail(f"--msprobe-out={self._settings.out}", "", error)
-        self._known.finish(session, self._report)
+        self._groups.finish()
+        self._baseline.finish(session, self.report)
         self.answer = self._answered(session)
         changes = self._settle(session)
         if self.answer is not None:
-            try:
-                self._report.conclude(self.answer)
-            except OSError as error:
-                self._fail(f"--msprobe-out={self._settings.out}", "", error)
-        if self._lines is not None:
-            try:
-                self._conclude_lines(self._lines, session, changes)
-            except OSError as error:
-                self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
-        self._write_answer_files()
-        junit: Any = session.config.pluginmanager.get_plugin("msprobe-junit-names")
-        if junit is not None and self.answer is not None:
-            junit.tell(self.answer)
-        if self._page is not None and self._jsonl_path is not None:
-            try:
-                self._page.write(self._jsonl_path, self.answer)
-            except (OSError, ValueError) as error:
-                self._fail(self._page.option, "", error)
+            with self._unwritten.watched(self._out):
+                self.report.conclude(self.answer)
+        with self._rows.concluded() as lines:
+            if lines is not None:
+                lines.append_corrections(self.report.levels(), changes)
+                partial = self.answering.why_partial(self._missing(session))
+                lines.attach(self.answer, fault_keys(self.report), self._baseline.known_of_run, partial)
+        if self.answer is not None:
+            for option in self.answering.files:
+                with self._unwritten.watched(option):
+                    self.answering.write(option)
+            junit: Any = session.config.pluginmanager.get_plugin("msprobe-junit-names")
+            if junit is not None:
+                junit.tell(self.answer)
+        if self._page is not None and self._rows.path is not None:
+            with self._unwritten.watched(self._page.option, (OSError, ValueError)):
+                self._page.write(self._rows.path, self.answer)
         if changes and not session.testsfailed and session.exitstatus == pytest.ExitCode.TESTS_FAILED:
             session.exitstatus = pytest.ExitCode.OK
         session.exitstatus = self._exit_code(int(session.exitstatus))
@@ -319,94 +444,51 @@ class ReportPlugin:
 
     def sum_up(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         """Write our sections below those of pytest."""
-        for refused in REFUSED:
-            terminalreporter.write_line(f"msprobe: {printable(refused)}", yellow=True)
-        for note in self._unjudged.notes if self._unjudged is not None else ():
-            terminalreporter.write_line(printable(f"msprobe: not judged: {note}"), yellow=True)
-        findings = list(self._report.findings())
-        if not (self._tally.total or findings or self._problems):
-            gaps = self._gaps()
-            for text in gaps:
-                terminalreporter.write_line(printable(text), red=True)
-            is_filtered = terminalreporter.stats.get("deselected") or terminalreporter.stats.get("error")
-            is_empty = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not is_filtered and not gaps
-            if is_empty and (advice := self._suite.advice_when_empty()):
-                terminalreporter.write_line(f"msprobe: {advice}", red=True)
-            return
-        width, verbosity = width_of(terminalreporter), terminalreporter.verbosity
-        terminalreporter.section(f"msprobe {self._suite.name}")
-        told = findings if self.answer is None or verbosity > 0 else list(self._report.facts())
-        lines = [*self._counts(verbosity, width), *map(Line, told)]
-        for line in (*lines, *self._file_lines(is_apart=len(lines) > 1 and verbosity >= 0)):
-            for text in [printable(line.text)] if line.is_whole else wrapped(printable(line.text), width):
-                terminalreporter.write_line(text, **line.markup)
-        file = self._lines.path if self._lines is not None and self._shows_rows else self._report.resumable()
-        if exitstatus == pytest.ExitCode.INTERRUPTED and file:
-            terminalreporter.write_line(printable(f"interrupted: continue with --msprobe-resume={file}"), yellow=True)
-        for text in self._faults():
-            terminalreporter.write_line(printable(text), red=True)
-        if self.answer is not None:
-            first, *others = lines_of(self.answer, width or FILE_WIDTH)
-            terminalreporter.write_line("")
-            terminalreporter.write_line(first, bold=True, **{_COLOURS[self.answer.outcome]: True})
-            for text in others:
-                terminalreporter.write_line(text)
+        gaps: list[str] = []
+        notes: list[str] = []
+        if self._unjudged is not None:
+            gaps, notes = list(self._unjudged.fault()), self._unjudged.notes
+        RunSummary(
+            suite=self._suite,
+            report=self.report,
+            counts=self._tally,
+            answer=self.answer,
+            earlier=self._earlier,
+            baseline=list(self._baseline.lines()),
+            files=list(self._files()),
+            rows=self._rows.shown_path,
+            notes=notes,
+            unwritten=list(self._unwritten.lines()),
+            gaps=gaps,
+            faults=list(self._faults()),
+        ).write(terminalreporter, exitstatus)
 
-    def _counts(self, verbosity: int, width: int) -> Iterator[Line]:
-        if self._earlier is not None:
-            yield Line(f"resumed: {len(self._earlier.rows)} of these verdicts are from the earlier run")
-            if self._earlier.note:
-                yield Line(f"resumed: {self._earlier.note}", "yellow")
-        told = self.answer.findings[0].place.record if self.answer is not None and self.answer.findings else ""
-        yield from self._tally.lines(verbosity, width, told)
-        yield from map(Line, self._known.lines())
-
-    def _file_lines(self, *, is_apart: bool) -> Iterator[Line]:
-        files = [*self._report.files()]
-        if self._lines is not None and self._shows_rows:
-            files.append(("rows", self._lines.path))
-        files += [
-            (name, path) for option, (name, path, _) in self.answering.files.items() if option not in self._problems
-        ]
-        if self._page is not None and self._page.option not in self._problems:
-            files.append(("page", self._page.path))
-        if files and is_apart:
-            yield Line("")
-        yield from (Line(f"{what}: {path}", is_whole=True) for what, path in files)
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        """What the run has written, and where."""
+        yield from self.report.files()
+        if self._rows.shown_path is not None:
+            yield "rows", self._rows.shown_path
+        for option, (name, path, _) in self.answering.files.items():
+            if option not in self._unwritten.problems:
+                yield name, path
+        if self._page is not None and self._page.option not in self._unwritten.problems:
+            yield "page", self._page.path
 
     def _faults(self) -> Iterator[str]:
-        yield from self._problems.values()
-        if self._unwritten:
-            first = next(iter(self._unwritten))
-            more = f" and {len(self._unwritten) - 1} more" if len(self._unwritten) > 1 else ""
-            yield (
-                f"not written: {first}{more}; make room and continue with --msprobe-resume=FILE, the file above whose "
-                f"rows are to be completed"
-            )
-        yield from self._gaps()
-        is_told = self.answer is not None and any(one.kind == "incomplete" for one in self.answer.findings)
-        if not is_told and (fault := self._known.unknown_fault(self._report)):
+        """Why the run is no success, besides failed items, gaps and what could not be written."""
+        is_answered = self.answer is not None and any(finding.kind == "incomplete" for finding in self.answer.findings)
+        if not is_answered and (fault := self._baseline.unknown_fault(self.report)):
             yield fault
-        if self._is_empty:
-            yield (
-                "nothing was judged, so this run is not a success; see the reasons above, or accept it with "
-                "--msprobe-allow-empty"
-            )
-        if self._is_untested:
-            yield f"{self._report.untested()}; accept it with --msprobe-allow-empty"
+        if not self._settings.allows_empty:
+            if self._tally.total and not self._tally.judged:
+                yield (
+                    "nothing was judged, so this run is not a success; see the reasons above, or accept it with "
+                    "--msprobe-allow-empty"
+                )
+            if self._tally.judged and (untested := self.report.untested()):
+                yield f"{untested}; accept it with --msprobe-allow-empty"
         if self._observers.problem:
             yield self._observers.problem
-
-    def _gaps(self) -> list[str]:
-        return list(self._unjudged.fault()) if self._unjudged is not None else []
-
-    @property
-    def _is_untested(self) -> bool:
-        return bool(self._tally.judged) and not self._settings.allows_empty and bool(self._report.untested())
-
-    @property
-    def _is_empty(self) -> bool:
-        return bool(self._tally.total) and not self._tally.judged and not self._settings.allows_empty
 
     def _exit_code(self, code: int) -> int:
         """The exit code of the whole run, in which a missing row or an earlier failure counts."""
@@ -414,7 +496,7 @@ class ReportPlugin:
             return pytest.ExitCode.INTERNAL_ERROR
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return code
-        if self._problems:
+        if self._unwritten.problems:
             return pytest.ExitCode.TESTS_FAILED
         if self.answer is None or not (self._tally.total or self.answer.findings):
             return code
@@ -423,16 +505,16 @@ class ReportPlugin:
         return EXIT_CODES[self.answer.outcome]
 
     def _answered(self, session: pytest.Session) -> Answer | None:
-        """Say in one value what the run amounts to, and write it where that was asked for; None of no run."""
+        """Say in one value what the run amounts to; None of a run that only collects."""
         if self._config.option.collectonly:
             write_refusal(self._config, "--collect-only judges nothing")
             return None
         return self.answering.complete(
-            self._report,
-            fault=self._known.unknown_fault(self._report),
-            known=self._known.known_of_run,
+            self.report,
+            fault=self._baseline.unknown_fault(self.report),
+            known_of_run=self._baseline.known_of_run,
             unjudged=self._unjudged,
-            is_judged=bool(self._tally.judged) and not self._report.untested(),
+            is_judged=bool(self._tally.judged) and not self.report.untested(),
             missing=self._missing(session),
         )
 
@@ -450,26 +532,9 @@ class ReportPlugin:
             if report is not None:
                 report.change(changes)
         self._tally.correct(changes)
-        counts = {word: count for word in self._tally.outcomes if (count := self._tally.outcomes[word])}
+        counts = {word: count for word, count in self._tally.outcomes.items() if count}
         self.answer = self.answering.complete_with(structs.replace(self.answer, counts=counts))
         return changes
-
-    def _conclude_lines(self, lines: JsonLines, session: pytest.Session, changes: Mapping[str, Change]) -> None:
-        """Add to the rows what the whole run says, where all of them could be written, and close their file."""
-        try:
-            if f"--msprobe-jsonl={self._jsonl_path}" not in self._problems:
-                lines.append_corrections(self._report.levels(), changes)
-                partial = self.answering.why_partial(self._missing(session))
-                lines.attach(self.answer, fault_keys(self._report), self._known.known_of_run, partial)
-        finally:
-            lines.close()
-
-    def _write_answer_files(self) -> None:
-        for option in self.answering.files if self.answer is not None else ():
-            try:
-                self.answering.write(option)
-            except OSError as error:
-                self._fail(option, "", error)
 
     def _missing(self, session: pytest.Session) -> int:
         """How many items a run that was ended early did not get to."""
@@ -481,59 +546,13 @@ class ReportPlugin:
         """Count a row; one that passes tells the diagnosis no more than the counts do."""
         self._tally.add(name, row)
         if self._settings.baseline is not None:
-            self._known.add(name, row)
+            self._baseline.add(name, row)
         if not row.is_plain_pass:
             self.answering.rows.add(row)
 
-    def _stream(self, name: str, row: VerdictRow) -> None:
-        option = f"--msprobe-jsonl={self._jsonl_path}"
-        if self._jsonl_path is None:
-            return
-        try:
-            if option in self._problems:
-                self._unwritten[f"{name} {row.label}".rstrip()] = None
-                return
-            self._lines = self._lines or JsonLines(self._jsonl_path, appends=self._appends)
-            if not self._names_its_start and row.run is None:
-                row = replace(
-                    row, run={**started_as(self._config, self.answering.rows.facts), "header": self._header()}
-                )
-                self._names_its_start = True
-            self._lines.write(name, row)
-        except OSError as error:
-            self._fail(option, f"{name} {row.label}".rstrip(), error)
-
-    def _hand_over(self, name: str, row: VerdictRow) -> None:
-        """Give a row to the suite's report, and its group once it is complete."""
-        try:
-            self._report.receive(name, row)
-        except OSError as error:
-            self._fail(f"--msprobe-out={self._settings.out}", f"{name} {row.label}".rstrip(), error)
-        rows = self._open_groups.setdefault(name, [])
-        rows.append(row)
-        if len(rows) >= len(row.selected):
-            self._write(name)
-
-    def _write(self, name: str) -> None:
-        rows = self._open_groups.pop(name)
-        rows.sort(key=lambda row: row.recorded.index(row.part) if row.part in row.recorded else 0)
-        option = f"--msprobe-out={self._settings.out}"
-        try:
-            if option in self._problems:
-                self._unwritten[name] = None
-                return
-            self._report.receive_call(name, rows)
-        except OSError as error:
-            self._fail(option, name, error)
-
-    def _fail(self, option: str, name: str, error: Exception) -> None:
-        """Writing ends at `name`, for good: what stands in the file before it is whole."""
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        self._problems.setdefault(
-            option, f"{option}: writing stopped{f' at {name}' if name else ''}: {reason}; the rows before it are intact"
-        )
-        if name:
-            self._unwritten[name] = None
+    def _start(self) -> dict[str, object]:
+        """How the run was started, for the first row."""
+        return {**started_as(self._config, self.answering.rows.facts), "header": self._header()}
 
 
 def register_reports(

@@ -52,8 +52,8 @@ def deselect_other_shards(
     number, count = shard
     groups = {_key(item): item for item in records_among(items)}
     costs = [suite.cost(item.path, item.group) for item in groups.values()]
-    own = {key for key, found in zip(groups, split_by_cost(costs, count)) if found == number}
-    _keep(config, items, lambda item: _key(item) in own)
+    shards = dict(zip(groups, split_by_cost(costs, count)))
+    _keep(config, items, lambda item: shards[_key(item)] == number)
 
 
 def deselect_by_hook(config: pytest.Config, suite: Suite, items: list[pytest.Item]) -> None:
@@ -108,11 +108,11 @@ def complete_items(items: list[pytest.Item]) -> None:
 
 def _keep(config: pytest.Config, items: list[pytest.Item], is_kept: Callable[[RecordItem], bool]) -> None:
     kept: list[pytest.Item] = []
-    left: list[pytest.Item] = []
+    others: list[pytest.Item] = []
     for item in items:
-        (kept if not isinstance(item, RecordItem) or is_kept(item) else left).append(item)
-    if left:
-        config.hook.pytest_deselected(items=left)
+        (kept if not isinstance(item, RecordItem) or is_kept(item) else others).append(item)
+    if others:
+        config.hook.pytest_deselected(items=others)
         items[:] = kept
 
 

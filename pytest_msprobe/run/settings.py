@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,16 +192,18 @@ def read_settings(config: pytest.Config) -> Settings:
     options = all_options()
     yaml_values = read_settings_file(config, options)
     values = {option.name: _value(option, config, yaml_values) for option in options}
-    given = getattr(config, "workerinput", {}).get("msprobe_dumps")
-    folders, is_exclusive = ([], True) if given else find_dumps(config, yaml_values)
-    dumps = tuple(dict.fromkeys(map(Path, given or (dump for folder in folders for dump in folder.dumps))))
+    of_controller = getattr(config, "workerinput", {}).get("msprobe_dumps")
+    folders, is_exclusive = ([], True) if of_controller else find_dumps(config, yaml_values)
+    named = of_controller or chain.from_iterable(folder.dumps for folder in folders)
+    dumps = tuple(dict.fromkeys(map(Path, named)))
     suite = _suite(values, dumps)
-    own = {option.name: option for option in (*RUN_OPTIONS, *SUITES[suite].options)}
+    of_suite = {option.name: option for option in (*RUN_OPTIONS, *SUITES[suite].options)}
     if not hasattr(config, "workerinput"):
-        _refuse_others(config, suite, [option for option in options if option.name not in own])
-        for each in own.values():  # workers may start in another folder, and read the paths that this process reads
-            if each.is_path and isinstance(values[each.name], Path):
-                setattr(config.option, each.key, os.fspath(values[each.name]))
+        _refuse_others(config, suite, [option for option in options if option.name not in of_suite])
+        # Workers may start in another folder, and read the paths that this process reads.
+        for declared in of_suite.values():
+            if declared.is_path and isinstance(values[declared.name], Path):
+                setattr(config.option, declared.key, os.fspath(values[declared.name]))
     return Settings.of(
         {**values, "suite": suite},
         dumps=dumps,
@@ -216,7 +219,8 @@ def _suite(values: Mapping[str, Any], dumps: Sequence[Path]) -> str:
         return chosen
     named = {"gradients": "gradients", "golden": "comparison", "logical": "sharded"}
     by_option = [suite for name, suite in named.items() if values.get(name)]
-    by_files = [entry.name for entry in SUITES.values() if dumps and all(path.name in entry.files for path in dumps)]
+    names = {path.name for path in dumps}
+    by_files = [entry.name for entry in SUITES.values() if names and names <= set(entry.files)]
     try:
         return suite_name([*by_option, *by_files, DEFAULT][0])
     except ValueError as error:
@@ -225,11 +229,11 @@ def _suite(values: Mapping[str, Any], dumps: Sequence[Path]) -> str:
 
 def _refuse_others(config: pytest.Config, suite: str, others: Iterable[Option]) -> None:
     """Refuse options of other suites that the command line gives; ini and YAML may serve runs of several suites."""
-    for each in others:
-        if not each.is_yaml_only and config.getoption(each.key) is not None:
+    for other in others:
+        if not other.is_yaml_only and config.getoption(other.key) is not None:
             raise pytest.UsageError(
-                f"{each.flag}: has no effect in the suite {suite}, only in "
-                f"{' and '.join(suites_with(each.name))}; leave it out, or choose another suite with --msprobe-suite"
+                f"{other.flag}: has no effect in the suite {suite}, only in "
+                f"{' and '.join(suites_with(other.name))}; leave it out, or choose another suite with --msprobe-suite"
             )
 
 
@@ -243,16 +247,16 @@ def _value(option: Option, config: pytest.Config, yaml_values: Mapping[str, Any]
     )
     origin, text = next(((origin, text) for origin, text in sources if text is not None), ("", option.default))
     if option.is_list:
-        texts = text.splitlines() if isinstance(text, str) else text if isinstance(text, list) else [text]
-        return tuple(_parsed(option, origin, str(one).strip()) for one in texts)
+        entries = text if isinstance(text, list) else str(text).splitlines()
+        return tuple(_parsed(option, origin, str(entry).strip()) for entry in entries)
     return _parsed(option, origin, str(text))
 
 
-def _parsed(option: Option, origin: str, *given: Any) -> Any:
+def _parsed(option: Option, origin: str, *texts: Any) -> Any:
     try:
-        return option.parse(*given)
+        return option.parse(*texts)
     except ValueError as error:
-        raise pytest.UsageError(f"{origin or given[-1]}: {error}") from None
+        raise pytest.UsageError(f"{origin or texts[-1]}: {error}") from None
 
 
 def _ini(config: pytest.Config, key: str) -> str:
@@ -288,11 +292,11 @@ def read_settings_file(config: pytest.Config, options: Sequence[Option]) -> dict
     if not isinstance(content, dict):
         raise pytest.UsageError(f"--msprobe-config={name}: expected keys and values, found {type(content).__name__}")
     content = _translated(content, name)
-    known = ["dump", *(option.name for option in options)]
+    keys = ["dump", *(option.name for option in options)]
     for key in content:
-        if key not in known:
-            near = get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        if key not in keys:
+            near = get_close_matches(str(key), keys, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(keys)}"
             raise pytest.UsageError(f"--msprobe-config={name}: unknown key {abbreviated(key)}; {hint}")
     return {**content, "dump": _yaml_dumps(content.get("dump"), path), "": f"--msprobe-config={name}"}
 
@@ -301,7 +305,7 @@ def _translated(content: dict[str, Any], name: str) -> dict[str, Any]:
     """`content` with the keys of a compare.json under the names that they have here; its paths start where we do."""
     if not any(key in content for key in _COMPARED):
         return content
-    found: dict[str, Any] = {}
+    translated: dict[str, Any] = {}
     for key, value in content.items():
         if key in _OF_KERNELS:
             raise pytest.UsageError(
@@ -312,10 +316,10 @@ def _translated(content: dict[str, Any], name: str) -> dict[str, Any]:
                 raise pytest.UsageError(
                     f"--msprobe-config={name}: key {key!r}: expected the path of a dump, found {abbreviated(value)}"
                 )
-            found[_COMPARED[key]] = os.path.abspath(value)
+            translated[_COMPARED[key]] = os.path.abspath(value)
         elif key not in _WITHOUT_EFFECT:
-            found[key] = value
-    return found
+            translated[key] = value
+    return translated
 
 
 def _yaml_dumps(value: Any, path: Path) -> list[Path]:
@@ -337,11 +341,10 @@ def find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[list
     """
     named = config.getoption("msprobe_dump")
     in_yaml = yaml_values.get("dump")
-    given = (
-        [config.invocation_params.dir / name for name in named] if named else in_yaml or config.getini("msprobe_dump")
-    )
+    paths = [config.invocation_params.dir / name for name in named or ()]
     is_in_ini = not named and not (in_yaml and config.getoption("msprobe_config"))
-    return [_look(Path(os.path.abspath(path))) for path in given], not is_in_ini
+    paths = paths or in_yaml or config.getini("msprobe_dump")
+    return [_look(Path(os.path.abspath(path))) for path in paths], not is_in_ini
 
 
 def _look(path: Path) -> DumpFolder:
@@ -353,10 +356,10 @@ def _look(path: Path) -> DumpFolder:
         return DumpFolder(path, [path])
     if not path.is_dir():
         raise pytest.UsageError(f"--msprobe-dump={path}: there is no such file or folder")
-    found = look_through(path)
-    if not found.dumps:
-        raise pytest.UsageError(f"--msprobe-dump={path}: {why_no_dump(found)}")
-    return found
+    folder = look_through(path)
+    if not folder.dumps:
+        raise pytest.UsageError(f"--msprobe-dump={path}: {why_no_dump(folder)}")
+    return folder
 
 
 _NAMING = ("dump", "config", "golden", "suite", "gradients", "logical")
@@ -364,11 +367,11 @@ _NAMING = ("dump", "config", "golden", "suite", "gradients", "logical")
 
 def names_a_dump(config: pytest.Config) -> bool:
     """Whether options, ini, YAML or a plain argument name something to judge."""
-    return (
-        bool(getattr(config, "workerinput", {}).get("msprobe_dumps"))
-        or any(config.getoption(f"msprobe_{name}") or config.getini(f"msprobe_{name}") for name in _NAMING)
-        or any(path.name == "dump.json" for path in named_paths(config))
-    )
+    if getattr(config, "workerinput", {}).get("msprobe_dumps"):
+        return True
+    if any(config.getoption(f"msprobe_{name}") or config.getini(f"msprobe_{name}") for name in _NAMING):
+        return True
+    return any(path.name == "dump.json" for path in named_paths(config))
 
 
 def refuse_unknown_ini_keys(config: pytest.Config) -> None:
@@ -392,12 +395,12 @@ def known_keys() -> list[str]:
     return ["msprobe_dump", "msprobe_config", *(option.key for option in all_options() if not option.is_yaml_only)]
 
 
-def near_key(key: str, known: Sequence[str], *, cutoff: float = 0.6) -> str | None:
-    """The one of `known` that `key` is likely to mean, "" where only its prefix is ours; None for a foreign key."""
+def near_key(key: str, keys: Sequence[str], *, cutoff: float = 0.6) -> str | None:
+    """The one of our `keys` that `key` is likely to mean, "" where only its prefix is ours; None for a foreign key."""
     plain = key.lower().replace("-", "_")
     is_ours = plain.startswith("msprobe")
-    near = get_close_matches(plain, known, n=1, cutoff=cutoff if is_ours else 0.85)
-    return near[0] if near else "" if is_ours else None
+    near = get_close_matches(plain, keys, n=1, cutoff=cutoff if is_ours else 0.85)
+    return next(iter(near), "" if is_ours else None)
 
 
 def named_paths(config: pytest.Config) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -38,19 +39,19 @@ class Unjudged:
     @cached_property
     def damage(self) -> list[str]:
         """What of the dumps is not whole, one line each."""
-        found = [
+        without = chain.from_iterable(folder.without_dump for folder in self._folders)
+        lines = [
             f"{path}: holds no dump.json, and folders beside it do; dump it again, or name only those that have one"
-            for folder in self._folders
-            for path in folder.without_dump
+            for path in without
         ]
-        found += [
+        lines += [
             f"{folder.path}: {folder.empty_run}; what lies there is of an earlier run"
             for folder in self._folders
             if folder.empty_run is not None
         ]
         for dump in self._suite.dumps():
-            found += dump.damage()
-        return list(dict.fromkeys([*found, *self._missing_ranks()]))
+            lines += dump.damage()
+        return list(dict.fromkeys([*lines, *self._missing_ranks()]))
 
     def _missing_ranks(self) -> Iterator[str]:
         """Steps in the given folders that lack dumps of ranks; none where the folders of ranks were given."""
@@ -81,17 +82,14 @@ class Unjudged:
     @cached_property
     def notes(self) -> list[str]:
         """What belongs to another run, or takes no part, one line each."""
-        found = [line for folder in self._folders for line in folder.others()]
-        found += [dump.lost for dump in self._suite.dumps() if dump.lost]
-        found += [
+        lines = [line for folder in self._folders for line in folder.others()]
+        lines += [dump.lost for dump in self._suite.dumps() if dump.lost]
+        lines += [
             f"{path}: calls inside of compiled code are not in the dump: {', '.join(map(str, compiled))}; to judge "
             "them, dump a run without torch.compile"
             for path, compiled in self.compiled.items()
         ]
-        found += self._unasked()
-        found += _variables()
-        found += self._hooks()
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys([*lines, *self._unasked(), *_variables(), *self._hooks()]))
 
     def header(self) -> Iterator[str]:
         """The lines above a run."""
@@ -113,19 +111,19 @@ class Unjudged:
     def _unasked(self) -> Iterator[str]:
         """Dumps among the tests in a plain folder."""
         for folder in self._plain:
-            left = [dump for dump in folder.dumps if dump not in self._suite.files] if folder.holds_python else []
-            if left:
-                others = f" and {counted(len(left) - 1, 'more dumps')}" if len(left) > 1 else ""
+            unasked = [dump for dump in folder.dumps if dump not in self._suite.files]
+            if folder.holds_python and unasked:
+                others = f" and {counted(len(unasked) - 1, 'more dumps')}" if len(unasked) > 1 else ""
                 yield (
-                    f"{left[0]}{others} in {folder.path}, which "
+                    f"{unasked[0]}{others} in {folder.path}, which "
                     f"holds tests; to judge dumps there, name them with --msprobe-dump=PATH"
                 )
 
     def lost(self) -> Iterator[str]:
         """Dumps that were given and that pytest was told not to collect."""
-        left = dict.fromkeys(path_of(self._config, argument) for argument in self._config.args)
+        paths = [path_of(self._config, argument) for argument in self._config.args]
         for root in self._suite.roots:
-            if root not in left and not any(path.is_relative_to(root) or root.is_relative_to(path) for path in left):
+            if not any(path.is_relative_to(root) or root.is_relative_to(path) for path in paths):
                 yield f"{root}: another plugin has replaced the arguments of pytest; leave out its option"
 
     def _hooks(self) -> Iterator[str]:

@@ -43,9 +43,10 @@ def group_api_calls(names: Iterable[str], devices: Sequence[str] = ()) -> Iterat
     for name in names:
         if is_cell_record(name) or is_optimizer_record(name) or is_compiled_record(name):
             continue
-        found = split_record_name(name)
-        if found is not None:
-            calls.setdefault(found[0], []).append(found[1])
+        parts_of_name = split_record_name(name)
+        if parts_of_name is not None:
+            call, direction = parts_of_name
+            calls.setdefault(call, []).append(direction)
         else:
             invalid.append(name)
     endings = [f"-device{escape(device)}" for device in devices] or [""]

@@ -462,9 +462,10 @@ class CallNames:
     def __init__(self, files: Sequence[Path], *, tell_files: bool = False) -> None:
         """Names for the groups in `files`; `tell_files`: calls of files in one folder have different names anyway."""
         different = dict.fromkeys(files)
-        self._common = os.path.commonpath([path.parent for path in different]) if len(different) > 1 else None
+        folders = [path.parent for path in different]
+        self._common = os.path.commonpath(folders) if len(folders) > 1 else None
         #: Folders that the run takes more than one file of: their names are not enough.
-        counts = Counter(path.parent for path in different)
+        counts = Counter(folders)
         self._shared = {folder for folder, count in counts.items() if count > 1 and not tell_files}
 
     def of(self, file: str, call: str) -> str:
@@ -510,12 +511,15 @@ def place_in(
 
 def cells_of(dump: Dump, record: str, forward: str = "") -> tuple[str, ...]:
     """The Cells that `record` ran in, outermost first, without the word `Cell` and their call numbers."""
-    own = Operation.of(record, 0)
-    known = record if record in dump.parents else forward
-    if own.phase == GRADIENTS and dump.parents.get(record) is None:  # written when the step ends, outside of any Cell
-        known = f"{own.name}.forward.{own.number or 0}"
-    chain = [*dump.ancestors(known), *([record] if own.is_cell else [])]
-    return tuple(printable(Operation.of(cell, 0).name.partition(".")[2] or cell) for cell in chain)
+    operation = Operation.of(record, 0)
+    placed = record if record in dump.parents else forward
+    # Gradients of parameters are written when the step ends, outside of any Cell.
+    if operation.phase == GRADIENTS and dump.parents.get(record) is None:
+        placed = f"{operation.name}.forward.{operation.number or 0}"
+    cells = list(dump.ancestors(placed))
+    if operation.is_cell:
+        cells.append(record)
+    return tuple(printable(Operation.of(cell, 0).name.partition(".")[2] or cell) for cell in cells)
 
 
 def of_step(place: StepPosition) -> StepPosition:

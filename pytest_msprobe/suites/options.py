@@ -94,18 +94,20 @@ class Options:
         cls._parts = {}
         for base in reversed(cls.__mro__[1:]):
             cls._parts |= vars(base).get("_parts", {})
-        for name, found in list(vars(cls).items()):
-            if isinstance(found, Option):
-                cls._parts[name] = named = replace(found, name=found.name or name)
-                setattr(cls, name, field(default_factory=named.default_value))
-            elif isinstance(found, Field) and found.default_factory is not MISSING:
-                cls._parts[name] = cast("type[Options]", found.default_factory)
+        for name, declared in list(vars(cls).items()):
+            if isinstance(declared, Option):
+                cls._parts[name] = option = replace(declared, name=declared.name or name)
+                setattr(cls, name, field(default_factory=option.default_value))
+            elif isinstance(declared, Field) and declared.default_factory is not MISSING:
+                cls._parts[name] = cast("type[Options]", declared.default_factory)
 
     @classmethod
     def declared(cls) -> tuple[Option, ...]:
         """The options, in the order of the fields."""
-        parts = cls._parts.values()
-        return tuple(own for part in parts for own in ((part,) if isinstance(part, Option) else part.declared()))
+        options: list[Option] = []
+        for part in cls._parts.values():
+            options += [part] if isinstance(part, Option) else part.declared()
+        return tuple(options)
 
     @classmethod
     def of(cls: type[_Chosen], values: Mapping[str, Any], /, **others: Any) -> _Chosen:
@@ -221,10 +223,10 @@ def parse_new_file(text: str) -> Path | None:
     Raises:
         ValueError: a folder is there.
     """
-    found = parse_optional_path(text)
-    if found is not None and found.is_dir():
+    path = parse_optional_path(text)
+    if path is not None and path.is_dir():
         raise ValueError(f"{text!r} is a folder; name a file")
-    return found
+    return path
 
 
 def parse_switch(text: str) -> bool:
@@ -252,16 +254,16 @@ def parse_device_ids(text: str) -> tuple[str, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if text.strip() and not parts:
         raise mistake
-    found: dict[str, None] = {}
+    ids: dict[str, None] = {}
     for part in parts:
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
         if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
             raise mistake
         for number in range(int(match[1]), int(match[2] or match[1]) + 1):
-            if str(number) in found:
+            if str(number) in ids:
                 raise ValueError(f"{text!r} names device {number} twice; several workers per device: see --help")
-            found[str(number)] = None
-    return tuple(found)
+            ids[str(number)] = None
+    return tuple(ids)
 
 
 def parse_seed(text: str) -> int:

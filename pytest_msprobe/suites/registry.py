@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from pytest_msprobe.suites.entry import SuiteEntry
@@ -91,12 +93,13 @@ def suite_name(text: str) -> str:
 
 def suite_options() -> tuple[Option, ...]:
     """The options of all suites, each once."""
-    return tuple({option.name: option for entry in SUITES.values() for option in entry.options}.values())
+    options = chain.from_iterable(entry.options for entry in SUITES.values())
+    return tuple({option.name: option for option in options}.values())
 
 
 def suites_with(name: str) -> list[str]:
     """Suites that have the option called `name`."""
-    return [entry.name for entry in SUITES.values() if any(option.name == name for option in entry.options)]
+    return [entry.name for entry in SUITES.values() if name in map(attrgetter("name"), entry.options)]
 
 
 def suite_class(name: str) -> type[Suite] | None:

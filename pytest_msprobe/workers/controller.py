@@ -191,14 +191,13 @@ class WorkersPlugin:
         others = {place.host: place.sharers for place in self.places if place.host}
         replaced = [f"msprobe: --dist load in place of {self._replaced}"] if self._replaced else []
         if any(place.device for place in self.places):
-            pairs = ", ".join(
-                f"{name}: {place.device} on {place.host}" if place.host else f"{name}: {place.device}"
-                for name, place in zip(self._names, self.places)
-            )
+            devices = (f"{place.device} on {place.host}".removesuffix(" on ") for place in self.places)
+            pairs = ", ".join(map("{}: {}".format, self._names, devices))
             lines = [f"msprobe: devices of the workers: {pairs}"]
         else:
-            shown = ", ".join(f"{workers} on {host}" for host, workers in others.items())
-            lines = [f"msprobe: {counted(len(self.places), 'workers')} on the CPU{f' ({shown})' if shown else ''}"]
+            lines = [f"msprobe: {counted(len(self.places), 'workers')} on the CPU"]
+            if others:
+                lines[0] += f" ({', '.join(f'{workers} on {host}' for host, workers in others.items())})"
             here, cores = len(self.places) - sum(others.values()), len(os.sched_getaffinity(0))
             if here > cores:
                 lines.append(f"msprobe: -n {here}: this machine has {counted(cores, 'cores')}; use -n {cores}")
@@ -287,7 +286,7 @@ class WorkersPlugin:
         code = None if place.host else exit_code(node)
         how = self._hang(crashitem, code) or cause_of_death(code)
         device = f"device {place.device}" if place.device else ""
-        where = "".join((f" on {device}" if device else "", f" on {place.host}" if place.host else ""))
+        where = "".join(f" on {name}" for name in (device, place.host) if name)
         lost_before = self.earlier.lost if self.earlier else ()
         again = f", {LOST_AGAIN}" if self._index.is_among(crashitem, lost_before) else ""
         message = f"the worker process {node.gateway.id}{where} {LOST}{how}{again}; nothing more is known of it"
@@ -346,8 +345,8 @@ class WorkersPlugin:
     def _hang(self, node_id: str, code: int | None) -> str:
         """`: it did not end within 60 s` for an item that met its time limit, else ""."""
         limit = self._index.time_limit_seconds(node_id)
-        begun = self._begun.pop(node_id, None)
-        if limit is None or begun is None or monotonic() - begun < _NEARLY * limit or code not in (None, EXIT_CODE):
+        started = self._begun.pop(node_id, None)
+        if limit is None or started is None or monotonic() - started < _NEARLY * limit or code not in (None, EXIT_CODE):
             return ""
         return f": it did not end within {limit:.3g} s (--msprobe-timeout)"
 
@@ -383,8 +382,9 @@ class WorkersPlugin:
                 f"--msprobe-device={engine}: {place.host} has Ascend NPUs and this machine has none; "
                 f"say which is meant, for example --msprobe-device=mindspore:ascend"
             )
-        met = [(self._place(other), found) for other, found in self._started.items()]
-        check_devices([(its_place.host, its_place.device, its) for its_place, its in met], self._placement.target)
+        started_places = [(self._place(other), report) for other, report in self._started.items()]
+        devices = [(other.host, other.device, report) for other, report in started_places]
+        check_devices(devices, self._placement.target)
 
     def _selected(self, node_id: str) -> list[str]:
         """Items of this run that belong to the same group."""

@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 import pytest
 from execnet.gateway_bootstrap import HostNotFound
 
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.engines.protocol import DEVICE_VARIABLE, VISIBLE
 from pytest_msprobe.workers import remote_start
 from pytest_msprobe.workers.remote_start import (
@@ -243,16 +245,17 @@ def distinct_devices(places: Sequence[WorkerPlace]) -> tuple[str, ...]:
 
 def _places_on(host: str, workers: int, *, target: str, wanted: Sequence[str], per_device: int) -> list[WorkerPlace]:
     devices = (tuple(wanted) or _numbered(target, workers)) if host else choose_devices(target, wanted, workers)
-    if devices and workers > len(devices) * per_device:
+    room = len(devices) * per_device
+    if devices and workers > room:
         asked = f"{workers} workers on {host}" if host else f"-n {workers}: {workers} workers"
-        most = f"{len(devices) * per_device} there" if host else f"-n {len(devices) * per_device}"
+        most = f"{room} there" if host else f"-n {room}"
         raise pytest.UsageError(
-            f"{asked}, {len(devices)} device{'s' if len(devices) > 1 else ''} ({', '.join(devices)}) with "
-            f"{per_device} worker{'s' if per_device > 1 else ''} each; use at most {most}, or "
+            f"{asked}, {counted(len(devices), 'devices')} ({', '.join(devices)}) with "
+            f"{counted(per_device, 'workers')} each; use at most {most}, or "
             f"let K workers share a device with --msprobe-workers-per-device=K"
         )
-    dealt = [devices[number % len(devices)] if devices else None for number in range(workers)]
-    return [WorkerPlace(host, workers, device, _environment(host, workers, target, device)) for device in dealt]
+    in_turn = islice(cycle(devices or (None,)), workers)
+    return [WorkerPlace(host, workers, device, _environment(host, workers, target, device)) for device in in_turn]
 
 
 def _environment(host: str, sharers: int, target: str, device: str | None) -> dict[str, str]:
@@ -267,4 +270,4 @@ def _environment(host: str, sharers: int, target: str, device: str | None) -> di
 
 
 def _numbered(target: str, workers: int) -> tuple[str, ...]:
-    return tuple(str(number) for number in range(workers)) if target in VISIBLE else ()
+    return tuple(map(str, range(workers))) if target in VISIBLE else ()

@@ -11,7 +11,7 @@ import shlex
 import socket
 from collections.abc import Mapping
 from glob import glob
-from itertools import takewhile
+from itertools import filterfalse, takewhile
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -85,8 +85,12 @@ def visible_devices(target: str, variable: str, environment: Mapping[str, str] =
     listed = environment.get(variable)
     if listed is not None:
         names = [part.strip() for part in listed.split(",") if part.strip()]
-        known = counted | set(map(str, usable))
-        return tuple(takewhile(lambda name: name != "-1" and (not (files and name.isdigit()) or name in known), names))
+        numbers = counted | set(map(str, usable))
+
+        def is_there(name: str) -> bool:
+            return name != "-1" and (not (files and name.isdigit()) or name in numbers)
+
+        return tuple(takewhile(is_there, names))
     if not files:
         return None
     return tuple(sorted(counted, key=int)) if target == "cuda" else tuple(map(str, usable))
@@ -114,8 +118,8 @@ def settle(request: StartRequest) -> StartReport:
         os.chdir(folder)
     if os.path.isdir(root):
         # Node ids are relative to rootdir: it must be the same on all machines.
-        given = os.environ.get("PYTEST_ADDOPTS", "")
-        os.environ["PYTEST_ADDOPTS"] = f"{given} --rootdir={shlex.quote(root)}".strip()
+        options = os.environ.get("PYTEST_ADDOPTS", "")
+        os.environ["PYTEST_ADDOPTS"] = f"{options} --rootdir={shlex.quote(root)}".strip()
     os.environ.setdefault(THREADS_VARIABLE, thread_count(request.sharers))
     os.environ.update(request.environment)
     return StartReport(
@@ -123,13 +127,15 @@ def settle(request: StartRequest) -> StartReport:
         root=root,
         dumps=dumps,
         evidence=evidence,
-        missing=[path for path in dumps if not os.path.isfile(path)],
-        occupied=[
-            path for path in evidence.values() if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path))
-        ],
+        missing=list(filterfalse(os.path.isfile, dumps)),
+        occupied=list(filter(_holds_something, evidence.values())),
         devices=None if devices is None else list(devices),
         has_ascend=bool(glob(ASCEND_FILES)),
     )
+
+
+def _holds_something(path: str) -> bool:
+    return os.path.exists(path) and (not os.path.isdir(path) or bool(os.listdir(path)))
 
 
 def _moved(path: str, old: str, new: str) -> str:

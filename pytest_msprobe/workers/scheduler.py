@@ -146,7 +146,7 @@ class CallScheduler:
         assert self.collection is not None
         collection = self.collection
         units = self._grouped(range(len(collection)))
-        costs = [self._index.cost_of([collection[index] for index in unit]) for unit in units]
+        costs = [self._index.cost_of(list(map(collection.__getitem__, unit))) for unit in units]
         order = sorted(range(len(units)), key=lambda number: (-costs[number], number))
         return [units[number] for number in order]
 
@@ -160,7 +160,7 @@ class CallScheduler:
         return list(groups.values())
 
     def _report_difference(self, node: Any, collection: Sequence[str]) -> None:
-        known = self.collection if self.collection is not None else next(iter(self._collections.values()))
-        text = report_collection_diff(list(known), list(collection), "the first worker", node.gateway.id)
+        first = self.collection if self.collection is not None else next(iter(self._collections.values()))
+        text = report_collection_diff(list(first), list(collection), "the first worker", node.gateway.id)
         report = pytest.CollectReport(nodeid=node.gateway.id, outcome="failed", longrepr=text, result=[])
         self._config.hook.pytest_collectreport(report=report)

@@ -83,6 +83,17 @@ def test_pages_are_few_and_short() -> None:
     assert elsewhere == set()
 
 
+def test_the_architecture_is_one_page_of_places_that_exist() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^\d\. ", text, re.MULTILINE)) == 9
+    rows = re.findall(r"^\| (.*) \| (.*) \|$", text.partition("## Where each fact is kept")[2], re.MULTILINE)[1:]
+    assert 0 < len(rows) <= 40
+    roots = (ROOT, ROOT / "pytest_msprobe", ROOT / "collector" / "msprobe_collector")
+    places = [place for _, cell in rows for place in re.findall(r"`([\w/]+(?:\.py|\.yaml|/))`", cell)]
+    assert len(places) >= len(rows)
+    assert [place for place in places if not any((root / place).exists() for root in roots)] == []
+
+
 def test_the_glossary_has_the_words_of_an_answer() -> None:
     from pytest_msprobe.answers.finding import Confidence
     from pytest_msprobe.answers.words import _KIND_WORDS

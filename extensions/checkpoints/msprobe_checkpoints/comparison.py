@@ -112,8 +112,12 @@ class Result:
     @property
     def differing(self) -> list[Difference]:
         """Tensors of which elements or dtypes differ, the largest difference first."""
-        differing = [one for one in self.compared if not one.is_equal]
-        return sorted(differing, key=lambda one: (len({*one.not_finite}), one.relative, one.unequal), reverse=True)
+        differing = [difference for difference in self.compared if not difference.is_equal]
+        return sorted(
+            differing,
+            key=lambda difference: (len({*difference.not_finite}), difference.relative, difference.unequal),
+            reverse=True,
+        )
 
     @property
     def exit_code(self) -> int:
@@ -141,11 +145,13 @@ def compare(target: Contents, golden: Contents, progress: Callable[[int, int], N
     result.findings = Rules(pairing.layouts, target, golden).broken()
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         measured = list(threads.map(lambda layout: _measured(layout, watch), pairing.layouts))
-    result.compared = [one for one in measured if isinstance(one, Difference)]
-    result.problems += [one for one in measured if isinstance(one, str)]
+    result.compared = [outcome for outcome in measured if isinstance(outcome, Difference)]
+    result.problems += [outcome for outcome in measured if isinstance(outcome, str)]
     pairs = zip(pairing.layouts, measured)
     try:
-        result.findings += _misplaced([one for one, how in pairs if isinstance(how, Difference) and not how.is_equal])
+        result.findings += _misplaced(
+            [layout for layout, how in pairs if isinstance(how, Difference) and not how.is_equal]
+        )
         _leftovers(result, pairing)
     except ReadError as error:
         result.problems.append(f"tensors of one side alone were not compared: {error}")
@@ -156,7 +162,7 @@ def compare(target: Contents, golden: Contents, progress: Callable[[int, int], N
 
 def _misplaced(layouts: list[Layout]) -> Iterator[Finding]:
     """Tensors that differ, and hold what another one of them holds on the golden side."""
-    held = {(one.right.shape, sampled(one.right).tobytes()): one for one in layouts}
+    held = {(layout.right.shape, sampled(layout.right).tobytes()): layout for layout in layouts}
     for layout in layouts:
         sample = sampled(layout.left)
         other = held.get((layout.left.shape, sample.tobytes()), layout)
@@ -196,32 +202,32 @@ def measure(layout: Layout, watch: _Watch) -> Difference:
     Raises:
         ReadError: a file ends early.
     """
-    left, right = layout.left, layout.right
-    sums = _Sums(left.array_dtype, right.array_dtype)
-    scaled = next((one for one in (left, right) if isinstance(one, Scaled)), None)
+    ours, theirs = layout.left, layout.right
+    sums = _Sums(ours.array_dtype, theirs.array_dtype)
+    scaled = next((tensor for tensor in (ours, theirs) if isinstance(tensor, Scaled)), None)
     equal = []
-    for start, stop in _blocks(left, right):
+    for start, stop in _blocks(ours, theirs):
         allowed = scaled.allowed(start, stop) if scaled is not None else None
-        if sums.add(left.read(start, stop), right.read(start, stop), allowed):
+        if sums.add(ours.read(start, stop), theirs.read(start, stop), allowed):
             equal.append((start, stop))
-        watch.add((stop - start) * max(left.array_dtype.itemsize, right.array_dtype.itemsize))
+        watch.add((stop - start) * max(ours.array_dtype.itemsize, theirs.array_dtype.itemsize))
     if sums.unequal:  # only then the norm of what is equal matters
         for start, stop in equal:
-            sums.add_norm(right.read(start, stop))
+            sums.add_norm(theirs.read(start, stop))
     unequal = sums.unequal
     if layout.rest is not None and not _is_padding(layout.rest):
         unequal += layout.rest.size
     return Difference(
-        layout.target,
-        layout.golden,
-        layout.how,
-        (left.dtype.name, right.dtype.name),
-        left.shape,
-        unequal,
-        left.size,
-        sums.max_abs,
-        sums.relative,
-        sums.not_finite,
+        target=layout.target,
+        golden=layout.golden,
+        how=layout.how,
+        dtypes=(ours.dtype.name, theirs.dtype.name),
+        shape=ours.shape,
+        unequal=unequal,
+        size=ours.size,
+        max_abs=sums.max_abs,
+        relative=sums.relative,
+        not_finite=sums.not_finite,
         is_cast=sums.is_cast and unequal == sums.unequal and sums.not_finite[0] == sums.not_finite[1],
         match=layout.match,
         padding=layout.rest.shape if layout.rest is not None else None,
@@ -237,24 +243,24 @@ def _is_padding(rest: Tensor) -> bool:
     )
 
 
-def _blocks(left: Tensor, right: Tensor) -> Iterator[tuple[int, int]]:
+def _blocks(ours: Tensor, theirs: Tensor) -> Iterator[tuple[int, int]]:
     """Where blocks begin and end that both sides read well."""
-    itemsize = max(left.array_dtype.itemsize, right.array_dtype.itemsize)
-    step = math.lcm(left.step, right.step)
-    if step > left.size:
-        step = max(left.step, right.step)
+    itemsize = max(ours.array_dtype.itemsize, theirs.array_dtype.itemsize)
+    step = math.lcm(ours.step, theirs.step)
+    if step > ours.size:
+        step = max(ours.step, theirs.step)
     count = max(1, _BLOCK_BYTES // itemsize // step) * step
-    for start in range(0, left.size, count):
-        yield start, min(start + count, left.size)
+    for start in range(0, ours.size, count):
+        yield start, min(start + count, ours.size)
 
 
 class _Sums:
     """What is counted and added up over the blocks of two tensors."""
 
-    def __init__(self, left: np.dtype[Any], right: np.dtype[Any]) -> None:
-        self._dtypes = (left, right)
-        self._narrow = min(left, right, key=lambda one: one.itemsize)
-        self.is_cast = left != right and {kind_of(left), kind_of(right)} in ({"float"}, {"complex"})
+    def __init__(self, target: np.dtype[Any], golden: np.dtype[Any]) -> None:
+        self._dtypes = (target, golden)
+        self._narrow = min(target, golden, key=lambda dtype: dtype.itemsize)
+        self.is_cast = target != golden and {kind_of(target), kind_of(golden)} in ({"float"}, {"complex"})
         self.unequal, self.max_abs, self._off, self._whole = 0, 0.0, 0.0, 0.0
         self.not_finite = ((0, 0), (0, 0))
 
@@ -265,19 +271,19 @@ class _Sums:
             return math.sqrt(self._off / self._whole)
         return math.inf if self._off else 0.0
 
-    def add(self, left: Array, right: Array, allowed: Array | None = None) -> bool:
+    def add(self, ours: Array, theirs: Array, allowed: Array | None = None) -> bool:
         """Two blocks of as many elements; whether their bytes are equal, and the norm is without the second one.
 
         `allowed` is how far each of them may be from the other.
         """
-        first = _not_finite(left)
-        is_same = self._dtypes[0] == self._dtypes[1] and _same_bytes(left, right)
-        second = first if is_same else _not_finite(right)
+        first = _not_finite(ours)
+        is_same = self._dtypes[0] == self._dtypes[1] and _same_bytes(ours, theirs)
+        second = first if is_same else _not_finite(theirs)
         self.not_finite = _sum(self.not_finite[0], first), _sum(self.not_finite[1], second)
         if not is_same:
-            for start in range(0, left.size, _CONVERTED):
+            for start in range(0, ours.size, _CONVERTED):
                 places = slice(start, start + _CONVERTED)
-                self._add_different(left[places], right[places], allowed[places] if allowed is not None else 0)
+                self._add_different(ours[places], theirs[places], allowed[places] if allowed is not None else 0)
         return is_same
 
     def add_norm(self, right: Array) -> None:
@@ -287,8 +293,8 @@ class _Sums:
             values = values[np.isfinite(values)]
             self._whole += float(np.vdot(values, values).real)
 
-    def _add_different(self, left: Array, right: Array, allowed: Array | int) -> None:
-        a, b = _wide(left), _wide(right)
+    def _add_different(self, ours: Array, theirs: Array, allowed: Array | int) -> None:
+        a, b = _wide(ours), _wide(theirs)
         with np.errstate(all="ignore"):
             is_off = ~(np.abs(a - b) <= allowed) & (a != b)
             finite = np.isfinite(a) & np.isfinite(b)
@@ -296,7 +302,7 @@ class _Sums:
                 is_off &= ~(np.isnan(a) & np.isnan(b))
             self.unequal += int(np.count_nonzero(is_off))
             if self.is_cast and is_off.any():
-                wider, narrower = (left, b) if self._dtypes[1] == self._narrow else (right, a)
+                wider, narrower = (ours, b) if self._dtypes[1] == self._narrow else (theirs, a)
                 rounded = _wide(round_once(wider, self._narrow))
                 self.is_cast = bool(((rounded == narrower) | (np.isnan(rounded) & np.isnan(narrower))).all())
             if not finite.all():
@@ -325,8 +331,8 @@ def _has_exponent(bits: Array, mask: Any) -> bool:
     )
 
 
-def _sum(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    return one[0] + other[0], one[1] + other[1]
+def _sum(counts: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return counts[0] + other[0], counts[1] + other[1]
 
 
 @cache
@@ -337,9 +343,9 @@ def _mask(dtype: np.dtype[Any]) -> Any:
     return np.array([np.inf]).astype(dtype).view(f"u{dtype.itemsize}")[0]
 
 
-def _same_bytes(left: Array, right: Array) -> bool:
-    words = f"u{math.gcd(left.nbytes, 8)}" if left.nbytes else "u1"
-    return bool(np.array_equal(left.view(np.uint8).view(words), right.view(np.uint8).view(words)))
+def _same_bytes(ours: Array, theirs: Array) -> bool:
+    words = f"u{math.gcd(ours.nbytes, 8)}" if ours.nbytes else "u1"
+    return bool(np.array_equal(ours.view(np.uint8).view(words), theirs.view(np.uint8).view(words)))
 
 
 def _wide(values: Array) -> Array:
@@ -350,16 +356,16 @@ def _wide(values: Array) -> Array:
 
 def _leftovers(result: Result, pairing: Pairing) -> None:
     """What one side alone has: tied parameters and buffers that the other side does not save are no difference."""
-    left, right = (pool.tensors for pool in pairing.pools)
+    ours, theirs = (pool.tensors for pool in pairing.pools)
     for name, other in pairing.named:
-        if name in left and other in right:
-            one, two = left.pop(name), right.pop(other)
-            result.shapes.append((name, one.shape, two.shape))
+        if name in ours and other in theirs:
+            result.shapes.append((name, ours.pop(name).shape, theirs.pop(other).shape))
     for side, contents in enumerate(pairing.sides):
         alone = pairing.pools[side].tensors
         tied = _tied(contents, alone)
-        is_without = not pairing.states[1 - side]
-        states = {name for held in pairing.states[side].values() for name in held.values()} if is_without else set()
+        states: set[str] = set()
+        if not pairing.states[1 - side]:
+            states.update(*(kinds.values() for kinds in pairing.states[side].values()))
         for name, tensor in alone.items():
             if name in tied:
                 result.tied.append((name, tied[name]))
@@ -373,24 +379,24 @@ def _leftovers(result: Result, pairing: Pairing) -> None:
 
 def _tied(contents: Contents, alone: Mapping[str, Tensor]) -> dict[str, str]:
     """Names of tensors that have no partner, and of those of the same bytes, not by chance, that have one."""
-    found: dict[str, str] = {}
+    tied: dict[str, str] = {}
     shapes = {contents.tensors[name].shape for name in contents.tensors.keys() & alone.keys()}
-    known: dict[object, str] = {}
+    partners: dict[object, str] = {}
     for name, tensor in contents.tensors.items():
         if name not in alone and tensor.shape in shapes:
-            known.setdefault(tensor.key or name, name)
-            known.setdefault((tensor.shape, tensor.dtype, sampled(tensor).tobytes()), name)
+            partners.setdefault(tensor.key or name, name)
+            partners.setdefault((tensor.shape, tensor.dtype, sampled(tensor).tobytes()), name)
     for name in contents.tensors.keys() & alone.keys():
         tensor = contents.tensors[name]
         sample = sampled(tensor)
-        other = known.get(tensor.key, "") or known.get((tensor.shape, tensor.dtype, sample.tobytes()), "")
+        other = partners.get(tensor.key, "") or partners.get((tensor.shape, tensor.dtype, sample.tobytes()), "")
         is_shared = "vocabulary" in roles(name) or not parted(name)[1]  # a layer may be saved twice by mistake
         is_same = bool(other) and tensor.key == contents.tensors[other].key
         if other and is_shared and (is_same or not is_constant(sample)):
             layout = Layout((), (), tensor, contents.tensors[other])
             if not measure(layout, _Watch(lambda done, total: None, 0)).unequal:
-                found[name] = other
-    return found
+                tied[name] = other
+    return tied
 
 
 def _is_buffer(name: str, tensor: Tensor) -> bool:
@@ -407,21 +413,25 @@ def _is_buffer(name: str, tensor: Tensor) -> bool:
 
 def _entries(result: Result, target: Contents, golden: Contents) -> None:
     """Numbers and texts that differ; what a form cannot hold is not missing."""
-    left, right = ({name: one for name, one in side.entries.items() if not is_order(name)} for side in (target, golden))
-    matched = {match.target: match.golden for match in match_names(left, right)}
+    ours, theirs = _compared_entries(target), _compared_entries(golden)
+    matched = {match.target: match.golden for match in match_names(ours, theirs)}
     for name, other in matched.items():
-        if _is_same(left[name], right[other]):
+        if _is_same(ours[name], theirs[other]):
             result.equal_entries += 1
         else:
-            result.entries.append((name, left[name], right[other]))
+            result.entries.append((name, ours[name], theirs[other]))
     used = set(matched.values())
-    result.entries_only[0].extend(name for name in left if name not in matched)
-    result.entries_only[1].extend(name for name in right if name not in used)
+    result.entries_only[0].extend(name for name in ours if name not in matched)
+    result.entries_only[1].extend(name for name in theirs if name not in used)
 
 
-def _is_same(one: object, other: object) -> bool:
-    if isinstance(one, float) and isinstance(other, float) and one != one and other != other:
+def _compared_entries(contents: Contents) -> dict[str, object]:
+    return {name: value for name, value in contents.entries.items() if not is_order(name)}
+
+
+def _is_same(value: object, other: object) -> bool:
+    if isinstance(value, float) and isinstance(other, float) and value != value and other != other:
         return True
-    if type(one) is bool or type(other) is bool:
-        return one is other
-    return one == other
+    if type(value) is bool or type(other) is bool:
+        return value is other
+    return value == other

@@ -128,7 +128,7 @@ def read_safetensors(file: File) -> Contents:
     Raises:
         ReadError: its header is damaged or cut off.
     """
-    found = Contents("safetensors", holds_entries=False)
+    contents = Contents("safetensors", holds_entries=False)
     length = int.from_bytes(file.read(0, 8), "little")
     if not 2 <= length <= min(_MOST_HEADER_BYTES, file.size - 8):
         raise ReadError(f"is not a safetensors file, or cut off: its header should have {length} bytes")
@@ -138,7 +138,7 @@ def read_safetensors(file: File) -> Contents:
         raise ReadError("is not a safetensors file: its header is damaged") from None
     if not isinstance(header, dict):
         raise ReadError("is not a safetensors file: its header is no dictionary")
-    found.problems += [f"{abbreviated(name)} stands twice in its header" for name in twice]
+    contents.problems += [f"{abbreviated(name)} stands twice in its header" for name in twice]
     begin = 8 + length
     spans: list[tuple[int, int, str]] = []
     for name, described in header.items():
@@ -147,15 +147,15 @@ def read_safetensors(file: File) -> Contents:
         try:
             tensor = _safetensor(described, file, begin)
         except ReadError as error:
-            found.problems.append(f"{abbreviated(name)}: {error}")
+            contents.problems.append(f"{abbreviated(name)}: {error}")
             continue
-        found.tensors[name] = tensor
+        contents.tensors[name] = tensor
         spans.append((tensor.spans[0].start, tensor.spans[0].size, name))
     spans.sort()
     for (start, size, name), (following, _, other) in pairwise(spans):
         if following < start + size:
-            found.problems.append(f"{abbreviated(name)} and {abbreviated(other)} overlap in the file")
-    return found
+            contents.problems.append(f"{abbreviated(name)} and {abbreviated(other)} overlap in the file")
+    return contents
 
 
 def _safetensor(described: Any, file: File, begin: int) -> Stored:
@@ -200,7 +200,8 @@ def read_torch_zip(span: Span) -> Contents:
     members = _members(span)
     descriptions = [name for name in members if name.endswith("/data.pkl") or name == "data.pkl"]
     if len(descriptions) != 1:
-        what = "TorchScript" if any(name.endswith("constants.pkl") for name in members) else "a zip archive"
+        is_program = any(name.endswith("constants.pkl") for name in members)
+        what = "TorchScript" if is_program else "a zip archive"
         raise ReadError(f"is {what}, not a checkpoint: it has {len(descriptions)} members data.pkl")
     prefix = descriptions[0].removesuffix("data.pkl")
     if f"{prefix}constants.pkl" in members:
@@ -221,21 +222,21 @@ def read_torch_zip(span: Span) -> Contents:
         Raises:
             ReadError: it is damaged or cut off.
         """
-        found = members.get(f"{prefix}data/{storage.key}")
-        if found is None:
+        stored = members.get(f"{prefix}data/{storage.key}")
+        if stored is None:
             raise ReadError(f"its storage {abbreviated(storage.key)} is missing")
-        return Span(span.file, span.start + found.start, found.size)
+        return Span(span.file, span.start + stored.start, stored.size)
 
     return _described(_objects(io.BytesIO(pickled)), place)
 
 
 def _members(span: Span) -> dict[str, Member]:
     try:
-        found = stored_members(span, _MOST_MEMBERS)
+        listed = stored_members(span, _MOST_MEMBERS)
     except StoredZipError as error:
         raise ReadError(str(error)) from None
-    members = {member.name: member for member in found}
-    if len(members) < len(found):
+    members = {member.name: member for member in listed}
+    if len(members) < len(listed):
         raise ReadError("has several members of one name")
     return members
 
@@ -336,8 +337,8 @@ def _made(described: TensorDescription, place: _Place) -> Tensor:
     if prod(shape) > max(described.storage.size, 1 << 16):
         raise ReadError(f"describes {prod(shape)} elements over a storage of {described.storage.size}")
     is_plain = _is_row_major(shape, described.strides)
-    strides = None if is_plain else tuple(s if n > 1 else 0 for n, s in zip(shape, described.strides))
-    return Stored(dtype, shape, (span,), strides, described.offset)
+    strides = tuple(stride * (size > 1) for size, stride in zip(shape, described.strides))
+    return Stored(dtype, shape, (span,), None if is_plain else strides, described.offset)
 
 
 def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
@@ -351,39 +352,39 @@ def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 def _described(value: object, place: _Place) -> Contents:
     """Tensors and other values of what a pickle describes."""
-    found = Contents("PyTorch")
+    contents = Contents("PyTorch")
     needs_code: dict[str, int] = {}
     try:
         for name, leaf in flattened(value):
-            _add(found, name or "value", leaf, place, needs_code)
+            _add(contents, name or "value", leaf, place, needs_code)
     except DescriptionError as error:
         raise ReadError(str(error)) from None
     for name, count in needs_code.items():
         times = f", {count} times" if count > 1 else ""
-        found.problems.append(
+        contents.problems.append(
             f"needs code to load: {name}{times}; it was not run, and what the file gives it is compared"
         )
-    return found
+    return contents
 
 
-def _add(found: Contents, name: str, leaf: object, place: _Place, needs_code: dict[str, int]) -> None:
+def _add(contents: Contents, name: str, leaf: object, place: _Place, needs_code: dict[str, int]) -> None:
     if isinstance(leaf, TensorDescription):
         try:
-            found.tensors[name] = _made(leaf, place)
+            contents.tensors[name] = _made(leaf, place)
         except ReadError as error:
-            found.problems.append(f"{abbreviated(name)}: {error}")
+            contents.problems.append(f"{abbreviated(name)}: {error}")
     elif isinstance(leaf, np.ndarray):
         dtype = dtype_of_array(cast(Any, leaf.dtype))
         if dtype is not None:
-            found.tensors[name] = Held(dtype, leaf.shape, np.ascontiguousarray(leaf))
+            contents.tensors[name] = Held(dtype, leaf.shape, np.ascontiguousarray(leaf))
     elif isinstance(leaf, Made):
         if leaf.needs_code:
             needs_code[shown(leaf)] = needs_code.get(shown(leaf), 0) + 1
         if any(find_storages(list(leaf.arguments))):
-            found.problems.append(f"{abbreviated(name)}: a tensor of a kind that only {shown(leaf)} can make")
-        found.entries[name] = leaf.name
+            contents.problems.append(f"{abbreviated(name)}: a tensor of a kind that only {shown(leaf)} can make")
+        contents.entries[name] = leaf.name
     elif not isinstance(leaf, Storage):
-        found.entries[name] = leaf
+        contents.entries[name] = leaf
 
 
 _VARINT_BYTES = 10
@@ -398,7 +399,7 @@ def read_mindspore(file: File) -> Contents:
     Raises:
         ReadError: it is none.
     """
-    found = Contents("MindSpore")
+    contents = Contents("MindSpore")
     end = file.size
     if end > _CRC_BYTES and file.read(end - _CRC_BYTES, 7) == b"crc_num":
         end -= _CRC_BYTES
@@ -410,29 +411,31 @@ def read_mindspore(file: File) -> Contents:
         except ReadError as error:
             if not parts:
                 raise ReadError(f"is no MindSpore checkpoint, or damaged: {error}") from None
-            found.problems.append(f"is damaged or cut off behind {abbreviated(tag if at > end else latest)}: {error}")
+            contents.problems.append(
+                f"is damaged or cut off behind {abbreviated(tag if at > end else latest)}: {error}"
+            )
             break
         if tag in parts and tag != latest:
-            found.problems.append(f"{abbreviated(tag)} stands twice in it")
+            contents.problems.append(f"{abbreviated(tag)} stands twice in it")
         elif part is None:
-            found.problems.append(f"{abbreviated(tag)}: a hash table (MapParameter), which is not compared")
+            contents.problems.append(f"{abbreviated(tag)}: a hash table (MapParameter), which is not compared")
         else:
             parts.setdefault(tag, []).append(part)
         latest = tag
     for tag, several in parts.items():
         try:
-            _add_parameter(found, tag, several)
+            _add_parameter(contents, tag, several)
         except ReadError as error:
-            found.problems.append(f"{abbreviated(tag)}: {error}")
-    return found
+            contents.problems.append(f"{abbreviated(tag)}: {error}")
+    return contents
 
 
-def _add_parameter(found: Contents, tag: str, parts: list[tuple[tuple[int, ...], str, Span]]) -> None:
+def _add_parameter(contents: Contents, tag: str, parts: list[tuple[tuple[int, ...], str, Span]]) -> None:
     written, type_name, _ = parts[0]
     spans = tuple(span for _, _, span in parts)
     held = sum(span.size for span in spans)
     if type_name == "str":
-        found.entries[tag] = spans[0][: min(held, 1 << 16)].decode("utf-32-le", "replace")
+        contents.entries[tag] = spans[0][: min(held, 1 << 16)].decode("utf-32-le", "replace")
         return
     dtype = find_dtype(type_name)
     if dtype is None:
@@ -441,9 +444,9 @@ def _add_parameter(found: Contents, tag: str, parts: list[tuple[tuple[int, ...],
     _check_size(shape, dtype, held)
     tensor = Stored(dtype, shape, spans)
     if shape:
-        found.tensors[tag] = tensor
+        contents.tensors[tag] = tensor
     else:  # step and epoch numbers, learning rates
-        found.entries[tag] = tensor.read(0, 1)[0].item()
+        contents.entries[tag] = tensor.read(0, 1)[0].item()
 
 
 def _message(file: File, at: int, end: int) -> tuple[str, tuple[tuple[int, ...], str, Span] | None, int]:
@@ -489,7 +492,8 @@ def _tensor(head: _Head, end: int) -> tuple[tuple[int, ...], str, Span]:
             raise ReadError(f"a tensor of more than {_MOST_DIMENSIONS} dimensions")
     if span is None:
         raise ReadError(f"a tensor without content at byte {head.at}")
-    return tuple(size if size < 1 << 63 else size - (1 << 64) for size in dims), type_name, span
+    signed = (size if size < 1 << 63 else size - (1 << 64) for size in dims)
+    return tuple(signed), type_name, span
 
 
 class _Head:
@@ -537,9 +541,9 @@ class _Head:
         last = self.length(end)
         if last - self.at > _MOST_TAG_BYTES:
             raise ReadError(f"a name of {last - self.at} bytes")
-        found = self.file.read(self.at, last - self.at).decode("utf-8", "replace")
+        text = self.file.read(self.at, last - self.at).decode("utf-8", "replace")
         self.at = last
-        return found
+        return text
 
     def number(self) -> int:
         """The number that stands here.

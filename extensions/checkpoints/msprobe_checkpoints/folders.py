@@ -10,6 +10,7 @@ import io
 import os
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,10 @@ def read_checkpoint(path: Path) -> Contents:
 
 def _named(path: Path, read: Any) -> Contents:
     try:
-        found: Contents = read()
+        contents: Contents = read()
     except ReadError as error:
         raise ReadError(f"{path}: {error}") from None
-    return found
+    return contents
 
 
 def _read_inside(folder: Path, path: Path) -> Contents:
@@ -66,9 +67,9 @@ def _read_inside(folder: Path, path: Path) -> Contents:
 
 
 def _read(path: Path) -> Contents:
-    found = read_file(path)
-    found.problems = [f"{path}: {problem}" for problem in found.problems]
-    return found
+    contents = read_file(path)
+    contents.problems = [f"{path}: {problem}" for problem in contents.problems]
+    return contents
 
 
 def _read_folder(folder: Path) -> Contents:
@@ -108,19 +109,19 @@ def _joined(folder: Path, files: list[Path]) -> Contents:
             problems.append(f"{path}: {error}")
     if not read:
         raise ReadError(problems[0])
-    forms = list(dict.fromkeys(found.form for _, found in read))
+    forms = list(dict.fromkeys(contents.form for _, contents in read))
     whole = Contents(" and ".join(forms), problems=problems, files=len(files))
-    whole.holds_entries = any(found.holds_entries for _, found in read)
-    held = Counter(name for _, found in read for name in found.tensors)
-    for path, found in read:
+    whole.holds_entries = any(contents.holds_entries for _, contents in read)
+    held = Counter(chain.from_iterable(contents.tensors for _, contents in read))
+    for path, contents in read:
         stem = path.relative_to(folder).with_suffix("").as_posix().replace("/", ".")
-        whole.problems += found.problems
-        for name, tensor in found.tensors.items():
+        whole.problems += contents.problems
+        for name, tensor in contents.tensors.items():
             shown = name if held[name] == 1 else f"{stem}.{name}"
             whole.tensors[shown] = tensor
             if held[name] > 1:
                 whole.several[shown] = name
-        for name, value in found.entries.items():
+        for name, value in contents.entries.items():
             whole.entries[name if len(read) == 1 else f"{stem}.{name}"] = value
     return whole
 
@@ -147,25 +148,25 @@ def _read_index(path: Path) -> Contents:
     parts: dict[str, Contents | None] = {}
     for part in dict.fromkeys(part for _, part in places):
         parts[part] = _indexed_file(path, part, whole)
-    forms = [found.form for found in parts.values() if found is not None]
+    forms = [contents.form for contents in parts.values() if contents is not None]
     if not forms:
         raise ReadError(whole.problems[0].removeprefix(f"{path}: ") if whole.problems else "names no file")
     whole.form, whole.files = forms[0], len(forms)
-    whole.holds_entries = any(found is not None and found.holds_entries for found in parts.values())
+    whole.holds_entries = any(contents is not None and contents.holds_entries for contents in parts.values())
     for name, part in places:
-        found = parts[part]
-        tensor = found.tensors.get(name) if found is not None else None
-        if tensor is not None:
-            whole.tensors[name] = tensor
-        elif found is not None:
-            whole.problems.append(f"{path}: {abbreviated(name)} is not in {abbreviated(part)}")
-    for part, found in parts.items():
-        unlisted = [name for name in found.tensors if name not in weight_map] if found is not None else []
+        contents = parts[part]
+        if contents is not None:
+            tensor = contents.tensors.get(name)
+            if tensor is not None:
+                whole.tensors[name] = tensor
+            else:
+                whole.problems.append(f"{path}: {abbreviated(name)} is not in {abbreviated(part)}")
+    for part, contents in parts.items():
+        names = contents.tensors if contents is not None else ()
+        unlisted = [name for name in names if name not in weight_map]
         if unlisted:
-            whole.problems.append(
-                f"{path}: does not list {abbreviated(unlisted[0])}"
-                f"{f' and {len(unlisted) - 1} more' if unlisted[1:] else ''} of {abbreviated(part)}"
-            )
+            more = f" and {len(unlisted) - 1} more" if unlisted[1:] else ""
+            whole.problems.append(f"{path}: does not list {abbreviated(unlisted[0])}{more} of {abbreviated(part)}")
     return whole
 
 
@@ -176,13 +177,13 @@ def _indexed_file(index: Path, part: str, whole: Contents) -> Contents | None:
         return None
     path = index.parent / part
     try:
-        found = _read_inside(index.parent, path)
+        contents = _read_inside(index.parent, path)
     except ReadError as error:
         whole.problems.append(f"{path}: {error}")
         return None
-    whole.problems += found.problems
-    whole.entries.update(found.entries)
-    return found
+    whole.problems += contents.problems
+    whole.entries.update(contents.entries)
+    return contents
 
 
 def _read_distributed(folder: Path) -> Contents:
@@ -195,30 +196,31 @@ def _read_distributed(folder: Path) -> Contents:
     described, stored = _field(metadata, "state_dict_metadata"), _field(metadata, "storage_data")
     if not isinstance(described, dict) or not isinstance(stored, dict):
         raise ReadError("is no .metadata of torch.distributed.checkpoint")
-    found = Contents("torch.distributed.checkpoint", files=0)
-    places = _Places(folder, stored, found)
-    for name, one in described.items():
-        size = _field(one, "size")
+    contents = Contents("torch.distributed.checkpoint", files=0)
+    places = _Places(folder, stored, contents)
+    for name, description in described.items():
+        size = _field(description, "size")
         try:
             if size is None:
-                _add_entry(found, str(name), places)
+                _add_entry(contents, str(name), places)
             else:
-                found.tensors[str(name)] = _put_together(one, str(name), places)
+                contents.tensors[str(name)] = _put_together(description, str(name), places)
         except ReadError as error:
-            found.problems.append(f"{folder}: {abbreviated(str(name))}: {error}")
-    found.files = len(places.files)
+            contents.problems.append(f"{folder}: {abbreviated(str(name))}: {error}")
+    contents.files = len(places.files)
     for path in sorted(folder.glob("*.pt")):  # Megatron keeps arguments and the step in common.pt
         try:
             beside = _read_inside(folder, path)
         except ReadError as error:
-            found.problems.append(f"{path}: {error}")
+            contents.problems.append(f"{path}: {error}")
             continue
-        found.tensors.update({name: tensor for name, tensor in beside.tensors.items() if name not in found.tensors})
-        found.entries.update(beside.entries)
-        found.problems += beside.problems
-    if not found.tensors and not found.entries and found.problems:
-        raise ReadError(found.problems[0].removeprefix(f"{folder}: "))
-    return found
+        for name, tensor in beside.tensors.items():
+            contents.tensors.setdefault(name, tensor)
+        contents.entries.update(beside.entries)
+        contents.problems += beside.problems
+    if not contents.tensors and not contents.entries and contents.problems:
+        raise ReadError(contents.problems[0].removeprefix(f"{folder}: "))
+    return contents
 
 
 def _field(value: object, name: str) -> object:
@@ -228,8 +230,8 @@ def _field(value: object, name: str) -> object:
 class _Places:
     """Where the files of a folder hold what its metadata describes."""
 
-    def __init__(self, folder: Path, stored: dict[object, object], found: Contents) -> None:
-        """The places of the dictionary `storage_data`; what is wrong with it is added to `found`."""
+    def __init__(self, folder: Path, stored: dict[object, object], contents: Contents) -> None:
+        """The places of the dictionary `storage_data`; what is wrong with it is added to `contents`."""
         self._folder = folder
         self.files: dict[str, File] = {}
         self._places: dict[tuple[str, tuple[int, ...] | None], object] = {}
@@ -237,7 +239,7 @@ class _Places:
             name, offset = _field(key, "fqn"), _field(key, "offset")
             self._places[str(name), offset if isinstance(offset, tuple) else None] = value
         if len(self._places) < len(stored):
-            found.problems.append(f"{folder}: storage_data names {len(stored) - len(self._places)} places twice")
+            contents.problems.append(f"{folder}: storage_data names {len(stored) - len(self._places)} places twice")
 
     def archive(self, name: str, offset: tuple[int, ...] | None) -> Contents:
         """What the file holds at the place of a tensor's chunk, or of another value.
@@ -269,13 +271,13 @@ class _Places:
         return read_torch_zip(Span(file, start, length))
 
 
-def _add_entry(found: Contents, name: str, places: _Places) -> None:
+def _add_entry(contents: Contents, name: str, places: _Places) -> None:
     inner = places.archive(name, None)
     for key, value in inner.entries.items():
-        found.entries[name if key == "value" else f"{name}.{key}"] = value
+        contents.entries[name if key == "value" else f"{name}.{key}"] = value
     for key, tensor in inner.tensors.items():
-        found.tensors[name if key == "value" else f"{name}.{key}"] = tensor
-    found.problems += [f"{abbreviated(name)}: {problem}" for problem in inner.problems]
+        contents.tensors[name if key == "value" else f"{name}.{key}"] = tensor
+    contents.problems += [f"{abbreviated(name)}: {problem}" for problem in inner.problems]
 
 
 def _put_together(described: object, name: str, places: _Places) -> Tensor:
@@ -294,7 +296,8 @@ def _put_together(described: object, name: str, places: _Places) -> Tensor:
             raise ReadError("a chunk reaches out of it")
         if prod(sizes) or not shape:
             pieces.append((at, sizes, _chunk(places, name, at, sizes, dtype)))
-    if sum(prod(sizes) for _, sizes, _ in pieces) != prod(shape) or len({at for at, _, _ in pieces}) < len(pieces):
+    elements = sum(prod(sizes) for _, sizes, _ in pieces)
+    if elements != prod(shape) or len({at for at, _, _ in pieces}) < len(pieces):
         raise ReadError("its chunks do not fill it")
     if len(pieces) == 1:
         return pieces[0][2]
@@ -312,6 +315,6 @@ def _chunk(places: _Places, name: str, at: tuple[int, ...], sizes: tuple[int, ..
 
 
 def _sizes(value: object) -> tuple[int, ...]:
-    if isinstance(value, tuple) and all(type(one) is int and 0 <= one < 1 << 62 for one in value):
+    if isinstance(value, tuple) and all(type(size) is int and 0 <= size < 1 << 62 for size in value):
         return value
     raise ReadError(f"its description has the sizes {abbreviated(value)}")

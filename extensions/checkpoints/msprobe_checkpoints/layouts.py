@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import permutations
+from itertools import permutations, product
 from math import prod
 
 import numpy as np
@@ -81,7 +81,9 @@ class Way:
             yield from ((parts[0], gate * rows_of_gate, rows_of_gate) for gate in self.gates)
         else:
             for group in range(self.groups):
-                yield from ((one, group * (one.shape[0] // self.groups), one.shape[0] // self.groups) for one in parts)
+                for part in parts:
+                    rows_of_group = part.shape[0] // self.groups
+                    yield part, group * rows_of_group, rows_of_group
 
     def said(self, count: int) -> str:
         """It in words, of so many parts."""
@@ -93,7 +95,8 @@ class Way:
             axes = f" to dimensions {', '.join(map(str, self.axes))}" if self.axes[2:] else ""
             return f"transposed{axes}" if self.axes else ""
         of = " of the transposed matrix" if self.axes else ""
-        return f"{count} parts along dimension {self.axis}{of}{f', in {self.groups} groups' if self.groups > 1 else ''}"
+        groups = f", in {self.groups} groups" if self.groups > 1 else ""
+        return f"{count} parts along dimension {self.axis}{of}{groups}"
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,11 @@ class Layout:
         else:
             shapes = f"shapes {self.left.shape} and {self.right.shape}"
         match = "" if len(self.target) + len(self.golden) > 2 else _MATCHES.get(self.match, self.match)
-        return ", ".join(one for one in (way, shapes, match) if one)
+        return ", ".join(filter(None, (way, shapes, match)))
+
+    def names(self, side: int) -> tuple[str, ...]:
+        """The names of side 0, the target, or 1, the golden one."""
+        return self.golden if side else self.target
 
 
 #: What a match is called in the line of one tensor.
@@ -144,8 +151,8 @@ def _places(shape: tuple[int, ...]) -> Array:
     rows = random.choice(size // last, min(size // last, _ROWS), replace=False)
     runs = [row * last + random.integers(0, max(1, last - _RUN + 1), _RUNS) for row in rows]
     places = np.concatenate(runs)[:, None] + np.arange(min(_RUN, last))
-    found: Array = np.unique(places)
-    return found
+    distinct: Array = np.unique(places)
+    return distinct
 
 
 def wide(values: Array) -> Array:
@@ -159,12 +166,12 @@ def sampled(tensor: Tensor) -> Array:
     return wide(tensor.at(_places(tensor.shape)))
 
 
-def distance(one: Array, other: Array) -> float:
+def distance(sample: Array, other: Array) -> float:
     """How far two samples are apart; places where both are not finite count nothing, where one is, everything."""
-    finite = np.isfinite(one)
+    finite = np.isfinite(sample)
     if (finite != np.isfinite(other)).any():
         return float("inf")
-    a, b = one[finite], other[finite]
+    a, b = sample[finite], other[finite]
     with np.errstate(over="ignore", invalid="ignore"):
         scale = float(max(np.linalg.norm(a), np.linalg.norm(b)))
         return float(np.linalg.norm(a - b)) / scale if scale else 0.0
@@ -197,19 +204,20 @@ class Pool:
             apart = square + whole - 2 * (heads[:, :count] @ values.conj()).real
             away = np.sqrt(np.maximum(apart, 0) / np.maximum(np.maximum(square, whole), 1e-300))
         fits = (away <= NEAR) & (sizes % groups == 0) & (sizes <= shape[axis])
-        free = [int(one) for one in np.flatnonzero(fits) if names[one] in self.tensors]
+        free = [int(place) for place in np.flatnonzero(fits) if names[place] in self.tensors]
         if len(free) > _MOST_CANDIDATES:
-            alike = [one for one in free if likeness(names[one], like)[0]]
-            free = (alike or sorted(free, key=lambda one: float(away[one])))[:_MOST_CANDIDATES]
-        return [names[one] for one in sorted(free, key=lambda one: _preferred(round(away[one], 6), names[one], like))]
+            alike = [place for place in free if likeness(names[place], like)[0]]
+            free = (alike or sorted(free, key=lambda place: float(away[place])))[:_MOST_CANDIDATES]
+        free.sort(key=lambda place: _preferred(round(away[place], 6), names[place], like))
+        return [names[place] for place in free]
 
     def _begin(self, rest: tuple[int, ...]) -> tuple[list[str], Array, Array, Array]:
         axis, inner = rest[0], rest[1:]
-        names = [
-            name
-            for name, one in self.tensors.items()
-            if len(one.shape) == len(inner) and one.size and (*one.shape[:axis], 0, *one.shape[axis + 1 :]) == inner
-        ]
+        names = []
+        for name, tensor in self.tensors.items():
+            shape = tensor.shape
+            if len(shape) == len(inner) and tensor.size and (*shape[:axis], 0, *shape[axis + 1 :]) == inner:
+                names.append(name)
         read = [_head(self.tensors[name], axis, 0) for name in names]
         heads = np.zeros((len(names), _HEAD), np.result_type(np.float64, *read))
         for row, values in zip(heads, read):
@@ -238,20 +246,20 @@ def find_parts(name: str, whole: Tensor, parts: Pool) -> tuple[tuple[str, ...], 
         view = Way(axes).view(whole)
         sample: Array | None = None
         for names, way in _walks(name, view, parts, axes):
-            joined = way.joined([parts.tensors[one] for one in names], view.shape)
+            joined = way.joined([parts.tensors[name] for name in names], view.shape)
             if joined is not None:
                 sample = sampled(view) if sample is None else sample
                 is_flat = is_constant(sample)
                 tried.append((distance(sample, sampled(joined)), names, way, view, joined))
-        if any(one[0] <= _SURE for one in tried) and not is_flat:
+        if any(fit[0] <= _SURE for fit in tried) and not is_flat:
             break
-    tried.sort(key=lambda one: one[0])
+    tried.sort(key=lambda fit: fit[0])
     if not tried or tried[0][0] > NEAR:
         return None
     best = tried[0][0]
-    same = [one for one in tried if one[0] <= best * (1 + _SAME) + _SAME]
-    near = [one for one in tried if one[0] <= best * _FACTOR + _SAME]
-    preferred = [_preferred(0.0, one[1][0], name) for one in near]
+    same = [fit for fit in tried if fit[0] <= best * (1 + _SAME) + _SAME]
+    near = [fit for fit in tried if fit[0] <= best * _FACTOR + _SAME]
+    preferred = [_preferred(0.0, fit[1][0], name) for fit in near]
     chosen = near[preferred.index(min(preferred))]
     # Weights of norms are all near one: where content does not tell, names must.
     is_told = preferred.count(min(preferred)) == 1 and not min(preferred)[2]
@@ -271,8 +279,8 @@ def orders(dimensions: int) -> tuple[tuple[int, ...], ...]:
     """
     window = range(2, dimensions)
     layouts = [(0, 1, *window), (0, *window, 1), (*window, 1, 0)] if dimensions > 1 else []
-    changes = {tuple(map(one.index, other)): None for one in layouts for other in layouts}
-    return tuple(changes)[1:]
+    changes = [tuple(map(layout.index, other)) for layout, other in product(layouts, repeat=2)]
+    return tuple(dict.fromkeys(changes))[1:]
 
 
 def _walks(name: str, view: Tensor, parts: Pool, axes: tuple[int, ...]) -> Iterator[tuple[tuple[str, ...], Way]]:
@@ -286,19 +294,19 @@ def _walks(name: str, view: Tensor, parts: Pool, axes: tuple[int, ...]) -> Itera
                 if not axis:
                     yield (first,), Way(axes)
                 continue
-            for groups in [1] if axis else [one for one in range(1, size + 1) if not size % one]:
-                if shape[axis] % groups:
+            for groups in range(1, 2 if axis else size + 1):
+                if size % groups or shape[axis] % groups:
                     continue
                 names, at, stop = [first], size // groups, shape[axis] // groups
                 while at < stop:
-                    near = [
-                        one for one in parts.near(shape, axis, groups, _head(view, axis, at), first) if one not in names
-                    ]
-                    near = [one for one in near if parts.tensors[one].shape[axis] // groups <= stop - at]
-                    if not near:
+                    for near in parts.near(shape, axis, groups, _head(view, axis, at), first):
+                        rows = parts.tensors[near].shape[axis] // groups
+                        if near not in names and rows <= stop - at:
+                            break
+                    else:
                         break
-                    names.append(near[0])
-                    at += parts.tensors[near[0]].shape[axis] // groups
+                    names.append(near)
+                    at += rows
                 else:
                     yield tuple(names), Way(axes, axis, groups)
 
@@ -325,10 +333,10 @@ def reordered(whole: Tensor, part: Tensor, *, is_recurrent: bool) -> Way | None:
         return None
     rows = whole.shape[0]
     if is_recurrent:
-        ways = [Way(gates=gates) for gates in ((1, 0, 2), *((0, *rest) for rest in permutations((1, 2, 3))))]
+        ways = [Way(gates=(1, 0, 2)), *(Way(gates=(0, *rest)) for rest in permutations((1, 2, 3)))]
     else:
         counts = [count for count in range(1, rows // 4 + 1) if rows % (2 * count) == 0]
-        ways = [Way(heads=sign * count) for count in counts for sign in (1, -1)]
+        ways = [Way(heads=sign * count) for count, sign in product(counts, (1, -1))]
     for way in ways:
         joined = way.joined([part], whole.shape)
         if joined is not None and distance(sample, sampled(joined)) <= _SURE:

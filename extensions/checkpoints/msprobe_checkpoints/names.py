@@ -77,19 +77,19 @@ def match_names(target: Iterable[str], golden: Iterable[str]) -> list[Matched]:
     A prefix that one side alone has is taken away where its rest is a whole name of the other side; of several
     prefixes with the same rest, that of the model, or the one that fits most names.
     """
-    left, right = dict.fromkeys(target), dict.fromkeys(golden)
-    found = [Matched(name, name, "") for name in left if name in right]
-    for match in found:
-        del left[match.target], right[match.golden]
+    ours, theirs = dict.fromkeys(target), dict.fromkeys(golden)
+    matches = [Matched(name, name, "") for name in ours if name in theirs]
+    for match in matches:
+        del ours[match.target], theirs[match.golden]
     for change, how in ((_unwrapped, "prefix"), (_translated, "MindSpore's names")):
-        found += _by_key(left, right, change, how)
-        found += _by_suffix(left, right, change, how)
-    return found
+        matches += _by_key(ours, theirs, change, how)
+        matches += _by_suffix(ours, theirs, change, how)
+    return matches
 
 
-def likeness(one: str, other: str) -> tuple[bool, int]:
+def likeness(name: str, other: str) -> tuple[bool, int]:
     """How much two names have in common: whether all numbers agree, and how many words; for choosing the largest."""
-    return parted(one)[1] == parted(other)[1], sum((_words(one) & _words(other)).values())
+    return parted(name)[1] == parted(other)[1], sum((_words(name) & _words(other)).values())
 
 
 @lru_cache(maxsize=1 << 16)
@@ -100,23 +100,23 @@ def _words(name: str) -> Counter[str]:
 @lru_cache(maxsize=1 << 16)
 def parted(name: str) -> tuple[str, tuple[int, ...]]:
     """(the name with a mark in place of each number that counts something, the numbers)."""
-    return _NUMBER.sub("\0", name), tuple(int(one[:18]) for one in _NUMBER.findall(name))
+    return _NUMBER.sub("\0", name), tuple(int(number[:18]) for number in _NUMBER.findall(name))
 
 
 @lru_cache(maxsize=1 << 16)
 def roles(name: str) -> dict[str, str]:
     """What the words of a name say that it is: (kind of role, role), of each kind the word that stands first."""
-    found: dict[str, tuple[int, str]] = {}
+    first: dict[str, tuple[int, str]] = {}
     for kind, role, pattern in _ROLES:
         match = pattern.search(name.lower())
-        if match is not None and match.start() < found.get(kind, (len(name), ""))[0]:
-            found[kind] = match.start(), role
-    return {kind: role for kind, (_, role) in found.items()}
+        if match is not None and match.start() < first.get(kind, (len(name), ""))[0]:
+            first[kind] = match.start(), role
+    return {kind: role for kind, (_, role) in first.items()}
 
 
-def are_in_conflict(one: str, other: str) -> bool:
+def are_in_conflict(name: str, other: str) -> bool:
     """Whether two names say that they are different things, such as key and value."""
-    first, second = roles(one), roles(other)
+    first, second = roles(name), roles(other)
     return any(second.get(kind, role) != role for kind, role in first.items())
 
 
@@ -128,22 +128,22 @@ def _translated(name: str) -> str:
     return ".".join(_MINDSPORE.get(part, part) for part in _unwrapped(name).split("."))
 
 
-def _by_key(left: dict[str, None], right: dict[str, None], change: Callable[[str], str], how: str) -> list[Matched]:
+def _by_key(ours: dict[str, None], theirs: dict[str, None], change: Callable[[str], str], how: str) -> list[Matched]:
     """Names that are the same when changed; each is taken from both sides."""
     keys: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
-    for side, names in enumerate((left, right)):
+    for side, names in enumerate((ours, theirs)):
         for name in names:
             keys[change(name)][side].append(name)
-    found = [Matched(own[0], other[0], how) for own, other in keys.values() if len(own) == len(other) == 1]
-    for match in found:
-        del left[match.target], right[match.golden]
-    return found
+    matches = [Matched(names[0], other[0], how) for names, other in keys.values() if len(names) == len(other) == 1]
+    for match in matches:
+        del ours[match.target], theirs[match.golden]
+    return matches
 
 
-def _by_suffix(left: dict[str, None], right: dict[str, None], change: Callable[[str], str], how: str) -> list[Matched]:
+def _by_suffix(ours: dict[str, None], theirs: dict[str, None], change: Callable[[str], str], how: str) -> list[Matched]:
     """Names of which one is the end of the other, prefix by prefix."""
     owners: list[dict[str, list[str]]] = []
-    for held in (left, right):
+    for held in (ours, theirs):
         owner: dict[str, list[str]] = defaultdict(list)
         for name in held:
             owner[change(name)].append(name)
@@ -157,17 +157,17 @@ def _by_suffix(left: dict[str, None], right: dict[str, None], change: Callable[[
                 if rest is not None and len(rest) == len(names) == 1:
                     pair = (names[0], rest[0]) if side == 0 else (rest[0], names[0])
                     pairs[side, ".".join(parts[:cut])].append(pair)
-    found = []
+    matches = []
     for (_, prefix), candidates in sorted(pairs.items(), key=lambda item: (_rank(item[0][1]), -len(item[1]))):
-        for own, other in candidates:
-            if own in left and other in right:
-                found.append(Matched(own, other, f"{how} {prefix}." if how == "prefix" else how))
-                del left[own], right[other]
-    return found
+        for name, other in candidates:
+            if name in ours and other in theirs:
+                matches.append(Matched(name, other, f"{how} {prefix}." if how == "prefix" else how))
+                del ours[name], theirs[other]
+    return matches
 
 
 def _rank(prefix: str) -> int:
     """The place of a prefix in the order in which prefixes are tried."""
     words = prefix.split(".")
-    known = [_HOLDERS.index(word) for word in words if word in _HOLDERS]
-    return max(known) if len(known) == len(words) else len(_HOLDERS)
+    holders = [_HOLDERS.index(word) for word in words if word in _HOLDERS]
+    return max(holders) if len(holders) == len(words) else len(_HOLDERS)

@@ -232,9 +232,9 @@ class _ObjectMachine(PickleMachine):
 
 def _found(module: str, name: str) -> object:
     module = "builtins" if module == "__builtin__" else module  # as pickles of protocol 2 write it
-    known = find_known(module, name)
-    if isinstance(known, Dtype) or (isinstance(known, KnownCall) and module != "collections"):
-        return known
+    meaning = find_known(module, name)
+    if isinstance(meaning, Dtype) or (isinstance(meaning, KnownCall) and module != "collections"):
+        return meaning
     dtype = find_dtype(name) if module == "torch" and name.islower() else None
     return dtype or Name(printable(f"{module}.{name}"[:_LONGEST_TEXT]))
 
@@ -290,13 +290,13 @@ _OWN: dict[str, Callable[[_ObjectMachine, Any], object]] = {
 }
 
 
-def flattened(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+def flattened(value: object) -> Iterator[tuple[str, object]]:
     """(dotted name, leaf) of everything in a nested value: tensors, arrays, numbers, texts, and what needs code.
 
     Raises:
         DescriptionError: there are too many, too deep.
     """
-    yield from _walk(value, prefix, 0, count())
+    yield from _walk(value, "", 0, count())
 
 
 def _walk(value: object, name: str, depth: int, visited: Iterator[int]) -> Iterator[tuple[str, object]]:
@@ -306,14 +306,15 @@ def _walk(value: object, name: str, depth: int, visited: Iterator[int]) -> Itera
         raise DescriptionError(f"its dictionaries are nested more than {_MOST_DEPTH} deep")
     inner = f"{name}." if name else ""
     if isinstance(value, dict):
-        for key, one in value.items():
-            yield from _walk(one, f"{inner}{key.name if isinstance(key, (Made, Name)) else key}", depth + 1, visited)
+        for key, item in value.items():
+            yield from _walk(item, f"{inner}{key.name if isinstance(key, (Made, Name)) else key}", depth + 1, visited)
     elif isinstance(value, (list, tuple)):
-        if len(value) > 8 and "param_groups" not in name and all(type(one) in (int, float, bool, str) for one in value):
+        is_plain = all(type(item) in (int, float, bool, str) for item in value)
+        if len(value) > 8 and "param_groups" not in name and is_plain:
             yield name, _shortened(repr(value))
             return
-        for index, one in enumerate(value):
-            yield from _walk(one, f"{inner}{index}", depth + 1, visited)
+        for index, item in enumerate(value):
+            yield from _walk(item, f"{inner}{index}", depth + 1, visited)
     elif isinstance(value, Made):
         local = _local_part(value)
         if local is not None:
@@ -358,8 +359,8 @@ def _local_part(made: Made) -> TensorDescription | None:
         return None
     is_distributed = isinstance(arguments[1], Name) and arguments[1].name == "torch.distributed.tensor.DTensor"
     states = arguments[3] if isinstance(arguments[3], tuple) else (arguments[3],)
-    found = [state["_local_tensor"] for state in states if isinstance(state, dict) and "_local_tensor" in state]
-    return found[0] if is_distributed and found and isinstance(found[0], TensorDescription) else None
+    tensors = [state["_local_tensor"] for state in states if isinstance(state, dict) and "_local_tensor" in state]
+    return tensors[0] if is_distributed and tensors and isinstance(tensors[0], TensorDescription) else None
 
 
 def _array_of(made: Made) -> object | None:
@@ -397,8 +398,8 @@ def find_storages(value: object) -> Iterator[Storage]:
     if isinstance(value, Storage):
         yield value
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from find_storages(one)
+        for item in value:
+            yield from find_storages(item)
 
 
 def shown(made: Made) -> str:

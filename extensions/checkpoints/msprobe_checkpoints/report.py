@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -36,69 +37,75 @@ def lines(result: Result, sides: Sequence[tuple[Path, Contents]], *, everything:
     yield from _cut([f"cannot be read: {printable(problem)}" for problem in result.problems], most)
     yield from _cut(sentences(result.findings), most)
     yield from _casts(result)
-    yield from _differing([one for one in result.differing if everything or not one.is_cast], most)
-    yield from _cut([f"other shape: {_name(name)}: A {one}, B {other}" for name, one, other in result.shapes], most)
+    yield from _differing([tensor for tensor in result.differing if everything or not tensor.is_cast], most)
+    shapes = [f"other shape: {_name(name)}: A {ours}, B {theirs}" for name, ours, theirs in result.shapes]
+    yield from _cut(shapes, most)
     for letter, names in zip("AB", result.only):
         yield from _cut([f"only in {letter}: {_name(name)} {dtype} {shape}" for name, dtype, shape in names], most)
-    values = ((name, abbreviated(one), abbreviated(two)) for name, one, two in result.entries)
-    yield from _cut([f"other value: {_name(name)}: A {one}, B {two}" for name, one, two in values], most)
+    yield from _cut([_other_value(*entry) for entry in result.entries], most)
     yield from _notes(result, sides, most)
     yield _summary(result)
 
 
+def _other_value(name: str, target: object, golden: object) -> str:
+    return f"other value: {_name(name)}: A {abbreviated(target)}, B {abbreviated(golden)}"
+
+
 def _casts(result: Result) -> Iterator[str]:
     """What differs as a cast rounds, all of one pair of dtypes in one line."""
-    pairs = Counter(one.dtypes for one in result.compared if one.is_cast)
-    for (one, other), count in pairs.items():
-        yield f"cast: {count} tensors are {one} in A and {other} in B, and equal but for rounding to the narrower dtype"
+    pairs = Counter(tensor.dtypes for tensor in result.compared if tensor.is_cast)
+    for (dtype, other), count in pairs.items():
+        dtypes = f"{dtype} in A and {other} in B"
+        yield f"cast: {count} tensors are {dtypes}, and equal but for rounding to the narrower dtype"
     if pairs:
         yield ""
 
 
-def _differing(found: Sequence[Difference], most: int | None) -> Iterator[str]:
-    if not found:
+def _differing(differing: Sequence[Difference], most: int | None) -> Iterator[str]:
+    if not differing:
         return
-    shown = [_name(one.name) for one in found[:most]]
+    shown = [_name(tensor.name) for tensor in differing[:most]]
     width = max(len("tensors that differ"), *map(len, shown))
     yield f"{'tensors that differ':{width}}  relative   max abs  unequal elements"
-    for name, one in zip(shown, found):
-        yield f"{name:{width}}  {_number(one.relative):>8}  {_number(one.max_abs):>8}  {_share(one)}"
-        yield from (f"    {remark}" for remark in _remarks(one))
-    yield from _more(len(found), most)
+    for name, tensor in zip(shown, differing):
+        yield f"{name:{width}}  {_number(tensor.relative):>8}  {_number(tensor.max_abs):>8}  {_share(tensor)}"
+        yield from (f"    {remark}" for remark in _remarks(tensor))
+    yield from _more(len(differing), most)
     yield ""
 
 
-def _remarks(one: Difference) -> Iterator[str]:
-    if one.dtypes[0] != one.dtypes[1]:
-        yield f"A {one.dtypes[0]}, B {one.dtypes[1]}{': equal but for that rounding' if one.is_cast else ''}"
-    for letter, (nan, inf) in zip("AB", one.not_finite):
+def _remarks(tensor: Difference) -> Iterator[str]:
+    if tensor.dtypes[0] != tensor.dtypes[1]:
+        rounding = ": equal but for that rounding" if tensor.is_cast else ""
+        yield f"A {tensor.dtypes[0]}, B {tensor.dtypes[1]}{rounding}"
+    for letter, (nan, inf) in zip("AB", tensor.not_finite):
         if nan or inf:
             yield f"{letter} has {nan} NaN and {inf} infinite elements"
-    if one.how:
-        yield _how(one)
+    if tensor.how:
+        yield _how(tensor)
 
 
-def _how(one: Difference) -> str:
-    several = next((names for names in (one.target, one.golden) if len(names) > 1), ())
+def _how(tensor: Difference) -> str:
+    several = next((names for names in (tensor.target, tensor.golden) if len(names) > 1), ())
     if several:
-        return f"{one.how}: {', '.join(map(_name, several[:4]))}{', ...' if several[4:] else ''}"
-    return f"{one.how}: {_name(one.golden[0])}"
+        return f"{tensor.how}: {', '.join(map(_name, several[:4]))}{', ...' if several[4:] else ''}"
+    return f"{tensor.how}: {_name(tensor.golden[0])}"
 
 
 def _notes(result: Result, sides: Sequence[tuple[Path, Contents]], most: int | None) -> Iterator[str]:
     """What is no difference, but worth knowing."""
-    matches = Counter(one.match for one in result.compared if one.match)
+    matches = Counter(tensor.match for tensor in result.compared if tensor.match)
     if matches:
         yield f"names: {', '.join(f'{count} by {match}' for match, count in matches.most_common())}"
     yield from _rules(result)
     if most is None:
-        for one in result.compared:
-            if one.how and one.is_equal:
-                yield f"equal: {_name(one.target[0] if len(one.target) == 1 else one.golden[0])}: {_how(one)}"
+        for tensor in result.compared:
+            if tensor.how and tensor.is_equal:
+                yield f"equal: {_name(tensor.name)}: {_how(tensor)}"
     counts = [0, 0]
-    for one in result.compared:
+    for tensor in result.compared:
         for side in (0, 1):
-            counts[side] += sum(one.not_finite[side])
+            counts[side] += sum(tensor.not_finite[side])
     if any(counts):
         yield f"elements that are NaN or infinite: {counts[0]} in A, {counts[1]} in B"
     if result.tied:
@@ -117,84 +124,118 @@ def _notes(result: Result, sides: Sequence[tuple[Path, Contents]], most: int | N
 
 def _rules(result: Result) -> Iterator[str]:
     """What was said of tensors that are equal in another form: transposed, padded, rounded to few bits."""
-    turned = [one for one in result.compared if one.how.startswith("transposed")]
+    turned = [_kind(tensor.name) for tensor in result.compared if tensor.how.startswith("transposed")]
     if turned:
-        yield f"transposed in B: {len(turned)}: {', '.join(dict.fromkeys(_kind(one.name) for one in turned))}"
-    for one in result.compared:
-        if one.padding is not None:
-            yield f"padded: {_name(one.name)}: {one.padding[0]} rows behind the first {one.shape[0]}"
-    rounded = sum(one.is_rounded for one in result.compared)
+        yield f"transposed in B: {len(turned)}: {', '.join(dict.fromkeys(turned))}"
+    for tensor in result.compared:
+        if tensor.padding is not None:
+            yield f"padded: {_name(tensor.name)}: {tensor.padding[0]} rows behind the first {tensor.shape[0]}"
+    rounded = sum(tensor.is_rounded for tensor in result.compared)
     if rounded:
         yield f"numbers of 8 bits with a scale: {rounded} tensors, compared to half a step"
 
 
 def _summary(result: Result) -> str:
-    equal = sum(one.is_equal for one in result.compared)
-    casts = sum(one.is_cast for one in result.compared)
+    equal = sum(tensor.is_equal for tensor in result.compared)
+    casts = sum(tensor.is_cast for tensor in result.compared)
     parts = [f"{equal} tensors equal", f"{len(result.compared) - equal} differ"]
-    parts += [f"{casts} of them rounded to another dtype"] if casts else []
-    parts += [f"{len(result.shapes)} of another shape"] if result.shapes else []
+    if casts:
+        parts.append(f"{casts} of them rounded to another dtype")
+    if result.shapes:
+        parts.append(f"{len(result.shapes)} of another shape")
     parts += [f"{len(names)} only in {letter}" for letter, names in zip("AB", result.only) if names]
     if result.entries or result.equal_entries:
         parts.append(f"{result.equal_entries} other values equal, {len(result.entries)} differ")
-    unread = f"{len(result.problems)} problems: what cannot be read was not compared"
-    first = [*sentences(result.findings)[:1], *([unread] if result.problems else [])]
+    clauses = sentences(result.findings)[:1]
+    if result.problems:
+        clauses.append(f"{len(result.problems)} problems: what cannot be read was not compared")
+    clauses.append(", ".join(parts))
     outcome = {0: "Right", 1: "Wrong", 5: "Nothing judged"}[result.exit_code]
-    return f"{outcome}: {'; '.join([*first, ', '.join(parts)])}"
+    return f"{outcome}: {'; '.join(clauses)}"
 
 
 def sentences(findings: Iterable[Finding]) -> list[str]:
     """What needs another rule than its siblings: what was exchanged together in one sentence."""
-    found: dict[str, None] = {}
-    exchanged: dict[tuple[str, str], list[set[int]]] = defaultdict(list)
-    kinds: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
-    for one in findings:
-        names, kind = one.names, _kind(one.layout.golden[0])
-        where = _layer(one.layout.golden[0])
-        prefix = f"{where}: " if where else ""
-        if one.kind == "numbers" and len(parted(one.expected[0])[1]) != len(parted(names[0])[1]):
-            found[f"{prefix}{kind} is made of parts of several layers or ranks: {', '.join(map(_name, names))}"] = None
-        elif one.kind == "numbers":
-            (_, actual), (words, expected) = parted(names[0]), parted(one.expected[0])
-            place = next((place for place, (a, b) in enumerate(zip(actual, expected)) if a != b), 0)
-            rest = ", ".join(_labels(words, expected[:place]))
-            key = f"{rest}: " if rest else "", _label(words, place)
-            pair = {actual[place], expected[place]}
-            for known in [known for known in exchanged[key] if known & pair]:
-                exchanged[key].remove(known)
-                pair |= known
-            exchanged[key].append(pair)
-            kinds[key].update(dict.fromkeys(map(_kind, one.layout.golden)))
-        elif one.kind == "order":
-            actual_words, expected_words = (_changing(names, several) for several in (names, one.expected))
-            moved = [(a, b) for a, b in zip(actual_words, expected_words) if a != b]
-            is_numbers = actual_words[0].isdecimal()
-            said = f"{moved[0][1]} and {moved[0][0]} exchanged: " if len(moved) == 2 and not is_numbers else ""
-            whole = one.layout.target[0] if len(one.layout.target) == 1 else one.layout.golden[0]
-            joined = f"{_kind(whole)} is joined {', '.join(actual_words)}, not {', '.join(expected_words)}"
-            found[f"{prefix}{said}{'parts of ' if is_numbers else ''}{joined}"] = None
-        elif one.kind == "names" and one.expected:
-            pairs = list(zip(names, one.expected))
-            changed = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
-            found[f"{prefix}{' and '.join(sorted(map(_kind, changed)))} exchanged"] = None
-        elif one.kind == "names":
-            found[f"{_name(one.layout.target[0])} holds what {_name(names[0])} holds in B"] = None
-        elif one.kind == "ranks":
-            parts = ", ".join(map(_name, names))
-            found[f"{prefix}{kind}: ranks hold parts of other tensors than each other: {parts}"] = None
+    listed: dict[str, None] = {}
+    exchanges = _Exchanges()
+    for finding in findings:
+        if finding.kind == "numbers" and _have_same_form(finding.expected[0], finding.names[0]):
+            exchanges.add(finding)
         else:
-            count = max(len(one.layout.target), len(one.layout.golden))
-            way, rule = (one_way.said(count) or "not transposed" for one_way in (one.layout.way, one.rule))
-            others = "the others are not" if rule == "not transposed" else f"the others are {rule}"
-            found[f"{prefix}{kind} is {way}, {others}"] = None
-    for (prefix, label), several in exchanged.items():
-        for numbers in several:
-            names = tuple(kinds[prefix, label])
+            listed[_sentence(finding)] = None
+    return list(dict.fromkeys((*listed, *exchanges.sentences())))
+
+
+def _have_same_form(name: str, other: str) -> bool:
+    return len(parted(name)[1]) == len(parted(other)[1])
+
+
+def _sentence(finding: Finding) -> str:
+    """What a finding says that is no exchange of numbers."""
+    layout, names = finding.layout, finding.names
+    kind, where = _kind(layout.golden[0]), _layer(layout.golden[0])
+    prefix = f"{where}: " if where else ""
+    if finding.kind == "numbers":
+        return f"{prefix}{kind} is made of parts of several layers or ranks: {', '.join(map(_name, names))}"
+    if finding.kind == "order":
+        return f"{prefix}{_order(finding)}"
+    if finding.kind == "names" and finding.expected:
+        pairs = list(zip(names, finding.expected))
+        changed = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+        return f"{prefix}{' and '.join(sorted(map(_kind, changed)))} exchanged"
+    if finding.kind == "names":
+        return f"{_name(layout.target[0])} holds what {_name(names[0])} holds in B"
+    if finding.kind == "ranks":
+        return f"{prefix}{kind}: ranks hold parts of other tensors than each other: {', '.join(map(_name, names))}"
+    count = max(len(layout.target), len(layout.golden))
+    way, rule = layout.way.said(count) or "not transposed", finding.rule.said(count)
+    others = f"the others are {rule}" if rule else "the others are not"
+    return f"{prefix}{kind} is {way}, {others}"
+
+
+def _order(finding: Finding) -> str:
+    """How parts are joined in another order."""
+    layout, names, expected = finding.layout, finding.names, finding.expected
+    words, expected_words = _changing(names, names), _changing(names, expected)
+    whole = _kind(layout.target[0] if len(layout.target) == 1 else layout.golden[0])
+    joined = f"{whole} is joined {', '.join(words)}, not {', '.join(expected_words)}"
+    if words[0].isdecimal():
+        return f"parts of {joined}"
+    moved = [pair for pair in zip(words, expected_words) if pair[0] != pair[1]]
+    return f"{moved[0][1]} and {moved[0][0]} exchanged: {joined}" if len(moved) == 2 else joined
+
+
+class _Exchanges:
+    """Numbers of layers, experts and ranks that stand in place of each other, by where and what they count."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str], list[set[int]]] = defaultdict(list)
+        self._kinds: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+
+    def add(self, finding: Finding) -> None:
+        """Take a finding; numbers that it has in common with earlier ones were exchanged together."""
+        (_, actual), (words, expected) = parted(finding.names[0]), parted(finding.expected[0])
+        place = next((place for place, numbers in enumerate(zip(actual, expected)) if numbers[0] != numbers[1]), 0)
+        rest = ", ".join(_labels(words, expected[:place]))
+        key = f"{rest}: " if rest else "", _label(words, place)
+        together, apart = {actual[place], expected[place]}, []
+        for numbers in self._numbers[key]:
+            if numbers & together:
+                together |= numbers
+            else:
+                apart.append(numbers)
+        self._numbers[key] = [*apart, together]
+        self._kinds[key].update(dict.fromkeys(map(_kind, finding.layout.golden)))
+
+    def sentences(self) -> Iterator[str]:
+        """One sentence for the numbers that were exchanged together."""
+        for (prefix, label), several in self._numbers.items():
+            names = tuple(self._kinds[prefix, label])
             more = f" and {len(names) - _MOST_KINDS} more" if names[_MOST_KINDS:] else ""
-            *first, last = map(str, sorted(numbers))
-            which = f"{prefix}{label}{'' if label.endswith('s') else 's'} {', '.join(first)} and {last}"
-            found[f"{which} exchanged: {', '.join(names[:_MOST_KINDS])}{more}"] = None
-    return list(found)
+            for numbers in several:
+                *first, last = map(str, sorted(numbers))
+                which = f"{prefix}{label.removesuffix('s')}s {', '.join(first)} and {last}"
+                yield f"{which} exchanged: {', '.join(names[:_MOST_KINDS])}{more}"
 
 
 def _label(words: str, place: int) -> str:
@@ -221,7 +262,11 @@ def _changing(names: Sequence[str], several: Sequence[str]) -> list[str]:
     """The words of several names that are not the same in all `names`."""
     split = [re.split(r"[._/]", name) for name in names]
     places = [place for place, words in enumerate(zip(*split)) if len(set(words)) > 1]
-    return [".".join(re.split(r"[._/]", name)[place] for place in places) or name for name in several]
+    changing = []
+    for name in several:
+        words = re.split(r"[._/]", name)
+        changing.append(".".join(map(words.__getitem__, places)) or name)
+    return changing
 
 
 def _cut(rows: Sequence[str], most: int | None) -> Iterator[str]:
@@ -245,8 +290,10 @@ def _number(value: float) -> str:
     return "inf" if math.isinf(value) else f"{value:.3g}"
 
 
-def _share(one: Difference) -> str:
-    return f"{one.unequal} of {one.size}" if one.unequal < 10 else f"{100 * one.unequal / one.size:.3g} %"
+def _share(tensor: Difference) -> str:
+    if tensor.unequal < 10:
+        return f"{tensor.unequal} of {tensor.size}"
+    return f"{100 * tensor.unequal / tensor.size:.3g} %"
 
 
 def _bytes(count: int) -> str:
@@ -259,68 +306,74 @@ def _bytes(count: int) -> str:
 
 def as_json(result: Result, sides: Sequence[tuple[Path, Contents]]) -> str:
     """The whole report; infinite figures are texts."""
-    found: dict[str, Any] = {
+    layouts = [tensor for tensor in result.compared if tensor.how]
+    shapes = [{"name": name, "target": shape, "golden": other} for name, shape, other in result.shapes]
+    values = [{"name": name, "target": _plain(value), "golden": _plain(other)} for name, value, other in result.entries]
+    content = {
         "schema": _SCHEMA,
         "exit_code": result.exit_code,
-        "checkpoints": [
-            {"path": str(path), "form": one.form, "files": one.files, "tensors": len(one.tensors), "bytes": one.nbytes}
-            for path, one in sides
-        ],
+        "checkpoints": list(starmap(_checkpoint, sides)),
         "summary": _summary(result),
-        "equal": sum(one.is_equal for one in result.compared),
-        "differ": [_record(one) for one in result.differing],
-        "layouts": [
-            {"target": list(one.target), "golden": list(one.golden), "how": one.how}
-            for one in result.compared
-            if one.how
-        ],
-        "other_rule": [
-            {
-                "kind": one.kind,
-                "target": list(one.layout.target),
-                "golden": list(one.layout.golden),
-                "names": list(one.names),
-                "expected": list(one.expected),
-            }
-            for one in result.findings
-        ],
-        "other_shape": [
-            {"name": name, "target": list(left), "golden": list(right)} for name, left, right in result.shapes
-        ],
+        "equal": sum(tensor.is_equal for tensor in result.compared),
+        "differ": list(map(_record, result.differing)),
+        "layouts": list(map(_layout, layouts)),
+        "other_rule": list(map(_rule, result.findings)),
+        "other_shape": shapes,
         "only_in_target": _listed(result.only[0]),
         "only_in_golden": _listed(result.only[1]),
-        "values_that_differ": [
-            {"name": name, "target": _plain(one), "golden": _plain(other)} for name, one, other in result.entries
-        ],
+        "values_that_differ": values,
         "values_only_in_target": result.entries_only[0],
         "values_only_in_golden": result.entries_only[1],
-        "tied": [list(pair) for pair in result.tied],
-        "buffers": [list(names) for names in result.buffers],
-        "optimizer_states_of_one_side": [list(names) for names in result.states],
+        "tied": result.tied,
+        "buffers": result.buffers,
+        "optimizer_states_of_one_side": result.states,
         "problems": result.problems,
     }
-    return json.dumps(found, indent=1, allow_nan=False)
+    return json.dumps(content, indent=1, allow_nan=False)
 
 
-def _record(one: Difference) -> dict[str, Any]:
+def _layout(tensor: Difference) -> dict[str, Any]:
+    return {"target": tensor.target, "golden": tensor.golden, "how": tensor.how}
+
+
+def _checkpoint(path: Path, contents: Contents) -> dict[str, Any]:
     return {
-        "target": list(one.target),
-        "golden": list(one.golden),
-        "how": one.how,
-        "dtypes": list(one.dtypes),
-        "shape": list(one.shape),
-        "unequal": one.unequal,
-        "elements": one.size,
-        "max_abs": _plain(one.max_abs),
-        "relative": _plain(one.relative),
-        "nan": [one.not_finite[0][0], one.not_finite[1][0]],
-        "inf": [one.not_finite[0][1], one.not_finite[1][1]],
-        "is_cast": one.is_cast,
+        "path": str(path),
+        "form": contents.form,
+        "files": contents.files,
+        "tensors": len(contents.tensors),
+        "bytes": contents.nbytes,
+    }
+
+
+def _rule(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        "target": finding.layout.target,
+        "golden": finding.layout.golden,
+        "names": finding.names,
+        "expected": finding.expected,
+    }
+
+
+def _record(tensor: Difference) -> dict[str, Any]:
+    nan, inf = zip(*tensor.not_finite)
+    return {
+        **_layout(tensor),
+        "dtypes": tensor.dtypes,
+        "shape": tensor.shape,
+        "unequal": tensor.unequal,
+        "elements": tensor.size,
+        "max_abs": _plain(tensor.max_abs),
+        "relative": _plain(tensor.relative),
+        "nan": nan,
+        "inf": inf,
+        "is_cast": tensor.is_cast,
     }
 
 
 def _listed(names: Iterable[tuple[str, str, tuple[int, ...]]]) -> list[dict[str, Any]]:
-    return [{"name": name, "dtype": dtype, "shape": list(shape)} for name, dtype, shape in names]
+    return [{"name": name, "dtype": dtype, "shape": shape} for name, dtype, shape in names]
 
 
 def _plain(value: object) -> Any:

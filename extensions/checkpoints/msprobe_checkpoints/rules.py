@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain, combinations
 
 from msprobe_checkpoints.files import Contents
 from msprobe_checkpoints.layouts import Layout, Way, orders
@@ -59,16 +60,22 @@ class _Side:
 
     def named(self, numbers: Iterable[int]) -> tuple[str, ...]:
         """The names that it would have with other numbers in common."""
-        return tuple(_filled(words, tuple(numbers)) for words in self.words) if not any(self.inner) else self.words
+        if any(self.inner):
+            return self.words
+        return tuple(_filled(words, tuple(numbers)) for words in self.words)
 
 
 def _side(names: tuple[str, ...]) -> _Side:
     parts = [parted(name) for name in names]
-    numbers = [one for _, one in parts]
-    same = [place for place in range(min(map(len, numbers))) if len({one[place] for one in numbers}) == 1]
-    inner = tuple(tuple(number for place, number in enumerate(one) if place not in same) for one in numbers)
-    words = tuple(dict.fromkeys(one for one, _ in parts))
-    return _Side(words, tuple(numbers[0][place] for place in same), inner)
+    numbers = [numbers_of_name for _, numbers_of_name in parts]
+    common = {place: several[0] for place, several in enumerate(zip(*numbers)) if len(set(several)) == 1}
+    inner = tuple(_without(numbers_of_name, common) for numbers_of_name in numbers)
+    words = tuple(dict.fromkeys(words for words, _ in parts))
+    return _Side(words, tuple(common.values()), inner)
+
+
+def _without(numbers: tuple[int, ...], places: Container[int]) -> tuple[int, ...]:
+    return tuple(number for place, number in enumerate(numbers) if place not in places)
 
 
 def _filled(words: str, numbers: tuple[int, ...]) -> str:
@@ -88,13 +95,15 @@ class _Rule:
 
     def at(self, number: int) -> tuple[int, ...] | None:
         """The numbers of the golden side; None where there are none."""
-        found = [base + step * (number - self.first) for base, step in zip(self.numbers, self.steps)]
-        return tuple(map(int, found)) if all(one.denominator == 1 for one in found) else None
+        numbers = [base + step * (number - self.first) for base, step in zip(self.numbers, self.steps)]
+        if any(fraction.denominator != 1 for fraction in numbers):
+            return None
+        return tuple(map(int, numbers))
 
     @property
     def oddness(self) -> tuple[bool, Fraction, int]:
         """The smallest for what conversions do most: matrices as they are, numbers as they are."""
-        moved = sum(abs(one - self.first) for one in self.numbers)
+        moved = sum(abs(number - self.first) for number in self.numbers)
         return bool(self.way.axes), abs(sum(self.steps, Fraction(-1))), moved
 
 
@@ -103,45 +112,45 @@ class Rules:
 
     def __init__(self, layouts: Sequence[Layout], target: Contents, golden: Contents) -> None:
         """The rules of these pairs, of two checkpoints."""
-        self._told = [one for one in layouts if not one.is_open]
-        self._sides = [(_side(one.target), _side(one.golden)) for one in self._told]
+        self._layouts = [layout for layout in layouts if not layout.is_open]
+        self._sides = [(_side(layout.target), _side(layout.golden)) for layout in self._layouts]
         self._contents = (target, golden)
-        names = [{name for one in layouts for name in (one.target, one.golden)[side]} for side in (0, 1)]
-        names = [known | set(contents.tensors) for known, contents in zip(names, self._contents)]
-        self._names = [{parted(name) for name in known} for known in names]
-        self._roles = [{item for name in known for item in roles(name).items()} for known in names]
+        self._names: list[set[tuple[str, tuple[int, ...]]]] = []
+        self._roles: list[set[tuple[str, str]]] = []
+        for side, contents in enumerate(self._contents):
+            names = {*contents.tensors, *chain.from_iterable(layout.names(side) for layout in layouts)}
+            self._names.append(set(map(parted, names)))
+            self._roles.append(set(chain.from_iterable(roles(name).items() for name in names)))
 
     def broken(self) -> list[Finding]:
         """The pairs that follow another rule than their siblings, or than their names say."""
-        found: dict[int, Finding] = {}
-        for own in (0, 1):
-            for index, finding in self._against_siblings(own):
-                found.setdefault(index, finding)
-        rest = [index for index in range(len(self._told)) if index not in found]
-        return [*found.values(), *self._by_names(rest), *self._by_ranks(), *self._by_order()]
+        findings: dict[int, Finding] = {}
+        for side in (0, 1):
+            for index, finding in self._against_siblings(side):
+                findings.setdefault(index, finding)
+        rest = [index for index in range(len(self._layouts)) if index not in findings]
+        return [*findings.values(), *self._by_names(rest), *self._by_ranks(), *self._by_order()]
 
-    def _against_siblings(self, own: int) -> Iterator[tuple[int, Finding]]:
-        """What is not as with siblings whose names on side `own` are alike, but for one number."""
+    def _against_siblings(self, which: int) -> Iterator[tuple[int, Finding]]:
+        """What is not as with siblings whose names on side `which` are alike, but for one number."""
         families: dict[object, list[tuple[int, int]]] = defaultdict(list)
         for index, sides in enumerate(self._sides):
-            for place, number in enumerate(sides[own].numbers):
-                side = sides[own]
-                dimensions = len(self._told[index].left.shape)
+            side, dimensions = sides[which], len(self._layouts[index].left.shape)
+            for place, number in enumerate(side.numbers):
                 key = side.words, side.inner, side.numbers[:place], place, side.numbers[place + 1 :], dimensions
                 families[key].append((number, index))
         regular: set[int] = set()
         wrong: dict[int, Finding] = {}
         for members in map(sorted, families.values()):
-            yield from self._exchanged([index for _, index in members], 1 - own)
-            rule, fitting = self._rule_of(members, 1 - own)
+            yield from self._exchanged([index for _, index in members], 1 - which)
+            rule, fitting = self._rule_of(members, 1 - which)
             if rule is None:
                 continue
             regular |= fitting
             for number, index in members:
-                finding = self._against(index, rule, rule.at(number), 1 - own) if index not in fitting else None
-                if finding is not None:
+                if index not in fitting and (finding := self._against(index, rule, rule.at(number), 1 - which)):
                     wrong.setdefault(index, finding)
-        yield from ((index, one) for index, one in wrong.items() if index not in regular)
+        yield from ((index, finding) for index, finding in wrong.items() if index not in regular)
 
     def _exchanged(self, members: list[int], which: int) -> Iterator[tuple[int, Finding]]:
         """Members whose numbers go back on that side where those of the other side go on."""
@@ -151,10 +160,9 @@ class Rules:
         for indices in alike.values():
             numbers = [self._sides[index][which].numbers for index in indices]
             for index, expected in zip(indices, sorted(numbers, key=self._sides[indices[0]][which].chunk_first)):
-                layout, side = self._told[index], self._sides[index][which]
+                layout, side = self._layouts[index], self._sides[index][which]
                 if side.numbers != expected:
-                    names = (layout.target, layout.golden)[which]
-                    yield index, Finding("numbers", layout, names, side.named(expected), layout.way)
+                    yield index, Finding("numbers", layout, layout.names(which), side.named(expected), layout.way)
 
     def _rule_of(self, members: list[tuple[int, int]], side: int) -> tuple[_Rule | None, set[int]]:
         """The rule that most members follow, and which; None where they have nothing in common."""
@@ -169,26 +177,30 @@ class Rules:
 
     def _rules_of(self, members: list[tuple[int, int]], side: int) -> Iterator[_Rule]:
         """The rules that members have in common with those behind them, or would have if numbers stayed as they are."""
-        for first, (low, one) in enumerate(members):
-            left, way = self._sides[one][side], self._told[one].way
-            for place, number in enumerate(left.numbers):
+        for first, (low, index) in enumerate(members):
+            words, numbers, way = (
+                self._sides[index][side].words,
+                self._sides[index][side].numbers,
+                self._layouts[index].way,
+            )
+            for place, number in enumerate(numbers):
                 if number == low and len(members) > 1:
-                    steps = tuple(Fraction(at == place) for at in range(len(left.numbers)))
-                    yield _Rule(left.words, way, low, left.numbers, steps)
-            for high, other in members[first + 1 : first + 3]:
-                right = self._sides[other][side]
-                if left.words == right.words and high > low:
-                    steps = tuple(Fraction(b - a, high - low) for a, b in zip(left.numbers, right.numbers))
+                    steps = tuple(Fraction(at == place) for at in range(len(numbers)))
+                    yield _Rule(words, way, low, numbers, steps)
+            for high, other_index in members[first + 1 : first + 3]:
+                other = self._sides[other_index][side]
+                if words == other.words and high > low:
+                    steps = tuple(Fraction(b - a, high - low) for a, b in zip(numbers, other.numbers))
                     if min(steps, default=0) >= 0:
-                        yield _Rule(left.words, way, low, left.numbers, steps)
+                        yield _Rule(words, way, low, numbers, steps)
 
     def _fits(self, index: int, rule: _Rule, number: int, which: int) -> bool:
-        side, way = self._sides[index][which], self._told[index].way
+        side, way = self._sides[index][which], self._layouts[index].way
         return (side.words, way, side.numbers) == (rule.words, rule.way, rule.at(number))
 
     def _against(self, index: int, rule: _Rule, numbers: tuple[int, ...] | None, which: int) -> Finding | None:
         """What a pair does against a rule, if that side has what the rule would give."""
-        layout, side = self._told[index], self._sides[index][which]
+        layout, side = self._layouts[index], self._sides[index][which]
         if numbers is None or (
             not any(side.inner) and any((words, numbers) not in self._names[which] for words in rule.words)
         ):
@@ -198,16 +210,16 @@ class Rules:
             kind = "order" if sorted(side.words) == sorted(rule.words) else "names"
         else:
             kind = "layout" if layout.way != rule.way else "numbers"
-        return Finding(kind, layout, (layout.target, layout.golden)[which], expected, rule.way)
+        return Finding(kind, layout, layout.names(which), expected, rule.way)
 
     def _by_names(self, indices: list[int]) -> Iterator[Finding]:
         """What names say without siblings."""
-        others = [one for one in self._told if not _is_square(one)]
+        others = [layout for layout in self._layouts if not _is_square(layout)]
         axes: dict[tuple[str, ...], tuple[int, ...]] = {}
-        count = Counter(left.words for left, _ in self._sides)
-        weights = {one.target: one.way for one in self._told}
+        count = Counter(target.words for target, _ in self._sides)
+        weights = {layout.target: layout.way for layout in self._layouts}
         for index in indices:
-            layout, way = self._told[index], self._told[index].way
+            layout, way = self._layouts[index], self._layouts[index].way
             parts = layout.golden if len(layout.target) < len(layout.golden) else layout.target
             expected = self._order(index)
             weight = weights.get(tuple(re.sub(r"bias$", "weight", name) for name in layout.target), way)
@@ -226,26 +238,26 @@ class Rules:
 
     def _by_ranks(self) -> Iterator[Finding]:
         """Parts of ranks that are not parts of the same tensors."""
-        for own, contents in enumerate(self._contents):
-            held: dict[str, set[tuple[str, ...]]] = defaultdict(set)
-            for layout, sides in zip(self._told, self._sides):
-                names = (layout.target, layout.golden)[own]
+        for side, contents in enumerate(self._contents):
+            words_of: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+            for layout, sides in zip(self._layouts, self._sides):
+                names, words = layout.names(side), sides[1 - side].words
                 plain = contents.several.get(names[0])
                 if plain is not None and "layer" not in names[0].removesuffix(plain):
-                    held[plain].add(sides[1 - own].words)
-                    is_cut = len(names) > 1 < len(sides[1 - own].words) and layout.way.groups % len(names)
-                    if is_cut or len(held[plain]) > 1:
+                    words_of[plain].add(words)
+                    is_cut = len(names) > 1 < len(words) and layout.way.groups % len(names)
+                    if is_cut or len(words_of[plain]) > 1:
                         yield Finding("ranks", layout, names, (), layout.way)
 
     def _by_order(self) -> Iterator[Finding]:
         """Heads of queries and keys must have their rows in the same order; gates of a recurrent layer, too."""
         layers: dict[object, dict[str, tuple[object, Layout]]] = defaultdict(dict)
-        for layout, (_, right) in zip(self._told, self._sides):
+        for layout, (_, golden) in zip(self._layouts, self._sides):
             name = layout.golden[0]
             role = roles(name).get("attention", "")
             if role in ("q", "k") and len(layout.target) == len(layout.golden) == 1:
                 size = layout.left.shape[0] // layout.way.heads if layout.way.heads else 0
-                layers[right.numbers, roles(name).get("affine")][role] = size, layout
+                layers[golden.numbers, roles(name).get("affine")][role] = size, layout
             elif GATES.search(name) or GATES.search(layout.target[0]):
                 layers[name.rpartition(".")[0]][name] = layout.way.gates, layout
         for several in layers.values():
@@ -255,37 +267,38 @@ class Rules:
 
     def _order(self, index: int) -> tuple[str, ...]:
         """The parts of a layout in the order of their numbers, or of their roles."""
-        layout = self._told[index]
+        layout = self._layouts[index]
         whole, parts = (layout.target, layout.golden)[:: 1 if len(layout.target) < len(layout.golden) else -1]
         for side, names in zip(self._sides[index], (layout.target, layout.golden)):
             if len(side.words) == 1 and list(side.inner) != sorted(side.inner):
                 return tuple(name for _, name in sorted(zip(side.inner, names)))
         inner = self._sides[index][layout.golden is parts].inner
         for kind, order in _ORDERS.items():
-            held = [roles(name).get(kind, "") for name in parts]
-            if len(whole) == 1 < len(parts) and all(role in order for role in held):
+            role_of = [roles(name).get(kind, "") for name in parts]
+            if len(whole) == 1 < len(parts) and all(role in order for role in role_of):
                 reverse = -1 if kind == "gated" and _UP_FIRST.search(whole[0].lower()) else 1
-                places = [(reverse * order.index(role), one, name) for role, one, name in zip(held, inner, parts)]
-                pairs = [(a, b) for at, a in enumerate(places) for b in places[at:]]
+                ranks = [reverse * order.index(role) for role in role_of]
+                places = list(zip(ranks, inner, parts))
+                pairs = combinations(places, 2)
                 if any((a[1] == b[1] and a[0] > b[0]) or (a[0] == b[0] and a[1] > b[1]) for a, b in pairs):
                     return tuple(name for *_, name in sorted(places))
         return parts
 
     def _is_other(self, layout: Layout) -> bool:
         """Whether the two names of a pair say that they are two things, both of which both sides have."""
-        one, other = roles(layout.target[0]), roles(layout.golden[0])
-        for kind, role in one.items():
-            both = {(kind, role), (kind, other.get(kind, role))}
+        golden_roles = roles(layout.golden[0])
+        for kind, role in roles(layout.target[0]).items():
+            both = {(kind, role), (kind, golden_roles.get(kind, role))}
             if len(both) == 2 and both <= self._roles[0] and both <= self._roles[1]:
                 return True
-        words = [parted(names[0]) for names in (layout.target, layout.golden)]
-        return words[0] in self._names[1] and words[0][0] != words[1][0]
+        name = parted(layout.target[0])
+        return name in self._names[1] and name[0] != parted(layout.golden[0])[0]
 
 
 def _is_square(layout: Layout) -> bool:
     """Whether its shape allows another order of dimensions, too."""
     shape = layout.left.shape
-    return any(tuple(shape[axis] for axis in axes) == shape for axes in orders(len(shape)))
+    return any(tuple(map(shape.__getitem__, axes)) == shape for axes in orders(len(shape)))
 
 
 def _axes_beside(layout: Layout, others: Sequence[Layout]) -> tuple[int, ...]:
@@ -295,9 +308,9 @@ def _axes_beside(layout: Layout, others: Sequence[Layout]) -> tuple[int, ...]:
         pairs = zip(_TOKEN.findall(layout.target[0]), _TOKEN.findall(other.target[0]))
         return next((place for place, (a, b) in enumerate(pairs) if a != b), 99)
 
-    alike = [one for one in others if len(one.left.shape) == len(layout.left.shape)]
+    alike = [other for other in others if len(other.left.shape) == len(layout.left.shape)]
     nearest = max(map(common, alike), default=0)
-    axes = {one.way.axes for one in alike if common(one) == nearest}
+    axes = {other.way.axes for other in alike if common(other) == nearest}
     return axes.pop() if len(axes) == 1 else ()
 
 
@@ -306,20 +319,20 @@ class Siblings:
 
     def __init__(self, layouts: Iterable[Layout]) -> None:
         """The pairs of which one side has a single name."""
-        self._known: dict[tuple[str, ...], list[tuple[str, tuple[str, ...], Layout]]] = defaultdict(list)
+        self._pairs: dict[tuple[str, ...], list[tuple[str, tuple[str, ...], Layout]]] = defaultdict(list)
         for layout in layouts:
-            for own, others in ((layout.target, layout.golden), (layout.golden, layout.target)):
-                words = _TOKEN.findall(own[0]) if len(own) == 1 else []
+            for names, others in ((layout.target, layout.golden), (layout.golden, layout.target)):
+                words = _TOKEN.findall(names[0]) if len(names) == 1 else []
                 for place, word in enumerate(words):
                     key = (*words[:place], "", *words[place + 1 :])
-                    self._known[key].append((word, others, layout))
+                    self._pairs[key].append((word, others, layout))
 
     def partners(self, name: str) -> Iterator[tuple[tuple[str, ...], Layout]]:
         """(names that the other side should have of a tensor, the pair that says so)."""
         words = _TOKEN.findall(name)
         for place, new in enumerate(words):
-            known = self._known.get((*words[:place], "", *words[place + 1 :]), [])
-            for old, others, layout in known[:_MOST_SIBLINGS]:
+            pairs = self._pairs.get((*words[:place], "", *words[place + 1 :]), [])
+            for old, others, layout in pairs[:_MOST_SIBLINGS]:
                 for at in range(len(_TOKEN.findall(others[0]))):
                     names = tuple(_changed(other, at, old, new) for other in others)
                     if names != others:

@@ -63,14 +63,14 @@ class File:
         Raises:
             ReadError: it is damaged or cut off.
         """
-        found = b""
+        content = b""
         with self._descriptor() as descriptor:
-            while len(found) < size:
-                more = os.pread(descriptor, size - len(found), start + len(found))
+            while len(content) < size:
+                more = os.pread(descriptor, size - len(content), start + len(content))
                 if not more:
-                    raise ReadError(f"ends at byte {start + len(found)}, {size - len(found)} bytes early")
-                found += more
-        return found
+                    raise ReadError(f"ends at byte {start + len(content)}, {size - len(content)} bytes early")
+                content += more
+        return content
 
     def read_into(self, start: int, array: Array) -> None:
         """Fill a contiguous array with the bytes from `start` on.
@@ -78,15 +78,15 @@ class File:
         Raises:
             ReadError: it is damaged or cut off.
         """
-        left = memoryview(cast(Any, array.reshape(-1).view(np.uint8)))
+        rest = memoryview(cast(Any, array.reshape(-1).view(np.uint8)))
         with self._descriptor() as descriptor:
-            if len(left) >= _LARGE_BYTES:
-                self._ask_ahead(descriptor, start, start + len(left))
-            while left:
-                count = os.preadv(descriptor, [left], start)
+            if len(rest) >= _LARGE_BYTES:
+                self._ask_ahead(descriptor, start, start + len(rest))
+            while rest:
+                count = os.preadv(descriptor, [rest], start)
                 if not count:
-                    raise ReadError(f"ends at byte {start}, {len(left)} bytes early")
-                left, start = left[count:], start + count
+                    raise ReadError(f"ends at byte {start}, {len(rest)} bytes early")
+                rest, start = rest[count:], start + count
 
     def _ask_ahead(self, descriptor: int, start: int, stop: int) -> None:
         """Have the system read what follows a block, unless it has been asked for half of that already."""
@@ -109,7 +109,7 @@ class File:
             File._open[self.path] = opened
             opened.readers += 1
             if len(File._open) > _MOST_OPEN:
-                idle = [path for path, one in File._open.items() if not one.readers]
+                idle = [path for path, opened_file in File._open.items() if not opened_file.readers]
                 for path in idle[: len(File._open) - _MOST_OPEN]:
                     os.close(File._open.pop(path).descriptor)
         try:
@@ -142,8 +142,8 @@ class Span:
 
     def rfind(self, sub: bytes, start: int, /) -> int:
         """Where `sub` stands last, from `start` on; -1 where it does not."""
-        found = self[start:].rfind(sub)
-        return found if found < 0 else found + start
+        place = self[start:].rfind(sub)
+        return place if place < 0 else place + start
 
 
 class Tensor(ABC):
@@ -234,7 +234,8 @@ class Stored(Tensor):
             return super().at(places)
         index = np.unravel_index(places, self.shape)
         stored = self.offset + sum(i * stride for i, stride in zip(index, self.strides))
-        return np.array([self._stored(int(one), int(one) + 1)[0] for one in np.atleast_1d(stored)], self.array_dtype)
+        elements = [self._stored(place, place + 1)[0] for place in map(int, np.atleast_1d(stored))]
+        return np.array(elements, self.array_dtype)
 
     def release(self) -> None:
         self._kept.clear()
@@ -245,16 +246,16 @@ class Stored(Tensor):
 
     def _strided(self) -> Array:
         """The whole tensor: reading parts of it would read most of its storage each time."""
-        for known in self._kept:
-            return known
+        for kept in self._kept:
+            return kept
         assert self.strides is not None
         last = self.offset + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides))
         held = self._stored(self.offset, last + 1)
         steps = [stride * held.itemsize for stride in self.strides]
         view: Array = np.ndarray(self.shape, held.dtype, held, 0, steps)
-        found = view.reshape(-1) if view.flags.c_contiguous else view.copy(order="C").reshape(-1)
-        self._kept.append(found)
-        return found
+        flat = view.reshape(-1) if view.flags.c_contiguous else view.copy(order="C").reshape(-1)
+        self._kept.append(flat)
+        return flat
 
     def _stored(self, start: int, stop: int) -> Array:
         array = np.empty(stop - start, self.array_dtype)
@@ -320,8 +321,8 @@ class Joined(Tensor):
         out = np.empty((last - first, *self.shape[1:]), self.array_dtype)
         for piece in self._overlapping(first, last):
             low, high = max(first, piece.at[0]), min(last, piece.at[0] + piece.rows)
-            own = piece.first - piece.at[0]
-            read = piece.tensor.read((low + own) * piece.tensor.width, (high + own) * piece.tensor.width)
+            shift = piece.first - piece.at[0]
+            read = piece.tensor.read((low + shift) * piece.tensor.width, (high + shift) * piece.tensor.width)
             columns = [slice(at, at + size) for at, size in zip(piece.at[1:], piece.tensor.shape[1:])]
             place = (slice(low - first, high - first), *columns)
             out[place] = read.reshape(high - low, *piece.tensor.shape[1:])
@@ -375,7 +376,7 @@ class Scaled(Tensor):
         self.dtype, self.shape = scale.dtype, tensor.shape
         of_vector = (scale.size, 1) if scale.size == self.shape[0] else (1, scale.size)
         sizes = scale.shape if len(scale.shape) == 2 else of_vector
-        if any(not one or whole % one for one, whole in zip(sizes, self.shape)) or len(self.shape) != 2:
+        if any(not size or whole % size for size, whole in zip(sizes, self.shape)) or len(self.shape) != 2:
             raise ReadError(f"a scale of shape {scale.shape} does not fit")
         self._scale = scale.read(0, scale.size).reshape(sizes).astype(np.float64)
 
@@ -422,9 +423,9 @@ class Transposed(Tensor):
         index = dict(zip(self.axes, np.unravel_index(places, self.shape)))
         stored = np.ravel_multi_index([index[axis] for axis in sorted(index)], self._tensor.shape)
         order = np.argsort(stored, kind="stable")
-        found = np.empty(places.size, self.array_dtype)
-        found[order] = self._tensor.at(stored[order])
-        return found
+        values = np.empty(places.size, self.array_dtype)
+        values[order] = self._tensor.at(stored[order])
+        return values
 
     def release(self) -> None:
         self._kept = None

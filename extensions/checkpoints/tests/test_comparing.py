@@ -70,17 +70,17 @@ def grouped(parts: list[np.ndarray], groups: int) -> np.ndarray:
 
 def fused(state: State, *, groups: int = 2) -> State:
     """The layers of `layer` as Megatron holds them."""
-    found: State = {}
+    tensors: State = {}
     for index in sorted({name.split(".")[2] for name in state}):
         old, new = f"model.layers.{index}", f"decoder.layers.{index}"
         for kind in ("weight", "bias"):
             qkv = [state[f"{old}.self_attn.{name}_proj.{kind}"] for name in "qkv"]
-            found[f"{new}.self_attention.linear_qkv.{kind}"] = grouped(qkv, groups)
+            tensors[f"{new}.self_attention.linear_qkv.{kind}"] = grouped(qkv, groups)
         gate_up = [state[f"{old}.mlp.{name}_proj.weight"] for name in ("gate", "up")]
-        found[f"{new}.mlp.linear_fc1.weight"] = np.concatenate(gate_up)
-        found[f"{new}.mlp.linear_fc2.weight"] = state[f"{old}.mlp.down_proj.weight"]
-        found[f"{new}.input_layernorm.weight"] = state[f"{old}.input_layernorm.weight"]
-    return found
+        tensors[f"{new}.mlp.linear_fc1.weight"] = np.concatenate(gate_up)
+        tensors[f"{new}.mlp.linear_fc2.weight"] = state[f"{old}.mlp.down_proj.weight"]
+        tensors[f"{new}.input_layernorm.weight"] = state[f"{old}.input_layernorm.weight"]
+    return tensors
 
 
 MODEL = layer(0) | layer(1) | layer(2)
@@ -97,8 +97,8 @@ def test_fused_layers_are_found_and_equal(tmp_path: Path, groups: int, is_target
     sides = [MODEL, fused(MODEL, groups=groups)]
     result = compared(tmp_path, *sides[:: -1 if is_target else 1])
     assert result.exit_code == 0
-    assert sum("parts" in one.how for one in result.compared) == 9
-    words = {one.how for one in result.compared if "linear_qkv" in one.name}
+    assert sum("parts" in difference.how for difference in result.compared) == 9
+    words = {difference.how for difference in result.compared if "linear_qkv" in difference.name}
     assert words == {"3 parts along dimension 0" + (", in 2 groups" if groups == 2 else "")}
 
 
@@ -120,9 +120,11 @@ def test_layouts_are_found_in_checkpoints_of_other_steps(tmp_path: Path) -> None
     assert not result.only[0]
     assert not result.only[1]
     assert len(result.differing) == len(result.compared) == 15
-    for one in result.compared:
-        assert {name.split(".")[2] for name in (*one.target, *one.golden)} == {one.name.split(".")[2]}
-        assert 0.03 < one.relative < 0.07
+    for difference in result.compared:
+        assert {name.split(".")[2] for name in (*difference.target, *difference.golden)} == {
+            difference.name.split(".")[2]
+        }
+        assert 0.03 < difference.relative < 0.07
 
 
 def test_models_without_relation_are_not_joined(tmp_path: Path) -> None:
@@ -167,7 +169,7 @@ LAYOUTS: dict[str, tuple[State, State, str]] = {
 def test_layout(tmp_path: Path, name: str) -> None:
     target, golden, how = LAYOUTS[name]
     result = compared(tmp_path, target, golden)
-    assert {(one.how, one.unequal) for one in result.compared} == {(how, 0)}
+    assert {(difference.how, difference.unequal) for difference in result.compared} == {(how, 0)}
     assert result.exit_code == 0
 
 
@@ -192,7 +194,7 @@ def test_names(tmp_path: Path, case: str) -> None:
     """Contents are all equal here: only names can tell."""
     target, golden = NAMES[case]
     result = compared(tmp_path, *({name: np.ones(3, np.float32) for name in names} for names in (target, golden)))
-    pairs = {(*one.target, *one.golden) for one in result.compared}
+    pairs = {(*difference.target, *difference.golden) for difference in result.compared}
     kept = target[1:] if len(target) > len(golden) else target
     assert pairs == set(zip(kept, golden))
     assert [name for name, _, _ in result.only[0]] == target[: len(target) - len(golden)]
@@ -201,7 +203,7 @@ def test_names(tmp_path: Path, case: str) -> None:
 def test_moments_are_not_taken_for_their_parameter(tmp_path: Path) -> None:
     target = {"moment1.a.w": np.zeros((2, 2), np.float32), "a.w": normal(2, 2)}
     result = compared(tmp_path, target, {"a.w": normal(2, 2)})
-    assert [one.target for one in result.compared] == [("a.w",)]
+    assert [difference.target for difference in result.compared] == [("a.w",)]
     assert result.states == (["moment1.a.w"], [])
 
 
@@ -209,10 +211,10 @@ def test_a_cast_is_told_from_another_difference(tmp_path: Path) -> None:
     rounded = {name: array.astype(ml_dtypes.bfloat16) for name, array in MODEL.items()}
     result = compared(tmp_path, rounded, MODEL)
     assert result.exit_code == 0
-    assert all(one.is_cast for one in result.compared)
+    assert all(difference.is_cast for difference in result.compared)
     rounded["model.layers.0.mlp.up_proj.weight"][0, 0] += 1
     result = compared(tmp_path, rounded, MODEL)
-    assert [one.name for one in result.differing] == ["model.layers.0.mlp.up_proj.weight"]
+    assert [difference.name for difference in result.differing] == ["model.layers.0.mlp.up_proj.weight"]
     assert result.exit_code == 1
 
 
@@ -223,19 +225,19 @@ def test_figures_are_those_of_float64(tmp_path: Path, dtype: type) -> None:
     wrong = right.copy()
     wrong[600:] = (wrong[600:].astype(np.float64) * 1.01).astype(dtype)
     wrong[3, 4], right[3, 5], wrong[5, 6], right[5, 6] = np.nan, np.inf, np.nan, np.nan
-    (found,) = compared(tmp_path, {"w": wrong}, {"w": right}).compared
+    (difference,) = compared(tmp_path, {"w": wrong}, {"w": right}).compared
     a, b = wrong.astype(np.float64), right.astype(np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
-    assert found.unequal == int(((a != b) & ~(np.isnan(a) & np.isnan(b))).sum())
-    assert found.max_abs == np.abs(a - b)[finite].max()
+    assert difference.unequal == int(((a != b) & ~(np.isnan(a) & np.isnan(b))).sum())
+    assert difference.max_abs == np.abs(a - b)[finite].max()
     whole = np.linalg.norm(b[np.isfinite(b)])
-    assert found.relative == pytest.approx(np.linalg.norm((a - b)[finite]) / whole, rel=1e-6)
-    assert found.not_finite == ((2, 0), (1, 1))
+    assert difference.relative == pytest.approx(np.linalg.norm((a - b)[finite]) / whole, rel=1e-6)
+    assert difference.not_finite == ((2, 0), (1, 1))
 
 
 def test_integers_beyond_float64_differ(tmp_path: Path) -> None:
-    (found,) = compared(tmp_path, {"n": np.array([2**60 + 1, 5])}, {"n": np.array([2**60, 5])}).compared
-    assert (found.unequal, found.max_abs) == (1, 1.0)
+    (difference,) = compared(tmp_path, {"n": np.array([2**60 + 1, 5])}, {"n": np.array([2**60, 5])}).compared
+    assert (difference.unequal, difference.max_abs) == (1, 1.0)
 
 
 def test_shapes_and_names_that_do_not_fit(tmp_path: Path) -> None:
@@ -249,9 +251,9 @@ def test_a_vocabulary_that_one_side_has_padded(tmp_path: Path, behind: np.ndarra
     """Rows that hold something were cut off in the other side."""
     whole = normal(40, 6)
     longer = np.concatenate([whole, behind.astype(np.float32)])
-    (found,) = (result := compared(tmp_path, {"embed.weight": longer}, {"embed.weight": whole})).compared
-    assert found.padding == behind.shape
-    assert (result.exit_code, found.unequal) == (code, code * behind.size)
+    (difference,) = (result := compared(tmp_path, {"embed.weight": longer}, {"embed.weight": whole})).compared
+    assert difference.padding == behind.shape
+    assert (result.exit_code, difference.unequal) == (code, code * behind.size)
 
 
 def test_tensors_are_compared_by_several_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +273,7 @@ def test_empty_and_single_elements(tmp_path: Path) -> None:
     state = {"empty": np.empty((0, 3), np.float32), "one": np.array(2.0, np.float32), "true": np.array([True])}
     assert compared(tmp_path, state, state).exit_code == 0
     other = state | {"one": np.array(3.0, np.float32), "true": np.array([False])}
-    assert {one.name for one in compared(tmp_path, other, state).differing} == {"one", "true"}
+    assert {difference.name for difference in compared(tmp_path, other, state).differing} == {"one", "true"}
 
 
 @pytest.mark.parametrize("layout", ["same", "grouped", "transposed"])
@@ -302,7 +304,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert text.splitlines()[-2] == "Wrong: 29 tensors equal, 1 differ, 25 only in A"
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["exit_code"] == 1
-    assert [one["relative"] for one in report["differ"]] == [1.0]
+    assert [entry["relative"] for entry in report["differ"]] == [1.0]
     assert len(report["only_in_target"]) == 25
     assert main(["checkpoints", files[1], files[1]]) == 0
     assert main(["checkpoints", files[0], str(tmp_path / "none")]) == 2

@@ -26,30 +26,30 @@ def model(layers: int = 4, *, experts: int = 0, bias: bool = False, ones: bool =
     def normal(*shape: int) -> Any:
         return torch.randn(shape, generator=random)
 
-    found = {"model.embed_tokens.weight": normal(40, 32), "lm_head.weight": normal(40, 32)}
+    tensors = {"model.embed_tokens.weight": normal(40, 32), "lm_head.weight": normal(40, 32)}
     for index in range(layers):
         prefix = f"model.layers.{index}"
         for name, rows in (("q", 32), ("k", 16), ("v", 16), ("o", 32)):
-            found[f"{prefix}.self_attn.{name}_proj.weight"] = normal(rows, 32)
+            tensors[f"{prefix}.self_attn.{name}_proj.weight"] = normal(rows, 32)
             if bias and name != "o":
-                found[f"{prefix}.self_attn.{name}_proj.bias"] = normal(rows)
+                tensors[f"{prefix}.self_attn.{name}_proj.bias"] = normal(rows)
         for expert in range(experts) or ("",):
             mlp = f"{prefix}.mlp.experts.{expert}" if experts else f"{prefix}.mlp"
-            found |= {f"{mlp}.{name}_proj.weight": normal(48, 32) for name in ("gate", "up")}
-            found[f"{mlp}.down_proj.weight"] = normal(32, 48)
+            tensors |= {f"{mlp}.{name}_proj.weight": normal(48, 32) for name in ("gate", "up")}
+            tensors[f"{mlp}.down_proj.weight"] = normal(32, 48)
         for name in ("input_layernorm", "post_attention_layernorm"):
-            found[f"{prefix}.{name}.weight"] = torch.ones(32) if ones else 1 + 0.1 * normal(32)
-    return found
+            tensors[f"{prefix}.{name}.weight"] = torch.ones(32) if ones else 1 + 0.1 * normal(32)
+    return tensors
 
 
 def renamed(state: State, *changes: tuple[str, str]) -> State:
     """The tensors under names that are changed by patterns, one after the other."""
-    found = {}
+    tensors = {}
     for name, tensor in state.items():
         for pattern, new in changes:
             name = re.sub(pattern, new, name)
-        found[name] = tensor
-    return found
+        tensors[name] = tensor
+    return tensors
 
 
 META = (
@@ -67,8 +67,10 @@ META = (
 
 def exchanged(state: State, *patterns: tuple[str, str]) -> State:
     """The tensors in which what a name says first and what it says then have changed places."""
-    for one, other in patterns:
-        state = renamed(state, (rf"{one}", "\0"), (rf"{other}", one.replace("\\", "")), ("\0", other.replace("\\", "")))
+    for name, other in patterns:
+        state = renamed(
+            state, (rf"{name}", "\0"), (rf"{other}", name.replace("\\", "")), ("\0", other.replace("\\", ""))
+        )
     return state
 
 
@@ -83,8 +85,8 @@ def grouped(parts: list[Any], groups: int) -> Any:
 
 def megatron(state: State, *, order: str = "qkv", gated: tuple[str, str] = ("gate", "up"), groups: int = 2) -> State:
     """The same model with names and layouts as Megatron's."""
-    found = renamed(
-        {name: one for name, one in state.items() if not re.search(r"[qkv]_proj|gate_proj|up_proj", name)},
+    tensors = renamed(
+        {name: tensor for name, tensor in state.items() if not re.search(r"[qkv]_proj|gate_proj|up_proj", name)},
         (r"model\.layers", "decoder.layers"),
         (r"self_attn\.o_proj", "self_attention.linear_proj"),
         (r"mlp\.down_proj", "mlp.linear_fc2"),
@@ -97,20 +99,20 @@ def megatron(state: State, *, order: str = "qkv", gated: tuple[str, str] = ("gat
     for name in state:
         prefix = name.replace("model.layers", "decoder.layers")
         if "q_proj" in name:
-            parts = [state[name.replace("q_proj", f"{one}_proj")] for one in order]
-            found[prefix.replace("self_attn.q_proj", "self_attention.linear_qkv")] = grouped(parts, groups)
+            parts = [state[name.replace("q_proj", f"{role}_proj")] for role in order]
+            tensors[prefix.replace("self_attn.q_proj", "self_attention.linear_qkv")] = grouped(parts, groups)
         elif "gate_proj" in name:
-            parts = [state[name.replace("gate", one)] for one in gated]
+            parts = [state[name.replace("gate", role)] for role in gated]
             new = re.sub(r"experts\.(\d+)\.gate_proj\.weight", r"experts.linear_fc1.weight\1", prefix)
-            found[new.replace("gate_proj", "linear_fc1")] = torch.cat(parts)
-    return found
+            tensors[new.replace("gate_proj", "linear_fc1")] = torch.cat(parts)
+    return tensors
 
 
 def tensor_parallel(state: State, ranks: int = 2) -> list[State]:
     """The ranks of a model with names as Megatron's."""
-    found: list[State] = [{} for _ in range(ranks)]
+    tensors: list[State] = [{} for _ in range(ranks)]
     for name, tensor in state.items():
-        for rank, held in enumerate(found):
+        for rank, held in enumerate(tensors):
             if re.search(r"linear_fc1\.weight", name):
                 part = torch.cat([half.chunk(ranks)[rank] for half in tensor.chunk(2)])
             elif re.search(r"linear_proj|linear_fc2", name):
@@ -118,30 +120,35 @@ def tensor_parallel(state: State, ranks: int = 2) -> list[State]:
             else:
                 part = tensor if "layer_norm" in name else tensor.chunk(ranks)[rank]
             held[name] = part.clone()
-    return found
+    return tensors
 
 
 def stages(state: State) -> list[State]:
     """Two stages of a pipeline that number their two layers from 0."""
-    found: list[State] = [{}, {}]
+    tensors: list[State] = [{}, {}]
     for name, tensor in state.items():
         match = re.search(r"layers\.(\d+)", name)
         stage, local = divmod(int(match[1]), 2) if match else (int("output" in name), 0)
-        found[stage][name.replace(match[0], f"layers.{local}") if match else name] = tensor
-    return found
+        tensors[stage][name.replace(match[0], f"layers.{local}") if match else name] = tensor
+    return tensors
 
 
 def stacked(state: State, *, is_turned: bool = True) -> State:
     """The experts of each layer in two tensors."""
-    found = {name: one for name, one in state.items() if "experts" not in name}
+    tensors = {name: tensor for name, tensor in state.items() if "experts" not in name}
     for index in range(4):
         prefix = f"model.layers.{index}.mlp.experts"
-        held = [[state[f"{prefix}.{one}.{name}_proj.weight"] for name in ("gate", "up", "down")] for one in range(4)]
-        pairs = {"gate_up_proj": [torch.cat(one[:2]) for one in held], "down_proj": [one[2] for one in held]}
+        held = [
+            [state[f"{prefix}.{number}.{name}_proj.weight"] for name in ("gate", "up", "down")] for number in range(4)
+        ]
+        pairs = {
+            "gate_up_proj": [torch.cat(expert[:2]) for expert in held],
+            "down_proj": [tensor[2] for tensor in held],
+        }
         for name, several in pairs.items():
             whole = torch.stack(several)
-            found[f"{prefix}.{name}"] = whole.transpose(1, 2).contiguous() if is_turned else whole
-    return found
+            tensors[f"{prefix}.{name}"] = whole.transpose(1, 2).contiguous() if is_turned else whole
+    return tensors
 
 
 def rotated(weight: Any, heads: int) -> Any:
@@ -152,8 +159,8 @@ def rotated(weight: Any, heads: int) -> Any:
 def rotary(state: State, pattern: str = r"\.w[qk]\.") -> State:
     heads = {"q": 4, "k": 2}
     return {
-        name: rotated(one, heads[re.search(r"w([qk])", name)[1]]) if re.search(pattern, name) else one  # type: ignore[index]
-        for name, one in state.items()
+        name: rotated(tensor, heads[re.search(r"w([qk])", name)[1]]) if re.search(pattern, name) else tensor  # type: ignore[index]
+        for name, tensor in state.items()
     }
 
 
@@ -170,8 +177,8 @@ def conv1d(layers: int) -> State:
 
 def linear(state: State, *but: str) -> State:
     return {
-        f"transformer.{name}": one if name.startswith(("wte", *but)) else one.t().contiguous()
-        for name, one in state.items()
+        f"transformer.{name}": tensor if name.startswith(("wte", *but)) else tensor.t().contiguous()
+        for name, tensor in state.items()
     }
 
 
@@ -179,38 +186,41 @@ def kernels() -> State:
     """Convolutions, of which the first has as many inputs as its window has rows."""
     random = torch.Generator().manual_seed(0)
     shapes = [(8, 3, 3, 3), (16, 8, 3, 3), (32, 16, 3, 3)]
-    return {f"layers.{index}.conv.weight": torch.randn(one, generator=random) for index, one in enumerate(shapes)}
+    return {f"layers.{index}.conv.weight": torch.randn(shape, generator=random) for index, shape in enumerate(shapes)}
 
 
 def permuted(state: State, *axes: int) -> State:
-    return {name: one.permute(axes).contiguous() for name, one in state.items()}
+    return {name: tensor.permute(axes).contiguous() for name, tensor in state.items()}
 
 
 def lstm() -> State:
     torch.manual_seed(0)
-    return {f"rnn.{name}": one for name, one in torch.nn.LSTM(8, 8, 2).state_dict().items()}
+    return {f"rnn.{name}": tensor for name, tensor in torch.nn.LSTM(8, 8, 2).state_dict().items()}
 
 
 def onnx(state: State, but: str = "none") -> State:
     """Gates in the order of ONNX, and names of its own."""
     order = {name: (0, 1, 2, 3) if but in name else (0, 3, 1, 2) for name in state}
-    made = {name: torch.cat([one.chunk(4)[gate] for gate in order[name]]) for name, one in state.items()}
+    made = {name: torch.cat([tensor.chunk(4)[gate] for gate in order[name]]) for name, tensor in state.items()}
     return renamed(made, ("rnn.weight_ih", "lstm.W"), ("rnn.weight_hh", "lstm.R"), ("rnn.bias", "lstm.B"))
 
 
 def in_turn(state: State) -> list[State]:
     """Two ranks that have a layer of each half of the model in turn."""
-    found: list[State] = [{}, {}]
-    for name, one in state.items():
+    tensors: list[State] = [{}, {}]
+    for name, tensor in state.items():
         layer = int((re.findall(r"layers\.(\d+)", name) or ["0"])[0])
-        found[layer % 2][f"model{layer // 2}.{re.sub('layers.[0-9]', 'layers.0', name)}"] = one
-    return found
+        tensors[layer % 2][f"model{layer // 2}.{re.sub('layers.[0-9]', 'layers.0', name)}"] = tensor
+    return tensors
 
 
 def by_rows(state: State, ranks: int = 6) -> list[State]:
     """Ranks of which the last may have no rows."""
-    parts = {name: one.chunk(ranks) for name, one in state.items()}
-    return [{k: one[rank] if rank < len(one) else state[k][:0] for k, one in parts.items()} for rank in range(ranks)]
+    parts = {name: tensor.chunk(ranks) for name, tensor in state.items()}
+    return [
+        {k: tensor[rank] if rank < len(tensor) else state[k][:0] for k, tensor in parts.items()}
+        for rank in range(ranks)
+    ]
 
 
 def by_names(state: State) -> State:
@@ -220,22 +230,33 @@ def by_names(state: State) -> State:
 
 
 def quantized(state: State) -> State:
-    found = {}
+    tensors = {}
     for name, tensor in state.items():
         if "proj" in name:
             scale = tensor.abs().amax(1, keepdim=True) / 127
-            found |= {name: torch.round(tensor / scale).to(torch.int8), f"{name}_scale": scale}
+            tensors |= {name: torch.round(tensor / scale).to(torch.int8), f"{name}_scale": scale}
         else:
-            found[name] = tensor
-    return found
+            tensors[name] = tensor
+    return tensors
 
 
 def training(order: list[int], *, names: bool = True) -> State:
     """A model and its optimizer, which has the parameters in this order."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(len(order) // 2)])
-    parameters = [list(network.named_parameters())[one] for one in order]
-    optimizer = torch.optim.AdamW(parameters if names else [one for _, one in parameters])
+    parameters = [list(network.named_parameters())[place] for place in order]
+    optimizer = torch.optim.AdamW(parameters if names else [parameter for _, parameter in parameters])
+    network(torch.randn(4, 8)).square().sum().backward()
+    optimizer.step()
+    return {"model": network.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def tied() -> State:
+    """A model whose last layer has the weight of the first one, and its optimizer, which has it once."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(*[torch.nn.Linear(8, 8, bias=False) for _ in range(3)])
+    network[2].weight = network[0].weight
+    optimizer = torch.optim.AdamW(network.parameters())
     network(torch.randn(4, 8)).square().sum().backward()
     optimizer.step()
     return {"model": network.state_dict(), "optimizer": optimizer.state_dict()}
@@ -244,10 +265,11 @@ def training(order: list[int], *, names: bool = True) -> State:
 def moved(state: State, order: list[int]) -> State:
     """Other names of the parameters, and states of an optimizer that are those of other parameters."""
     groups = [
-        {key: one for key, one in group.items() if key != "param_names"} for group in state["optimizer"]["param_groups"]
+        {key: value for key, value in group.items() if key != "param_names"}
+        for group in state["optimizer"]["param_groups"]
     ]
-    states = {index: state["optimizer"]["state"][one] for index, one in enumerate(order)}
-    network = {f"net.fc{name[0]}{name[1:]}": one for name, one in state["model"].items()}
+    states = {index: state["optimizer"]["state"][other] for index, other in enumerate(order)}
+    network = {f"net.fc{name[0]}{name[1:]}": tensor for name, tensor in state["model"].items()}
     return {"model": network, "optimizer": {"state": states, "param_groups": groups}}
 
 
@@ -256,9 +278,9 @@ def padded(state: State, *names: str) -> State:
 
 
 def through(name: str, change: Callable[[list[State]], None], state: State) -> list[State]:
-    found = tensor_parallel(megatron(state))
-    change([held for held in found if name in held])
-    return found
+    tensors = tensor_parallel(megatron(state))
+    change([held for held in tensors if name in held])
+    return tensors
 
 
 def exchange(name: str) -> Callable[[list[State]], None]:
@@ -292,8 +314,8 @@ RIGHT: dict[str, Callable[[], Sides]] = {
     "Conv1D of one layer": lambda: (linear(conv1d(1)), conv1d(1)),
     "all of a kind transposed": lambda: (
         {
-            name: one.t().contiguous() if "o_proj" in name else one
-            for name, one in renamed(M, ("self_attn", "attn")).items()
+            name: tensor.t().contiguous() if "o_proj" in name else tensor
+            for name, tensor in renamed(M, ("self_attn", "attn")).items()
         },
         M,
     ),
@@ -302,7 +324,7 @@ RIGHT: dict[str, Callable[[], Sides]] = {
     "experts stacked and transposed": lambda: (stacked(MOE), MOE),
     "tied parameters saved once": lambda: ({k: v for k, v in megatron(TIED).items() if "output" not in k}, TIED),
     "buffers left out": lambda: (M, M | BUFFERS),
-    "rounded to bfloat16": lambda: ({name: one.bfloat16() for name, one in megatron(M).items()}, M),
+    "rounded to bfloat16": lambda: ({name: tensor.bfloat16() for name, tensor in megatron(M).items()}, M),
     "tensor parallel": lambda: (tensor_parallel(megatron(M)), M),
     "tensor parallel, norms that are all one": lambda: (tensor_parallel(megatron(ONES)), ONES),
     "another number of ranks": lambda: (tensor_parallel(megatron(M)), megatron(M)),
@@ -321,11 +343,12 @@ RIGHT: dict[str, Callable[[], Sides]] = {
         M,
     ),
     "numbers in place of names": lambda: (
-        {f"net.{2 * index}.weight": one for index, one in enumerate(MATRICES)},
-        {f"fc{index}.weight": one for index, one in enumerate(MATRICES)},
+        {f"net.{2 * index}.weight": tensor for index, tensor in enumerate(MATRICES)},
+        {f"fc{index}.weight": tensor for index, tensor in enumerate(MATRICES)},
     ),
     "an optimizer with another order": lambda: (training([3, 0, 1, 2, 5, 4]), training(ORDER)),
     "an optimizer, other names": lambda: (moved(training(ORDER, names=False), ORDER), training(ORDER, names=False)),
+    "an optimizer of tied parameters": lambda: (tied(), by_names(tied())),
     "without the optimizer": lambda: (training(ORDER)["model"], training(ORDER)),
     "an optimizer of many parameters, by names": lambda: (
         by_names(training(list(range(12)), names=False)),
@@ -395,10 +418,10 @@ WRONG: dict[str, tuple[Callable[[], Sides], str]] = {
     "gate and up cut as one": (
         lambda: (
             [
-                {name: one.chunk(2)[rank].clone() for name, one in megatron(M).items() if "fc1.weight" in name}
+                {name: tensor.chunk(2)[rank].clone() for name, tensor in megatron(M).items() if "fc1.weight" in name}
                 for rank in (0, 1)
             ],
-            {name: one for name, one in M.items() if re.search("gate|up", name)},
+            {name: tensor for name, tensor in M.items() if re.search("gate|up", name)},
         ),
         "ranks hold parts of other tensors than each other",
     ),
@@ -423,15 +446,15 @@ WRONG: dict[str, tuple[Callable[[], Sides], str]] = {
         lambda: (rotary(renamed(M, *META), r"\.wq\."), M),
         "q_proj is rows of 4 heads",
     ),
-    "a vocabulary without its last row": (lambda: (changed(M, "lm_head.weight", lambda one: one[:-1]), M), "1"),
-    "rows of a vocabulary": (lambda: (changed(M, "lm_head.weight", lambda one: one.flip(0)), M), "1"),
-    "heads of a layer": (lambda: (changed(M, K1, lambda one: one.roll(8, 0)), M), "1"),
+    "a vocabulary without its last row": (lambda: (changed(M, "lm_head.weight", lambda tensor: tensor[:-1]), M), "1"),
+    "rows of a vocabulary": (lambda: (changed(M, "lm_head.weight", lambda tensor: tensor.flip(0)), M), "1"),
+    "heads of a layer": (lambda: (changed(M, K1, lambda tensor: tensor.roll(8, 0)), M), "1"),
     "a scale of another matrix": (
         lambda: (quantized(M) | {f"{O1}_scale": quantized(M)[f"{O1}_scale"].flip(0)}, M),
         "1",
     ),
     "an infinite element": (
-        lambda: ({k: one.half() for k, one in LARGE.items()}, LARGE),
+        lambda: ({k: tensor.half() for k, tensor in LARGE.items()}, LARGE),
         "1",
     ),
     "a kernel as it was": (
@@ -474,7 +497,7 @@ WRONG: dict[str, tuple[Callable[[], Sides], str]] = {
 
 
 def result_of(folder: Path, sides: Sides) -> Result:
-    found = []
+    contents = []
     for name, side in zip("ab", sides):
         if isinstance(side, list):
             (folder / name).mkdir()
@@ -482,8 +505,8 @@ def result_of(folder: Path, sides: Sides) -> Result:
                 torch.save(held, folder / name / f"mp_rank_{rank:02}.pt")
         else:
             torch.save(side, folder / name)
-        found.append(read_checkpoint(folder / name))
-    return compare(*found, lambda done, total: None)
+        contents.append(read_checkpoint(folder / name))
+    return compare(*contents, lambda done, total: None)
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -38,11 +38,11 @@ STATE = {
 }
 
 
-def check(found: Contents, expected: dict[str, Any]) -> None:
-    assert found.problems == []
-    assert list(found.tensors) == list(expected)
+def check(contents: Contents, expected: dict[str, Any]) -> None:
+    assert contents.problems == []
+    assert list(contents.tensors) == list(expected)
     for name, tensor in expected.items():
-        read = found.tensors[name]
+        read = contents.tensors[name]
         values = read.read(0, read.size)
         assert read.shape == tuple(tensor.shape), name
         raw = tensor.detach().contiguous().view(torch.uint8) if tensor.dim() else tensor.reshape(1).view(torch.uint8)
@@ -63,18 +63,18 @@ def test_torch_distributed_checkpoint(tmp_path: Path) -> None:
 
     state = {"model": STATE, "step": 3, "rates": [0.1, 0.2], "name": "x"}
     dcp.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
-    found = read_checkpoint(tmp_path / "dcp")
-    check(found, {f"model.{name}": tensor for name, tensor in STATE.items()})
-    assert found.entries == {"step": 3, "rates.0": 0.1, "rates.1": 0.2, "name": "x"}
+    contents = read_checkpoint(tmp_path / "dcp")
+    check(contents, {f"model.{name}": tensor for name, tensor in STATE.items()})
+    assert contents.entries == {"step": 3, "rates.0": 0.1, "rates.1": 0.2, "name": "x"}
 
 
 def test_files_of_the_package_safetensors(tmp_path: Path) -> None:
     package = pytest.importorskip("safetensors.torch")
     state = {name: tensor.detach().contiguous() for name, tensor in STATE.items() if name != "parameter"}
     package.save_file(state, tmp_path / "a.safetensors", metadata={"format": "pt"})
-    found = read_checkpoint(tmp_path / "a.safetensors")
-    check(found, {name: state[name] for name in found.tensors})
-    assert set(found.tensors) == set(state)
+    contents = read_checkpoint(tmp_path / "a.safetensors")
+    check(contents, {name: state[name] for name in contents.tensors})
+    assert set(contents.tensors) == set(state)
 
 
 def test_other_values_of_a_training_checkpoint(tmp_path: Path) -> None:
@@ -94,15 +94,15 @@ def test_other_values_of_a_training_checkpoint(tmp_path: Path) -> None:
         "inf": float("inf"),
     }
     torch.save(state, tmp_path / "a.pt")
-    found = read_checkpoint(tmp_path / "a.pt")
-    assert found.problems == []
+    contents = read_checkpoint(tmp_path / "a.pt")
+    assert contents.problems == []
     expected = {"args.lr": 0.1, "args.layers.1": 2, "args.name": "big", "iteration": 7, "nothing": None, "np": 2.5}
-    assert expected.items() <= found.entries.items()
-    assert {"optimizer.state.0.exp_avg", "model.language_model.weight", "rng_state.0.np.1"} <= set(found.tensors)
-    assert found.entries["optimizer.param_groups.0.lr"] == 1e-3
+    assert expected.items() <= contents.entries.items()
+    assert {"optimizer.state.0.exp_avg", "model.language_model.weight", "rng_state.0.np.1"} <= set(contents.tensors)
+    assert contents.entries["optimizer.param_groups.0.lr"] == 1e-3
     later = state | {"iteration": 8, "args": argparse.Namespace(lr=0.2, layers=[1, 2], name="big")}
     torch.save(later, tmp_path / "b.pt")
-    result = compare(found, read_checkpoint(tmp_path / "b.pt"), lambda done, total: None)
+    result = compare(contents, read_checkpoint(tmp_path / "b.pt"), lambda done, total: None)
     assert sorted(result.entries) == [("args.lr", 0.1, 0.2), ("iteration", 7, 8)]
     assert (result.differing, result.exit_code) == ([], 1)
 
@@ -112,7 +112,7 @@ def test_a_whole_module_is_compared_with_its_parameters(tmp_path: Path) -> None:
     torch.save(module, tmp_path / "a.pt")
     torch.save(module.state_dict(), tmp_path / "b.pt")
     result = compare(*(read_checkpoint(tmp_path / name) for name in ("a.pt", "b.pt")), lambda done, total: None)
-    assert [one.golden[0] for one in result.compared if one.is_equal] == list(module.state_dict())
+    assert [difference.golden[0] for difference in result.compared if difference.is_equal] == list(module.state_dict())
     assert result.only == ([], [])
     assert {problem.partition("needs code to load: ")[2].partition(";")[0] for problem in result.problems} == {
         f"torch.nn.modules.{name}" for name in ("container.Sequential", "linear.Linear", "batchnorm.BatchNorm1d")
@@ -142,7 +142,7 @@ def test_ranks_in_a_folder_are_parts_of_a_whole(tmp_path: Path) -> None:
         torch.save({"model": parts}, tmp_path / "ranks" / f"mp_rank_{rank:02}.pt")
     sides = [read_checkpoint(tmp_path / name) for name in ("ranks", "whole.pt")]
     result = compare(*sides, lambda done, total: None)
-    assert {(one.golden, one.how) for one in result.compared if one.is_equal} == {
+    assert {(difference.golden, difference.how) for difference in result.compared if difference.is_equal} == {
         (("l.0.up.weight",), "2 parts along dimension 0"),
         (("l.0.down.weight",), "2 parts along dimension 1"),
     }
@@ -203,17 +203,17 @@ def test_mindspore_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for crc in (False, True):
         file = tmp_path / f"{crc}.ckpt"
         mindspore.save_checkpoint(saved, str(file), append_dict={"step": 7, "name": "x"}, crc_check=crc)
-        found = read_checkpoint(file)
-        assert found.problems == []
-        assert found.entries == {"step": 7, "name": "x"}
+        contents = read_checkpoint(file)
+        assert contents.problems == []
+        assert contents.entries == {"step": 7, "name": "x"}
         for name, tensor in tensors.items():
-            read = found.tensors[name]
+            read = contents.tensors[name]
             values = read.read(0, read.size).reshape(read.shape)
             expected = tensor.float().asnumpy() if name == "bfloat16" else tensor.asnumpy()
             np.testing.assert_array_equal(values.astype(expected.dtype), expected)
             assert read.dtype.name.lower() == str(tensor.dtype).lower()
         # Reading begins and ends within messages.
-        assert found.tensors["long"].read(255, 1300).tobytes() == long.reshape(-1)[255:1300].tobytes()
+        assert contents.tensors["long"].read(255, 1300).tobytes() == long.reshape(-1)[255:1300].tobytes()
 
 
 @pytest.mark.needs("mindspore")

@@ -194,7 +194,7 @@ def test_a_file_that_ends_while_it_is_read(good: Path, tmp_path: Path, capsys: p
     with bad.open("r+b") as file:
         file.truncate(bad.stat().st_size - 8)
     result = compare(*sides, lambda done, total: None)
-    assert [one.name for one in result.compared] == ["a"]
+    assert [difference.name for difference in result.compared] == ["a"]
     assert len(result.problems) == 1
     assert result.exit_code == 5
 

@@ -57,27 +57,22 @@ class Tally(RowCounts):
             findings: what the suite says of the rows in its own words, line by line.
             is_bad: whether something is wrong, item or not.
         """
-        ranked = [(api, count) for api, count in self.faults.most_common() if count]
+        faults = [[api, count, self.by_api[api].total()] for api, count in self.faults.most_common() if count]
         reasons: Counter[str] = Counter()
         for reason, count in self.reasons.items():
             reasons[reason.partition("\n")[0]] += count
         return {
             "points": list(findings),
-            "is_bad": bool(ranked) or is_bad,
+            "is_bad": bool(faults) or is_bad,
             "outcomes": dict(self.outcomes),
             "explained": self.explained,
-            "faults": [[api, count, self.by_api[api].total()] for api, count in ranked],
+            "faults": faults,
             "reasons": [[count, reason] for reason, count in reasons.most_common()],
         }
 
 
 _STATUS = {"pass": 0, "error": 1, "skip": 2}
 _NOWHERE = StepPosition()
-#: Columns of rows and of outputs that hold texts: as numbers of the table of texts.
-_TEXTS = tuple(
-    "call part outcome message source side partner partner_cell device bench note level from baseline".split()
-)
-_OUTPUT_TEXTS = ("label", "tested", "against", "shape", "message", "standard", "rounding", "pattern")
 
 
 def heat_of(suite: type[Suite], output: OutputRow | None) -> float | None:
@@ -85,11 +80,11 @@ def heat_of(suite: type[Suite], output: OutputRow | None) -> float | None:
     if output is None:
         return None
     values = [output.figures.get(name) for name in suite.severity_figures]
-    known = [value for value in values if value is not None]
-    if not known:
+    measured = [value for value in values if value is not None]
+    if not measured:
         return None
     is_low_bad = any(figure.is_low_bad for figure in suite.figures if figure.name == suite.severity_figures[0])
-    return 1 - known[0] if is_low_bad else sum(known)
+    return 1 - measured[0] if is_low_bad else sum(measured)
 
 
 class Section:
@@ -125,8 +120,8 @@ class Section:
         self._known.add(row.call, row)
         attachment = row.attachment or {}
         self._faults.update(dict.fromkeys(map(str, attachment.get(RUN_FAULTS, ()))))
-        if (known := answer_with(row)) is not None:
-            self._answers.update([known])
+        if (answer := answer_with(row)) is not None:
+            self._answers.update([answer])
         self._covered.add(row)
         self._all.known |= frozenset(map(str, attachment.get(KNOWN_FAULTS, ())))
         if not row.is_plain_pass:
@@ -134,17 +129,19 @@ class Section:
         order = place.order if place.order >= 0 else math.inf
         step, rank, _ = self._files[row.dump]
         key = (_number(step), _number(rank), row.dump, place.side == "golden", order, row.call, row.part == "backward")
-        self._rows.append((key, self._columns(row, place, heat), [self._output(output) for output in row.outputs]))
+        columns = self._columns(row, place, heat)
+        self._rows.append((key, columns, [self._output(output) for output in row.outputs]))
 
     def _facts(self) -> RunFacts:
         """What is known of the run beside its rows."""
         suite = self._suite
+        first: Mapping[str, Any] = self._runs[0] if self._runs else {}
         return RunFacts(
             suite=suite.name,
             item_noun=suite.item_noun,
-            arguments=tuple(self._runs[0]["arguments"] or ()) if self._runs else (),
+            arguments=tuple(first.get("arguments") or ()),
             passing=suite.passing,
-            limits=self._runs[0]["limits"] or {} if self._runs else {},
+            limits=first.get("limits") or {},
             certainty=suite.certainty,
             excuses=suite.excuses,
         )
@@ -160,7 +157,6 @@ class Section:
         slots = {dump: index for index, dump in enumerate(dumps)}
         # A run that continued a CSV pair has rows of before whose dump it does not know.
         names = CallNames([Path(dump) for dump in dumps if dump], tell_files=self._suite.call_names_are_unique)
-        rows = [columns for _, columns, _ in self._rows]
         findings = [printable(line) for line in self._summary.lines()]
         answer = answer or self._answers.get(self._covered.number)
         # The rows of a run say themselves what all of them together say of one.
@@ -174,28 +170,35 @@ class Section:
             (dump, self._text(call), self._text(part)): self._text(level)
             for (dump, call, part), level in levels.items()
         }
-        for columns in rows:
+        rows, outputs, output_counts = [], [], []
+        for _, columns, outputs_of_row in self._rows:
             columns["level"] = numbers.get((columns["slot"], columns["call"], columns["part"]), columns["level"])
             columns["slot"] = slots[columns["slot"]]
-        outputs = [output for _, _, found in self._rows for output in found]
+            rows.append(columns)
+            outputs += outputs_of_row
+            output_counts.append(len(outputs_of_row))
         suite = self._suite
+        figures = [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures]
+        slot_facts = [self._slot(dump, names) for dump in dumps]
+        cells = [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells]
+        is_bad = self._summary.is_bad or answer.outcome == "wrong"
         return {
             "suite": suite.name,
             "title": suite.title,
             "noun": suite.item_noun,
             "kinds": suite.group_noun,
             "measure": suite.severity_figures,
-            "figures": [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures],
-            "answer": self._tally.content(findings, is_bad=self._summary.is_bad or answer.outcome == "wrong"),
+            "figures": figures,
+            "answer": self._tally.content(findings, is_bad=is_bad),
             "diagnosis": _shown(answer),
             "baseline": next(self._known.lines()).removeprefix("baseline: ") if self._known else "",
             "markup": self._summary.markup(),
             "pairs": self._summary.run_pairs(),
             "runs": self._runs,
-            "slots": [self._slot(dump, names.of(dump, "") if dump else "earlier") for dump in dumps],
-            "cells": [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells],
+            "slots": slot_facts,
+            "cells": cells,
             "rows": _transposed(rows),
-            "counts": [len(found) for _, _, found in self._rows],
+            "counts": output_counts,
             "outputs": _transposed(outputs),
             "texts": list(self._texts),
         }
@@ -210,8 +213,9 @@ class Section:
         place = Place(record="", operation="")
         return with_findings(answer, [Finding(kind="incomplete", confidence="proved", place=place, detail=faults[0])])
 
-    def _slot(self, dump: str, name: str) -> dict[str, Any]:
+    def _slot(self, dump: str, names: CallNames) -> dict[str, Any]:
         step, rank, node = self._files[dump]
+        name = names.of(dump, "") if dump else "earlier"
         return {"dump": dump, "step": step, "rank": rank, "id": node, "name": name.strip("/")}
 
     def _columns(self, row: VerdictRow, place: StepPosition, heat: float | None) -> dict[str, Any]:
@@ -224,7 +228,7 @@ class Section:
             "source": place.source or str(facts.get("called_from", "")),
             "side": place.side,
             "partner": place.partner,
-            "partner_cell": place.partner_cells[-1] if place.side == "both" and place.partner_cells else "",
+            "partner_cell": "".join(place.partner_cells[-1:]) if place.side == "both" else "",
             "device": row.device,
             "bench": row.bench,
             "note": row.explanation,
@@ -232,16 +236,16 @@ class Section:
             "from": str(facts.get("propagated_from", "")),
             "baseline": str(facts.get(PROPERTY, "")),
         }
-        worst = row.worst
         usual = f"{self._files[row.dump][2]}::{row.call}::{row.part}"
+        status = "error" if row.outcome == "failed" else row.status
         return {
-            **{name: self._text(texts[name]) for name in _TEXTS},
+            **self._numbered(texts),
             "slot": row.dump,
             "order": place.order,
-            "status": _STATUS["error" if row.outcome == "failed" else row.status],
+            "status": _STATUS[status],
             "heat": _json_number(heat, 6),
             "cell": self._cell(place.cells),
-            "worst": next((index for index, output in enumerate(row.outputs) if output is worst), -1),
+            "worst": row.outputs.index(row.worst) if row.outputs else -1,
             "id": 0 if row.node_id == usual else self._text(row.node_id),
             "seconds": round(row.seconds, 4),
         }
@@ -257,14 +261,19 @@ class Section:
             "rounding": output.rounding,
             "pattern": output.pattern,
         }
-        figures = ((figure.name, output.figures.get(figure.name)) for figure in self._suite.figures)
-        return {
-            **{name: self._text(texts[name]) for name in _OUTPUT_TEXTS},
+        columns: dict[str, Any] = {
+            **self._numbered(texts),
             "status": _STATUS[output.status],
             "heat": _json_number(heat_of(self._suite, output), 6),
             "picture": output.picture,
-            **{f"f_{name}": _json_number(value, 10) for name, value in figures},
         }
+        for figure in self._suite.figures:
+            columns[f"f_{figure.name}"] = _json_number(output.figures.get(figure.name), 10)
+        return columns
+
+    def _numbered(self, texts: Mapping[str, str]) -> dict[str, int]:
+        """Texts as numbers of the table of texts."""
+        return {name: self._text(value) for name, value in texts.items()}
 
     def _text(self, text: str) -> int:
         return self._texts.setdefault(text, len(self._texts))
@@ -296,15 +305,19 @@ def _title(sections: Sequence[Mapping[str, Any]]) -> str:
     """Of the tab: the verdict, then the dump. A tab shows about the first 20 characters."""
     names = []
     for section in sections:
-        dumps = [Path(slot["dump"]) for slot in section["slots"] if slot["dump"]]
-        folder = Path(os.path.commonpath([path.parent for path in dumps])) if dumps else None
-        parts = [part for part in folder.parts if part not in _LAYOUT and not _SLOT.fullmatch(part)] if folder else []
-        names.append(f"{section['diagnosis']['headline']}{f' - {parts[-1]}' if parts else ''}")
+        dumps = [os.path.dirname(slot["dump"]) for slot in section["slots"] if slot["dump"]]
+        folders = Path(os.path.commonpath(dumps)).parts if dumps else ()
+        named = [part for part in folders if part not in _LAYOUT and not _SLOT.fullmatch(part)]
+        names.append(" - ".join([section["diagnosis"]["headline"], *named[-1:]]))
     return printable("; ".join(names)) or "No rows"
 
 
 def _transposed(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+    columns: dict[str, list[Any]] = {name: [] for name in next(iter(rows), ())}
+    for row in rows:
+        for name, values in columns.items():
+            values.append(row[name])
+    return columns
 
 
 def _number(value: int | None) -> int:

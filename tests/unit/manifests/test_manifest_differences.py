@@ -15,7 +15,7 @@ import pytest
 from msprobe_collector.dump_format.manifest import CompiledCode, Manifest, read_manifest
 from pytest_msprobe.manifests import differences
 from pytest_msprobe.manifests.alone import facts, suspicions
-from pytest_msprobe.manifests.text import told_of_one, told_of_two
+from pytest_msprobe.manifests.text import lines_of_one, lines_of_two
 
 Run = dict[str, Any]
 
@@ -267,7 +267,7 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_files_are_one_line_or_nothing(tmp_path: Path, text: str) -> None:
     bad, good = written(text, tmp_path / "bad" / "run.json"), written(a_run(), tmp_path / "good" / "run.json")
-    for lines, code in (told_of_two(bad, good), told_of_two(good, bad), told_of_one(bad), told_of_two(bad, bad)):
+    for lines, code in (lines_of_two(bad, good), lines_of_two(good, bad), lines_of_one(bad), lines_of_two(bad, bad)):
         assert code in (0, 1, 2)
         assert lines
         assert all(line.isprintable() and len(line) < 2000 for line in lines)
@@ -280,7 +280,7 @@ def test_text_of_a_file_cannot_move_the_terminal_or_fill_it(tmp_path: Path) -> N
     other["models"][0]["modules"][0]["settings"]["p"] = "HUGE"
     other["models"][0]["parameters"] += [{"name": f"p{at}\n" * 100, "dtype": "x"} for at in range(5000)]
     text = json.dumps(other).replace('"HUGE"', "9" * 400)
-    lines, code = told_of_two(written(text, tmp_path / "a.json"), written(a_run(), tmp_path / "b.json"))
+    lines, code = lines_of_two(written(text, tmp_path / "a.json"), written(a_run(), tmp_path / "b.json"))
     assert code == 1
     assert all(line.isprintable() and len(line) < 600 for line in lines)
     assert len(lines) <= 200
@@ -294,7 +294,7 @@ def test_ranks_with_equal_differences_are_told_together(tmp_path: Path) -> None:
             run["versions"]["torch"] = "2.9.0" if name == "a" else "2.13.0"
             run["ranks"] = {"rank": rank, "world_size": 4, "groups": {}}
             written(run, tmp_path / name / "step0" / f"rank{rank}" / "run.json")
-    lines, code = told_of_two(tmp_path / "a", tmp_path / "b")
+    lines, code = lines_of_two(tmp_path / "a", tmp_path / "b")
     assert (lines, code) == (
         [
             "step 0, all 4 ranks:",
@@ -317,7 +317,7 @@ def test_what_an_earlier_step_told_is_not_told_again_and_what_is_missing_is(tmp_
                 run["step"]["loss_scale"]["scale"] = 1.0
             if not (name == "b" and step == 10):
                 written(run, tmp_path / name / f"step{step}" / "proc0" / "run.json")
-    lines, code = told_of_two(tmp_path / "a", tmp_path / "b")
+    lines, code = lines_of_two(tmp_path / "a", tmp_path / "b")
     assert lines == [
         "step 0:",
         "  torch 2.9.0, golden 2.13.0",
@@ -330,11 +330,11 @@ def test_what_an_earlier_step_told_is_not_told_again_and_what_is_missing_is(tmp_
 
 def test_exit_codes(tmp_path: Path) -> None:
     same = [written(a_run(), tmp_path / name / "run.json") for name in "ab"]
-    assert told_of_two(*same) == ([f"equal: 1 manifest of {same[0]} and {same[1]}"], 0)
+    assert lines_of_two(*same) == ([f"equal: 1 manifest of {same[0]} and {same[1]}"], 0)
     (tmp_path / "empty").mkdir()
-    assert told_of_two(same[0], tmp_path / "empty")[1] == 2
-    assert told_of_two(tmp_path / "nowhere", same[0])[1] == 2
-    assert told_of_one(same[0])[1] == 0
+    assert lines_of_two(same[0], tmp_path / "empty")[1] == 2
+    assert lines_of_two(tmp_path / "nowhere", same[0])[1] == 2
+    assert lines_of_one(same[0])[1] == 0
 
 
 def test_eval_mode_is_a_finding_where_a_layer_computes_otherwise(tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ def test_what_looks_wrong_in_one_run_alone(tmp_path: Path, change: Callable[[Run
     path = written(run, tmp_path / "run.json")
     assert suspicions(read_manifest(path)) == []
     change(run)
-    lines, code = told_of_one(written(run, path))
+    lines, code = lines_of_one(written(run, path))
     assert code == 1
     (line,) = [line for line in lines if line.startswith("looks wrong: ")]
     assert words in line

@@ -119,7 +119,7 @@ def test_what_the_answer_says_is_not_said_again() -> None:
     for item in (failed("Mint.exp.0", 7), failed("Mint.add.0", 3)):
         counts.add(item.call, item)
     assert any(line.text.startswith("first in") for line in counts.lines())
-    assert not any(line.text.startswith("first in") for line in counts.lines(told="Mint.add.0.forward"))
+    assert not any(line.text.startswith("first in") for line in counts.lines(record="Mint.add.0.forward"))
 
 
 def test_what_was_not_judged_has_no_benchmark() -> None:
