@@ -507,7 +507,7 @@ class OutputSensitivity(Sensitivity):
             for gradient, at_one, at_none in zip(self._incoming, with_one, with_none)
             if gradient is not None
         ]
-        return tuple(map(_joined, zip(*terms)))
+        return tuple(np.concatenate(parts) for parts in zip(*terms))
 
     def _outputs_of(self, path: LeafPath, at: int, value: float) -> list[Array]:
         """The float outputs where the tensor at `path` is 0 but for `value` at `at`; [] where the benchmark refuses."""
@@ -559,10 +559,6 @@ def _in_orders(products: Array) -> tuple[Array, ...]:
     """Those that are not 0, float64, shape (n,): by rows, by columns, and by rows with channels last."""
     orders = (products, products.T, np.moveaxis(products, 1, -1) if products.ndim > 2 else products)
     return tuple(order[order != 0].astype(np.float64) for order in orders)
-
-
-def _joined(parts: tuple[Array, ...]) -> Array:
-    return np.concatenate(parts)
 
 
 def _float_outputs(outputs: Sequence[Output] | Unsupported | CapturedError) -> list[Array]:

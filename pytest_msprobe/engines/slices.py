@@ -114,8 +114,11 @@ def _along_elements(shapes: set[tuple[int, ...]]) -> Slicing | None:
     except ValueError:  # the call itself says it better
         return None
     common = range(-min(map(len, shapes)), 0)
-    axes = [axis for axis in common if {other[axis] for other in shapes} == {shape[axis]}]
-    axis = max(axes, key=lambda axis: shape[axis], default=None)
+
+    def is_whole(axis: int) -> bool:
+        return all(other[axis] == shape[axis] for other in shapes)
+
+    axis = max(filter(is_whole, common), key=shape.__getitem__, default=None)
     if axis is None or shape[axis] < _VECTORS:
         return None
     length = _SLICE * shape[axis] // math.prod(shape)

@@ -336,9 +336,8 @@ class TorchEngine:
                 function: Callable[[], object] = partial(npu_function(call.api.api), *arguments, **keywords)
             else:
                 function = binding.bound(arguments, keywords, self._roots, attributes)
-        return ReadyCall(
-            self._torch, function, binding.target, tensors, [leaves[path] for path in differentiate], may_write
-        )
+        wanted = [leaves[path] for path in differentiate]
+        return ReadyCall(self._torch, function, binding.target, tensors, wanted, may_write=may_write)
 
     def _run(self, call: Call, ready: ReadyCall) -> TorchExecution:
         torch = self._torch

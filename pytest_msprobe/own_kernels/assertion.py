@@ -43,7 +43,7 @@ def rounding_of(
     from pytest_msprobe.own_kernels.arguments import Arguments
     from pytest_msprobe.own_kernels.judging import Allowed, judged
 
-    allowed = Allowed(gradients, accumulates, reduced, no_worse_than, reference_device, seed)
+    allowed = Allowed(gradients, accumulates, reduced, no_worse_than, device=reference_device, seed=seed)
     return judged(actual, reference, Arguments(inputs, keywords), allowed)
 
 

@@ -270,7 +270,8 @@ class Law:
 def uniform(low: Parameter, high: Parameter) -> Law:
     """Uniform between `low` and `high`."""
     scale = np.asarray(high, np.float64) - np.asarray(low, np.float64)
-    return Law(f"uniform({_shown(low)}, {_shown(high)})", _clipped, lambda p: p, 0.0, 1.0, low, scale)
+    text = f"uniform({_shown(low)}, {_shown(high)})"
+    return Law(text, _clipped, lambda p: p, low=0.0, high=1.0, location=low, scale=scale)
 
 
 def normal(mean: Parameter, deviation: Parameter) -> Law:
@@ -651,10 +652,11 @@ def _moment(
     """`sample` against the values of a `law` and their weights, each of which rounding may have `moved`."""
     values, weights = law
     expected = float(weights @ values)
-    moved_mean = float(weights @ moved)
+    shift = float(weights @ moved)
     deviation = math.sqrt(weights @ np.square(values - expected)) + math.sqrt(weights @ np.square(moved))
-    bound = float(np.max(np.abs(values - expected))) + moved_mean
-    return Moment(what, float(np.mean(sample)), sample.size, expected, moved_mean, deviation, bound)
+    bound = float(np.max(np.abs(values - expected))) + shift
+    mean = float(np.mean(sample))
+    return Moment(what, mean, sample.size, expected, moved=shift, deviation=deviation, bound=bound)
 
 
 def _support(law: Law) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
