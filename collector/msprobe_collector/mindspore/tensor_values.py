@@ -154,7 +154,7 @@ class MindSporeValues:
         return str(dtype)
 
     def special(self, value: Any, encode: EncodeInner) -> str | None:
-        """What batch_isend_irecv gets; its tensor stands in it as it does elsewhere."""
+        """Return what batch_isend_irecv gets; its tensor stands in it as it does elsewhere."""
         if type(value).__name__ != "P2POp":
             return None
         op = value.op if isinstance(value.op, str) else value.op.__name__
