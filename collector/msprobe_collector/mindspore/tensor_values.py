@@ -38,7 +38,11 @@ class DeviceValues(TensorValues):
 
     @property
     def array(self) -> Any:  # type: ignore[override]  # asked for late
-        """Elements of the tensor."""
+        """Elements of the tensor.
+
+        Raises:
+            ComputationFailed: the error that came up is one of the script's computation.
+        """
         if self._array is None:
             try:
                 self._array = self._tensor.asnumpy()
