@@ -76,7 +76,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """A file that was named becomes a collector; any other dump.json is left alone."""
     if RUN in parent.config.stash:
-        return parent.config.stash[RUN].file_node(file_path, parent)
+        node: pytest.Collector | None = parent.config.stash[RUN].file_node(file_path, parent)
+        return node
     if file_path.name == "dump.json":
         parent.config.stash[UNASKED] = str(file_path)
     return None

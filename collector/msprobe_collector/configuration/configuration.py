@@ -36,7 +36,7 @@ class NumberRanges:
     ranges: tuple[tuple[int, int], ...] = ()
 
     def admits(self, number: int) -> bool:
-        """Whether `number` is wanted."""
+        """Return whether `number` is wanted."""
         return not self.ranges or any(first <= number <= last for first, last in self.ranges)
 
     @property
@@ -50,7 +50,7 @@ class NumberRanges:
 
 
 def parse_number_ranges(value: object) -> NumberRanges:
-    """The ranges that a list of numbers, texts of numbers and texts of ranges means.
+    """Return the ranges that a list of numbers, texts of numbers and texts of ranges means.
 
     Raises:
         ValueError: it is not a list, or one element is not a number, reversed, or above 1,000,000.
@@ -173,16 +173,16 @@ class RecordSelection:
     parts: frozenset[Part] = frozenset(PARTS)
 
     def lists(self, record: str) -> bool:
-        """Whether the key `list` admits the record of this name."""
+        """Return whether the key `list` admits the record of this name."""
         return not self.names or bool(self.matches(record))
 
     def matches(self, record: str) -> list[str]:
-        """The names of the key `list` that the record's name holds."""
+        """Return the names of the key `list` that the record's name holds."""
         record = record.lower()
         return [name for name in self.names if name.lower() in record]
 
     def lists_tensors(self, record: str) -> bool:
-        """Whether the key `tensor_list` asks for the tensors of the record of this name."""
+        """Return whether the key `tensor_list` asks for the tensors of the record of this name."""
         return any(name in record for name in self.tensor_names)
 
 

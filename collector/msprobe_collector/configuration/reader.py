@@ -59,10 +59,10 @@ CATEGORIES = (
 
 
 def one_of(*allowed: str) -> Callable[[object], str]:
-    """A function that gives one of the texts `allowed`."""
+    """Return a function that gives one of the texts `allowed`."""
 
     def parse(value: object) -> str:
-        """The text as it is.
+        """Return the text as it is.
 
         Raises:
             ValueError: it is not one of `allowed`.
@@ -86,7 +86,7 @@ def boolean(value: object) -> bool:
 
 
 def path(value: object) -> str:
-    """A path as text.
+    """Return a path as text.
 
     Raises:
         ValueError: it is not text, is blank, or holds a NUL.
@@ -138,7 +138,7 @@ def summary_mode(value: object) -> str | tuple[str, ...]:
 
 
 def seed(value: object) -> int:
-    """A seed of 32 bits.
+    """Return a seed of 32 bits.
 
     Raises:
         ValueError: it is not a whole number from 0 to 2**32 - 1.

@@ -73,7 +73,7 @@ class Slot:
         return cls(number_in(path, STEP), number_in(path, RANK))
 
     def agrees(self, other: Slot) -> bool:
-        """Whether no number that both know differs."""
+        """Return whether no number that both know differs."""
         return all(
             mine is None or theirs is None or mine == theirs
             for mine, theirs in ((self.step, other.step), (self.rank, other.rank))
@@ -86,7 +86,7 @@ class Slot:
 
 
 def number_in(path: Path, pattern: re.Pattern[str]) -> int | None:
-    """The number in the innermost folder of `path` whose name fits `pattern`, or None."""
+    """Return the number in the innermost folder of `path` whose name fits `pattern`, or None."""
     for part in reversed(path.parts[:-1]):
         match = pattern.fullmatch(part)
         if match is not None and match.group(1) is not None:
@@ -134,7 +134,7 @@ def read_construct(path: Path) -> dict[str, str | None]:
 
 
 def _parents_in(path: Path) -> tuple[dict[str, str | None], bool]:
-    """The parents in a construct.json, and whether it has its end. Raises DumpError."""
+    """Return the parents in a construct.json, and whether it has its end. Raises DumpError."""
     try:
         decoded, is_whole = decoded_whole(read_plain(path, most_bytes=_MOST_BYTES))
     except OSError as error:
@@ -258,7 +258,7 @@ class CallStacks:
         return cls({name: _texts(frames) for name, frames in decoded.items()}, problem)
 
     def frames(self, record: str) -> tuple[Frame, ...]:
-        """The stack of `record`, innermost first; empty when unknown."""
+        """Return the stack of `record`, innermost first; empty when unknown."""
         return tuple(_parse_frame(text) for text in self._frames_by_record.get(record, ()))
 
     def user_frame(self, record: str) -> Frame | None:
@@ -396,7 +396,7 @@ class Dump:
         return list(self._records)
 
     def raw(self, record_name: str) -> bytes:
-        """The text of a record that is there, as the file has it."""
+        """Return the text of a record that is there, as the file has it."""
         return bytes(self._records[record_name])
 
     def __contains__(self, record_name: str) -> bool:
@@ -427,7 +427,7 @@ class Dump:
         return raw is not None and _HALF.search(memoryview(raw)) is not None
 
     def is_recomputed_otherwise(self, record_name: str) -> bool:
-        """What `BackwardRecord` says, found in the text of a record as `shapes` are."""
+        """Return what `BackwardRecord` says, found in the text of a record as `shapes` are."""
         raw = self._records.get(record_name)
         return raw is not None and _RECOMPUTED.search(memoryview(raw)) is not None
 
@@ -509,7 +509,7 @@ class Dump:
         return SketchFile(self.path.parent / SKETCH_FILE)
 
     def sketch(self, leaf: Leaf) -> Sketch | None:
-        """The sketch of a leaf of a record of this dump; None where the dump has none.
+        """Return the sketch of a leaf of a record of this dump; None where the dump has none.
 
         Raises:
             DumpError: it cannot be read, or is not one of this value: one line, of the leaf or of the side file.
@@ -544,7 +544,7 @@ class Dump:
         return tuple(reversed(names))
 
     def record(self, name: str) -> Record:
-        """The record of any kind named `name`; its malformed values stand in it as such.
+        """Return the record of any kind named `name`; its malformed values stand in it as such.
 
         Raises:
             DumpError: it cannot be decoded.

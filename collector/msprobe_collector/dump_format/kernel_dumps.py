@@ -20,7 +20,7 @@ NOT_READ = (
 
 
 def is_of_kernel_dump(name: str) -> bool:
-    """Whether a file of this name belongs to a kernel dump."""
+    """Return whether a file of this name belongs to a kernel dump."""
     return name == _STATISTICS or _FILE.fullmatch(name) is not None
 
 

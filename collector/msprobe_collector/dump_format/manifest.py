@@ -48,7 +48,7 @@ class TensorFacts:
 
     @classmethod
     def of(cls, encoded: object) -> TensorFacts | None:
-        """What an entry of run.json says; None of one without a name."""
+        """Return what an entry of run.json says; None of one without a name."""
         entry = _mapping(encoded)
         name = entry.get("name")
         if not isinstance(name, str):
@@ -255,7 +255,7 @@ class Manifest:
 
 
 def manifest_beside(dump_path: Path) -> tuple[Manifest | None, str]:
-    """The manifest beside a dump.json, and one line where it is there and cannot be used."""
+    """Return the manifest beside a dump.json, and one line where it is there and cannot be used."""
     path = dump_path.parent / MANIFEST_FILE
     if not os.path.lexists(path):
         return None, ""
@@ -280,7 +280,7 @@ def gaps_beside(dump_path: Path) -> tuple[tuple[CompiledCode, ...], StepError | 
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest in the file at `path`.
+    """Return the manifest in the file at `path`.
 
     Raises:
         DumpError: it cannot be read, is not JSON, or is no object.

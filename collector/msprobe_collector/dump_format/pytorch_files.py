@@ -37,13 +37,13 @@ class Content(Protocol):
     """The bytes of a file, or of a part of one."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
 
     def __getitem__(self, places: slice, /) -> bytes | bytearray:
         """Those at some places, without a step."""
 
     def rfind(self, sub: bytes, start: int, /) -> int:
-        """Where `sub` stands last, from `start` on; -1 where it does not."""
+        """Return where `sub` stands last, from `start` on; -1 where it does not."""
 
 
 #: From this size on the values of a file are memory-mapped. Below, one read is faster and leaves no file open.
@@ -85,7 +85,7 @@ class TensorDescription:
 
 @lru_cache(maxsize=256)
 def read_description(pickled: bytes) -> TensorDescription:
-    """The tensor that `pickled` describes; a dump describes many tensors in the same bytes.
+    """Return the tensor that `pickled` describes; a dump describes many tensors in the same bytes.
 
     Raises:
         DescriptionError: it names or does what a tensor does not need, or describes something else.
@@ -328,7 +328,7 @@ class Member:
 
 
 def stored_members(content: Content, most: int = _MOST_MEMBERS) -> list[Member]:
-    """The members of the archive that `content` is.
+    """Return the members of the archive that `content` is.
 
     Raises:
         StoredZipError: it is not a zip archive, has more than `most` members, or one that is compressed, encrypted or
@@ -365,7 +365,7 @@ def _directory(content: Content) -> tuple[int, int]:
 
 
 def _unpacked(layout: struct.Struct, signature: bytes, content: Content, at: int) -> tuple[Any, ...]:
-    """The fields at a place behind the signature that must stand there."""
+    """Return the fields at a place behind the signature that must stand there."""
     if 0 <= at <= len(content) - layout.size:
         signature_here, *fields = layout.unpack(content[at : at + layout.size])
         if signature_here == signature:
@@ -404,7 +404,7 @@ class PytorchFileError(ValueError):
 
 
 def read_pytorch_tensor(file: BinaryIO, shape: tuple[int, ...], dtype: Dtype) -> np.ndarray[Any, Any]:
-    """The tensor in `file`, contiguous, in its own dtype; large ones mapped and read-only.
+    """Return the tensor in `file`, contiguous, in its own dtype; large ones mapped and read-only.
 
     Raises:
         PytorchFileError: it is not a `.pt` file of one tensor, or not of `shape` and `dtype`.
@@ -433,7 +433,7 @@ def _only(members: list[Member]) -> Member:
 
 
 def _content(file: BinaryIO) -> bytearray | mmap.mmap:
-    """The file as a whole: a large one is mapped, and read where it is looked at."""
+    """Return the file as a whole: a large one is mapped, and read where it is looked at."""
     size = file.seek(0, os.SEEK_END)
     if size >= MAP_FROM_BYTES:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

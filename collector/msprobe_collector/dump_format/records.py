@@ -149,7 +149,7 @@ def is_communication(text: str) -> bool:
 
 
 def parse_api_name(call: str) -> ApiName:
-    """The parts of an API call's name that `split_record_name` has accepted."""
+    """Return the parts of an API call's name that `split_record_name` has accepted."""
     api_type, _, rest = call.partition(".")
     api, _, number = rest.rpartition(".")
     return ApiName(api_type, api, int(number))
@@ -188,7 +188,7 @@ class Operation:
 
     @classmethod
     def of(cls, record: str, index: int) -> Operation:
-        """The operation that the full record name `record` names."""
+        """Return the operation that the full record name `record` names."""
         parts = split_record_name(record)
         if is_cell_record(record):
             return cls._of_cell(record, index)
@@ -290,7 +290,7 @@ def refuse_malformed(value: Value, place: FieldPath) -> None:
 
 
 def _tagged(type_name: str, encoded: dict[str, Any]) -> Value:
-    """The value of an object that gives its type."""
+    """Return the value of an object that gives its type."""
     try:
         return _typed(type_name, encoded)
     except _Misfit as misfit:
@@ -486,7 +486,7 @@ def _count(number: Any) -> int | None:
 
 
 def _fits_float(number: float) -> bool:
-    """Whether float(number) is possible: a whole number in JSON has no limit."""
+    """Return whether float(number) is possible: a whole number in JSON has no limit."""
     return not isinstance(number, int) or number.bit_length() < 1024
 
 

@@ -58,7 +58,7 @@ class SketchRows:
         self._write(json.dumps(_HEAD).ljust(_ROW_BYTES - 1).encode() + b"\n", at=0)
 
     def known(self, content: Hashable) -> str:
-        """What `add` gave for a value of this content, "" for none."""
+        """Return what `add` gave for a value of this content, "" for none."""
         return self._known.get(content, "")
 
     def add(self, row: Row, content: Hashable | None = None) -> str:

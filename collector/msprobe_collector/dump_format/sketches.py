@@ -102,7 +102,7 @@ class Sketch:
 
     @classmethod
     def of(cls, array: np.ndarray[Any, Any]) -> Sketch:
-        """The sketch of an array of any shape and numeric dtype."""
+        """Return the sketch of an array of any shape and numeric dtype."""
         return cls.of_row(row_of(array), array.shape)
 
     @classmethod
@@ -112,7 +112,7 @@ class Sketch:
 
     @classmethod
     def of_row(cls, row: Row, shape: Sequence[int]) -> Sketch:
-        """The sketch that a dump holds of a tensor of `shape`."""
+        """Return the sketch that a dump holds of a tensor of `shape`."""
         numbers = row.numbers.astype(np.float64)
         if row.exponent:
             with np.errstate(over="ignore", under="ignore"):
@@ -125,7 +125,7 @@ class Sketch:
         return _norm(self.counters, has_whole=self.has_whole)
 
     def scaled(self, factor: float) -> Sketch:
-        """The sketch of the tensor times `factor`."""
+        """Return the sketch of the tensor times `factor`."""
         return replace(self, counters=self.counters * factor)
 
 

@@ -35,7 +35,7 @@ class NotAPlainFileError(OSError):
 
 
 def open_plain(path: str | Path) -> BinaryIO:
-    """The file at `path`, open for reading.
+    """Return the file at `path`, open for reading.
 
     Raises:
         OSError: it cannot be opened.
@@ -67,7 +67,7 @@ class TensorFolder:
 
     @classmethod
     def of_dump(cls, dump: Path, recorded: str | None, data_dirs: Sequence[Path] = ()) -> TensorFolder:
-        """The tensors of the dump in the folder `dump`.
+        """Return the tensors of the dump in the folder `dump`.
 
         They are in the folder that it recorded, `recorded`, or in dump_tensor_data beside dump.json. A folder outside
         the dump, also one that a link leads to, is read only when it is in one of `data_dirs`.

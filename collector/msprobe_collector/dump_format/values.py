@@ -100,7 +100,7 @@ def array_dtype(dtype: Dtype) -> np.dtype[np.generic] | None:
 
 @cache
 def dtype_of_array(numpy_dtype: np.dtype[np.generic]) -> Dtype | None:
-    """The dtype whose arrays are `numpy_dtype`, or None for one that no dump can hold."""
+    """Return the dtype whose arrays are `numpy_dtype`, or None for one that no dump can hold."""
     return _BY_LOWER_NAME.get(numpy_dtype.name.lower())
 
 
@@ -182,7 +182,7 @@ def counted(count: int, nouns: str, verb: str = "") -> str:
 
 
 def abbreviated(value: Any) -> str:
-    """The representation of a value from a dump in at most 80 characters."""
+    """Return the representation of a value from a dump in at most 80 characters."""
     try:
         text = printable(repr(value))
     except (ValueError, RecursionError):  # Python writes no whole number of more than 4,300 digits
@@ -444,7 +444,7 @@ def quote_nonfinite(text: bytes) -> bytes:
 
 
 def _toggles_string(text: bytes, start: int, end: int) -> bool:
-    """Whether text[start:end] holds an odd number of unescaped quotes."""
+    """Return whether text[start:end] holds an odd number of unescaped quotes."""
     if text.find(b"\\", start, end) < 0:
         return text.count(b'"', start, end) % 2 == 1
     return sum(token.group() == b'"' for token in _QUOTE_OR_ESCAPE.finditer(text, start, end)) % 2 == 1

@@ -17,7 +17,7 @@ _CHUNK_BYTES = 1 << 24
 
 
 def read_plain(path: Path, *, most_bytes: int | None = None) -> bytes:
-    """The content of the text file at `path`, undecoded, up to its first NUL byte.
+    """Return the content of the text file at `path`, undecoded, up to its first NUL byte.
 
     No text holds NUL. A file that a crash cut off can end with many, and a sparse one of 200 GB begins with them.
 
@@ -67,7 +67,7 @@ def read_yaml(path: Path) -> Any:
         count = depth = 0
 
         def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-            """The next value.
+            """Return the next value.
 
             Raises:
                 YamlFileError: it is one too many.
@@ -98,7 +98,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def _written_out(node: yaml.Node, counted: dict[int, int]) -> int:
-    """How many values `node` has when every alias is written out."""
+    """Return how many values `node` has when every alias is written out."""
     if id(node) in counted:
         if not counted[id(node)]:
             raise YamlFileError("has an alias inside the value that it refers to")

@@ -16,7 +16,7 @@ def named_cells(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def own_parameters(cell: Any) -> dict[str, Any]:
-    """The parameters that stand on `cell` itself, by the last segment of their names.
+    """Return the parameters that stand on `cell` itself, by the last segment of their names.
 
     Those whose names end alike are told apart by the attributes that hold them.
     """

@@ -61,7 +61,7 @@ def find_apis(user: ApiList) -> list[ApiTarget]:
 
 
 def resolve(path: str) -> Any:
-    """The module or class at the dotted `path`, or None."""
+    """Return the module or class at the dotted `path`, or None."""
     try:
         return importlib.import_module(path)
     except ImportError:
@@ -120,7 +120,7 @@ def unreachable_names(targets: Sequence[ApiTarget]) -> list[str]:
 
 
 def is_searched(module: str) -> bool:
-    """Whether names in `module` are replaced that hold an API."""
+    """Return whether names in `module` are replaced that hold an API."""
     return not _is_framework(module) or module.startswith(_LAYERS)
 
 

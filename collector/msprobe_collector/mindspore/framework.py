@@ -61,11 +61,11 @@ class MindSpore:
         return communication_ranks()
 
     def is_helper(self) -> bool:
-        """Whether this is msrun's scheduler."""
+        """Return whether this is msrun's scheduler."""
         return os.environ.get("MS_ROLE") == "MS_SCHED"
 
     def is_layer(self, value: Any) -> bool:
-        """Whether `value` is a Cell."""
+        """Return whether `value` is a Cell."""
         from mindspore import nn
 
         return isinstance(value, nn.Cell)
@@ -83,7 +83,7 @@ class MindSpore:
         return "MindTorch's Modules are not seen; its calls of MindSpore are at level L1: start() without a model"
 
     def refusal(self, level: str, *, has_token_range: bool) -> str:
-        """What GRAPH_MODE cannot do."""
+        """Return what GRAPH_MODE cannot do."""
         if not is_graph_mode():
             return ""
         if level != "L0":
@@ -141,7 +141,7 @@ class MindSpore:
         return KernelDump(configuration)
 
     def optimizers(self) -> OptimizerAccess:
-        """What this framework's optimizers are called with."""
+        """Return what this framework's optimizers are called with."""
         return MindSporeOptimizers()
 
 
@@ -207,7 +207,7 @@ class MindSporeOptimizers:
         return remove
 
     def values(self, gradient: Any) -> npt.NDArray[np.floating[Any]]:
-        """The gradient as an array of a float dtype that NumPy has.
+        """Return the gradient as an array of a float dtype that NumPy has.
 
         Raises:
             TypeError: it is not a dense Tensor of real floats.

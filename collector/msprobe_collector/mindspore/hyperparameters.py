@@ -46,7 +46,7 @@ def group_settings(optimizer: Any) -> list[dict[str, object]]:
 
 
 def group_parameters(optimizer: Any) -> list[list[Any]]:
-    """The parameters of each group, as lists of mindspore.Parameter.
+    """Return the parameters of each group, as lists of mindspore.Parameter.
 
     Groups of nn.Optimizer that have equal settings are one: the optimizer does not keep them apart.
     """
@@ -165,7 +165,7 @@ def _places_of_groups(optimizer: Any) -> list[list[int]]:
 
 
 def _of_group(optimizer: Any, at: int) -> dict[str, object]:
-    """What a group may have of its own; `at` is the number of its first parameter."""
+    """Return what a group may have of its own; `at` is the number of its first parameter."""
     is_group = bool(getattr(optimizer, "is_group", False))
     rate: Any = getattr(optimizer, "learning_rate", None)
     if is_group and getattr(optimizer, "is_group_lr", False):
@@ -186,13 +186,13 @@ def _of_group(optimizer: Any, at: int) -> dict[str, object]:
 
 
 def _inner(decay: Any) -> Any:
-    """The schedule of a decay, without the Cell that multiplies it by the loss scale."""
+    """Return the schedule of a decay, without the Cell that multiplies it by the loss scale."""
     inner = getattr(decay, "weight_decay", None) if isinstance(decay, nn.Cell) else None
     return inner if isinstance(inner, nn.Cell) else decay
 
 
 def _moving(name: str, value: Any, step: Any) -> dict[str, object]:
-    """A setting that may be a number or a Cell that computes it from the step."""
+    """Return a setting that may be a number or a Cell that computes it from the step."""
     if not isinstance(value, nn.Cell):
         return _kept({name: plain(value, number_of)})
     settings: dict[str, object] = {f"{name}_schedule": {"class": type(value).__name__, **_own_settings(value)}}
@@ -212,7 +212,7 @@ def _own_settings(cell: Any) -> dict[str, object]:
 
 
 def _now(schedule: Any, step: Any) -> Any:
-    """What `schedule` gives at `step`; OMITTED where that cannot be computed here."""
+    """Return what `schedule` gives at `step`; OMITTED where that cannot be computed here."""
     table = getattr(schedule, "learning_rate", None)
     if isinstance(table, Tensor):  # a list of rates, or one, which MindSpore made a Cell of
         numbers: Sequence[float] = table.asnumpy().reshape(-1).tolist()

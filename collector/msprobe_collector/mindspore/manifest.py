@@ -133,7 +133,7 @@ class MindSporeFacts(RunFacts):
         return None
 
     def is_model(self, layer: Any) -> bool:
-        """Whether it has parameters, and is no optimizer."""
+        """Return whether it has parameters, and is no optimizer."""
         is_optimizer = isinstance(layer, (nn.Optimizer, optim.Optimizer))
         return not is_optimizer and next(iter(layer.get_parameters()), None) is not None
 
@@ -213,7 +213,7 @@ def _settings_of(cell: Any) -> dict[str, object]:
 
 
 def _precision_of(cell: Any) -> dict[str, object]:
-    """The precision that `to_float` and amp have given a Cell."""
+    """Return the precision that `to_float` and amp have given a Cell."""
     precision: dict[str, object] = {}
     for flag, dtype in _TO_FLOAT.items():
         if vars(cell).get(flag) is True:

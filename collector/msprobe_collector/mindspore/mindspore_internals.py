@@ -45,7 +45,7 @@ def communication_ranks() -> dict[str, object] | None:
 
 
 def is_graph_mode() -> bool:
-    """Whether MindSpore runs Cells as graphs."""
+    """Return whether MindSpore runs Cells as graphs."""
     import mindspore
 
     return bool(mindspore.get_context("mode") == mindspore.GRAPH_MODE)

@@ -42,6 +42,8 @@ from msprobe_collector.recording.guard import ComputationFailed
 _FEW = 1 << 12
 #: Values, and bytes of copies, that wait at most.
 _MOST_VALUES, _MOST_BYTES = 1 << 12, 1 << 26
+#: What a number takes in the memory of a device.
+_LEAST_BYTES = 512
 
 
 @dataclass(slots=True, eq=False)
@@ -140,6 +142,7 @@ class MindSporePending:
                 blocks = blocks_of(tensor)
                 value.blocks = [(reduced(block, has_sketch=self._has_sketches), block.shape[0]) for block in blocks]
                 value.sketch = sketch_on_device(tensor) if self._has_sketches else None
+                self._waiting_bytes += _LEAST_BYTES * len(value.tensors())
         self._waiting.append(value)
         return value.number
 

@@ -104,7 +104,7 @@ class _Memory:
         self.written = None
 
     def value_at(self, place: _Place) -> _Value | None:
-        """What a record has named just there since the last write."""
+        """Return what a record has named just there since the last write."""
         values = (value for value in reversed(self.values) if value.writes == self.writes)
         return next((value for value in values if value.place() == place), None)
 
@@ -238,7 +238,7 @@ class TensorProvenances:
             pending.forget()
 
     def known(self, address: int) -> _Memory | None:
-        """What is known of the memory at `address`."""
+        """Return what is known of the memory at `address`."""
         memory = self._memory.get(address)
         return memory if memory is not None and memory.is_there() else None
 
@@ -251,7 +251,7 @@ class TensorProvenances:
         return value if memory.address == address and memory.writes == value.writes else None
 
     def name(self, name: str, tensor: Any, address: int, *, memory: _Memory | None, is_written: bool) -> _Value:
-        """A record names `tensor`."""
+        """Return a record names `tensor`."""
         if memory is None:
             memory = self._memory[address] = _Memory(address)
         if is_written:
@@ -263,7 +263,7 @@ class TensorProvenances:
         return value
 
     def gradient_of(self, tensor: Any) -> str:
-        """The parameter whose gradient `tensor` is, or ""."""
+        """Return the parameter whose gradient `tensor` is, or ""."""
         gradient = self._gradients.get(id(tensor))
         return gradient[1] if gradient is not None and gradient[0]() is tensor else ""
 

@@ -38,7 +38,11 @@ class DeviceValues(TensorValues):
 
     @property
     def array(self) -> Any:  # type: ignore[override]  # asked for late
-        """Elements of the tensor."""
+        """Elements of the tensor.
+
+        Raises:
+            ComputationFailed: the error that came up is one of the script's computation.
+        """
         if self._array is None:
             try:
                 self._array = self._tensor.asnumpy()
@@ -154,7 +158,7 @@ class MindSporeValues:
         return str(dtype)
 
     def special(self, value: Any, encode: EncodeInner) -> str | None:
-        """What batch_isend_irecv gets; its tensor stands in it as it does elsewhere."""
+        """Return what batch_isend_irecv gets; its tensor stands in it as it does elsewhere."""
         if type(value).__name__ != "P2POp":
             return None
         op = value.op if isinstance(value.op, str) else value.op.__name__

@@ -71,12 +71,12 @@ class _Call:
 
 
 def staged_name(label: str, direction: str, part: str, index: int) -> str:
-    """What TensorDump is given as a file's name."""
+    """Return what TensorDump is given as a file's name."""
     return f"{label}.{direction}.{part}.{index}"
 
 
 def parse_staged_name(path: Path) -> StagedFile | None:
-    """What the name of a file says, or None when it is none of ours."""
+    """Return what the name of a file says, or None when it is none of ours."""
     match = _STAGED.fullmatch(path.name)
     dtype = None if match is None else find_dtype(match["dtype"])
     if match is None or dtype is None:
@@ -87,7 +87,7 @@ def parse_staged_name(path: Path) -> StagedFile | None:
 
 
 def group_calls(files: list[StagedFile]) -> Iterator[_Call]:
-    """The calls that `files` belong to, in the order of their last files.
+    """Yield the calls that `files` belong to, in the order of their last files.
 
     The k-th file of one name belongs to the k-th call, for gradients to the k-th call from the end.
     """
@@ -194,12 +194,12 @@ def wait_for_files(folder: Path) -> None:
 
 
 def is_flag(path: Path) -> bool:
-    """Whether `wait_for_files` made this file, for itself."""
+    """Return whether `wait_for_files` made this file, for itself."""
     return path.name.startswith(f"{_FLAG}_")
 
 
 def _values(call: _Call, part: str) -> list[TensorValues | None]:
-    """The values of one part by position, None where a position has no file."""
+    """Return the values of one part by position, None where a position has no file."""
     last = max((index for of, index in call.files if of == part), default=-1)
     values: list[TensorValues | None] = [None] * (last + 1)
     for (of, index), file in call.files.items():
@@ -240,7 +240,7 @@ class SavedFiles:
         self._warned: set[str] = set()
 
     def accepts(self, what: str, folder: Any, name: Any) -> bool:
-        """Whether files can have this name in this folder; a warning says why not."""
+        """Return whether files can have this name in this folder; a warning says why not."""
         problem = _problem(folder, name)
         if problem:
             self.warn(f"{what}(): {problem}; nothing is saved")
@@ -361,7 +361,7 @@ def _names_of(name: str, description: Description, kinds: tuple[str, ...]) -> It
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without the file's name, which differs each time."""
+    """Return what went wrong, without the file's name, which differs each time."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 

@@ -70,7 +70,7 @@ class Layouts:
         self._receivers: list[Receiver] = []
 
     def add_receiver(self, receiver: Receiver) -> int:
-        """A number for `receiver`, which compiled code can hold."""
+        """Return a number for `receiver`, which compiled code can hold."""
         self._receivers.append(receiver)
         return len(self._receivers) - 1
 
@@ -113,7 +113,7 @@ LAYOUTS = Layouts()
 
 
 def copied(value: np.ndarray[Any, Any], description: Description) -> np.ndarray[Any, Any]:
-    """A copy of what the runtime handed over for the tensor of this description."""
+    """Return a copy of what the runtime handed over for the tensor of this description."""
     dtype = find_dtype(description[1])
     array_type = None if dtype is None else array_dtype(dtype)
     copy = value.copy().reshape(description[2])
@@ -133,7 +133,7 @@ def whole_tensors(description: Description) -> list[Description]:
 
 
 def rebuilt(description: Description, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
-    """The described value, as the recorder takes it; what was not seen is None."""
+    """Return the described value, as the recorder takes it; what was not seen is None."""
     waiting = iter(arrays)
     return _rebuilt(description, lambda: next(waiting, None))
 

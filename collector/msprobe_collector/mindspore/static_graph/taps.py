@@ -210,7 +210,7 @@ def _cells_around(models: Sequence[Any], path: str) -> Iterator[Any]:
 
 
 def is_jitted(cell: Any) -> bool:
-    """Whether the construct of `cell` is decorated by `mindspore.jit`."""
+    """Return whether the construct of `cell` is decorated by `mindspore.jit`."""
     return hasattr(cell.construct, "__wrapped_by_jit__")
 
 

@@ -40,7 +40,7 @@ def _dumped(values: Any, forward_paths: Any, gradient_paths: Any, side: Any, gra
 
 
 def tapped_construct(cell: Any, label: str, *, folder: Path, gradients: bool) -> Callable[..., Any]:
-    """A `construct` for `cell` that computes the same and writes its tensors into `folder`.
+    """Return a `construct` for `cell` that computes the same and writes its tensors into `folder`.
 
     Args:
         cell: whose present `construct` it calls.

@@ -43,7 +43,7 @@ def is_whole(tensor: Any) -> bool:
 
 
 def described(value: Any) -> Any:
-    """What is known of `value` when the graph is built: a `Description` of layouts.py."""
+    """Return what is known of `value` when the graph is built: a `Description` of layouts.py."""
     if isinstance(value, Tensor):
         if isconstant(value.shape) and value.dtype in SEEN:
             return ("tensor", str(value.dtype), value.shape)
