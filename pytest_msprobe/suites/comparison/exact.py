@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
