@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -484,8 +483,10 @@ def _shown(number: float) -> float | None:
 def _lasts(place: RecordErrors, judged: Sequence[RecordErrors]) -> bool:
     """Whether most of what comes behind a place is off as it is: what cancels is off by itself alone."""
     later = [errors.errors for errors in judged if errors.order >= place.order]
-    side = {"target": itemgetter(0), "golden": itemgetter(1)}.get(place.other_input, min)
-    return median([*map(side, later)] or [math.inf]) > _GROWTH
+    if place.other_input in _SIDES:
+        side = _SIDES.index(place.other_input)
+        later = [(pair[side], pair[side]) for pair in later]
+    return median([*map(min, later)] or [math.inf]) > _GROWTH
 
 
 def _is_farther(errors: RecordErrors, side: int) -> bool:

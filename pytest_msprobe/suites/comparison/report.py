@@ -120,7 +120,8 @@ class RecordSummary(FigureWire):
         if verdict.fault:
             values["skip" if verdict.is_skipped else "unreadable"] += 1
         bits = (value.name for value in verdict.values if value.distance != 0 and value.differs_in_bits)
-        tolerances = Counter(value.tolerance.basis for value in verdict.values if value.tolerance is not None)
+        bases = (value.tolerance.basis for value in verdict.values if value.tolerance is not None)
+        tolerances: Counter[str] = Counter(bases)
         distance, growth = verdict.growth
         summary = cls(
             record=verdict.operation.record,
@@ -132,7 +133,7 @@ class RecordSummary(FigureWire):
             first_bits=next(bits, ""),
             distance=distance,
             growth=growth,
-            tolerances={**tolerances},
+            tolerances=dict(tolerances),
         )
         first = verdict.first_error
         if first is None:
@@ -457,8 +458,8 @@ class ComparisonSummary(RowSummary):
         levels = {}
         for dump, pair in self._pairs.items():
             origins = pair.diagnosis.origins if pair.diagnosis is not None else ()
-            for key, level in pair.cells.changed(origins, only_born=only_born).items():
-                levels[(dump, *key)] = level
+            for (call, part), level in pair.cells.changed(origins, only_born=only_born).items():
+                levels[dump, call, part] = level
         return levels
 
 

@@ -32,7 +32,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
 )
 from pytest_msprobe.suites.comparison.cells import CELL, LEVEL, CellFacts, cell_facts
 from pytest_msprobe.suites.comparison.content.rejoined import RowContent
-from pytest_msprobe.suites.comparison.exact import EXACT, ExactRun, RecordErrors
+from pytest_msprobe.suites.comparison.exact import EXACT, ExactRun
 from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import EQUAL_AGAIN, DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
@@ -174,13 +174,6 @@ def pictured(
 
     pairs = map(arrays, filter(_is_shown, compared.values))
     return replace(verdict, outputs=pictures.added(verdict.outputs, pairs))
-
-
-def _with_errors(verdict: Verdict, errors: RecordErrors | None) -> Verdict:
-    """The verdict with how far the record is from the exact run, where that is known."""
-    if errors is None:
-        return verdict
-    return replace(verdict, attachment={**(verdict.attachment or {}), EXACT: errors.to_wire()})
 
 
 def _is_shown(value: ValueComparison) -> bool:
@@ -432,7 +425,9 @@ class ComparisonSuite(Suite):
         account = accountant.account(compared) if accountant is not None else self._observed(comparison, compared)
         verdict = verdict_of(compared, account, comparison, self.settings)
         if record.file in self._exact_runs and not _payload(record).is_golden_only:
-            verdict = _with_errors(verdict, self._exact_runs[record.file].errors(operation))
+            errors = self._exact_runs[record.file].errors(operation)
+            if errors is not None:
+                verdict = replace(verdict, attachment={**(verdict.attachment or {}), EXACT: errors.to_wire()})
         if verdict.status != "error" or verdict.excuse or self._pictures is None:
             return verdict
         return pictured(verdict, compared, (comparison.target, comparison.golden), self._pictures)

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -118,8 +119,7 @@ def _whole(verdict: OperationComparison, mode: str, style: str) -> list[Cell]:
 
 
 def _basic(target: Leaf | None, golden: Leaf | None) -> list[Cell]:
-    sides = zip(_of_side(target), _of_side(golden))
-    return [cell for pair in sides for cell in pair]
+    return [*chain.from_iterable(zip(_of_side(target), _of_side(golden)))]
 
 
 def _of_side(leaf: Leaf | None) -> list[Cell]:

@@ -93,7 +93,9 @@ class RunDiagnosis:
 
             return is_wrong_sum(sides, step, key, sources)
 
-        searches = _searches(steps, sides) if sides is not None and basis == "tensors" else (None, None)
+        searches: tuple[ElementSearch | None, ElementSearch | None] = None, None
+        if sides is not None and basis == "tensors":
+            searches = _search(steps, sides[0], is_golden=False), _search(steps, sides[1], is_golden=True)
         flow = DataFlow(steps, searches)
         leaves = OtherLeaves(flow, sides)
         shown = find_faults(flow, is_wrong, is_whole=missing == 0, other_leaves=leaves)
@@ -174,14 +176,6 @@ class RunDiagnosis:
     def unaccounted(self) -> list[Step]:
         """Records that differ, and that no benchmark could compute."""
         return [step for step in self.steps if step.account.kind == "unaccounted"]
-
-
-def _searches(
-    steps: Sequence[Step], sides: tuple[ComparedDump, ComparedDump]
-) -> tuple[ElementSearch | None, ElementSearch | None]:
-    """What finds makers by the elements of values, for each side that does not say who made them."""
-    target, golden = sides
-    return _search(steps, target, is_golden=False), _search(steps, golden, is_golden=True)
 
 
 def _search(steps: Sequence[Step], side: ComparedDump, *, is_golden: bool) -> ElementSearch | None:

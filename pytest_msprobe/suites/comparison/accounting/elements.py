@@ -349,7 +349,7 @@ class ElementSearch:
         return [output for output in map(self._output, self._candidates) if output is not None]
 
     def _output(self, candidate: Candidate) -> _Output | None:
-        leaf = self._leaf(candidate.record, candidate.path)
+        leaf = self._all_leaves(candidate.record).get(candidate.path)
         dtype = _float_dtype(leaf)
         if leaf is None or dtype is None or math.prod(leaf.shape) < _FEWEST:
             return None
@@ -554,9 +554,6 @@ class ElementSearch:
             array = load(output.leaf, self._side.tensors)
             self._fingerprints[key] = Fingerprint.of(array, dtype) if array is not None else None
         return self._fingerprints[key]
-
-    def _leaf(self, record: str, path: str) -> Leaf | None:
-        return self._all_leaves(record).get(path)
 
     def _all_leaves(self, record: str) -> dict[str, Leaf]:
         if record not in self._leaves:

@@ -180,7 +180,7 @@ def _configuration(dumps: Sequence[Dump], names: Iterable[str]) -> Configuration
     slots = [Slot.of(dump.path) for dump in dumps]
     steps = _numbers(slot.step for slot in slots)
     ranks = _numbers(slot.rank for slot in slots)
-    return Configuration("tensor", _LEVELS.get(dumps[0].level, "mix"), {"list": list(names)}, steps, ranks)
+    return Configuration("tensor", _LEVELS.get(dumps[0].level or "", "mix"), {"list": list(names)}, steps, ranks)
 
 
 def _numbers(numbers: Iterable[int | None]) -> list[int]:

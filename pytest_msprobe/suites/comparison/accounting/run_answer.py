@@ -498,7 +498,7 @@ def _failed(rows: RunRows) -> list[Finding]:
 
 
 def _reach(causes: Iterable[Sequence[tuple[Pair, Fault]]]) -> Reach:
-    reached, causing, last = set(), set(), ""
+    reached, causing, last = set[tuple[str, str]](), set[tuple[str, str]](), ""
     for pair, fault in chain.from_iterable(causes):
         reached.update((pair.dump, step.record) for step in fault.reached)
         causing.update((pair.dump, record) for record in fault.records)

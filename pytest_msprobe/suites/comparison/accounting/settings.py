@@ -41,7 +41,7 @@ def explained(differences: Sequence[ManifestDifference], diagnosis: RunDiagnosis
     candidates = [*differences, *_other_shapes(faults)]
     if diagnosis.is_one_model:  # its values are found, whatever shapes its parameters and its batch have
         candidates = [other for other in differences if other.section == "step" or not is_of_another_model(other)]
-    effects = {id(fault): _effect(fault, diagnosis) for fault in faults}
+    effects = {id(it): _effect_of(it.step, it.kind, it.arguments, diagnosis) for it in faults}
     # That leaves or the states of generators differ is no reason, but the same difference.
     explaining = explanations(candidates, list(effects.values()))
     reasons = [difference for difference in explaining if not _is_same(difference)]
@@ -99,10 +99,6 @@ def _last_backward(diagnosis: RunDiagnosis) -> tuple[float, float]:
     places = [(account.place, account.partner_place) for account in accounts]
     mine, theirs = zip(*places) if places else ((math.inf,), (math.inf,))
     return max(mine), max(theirs)
-
-
-def _effect(fault: Fault, diagnosis: RunDiagnosis) -> Effect:
-    return _effect_of(fault.step, fault.kind, fault.arguments, diagnosis)
 
 
 def _effect_of(step: Step, kind: str, arguments: Differences, diagnosis: RunDiagnosis) -> Effect:

@@ -225,8 +225,9 @@ class ViewSearch:
             places = lookup.places(hashes[dimension]).reshape(points.shape[:2])
             length, at = self._value.shape[dimension], int(bases[0, dimension])
             table = _table(indices, places, starts, length, stride if dimension == axis else 0)
-            guesses = [table]
-            if table is None:
+            if table is not None:
+                guesses = [table]
+            else:
                 guesses = [step * np.arange(length) for step in (1, *_strides(whole)[::-1])]
             tables.append([guess - guess[at] for guess in guesses])
         tables[0] = [table + starts[0] for table in tables[0]]

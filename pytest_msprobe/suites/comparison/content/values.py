@@ -58,9 +58,9 @@ class HeldValue:
         """What a gradient of a parameter that an optimizer gets has in common with that of the backward."""
         if not self.is_finite:
             return True, self.size, self.record, self.path
-        parts = (self.most, self.least, self.mean * math.sqrt(self.size))
+        parts = [self.most, self.least, self.mean * math.sqrt(self.size)]
         if self.norm:
-            parts = tuple(round(part / self.norm, _LOOK_DIGITS) for part in parts)
+            parts = [round(part / self.norm, _LOOK_DIGITS) for part in parts]
         return True, self.size, f"{self.norm:.{_LOOK_DIGITS}e}", *parts
 
     @property
