@@ -134,7 +134,7 @@ class Comparison:
                 self._add_plain(label, output.value, other.value)
                 continue
             arrays = cast("Array", output.value), cast("Array", other.value)
-            indices = index_metrics(self._case.call, label, *arrays, lambda: actual)
+            indices = self._index_metrics(label, *arrays, actual)
             if indices is not None:
                 self._add_indices(label, *arrays, indices)
             else:
@@ -169,6 +169,10 @@ class Comparison:
         unjudged = dict.fromkeys(row.message for row in rows if row.status == "skip")
         message = "; ".join([*unjudged, *self._case.notes])
         return Verdict("skip" if unjudged else "pass", message, rows, text, device=device, bench=bench)
+
+    def _index_metrics(self, label: str, actual: Array, expected: Array, tested: Sequence[Output]) -> Metrics | None:
+        """What the values that an output selects are off by; None where it is no indices. Own kernels override it."""
+        return index_metrics(self._case.call, label, actual, expected, lambda: tested)
 
     def _add_arrays(
         self, position: int, label: str, actual: Array, expected: Array, *, recorded: Dtype | None = None

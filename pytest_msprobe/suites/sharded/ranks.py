@@ -422,10 +422,10 @@ def _dimensions(memberships: Mapping[int, Membership]) -> dict[str, dict[int, in
         for other in single:
             if len(other) == len(ranks) and set(other).isdisjoint(chain.from_iterable(beside)):
                 beside.append(other)
-        places = {}
-        for group in beside:
-            del single[group]
-            places |= {rank: index for index, rank in enumerate(group)}
+        places: dict[int, int] = {}
+        for other in beside:
+            del single[other]
+            places |= {rank: index for index, rank in enumerate(other)}
         if memberships.keys() <= places.keys():
             named[f"groups as {name}"] = {rank: places[rank] for rank in memberships}
     return named

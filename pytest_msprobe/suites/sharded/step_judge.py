@@ -324,7 +324,7 @@ class StepJudge:
     @cached_property
     def _right_at_optimizers(self) -> set[str]:
         """The places of all values that records of optimizers have right."""
-        right = set()
+        right: set[str] = set()
         for operation in self.outline.logical.operations:
             if operation.record.startswith("Optimizer."):
                 right.update(value.path for value in self.finding(operation).values if value.state == "placed")
