@@ -84,9 +84,8 @@ class SimilarityPictures:
         axes.set_xticks(range(0, len(self._steps), every), self._steps[::every])
         rows = {name: row for row, name in enumerate(names)}
         columns = {step: column for column, step in enumerate(self._steps)}
-        marks = [(name, step) for name, step in sorted(self._problems) if name in rows and step in columns]
-        places = [columns[step] for _, step in marks], [rows[name] for name, _ in marks]
-        axes.plot(*places, "kx", markersize=4)
+        marks = [(columns[step], rows[name]) for name, step in self._problems if name in rows and step in columns]
+        axes.plot(*np.reshape(sorted(marks), (-1, 2)).T, "kx", markersize=4)
         axes.tick_params(labelsize=7)
         axes.set_xlabel("step", fontsize=8)
         title = f"rank {self._rank}: similarity of gradient signs by parameter and step"

@@ -156,7 +156,7 @@ class GradientSuite(Suite):
         kind: Kind = "unjudged" if status == "skip" else "unreadable"
         results = []
         for order, name in enumerate(parameters):
-            results.append(GradientResult(rank, step, name, order, status, kind, message).to_wire())
+            results.append(GradientResult(rank, step, name, order, status, kind=kind, message=message).to_wire())
         return {"verdicts": results}
 
     def headline(self, record: Record) -> str:

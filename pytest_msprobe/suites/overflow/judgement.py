@@ -202,7 +202,10 @@ def _status_of_origin(cause: str, settings: OverflowSettings) -> Status:
 
 
 def _output_row(value: ObservedValue, status: Status) -> OutputRow:
-    nan, inf = (None if count is None else float(count) for count in value.finiteness.counts)
+    figures: dict[str, float | None] = {"nan": None, "inf": None}
+    for name, count in zip(figures, value.finiteness.counts):
+        if count is not None:
+            figures[name] = float(count)
     return OutputRow(
         label=value.path,
         bench_dtype="",
@@ -210,7 +213,7 @@ def _output_row(value: ObservedValue, status: Status) -> OutputRow:
         shape=value.shape,
         status="error" if status == "error" else "pass",
         message=str(value),
-        figures={"nan": nan, "inf": inf},
+        figures=figures,
     )
 
 

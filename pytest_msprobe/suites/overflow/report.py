@@ -263,10 +263,8 @@ class OverflowReport(TableReport):
         path = Path(self._table.name)
         path = path.with_name(path.name.replace("overflow_result_", "overflow_summary_")).with_suffix(".json")
         steps, ranks = self.summary.steps.values(), self.summary.ranks.values()
-        content = {
-            "first_anomaly": [{**step.to_wire(), "headline": step.headline} for step in steps],
-            "ranks": [rank.content() for rank in ranks],
-        }
+        anomalies = [{**step.to_wire(), "headline": step.headline} for step in steps]
+        content = {"first_anomaly": anomalies, "ranks": [rank.content() for rank in ranks]}
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
         self._json = path
@@ -286,5 +284,5 @@ class OverflowReport(TableReport):
 def _cells(record: OverflowRecord, summary: RankSummary) -> list[Any]:
     operation = Operation.of(record.record, record.order)
     step = "" if summary.step is None else summary.step
-    named = {"step": step, "rank": summary.rank, "api_name": operation.call, "direction": operation.phase}
-    return [named[column] if column in named else getattr(record, column) for column in COLUMNS]
+    cells = {"step": step, "rank": summary.rank, "api_name": operation.call, "direction": operation.phase}
+    return [cells.get(column, getattr(record, column, None)) for column in COLUMNS]

@@ -224,19 +224,18 @@ class OverflowDump(Dump):
             tensor = tensor if finiteness.is_bad and tensor.data_name is not None else None
         elif not fault:
             finiteness = of_plain(leaf.value)
-        is_input, is_plain = not leaf.is_output, not leaf.is_tensor
         return ObservedValue(
-            leaf.path,
-            leaf.place,
-            leaf.dtype,
-            leaf.shape,
-            is_input,
-            is_plain,
-            finiteness,
-            tensor,
-            fault,
-            leaf.provenance.made_by,
-            str(leaf.statistics),
+            path=leaf.path,
+            place=leaf.place,
+            dtype=leaf.dtype,
+            shape=leaf.shape,
+            is_input=not leaf.is_output,
+            is_plain=not leaf.is_tensor,
+            finiteness=finiteness,
+            tensor=tensor,
+            fault=fault,
+            made_by=leaf.provenance.made_by,
+            statistics=str(leaf.statistics),
         )
 
     def _finiteness(self, tensor: TensorValue, place: FieldPath) -> Finiteness:

@@ -134,7 +134,7 @@ class Comparison:
                 self._add_plain(label, output.value, other.value)
                 continue
             arrays = cast("Array", output.value), cast("Array", other.value)
-            indices = index_metrics(self._case.call, label, *arrays, lambda: actual)
+            indices = self._index_metrics(label, *arrays, actual)
             if indices is not None:
                 self._add_indices(label, *arrays, indices)
             else:
@@ -170,6 +170,10 @@ class Comparison:
         message = "; ".join([*unjudged, *self._case.notes])
         return Verdict("skip" if unjudged else "pass", message, rows, text, device=device, bench=bench)
 
+    def _index_metrics(self, label: str, actual: Array, expected: Array, tested: Sequence[Output]) -> Metrics | None:
+        """What the values that an output selects are off by; None where it is no indices. Own kernels override it."""
+        return index_metrics(self._case.call, label, actual, expected, lambda: tested)
+
     def _add_arrays(
         self, position: int, label: str, actual: Array, expected: Array, *, recorded: Dtype | None = None
     ) -> None:
@@ -194,21 +198,23 @@ class Comparison:
             is_allowed = diagnosis.rounding == EXPLAINED and actual.dtype == np.float32 and standard.name != "binary"
             if is_allowed and pair().operand_roundoff is not None:
                 judgement = Judgement("pass", (), judgement.ratio)  # limits are meant for all digits of float32
-        self._add(label, names, tuple(expected.shape), metrics, judgement, standard.name, diagnosis)
+        self._add(label, names, tuple(expected.shape), metrics, judgement, standard=standard.name, diagnosis=diagnosis)
 
     def _add_indices(self, label: str, actual: Array, expected: Array, metrics: Metrics) -> None:
         judgement = SelectedValues().judge(metrics)
         pattern = Pattern() if judgement.is_pass else find_pattern(actual, expected)
         names = dtype_names(expected, actual)
         diagnosis = RoundingDiagnosis(pattern=pattern)
-        self._add(label, names, tuple(expected.shape), metrics, judgement, SelectedValues.name, diagnosis)
+        self._add(
+            label, names, tuple(expected.shape), metrics, judgement, standard=SelectedValues.name, diagnosis=diagnosis
+        )
 
     def _add_plain(self, label: str, actual: OutputValue, expected: OutputValue) -> None:
         first: Any = next(iter(self._case.call.arguments), None)
         # A Python float out of a float32 tensor is as coarse as that tensor.
         dtype = first.dtype if hasattr(first, _ARRAY) and is_differentiable(first) else None
         metrics, judgement = compare_scalars(actual, expected, self._standard, dtype=dtype)
-        self._add(label, [_type(expected), _type(actual)], (), metrics, judgement, self._standard.name)
+        self._add(label, [_type(expected), _type(actual)], (), metrics, judgement, standard=self._standard.name)
 
     def _add(
         self,
@@ -217,6 +223,7 @@ class Comparison:
         shape: tuple[int, ...],
         metrics: Metrics,
         judgement: Judgement,
+        *,
         standard: str,
         diagnosis: RoundingDiagnosis = NOTHING_MORE,
     ) -> None:

@@ -33,7 +33,8 @@ class Hooks:
         """The hooks, or None where no plugin and no conftest.py implements any."""
         names = ("reference", "standard", "outputs")
         callers = [getattr(config.hook, f"pytest_msprobe_{name}") for name in names]
-        return cls(config) if any(caller.get_hookimpls() for caller in callers) else None
+        is_implemented = any(caller.get_hookimpls() for caller in callers)
+        return cls(config) if is_implemented else None
 
     def reference(self, api: ApiName) -> ReferenceEngine | None:
         """The user's own benchmark of `api`.

@@ -52,7 +52,8 @@ class Hf32:
         if not self.patterns:
             return self.mode
         names = f"{api.type}.{api.api}", str(api)
-        return "all" if any(fnmatchcase(name, pattern) for pattern in self.patterns for name in names) else "off"
+        is_named = any(fnmatchcase(name, pattern) for pattern in self.patterns for name in names)
+        return "all" if is_named else "off"
 
 
 def _hf32(text: str) -> Hf32:

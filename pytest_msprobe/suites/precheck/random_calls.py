@@ -290,7 +290,8 @@ def _shape(size: Any) -> tuple[int, ...] | None:
         return None
     if len(size) == 1 and not isinstance(size[0], int):
         return _shape(size[0])
-    return tuple(size) if all(isinstance(length, int) for length in size) else None
+    is_shape = all(isinstance(length, int) for length in size)
+    return tuple(size) if is_shape else None
 
 
 #: Reader of each form by its name in the table.
@@ -396,7 +397,7 @@ class RandomCall:
                 faults[place] = faults[place] or form.fault(array, "the dump recorded")
         if not any(faults):
             return []
-        return [SampleResult((fault,) if fault else ()) for fault in faults]
+        return [SampleResult(tuple(filter(None, [fault]))) for fault in faults]
 
     def _finding(
         self, labels: Sequence[str], arrays: Sequence[Array], verdicts: Sequence[SampleResult], device: str

@@ -92,7 +92,8 @@ class ByDtype:
     def of_all(self, dtypes: Sequence[np.dtype[Any]]) -> Standard:
         """The one standard for outputs of all `dtypes`; this one where they have different ones, or there is none."""
         standards = [self.of(dtype) for dtype in dtypes] or [self]
-        return standards[0] if all(standard == standards[0] for standard in standards) else self
+        is_one = all(standard == standards[0] for standard in standards)
+        return standards[0] if is_one else self
 
     def judge(self, metrics: Metrics) -> Judgement:
         """The verdict on a value without elements."""

@@ -79,8 +79,9 @@ class Blame:
         wrong = self._first_wrong("forward")
         if wrong is None:
             wrong = self._first_wrong("backward")
-            is_explained = wrong is None or not self._is_inherited(wrong) or self._start_of_sum(wrong) is not None
-            return None if is_explained else self._suspect(wrong)
+            if wrong is None or not self._is_inherited(wrong) or self._start_of_sum(wrong) is not None:
+                return None
+            return self._suspect(wrong)
         if self._is_inherited(wrong):
             return self._start_of_sum(wrong) or self._suspect(wrong) or Start(wrong.record)
         return Start(wrong.record)

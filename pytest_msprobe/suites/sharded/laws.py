@@ -7,7 +7,7 @@ are as they must be (`placed`), or are not (`unexplained`). What no law speaks o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any
@@ -440,13 +440,13 @@ class ClipNorms:
         """Findings on the norm."""
         if not call.operation.record.startswith(CLIP):
             return
-        held, leaves, norms = [], [], {}
+        held: list[tuple[RankDump, dict[str, Leaf]]] = []
+        norms: dict[int, Leaf | None] = {}
         for rank, dump in call.spread.step.ranks.items():
             if call.operation.record not in dump:
                 return
             of_rank = tensors(dump, call.operation.record)
             held.append((dump, of_rank))
-            leaves += of_rank.values()
             norms[rank] = next((leaf for path, leaf in of_rank.items() if path.startswith("output")), None)
         output = norms[call.dump.number]
         if output is None or any(norm is None or norm.shape for norm in norms.values()):
@@ -456,7 +456,8 @@ class ClipNorms:
             yield call.found(path, "unjudged", "is not finite on every rank")
             return
         numbers = {rank: float(norm.statistics[3]) for rank, norm in norms.items() if norm is not None}
-        expected, tolerance = self._expected(held), self._tolerance(leaves)
+        expected = self._expected(held)
+        tolerance = self._tolerance(leaf for _, of_rank in held for leaf in of_rank.values())
         first = numbers[call.dump.number]
         others = [rank for rank, norm in numbers.items() if abs(norm - first) > tolerance * abs(first)]
         if others:
@@ -472,7 +473,7 @@ class ClipNorms:
         else:
             yield call.found(path, "placed", placement="R")
 
-    def _tolerance(self, leaves: Sequence[Leaf]) -> float:
+    def _tolerance(self, leaves: Iterable[Leaf]) -> float:
         roundoffs = (roundoff_of(leaf.dtype) for leaf in leaves)
         return max(self._FINEST, self._ROUNDINGS * max(roundoffs, default=0.0))
 

@@ -360,7 +360,8 @@ def assignments(grid: Grid, whole: Value, parts: Sequence[Value]) -> Iterator[tu
     if any(part.ndim != whole.ndim for part in parts):
         return
     split = _split_dimensions(whole, parts)
-    kinds: list[tuple[Kind, int]] = [("R", 0), ("P", 0), *product(("S",), split)]
+    kinds: list[tuple[Kind, int]] = [("R", 0), ("P", 0)]
+    kinds += [("S", dimension) for dimension in split]
     for chosen in product(kinds, repeat=len(grid.names)):
         if {dimension for kind, dimension in chosen if kind == "S"} != set(split):
             continue

@@ -131,7 +131,7 @@ class RankDump(Dump):
         twin: the first rank of the step that has the same records, Cells and microbatches; itself where there is none.
     """
 
-    def __init__(self, path: Path, data_dirs: Sequence[Path] = (), *, number: int = 0) -> None:
+    def __init__(self, path: Path, data_dirs: Sequence[Path] = ()) -> None:
         """Read the file at `path`; see `Dump`.
 
         Raises:
@@ -143,7 +143,7 @@ class RankDump(Dump):
                 f"a dump of task {self.task!r} holds no values; dump with tensor or statistics", file=str(path)
             )
         self.membership = Membership.of(self.ranks)
-        self.number = number
+        self.number = 0
         self.twin = self
 
     def share(self, twins: dict[object, RankDump]) -> None:
@@ -422,10 +422,10 @@ def _dimensions(memberships: Mapping[int, Membership]) -> dict[str, dict[int, in
         for other in single:
             if len(other) == len(ranks) and set(other).isdisjoint(chain.from_iterable(beside)):
                 beside.append(other)
-        places = {}
-        for group in beside:
-            del single[group]
-            places |= {rank: index for index, rank in enumerate(group)}
+        places: dict[int, int] = {}
+        for other in beside:
+            del single[other]
+            places |= {rank: index for index, rank in enumerate(other)}
         if memberships.keys() <= places.keys():
             named[f"groups as {name}"] = {rank: places[rank] for rank in memberships}
     return named

@@ -74,7 +74,10 @@ class RecordJudge:
             held = outline.held(parts)
         except DumpError as error:
             return replace(finding, reason=str(error))
-        judged = self._values(operation, leaves, held, outline.grids_of(parts))
+        grids = outline.grids_of(parts)
+        # What an optimizer gets says which elements of what it leaves can be judged.
+        paths = sorted(leaves, key=lambda path: not path.startswith("input.gradients."))
+        judged = [self._value(operation, leaves[path], path, held, grids) for path in paths]
         ranks = tuple(calls.dump.number for calls in parts)
         finding = replace(finding, values=tuple(value for value, _ in judged), ranks=ranks)
         if any(value.is_output for value in finding.wrong):
@@ -88,14 +91,6 @@ class RecordJudge:
         values = (*self._settings(operation, parts), *finding.values, *self._only_on_ranks(operation, leaves, held))
         return replace(finding, values=values)
 
-    def _values(
-        self, operation: Operation, leaves: Mapping[str, Leaf], held: Held, grids: Sequence[Grid]
-    ) -> list[Judged]:
-        """What is found of each value of the logical record, and how it is held."""
-        # What an optimizer gets says which elements of what it leaves can be judged.
-        paths = sorted(leaves, key=lambda path: not path.startswith("input.gradients."))
-        return [self._value(operation, leaves[path], path, held, grids) for path in paths]
-
     def _value(self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid]) -> Judged:
         """What is found of the value at `path`, and how it is held; ranks without a parameter have others."""
         value = ValueParts(operation, leaf, path, (), grids)
@@ -107,7 +102,11 @@ class RecordJudge:
             grids = self._outline.grids.of(owners, 1)
         lacking = [f"rank {dump.number}" for dump, tensors in held if path not in tensors]
         if lacking:
-            return self._in_a_row(value, held) or self._missing(value, lacking, len(held))
+            if (of_row := self._in_a_row(value, held)) is not None:
+                return of_row
+            self._tolerances.unknown(operation, leaf, path)
+            ranks = ", ".join(dict.fromkeys(lacking[:4]))
+            return value.empty(f"{ranks} of {len(held)} parts has no such tensor", "missing"), None
         parts = [(dump, tensors[path]) for dump, tensors in held]
         if roundoff_of(leaf.dtype):
             dtypes = [leaf.dtype, *(part.dtype for _, part in parts)]
@@ -118,11 +117,6 @@ class RecordJudge:
             return self._measured(ValueParts(operation, leaf, path, parts, grids, factor))
         except DumpError as error:
             return value.empty(str(error), "unreadable"), None
-
-    def _missing(self, value: ValueParts, lacking: Sequence[str], count: int) -> Judged:
-        self._tolerances.unknown(value.operation, value.leaf, value.path)
-        ranks = ", ".join(dict.fromkeys(lacking[:4]))
-        return value.empty(f"{ranks} of {count} parts has no such tensor", "missing"), None
 
     def _measured(self, value: ValueParts) -> Judged:
         """What is found of a value that all parts have.
@@ -158,9 +152,8 @@ class RecordJudge:
             if part is None:
                 return None
             whole: Whole = (), loaded(leaf, outline.logical)
-            finding, placements = self._fitting.fit_to(
-                replace(value, grids=[Grid((), (), ((),))]), whole, [part], "tensor"
-            )
+            of_one_rank = replace(value, grids=[Grid((), (), ((),))])
+            finding, placements = self._fitting.fit_to(of_one_rank, whole, [part], "tensor")
             finding = replace(finding, placement="S(flat), all parameters in a row", held_as="S")
             self._tolerances.arrived(operation, finding, leaf, placements[0])
             return finding, placements[0]
@@ -190,19 +183,16 @@ class RecordJudge:
             if logical is None and self._outline.matching.is_update(operation.record):
                 logical = self._copies.leaf(whole)
             if logical is None:
-                finding = ValueParts(operation, leaf, path, (), ()).empty(
-                    reason or f"{_ONLY_RANKS}, and the logical run has no {whole}"
-                )
+                words = reason or f"{_ONLY_RANKS}, and the logical run has no {whole}"
+                finding = ValueParts(operation, leaf, path, (), ()).empty(words)
                 yield replace(finding, reason=reason or _ONLY_RANKS)
                 continue
             finding, _ = self._value(operation, logical, path, held, ())
             words = f"a copy of {parameter_of(whole)}"
             if finding.is_wrong:
                 yield replace(finding, message=f"{words}: {finding.message}")
-            elif finding.placement:
-                yield replace(finding, placement=f"{finding.placement}, {words}")
             else:
-                yield finding
+                yield replace(finding, placement=finding.placement and f"{finding.placement}, {words}")
 
     @cached_property
     def _copies(self) -> Copies:
@@ -334,7 +324,7 @@ class StepJudge:
     @cached_property
     def _right_at_optimizers(self) -> set[str]:
         """The places of all values that records of optimizers have right."""
-        right = set()
+        right: set[str] = set()
         for operation in self.outline.logical.operations:
             if operation.record.startswith("Optimizer."):
                 right.update(value.path for value in self.finding(operation).values if value.state == "placed")

@@ -75,7 +75,7 @@ class Tolerances:
         self._run, self._logical, self._phase, self._steps = run, logical, phase, steps
         self.begins: dict[str, float] = {}
         fine, half = 2.0**-24, 2.0**-9
-        self._roundoffs = []
+        self._roundoffs: list[float] = []
         for place, name in enumerate(logical.record_names):
             is_half = half in self._roundoffs[-1:] or place >= half_from or logical.holds_half(name)
             self._roundoffs.append(half if is_half else fine)
