@@ -97,7 +97,7 @@ class TrainingSignals:
 
     @contextmanager
     def _originals_in_place(self) -> Iterator[None]:
-        """Nothing is replaced inside, where a compiler reads what the names hold."""
+        """Replace nothing inside, where a compiler reads what the names hold."""
         was_in = self._swaps.are_in
         self._guard.enter("laws: a jit function", self._take_out)
         try:
