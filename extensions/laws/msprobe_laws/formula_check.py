@@ -100,7 +100,7 @@ class FormulaCheck:
                 break
 
     def _counts_steps(self) -> bool:
-        """Whether a class of the user's own keeps a counter, which only a correction of the bias needs."""
+        """Return whether a class of the user's own keeps a counter, which only a correction of the bias needs."""
         off = any(group.get(name) is False for group in self.update.settings for name in _CORRECTIONS)
         counts = any(COUNTER in item.after.states for item in self.update.parameters)
         return self.update.is_own and not off and (counts or any(COUNTER in group for group in self.update.settings))
@@ -173,7 +173,7 @@ class FormulaCheck:
 
 
 def _counter(item: UpdatedParameter, settings: Mapping[str, Any]) -> int | None:
-    """Number of the step that the parameter is in, from 1."""
+    """Return the number of the step that the parameter is in, from 1."""
     # As it stands after the step, which is what the step has used: whether it is right, another law says.
     if (after := item.after.states.get(COUNTER)) is not None and after.size == 1:
         return max(1, int(after.reshape(-1)[0]))
@@ -197,14 +197,14 @@ def _batches(parameters: Iterable[UpdatedParameter], *, alone: bool) -> Iterator
 
 
 def _keeps(batch: Batch, outputs: Iterable[str]) -> bool:
-    """Whether the optimizer keeps the states of the formula: under other names nobody knows what they are."""
+    """Return whether the optimizer keeps the states of the formula: under other names nobody knows what they are."""
     return all(what in item.after.states for item in batch.parameters for what in outputs if what != PARAMETER)
 
 
 def compared_with(
     batch: Batch, what: str, right: Rounded, *, by_projection: bool = False
 ) -> tuple[list[Deviation], int]:
-    """Deviations above the tolerance, and how many tensors were compared."""
+    """Return the deviations above the tolerance, and how many tensors were compared."""
     arrays, dtypes = [], []
     for item, size in zip(batch.parameters, batch.sizes):
         array, dtype = _after(item, what)
@@ -249,7 +249,7 @@ _ALONG = 0.3
 
 
 def _projected(item: UpdatedParameter, tested: Array, right: Array) -> list[Deviation] | None:
-    """The deviation of a parameter's change along that of its formula; None where rounding hides it."""
+    """Return the deviation of a parameter's change along that of its formula; None where rounding hides it."""
     before = item.before.values.reshape(-1)
     wanted = right - before
     length = float(wanted @ wanted)
@@ -272,7 +272,7 @@ def _after(item: UpdatedParameter, what: str) -> tuple[Array | None, str]:
 
 
 def _factor(tested: Array, right: Array, before: Array, tolerance: Array) -> float | None:
-    """The one factor between the changes, of elements that changed visibly; None where there is none."""
+    """Return the one factor between the changes, of elements that changed visibly; None where there is none."""
     changed = np.abs(right - before) > 8 * tolerance
     if np.count_nonzero(changed) < 4:
         return None

@@ -48,39 +48,39 @@ class Inputs:
         self.is_first, self.shape, self.is_whole = is_first, shape, is_whole
 
     def flag(self, name: str, *, otherwise: bool = False) -> bool:
-        """A setting that is true or false."""
+        """Return a setting that is true or false."""
         return bool(self._settings.get(name, otherwise))
 
     def setting(self, name: str, otherwise: Any = None) -> Any:
-        """A setting as it is."""
+        """Return a setting as it is."""
         return self._settings.get(name, otherwise)
 
     def number(self, name: str, otherwise: float = 0.0) -> Rounded:
-        """A hyper-parameter."""
+        """Return a hyper-parameter."""
         value = self._settings.get(name)
         return self.constant(otherwise if value is None else float(value))
 
     def pair(self, name: str) -> tuple[Rounded, Rounded]:
-        """Two hyper-parameters, such as `betas`."""
+        """Return two hyper-parameters, such as `betas`."""
         first, second = self._settings[name][:2]
         return self.constant(float(first)), self.constant(float(second))
 
     def constant(self, value: float) -> Rounded:
-        """A number in the precision in which hyper-parameters are combined."""
+        """Return a number in the precision in which hyper-parameters are combined."""
         error = 0.0 if self._precision <= 2.0**-53 else self._precision * abs(value)
         return Rounded(value, error, unit=self._precision)
 
     def state(self, name: str) -> Rounded:
-        """A state before the step: zeros where the step makes it."""
+        """Return a state before the step: zeros where the step makes it."""
         value = self._state.get(name)
         return self.zeros() if value is None else value
 
     def has(self, name: str) -> bool:
-        """Whether the state was there before."""
+        """Return whether the state was there before."""
         return name in self._state
 
     def zeros(self) -> Rounded:
-        """Zeros of the parameter's kind."""
+        """Return zeros of the parameter's kind."""
         like = self.parameter
         return Rounded(np.zeros_like(like.value), 0.0, unit=like.unit, tiny=like.tiny)
 

@@ -55,7 +55,7 @@ class Journal:
         rank: Callable[[], int | None],
         meant: Mapping[str, str] | None = None,
     ) -> None:
-        """A journal in a folder `rank{n}` below `root`.
+        """Make a journal in a folder `rank{n}` below `root`.
 
         Args:
             root: the folder.
@@ -132,7 +132,7 @@ class Journal:
             _say(f"more findings go to {self.path} only")
 
     def step_ended(self) -> None:
-        """An update is over. Counts are written after steps 1, 2, 4, 8, ... of the process."""
+        """Note that an update is over. Counts are written after steps 1, 2, 4, 8, ... of the process."""
         self._steps += 1
         if self._steps & (self._steps - 1) == 0:
             self.write_counts()
@@ -177,7 +177,7 @@ class Journal:
         self.abandon()
 
     def _summary(self) -> str:
-        """What was checked and holds, what does not, and what was not checked."""
+        """Return what was checked and holds, what does not, and what was not checked."""
         laws = {law for (law, _), tally in self._tallies.items() if tally.checks}
         with_findings = {law for (law, _), tally in self._tallies.items() if tally.findings}
         broken = sorted(with_findings - self._meant.keys())
@@ -222,7 +222,7 @@ class Journal:
         self._file.flush()
 
     def _opened(self) -> TextIO:
-        """The file of this rank; one beside it where another process that still runs writes that."""
+        """Return the file of this rank; one beside it where another process that still runs writes that."""
         folder = self._root / f"rank{self._rank() or 0}"
         if _is_written_by_another(folder / FILE):
             folder = self._root / f"rank{self._rank() or 0}-proc{os.getpid()}"
@@ -246,7 +246,7 @@ def _is_written_by_another(path: Path) -> bool:
 
 
 def _say(text: str) -> None:
-    """One line on stderr, whatever the script did to it."""
+    """Write one line on stderr, whatever the script did to it."""
     try:
         sys.stderr.write(f"msprobe: {text}\n")
         sys.stderr.flush()

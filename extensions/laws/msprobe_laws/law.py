@@ -69,10 +69,10 @@ class Law(ABC, Generic[_Seen]):
 
     @abstractmethod
     def check(self, subject: _Seen) -> Checked:
-        """The findings; an empty list where the law holds; or why it could not be checked."""
+        """Return the findings; an empty list where the law holds; or why it could not be checked."""
 
     def found(self, parameter: str, message: str, size: float | None = None, others: Any = ()) -> Finding:
-        """A finding of this law."""
+        """Return a finding of this law."""
         return Finding(self.name, parameter, message, size, tuple(others))
 
 

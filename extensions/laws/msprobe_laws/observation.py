@@ -242,12 +242,12 @@ def fingerprint(parts: Iterable[tuple[tuple[int, ...], str, Array]]) -> tuple[st
 
 
 def unit_roundoff(dtype: str) -> float:
-    """Largest relative error of rounding to `dtype` (half a unit in the last place); that of float64 for others."""
+    """Return the largest relative error of rounding to `dtype`, half a unit in the last place; float64's for others."""
     return _UNITS.get(dtype.rpartition(".")[2].lower(), 2.0**-53)
 
 
 def smallest(dtype: str) -> float:
-    """Absolute error that a result of `dtype` may have near zero: results below it may be flushed to zero."""
+    """Return the absolute error that a result of `dtype` may have near zero: smaller ones may be flushed to zero."""
     return _SMALLEST.get(dtype.rpartition(".")[2].lower(), float(np.finfo(np.float64).tiny))
 
 

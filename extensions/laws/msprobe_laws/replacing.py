@@ -13,11 +13,11 @@ class Replacing:
     """Makes replacements, which do nothing more than the original while `is_away` says that it is not the training."""
 
     def __init__(self, guard: Guard, is_away: Callable[[], bool]) -> None:
-        """Faults of the looks go to `guard`."""
+        """Send faults of the looks to `guard`."""
         self._guard, self._is_away = guard, is_away
 
     def before(self, where: str, look: Callable[..., None]) -> Callable[[Any], Any]:
-        """What calls `look(args, kwargs)`, and then the original."""
+        """Return what calls `look(args, kwargs)`, and then the original."""
 
         def make(original: Any) -> Any:
             @functools.wraps(original)
@@ -31,7 +31,7 @@ class Replacing:
         return make
 
     def after(self, where: str, look: Callable[..., None]) -> Callable[[Any], Any]:
-        """What calls the original, and then `look(result, args, kwargs)`."""
+        """Return what calls the original, and then `look(result, args, kwargs)`."""
 
         def make(original: Any) -> Any:
             @functools.wraps(original)

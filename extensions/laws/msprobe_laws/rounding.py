@@ -78,13 +78,13 @@ class Rounded:
         return self._of(other) / self
 
     def sqrt(self) -> Rounded:
-        """The square root; of a value that rounding may have made negative, that of zero."""
+        """Return the square root; of a value that rounding may have made negative, that of zero."""
         value = np.sqrt(np.maximum(self.value, 0.0))
         low = np.sqrt(np.maximum(self.value - self.error, 0.0))
         return self._result(value, np.maximum(np.sqrt(np.maximum(self.value + self.error, 0.0)) - value, value - low))
 
     def power(self, exponent: Any) -> Rounded:
-        """The power with exact exponents, of a positive number; a kernel's `pow` may be off by some units."""
+        """Return the power with exact exponents, of a positive number; a kernel's `pow` may be off by some units."""
         value = np.power(self.value, exponent)
         with np.errstate(divide="ignore", invalid="ignore"):
             relative = np.where(self.value != 0, self.error / np.abs(self.value), 0.0)
@@ -92,17 +92,17 @@ class Rounded:
         return self._result(value, error)
 
     def absolute(self) -> Rounded:
-        """The magnitude."""
+        """Return the magnitude."""
         return Rounded(np.abs(self.value), self.error, unit=self.unit, tiny=self.tiny)
 
     def at_least(self, least: Operand) -> Rounded:
-        """The larger of the two."""
+        """Return the larger of the two."""
         right = self._of(least)
         value = np.maximum(self.value, right.value)
         return Rounded(value, np.maximum(self.error, right.error), unit=self.unit, tiny=self.tiny)
 
     def mean(self, axis: int | None = None) -> Rounded:
-        """The mean over an axis (kept), of all elements without one."""
+        """Return the mean over an axis (kept), of all elements without one."""
         keep = axis is not None
         size = self.value.size if axis is None else self.value.shape[axis]
         value = np.mean(self.value, axis=axis, keepdims=keep)

@@ -38,7 +38,7 @@ class LawSession:
         self._not_compared: dict[str, set[str]] = {}
 
     def update(self, update: Update, explained: Collection[str] = ()) -> None:
-        """One call of an optimizer's `step`, when it is over; what laws `explained` say of it is known already."""
+        """Check one call of an optimizer's `step`, when it is over, but for the laws `explained`."""
         self._source = update.source
         computed = FormulaCheck(update)
         for name, result in self._results(update, computed):
@@ -64,7 +64,7 @@ class LawSession:
             yield STAYS_TRAINABLE, [Finding.of(STAYS_TRAINABLE, moved, message)]
 
     def clipping(self, clipping: Clipping) -> None:
-        """Gradients were clipped."""
+        """Check that gradients were clipped rightly."""
         if clipping.scale != 1:
             names = list(clipping.names) or ["gradients"]
             message = f"gradients are clipped while they hold the scale {clipping.scale:g} of the loss scaler"
@@ -72,27 +72,27 @@ class LawSession:
         self.say(CLIP_NORM, "clipping", self._clip_norm.check(clipping), source=clipping.source)
 
     def mask(self, mask: DropoutMask) -> None:
-        """Dropout has drawn."""
+        """Check what dropout has drawn."""
         for name, result in self._dropout.check(mask):
             self.say(name, "dropout", result, source=mask.source)
 
     def batch(self, batch: Batch) -> None:
-        """A step got a batch."""
+        """Check the batch that a step got."""
         self.say(BATCHES_DIFFER, batch.of, self._batches.check(batch))
 
     def labels(self, labels: Labels) -> None:
-        """A cross entropy got its targets."""
+        """Check the targets that a cross entropy got."""
         self.say(self._labels.name, "labels", self._labels.check(labels))
 
     def say(self, name: str, about: str, result: Checked, *, source: str = "", step: int | None = None) -> None:
-        """What a law of the given name says that the framework's own observer has checked."""
+        """Take what a law of the given name says."""
         if name in self._left_out:
             return
         stated = result if isinstance(result, Unchecked) else list(updates.summed_up(result))
         self.journal.take(name, about, stated, step=self.step if step is None else step, source=source or self._source)
 
     def close(self, faults: int = 0) -> None:
-        """The training is over, with so many kinds of faults of ours."""
+        """End the training, with so many kinds of faults of ours."""
         for optimizer, names in self._not_compared.items():
             if self._compared[optimizer] and (never := sorted(names - self._compared[optimizer])):
                 about = f"{optimizer}, {listed(never)}"

@@ -76,7 +76,7 @@ class _Drawn:
 
     @classmethod
     def of(cls, mask: DropoutMask) -> _Drawn:
-        """The bits of `mask`."""
+        """Return the bits of `mask`."""
         telling = mask.telling.astype(np.bool_)
         dropped = mask.dropped.astype(np.bool_) & telling
         return cls(mask, *(int.from_bytes(np.packbits(bits).tobytes(), "big") for bits in (dropped, telling)))
@@ -87,7 +87,7 @@ class _Drawn:
         return are_one_mask(self.dropped, self.dropped, self.telling) is not None
 
     def is_same(self, other: _Drawn) -> bool:
-        """Whether both are one mask, as far as both tell."""
+        """Return whether both are one mask, as far as both tell."""
         if self.mask.dropped.size != other.mask.dropped.size or self.mask.rate != other.mask.rate:
             return False
         return are_one_mask(self.dropped, other.dropped, self.telling & other.telling) is True
@@ -116,7 +116,7 @@ class DropoutLaws:
         self._before: list[_Drawn] = []
 
     def check(self, mask: DropoutMask) -> Iterator[tuple[str, Checked]]:
-        """(law, what it says) of one call of dropout."""
+        """Return (law, what it says) of one call of dropout."""
         off = DropoutOffInEval()
         yield off.name, off.check(mask)
         if not mask.is_training:
@@ -131,7 +131,7 @@ class DropoutLaws:
             self._now.append(drawn)
 
     def step_ends(self) -> None:
-        """An update is over: what was drawn before belongs to the step before."""
+        """Note that an update is over: what was drawn before belongs to the step before."""
         if self._now:
             self._before, self._now = self._now, []
 
@@ -303,7 +303,7 @@ def width_of_targets(shape: Sequence[int], count: int) -> int:
 
 
 def _agreement(tokens: Array, targets: Array, offset: int, ignored: int) -> float:
-    """Share of the targets that count which are the tokens `offset` places ahead; 0 where fewer than 8 are known."""
+    """Return the share of the targets that count which are the tokens `offset` places ahead; 0 for fewer than 8."""
     length = tokens.shape[1]
     if offset >= 0:
         ahead, those = tokens[:, offset:], targets[:, : length - offset]

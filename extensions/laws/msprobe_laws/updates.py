@@ -378,7 +378,7 @@ class UpdatesArrive(Law[FormulaCheck]):
         self._times: dict[tuple[str, str], int] = {}
 
     def check(self, computed: FormulaCheck) -> Checked:
-        """The share of elements that stay although their gradient is not zero."""
+        """Return the share of elements that stay although their gradient is not zero."""
         by_dtype: dict[str, list[tuple[float, int, UpdatedParameter]]] = {}
         for item in computed.update.parameters:
             if (
@@ -431,18 +431,18 @@ class StateContinues(Law[Update]):
         self._newest, self._anew = "", 0
 
     def forget(self, optimizer: str = "") -> None:
-        """The states of all optimizers were replaced on purpose, or other elements of those of one are looked at."""
+        """Forget the states of all optimizers, which were replaced on purpose, or of one that is read elsewhere now."""
         if optimizer:
             self._left.pop(optimizer, None)
         else:
             self._left.clear()
 
     def loaded(self, optimizer: str) -> None:
-        """The states of an optimizer were replaced on purpose."""
+        """Note that the states of an optimizer were replaced on purpose."""
         self._loaded.add(optimizer)
 
     def _is_made_anew(self, update: Update) -> bool:
-        """Whether optimizers before this one have taken their first step alone, each from where the last one ended."""
+        """Return whether optimizers before this one took their first step alone, each from where the last one ended."""
         nothing: tuple[Mapping[str, Array], int, Array] = {}, -1, np.empty(0)
         states = [(item, *self._left.get(self._newest, {}).get(item.name, nothing)) for item in update.parameters]
         is_next = bool(states) and all(
@@ -509,7 +509,7 @@ OF_UPDATE: tuple[type[Law[Update]], ...] = (StepCounter, OwnState, StorageKept, 
 
 
 def summed_up(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """One finding for those of one law with the same words, the worst first, with the other names."""
+    """Return one finding for those of one law with the same words, the worst first, with the other names."""
     by_kind: dict[tuple[str, str], list[Finding]] = {}
     for item in findings:
         by_kind.setdefault((item.law, _kind_of(item.message)), []).append(item)

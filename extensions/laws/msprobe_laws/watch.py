@@ -37,7 +37,7 @@ class LawWatch:
     _of_process: ClassVar[LawWatch | None] = None
 
     def __init__(self, folder: Path, skip: Iterable[str], laws_meant: Mapping[str, str] | None = None) -> None:
-        """Findings go below `folder`; the laws named in `skip` are left out. `laws_meant`: see `start`."""
+        """Write findings below `folder`; the laws named in `skip` are left out. `laws_meant`: see `start`."""
         self.guard = Guard(Activity(), FaultLog())
         skip, declared = tuple(skip), {**meant(folder), **(laws_meant or {})}
         for name in [name for name in (*skip, *declared) if name not in LAWS]:
@@ -75,12 +75,12 @@ class LawWatch:
 
     @staticmethod
     def describe() -> dict[str, Any]:
-        """What the first line of the journal says of the run."""
+        """Return what the first line of the journal says of the run."""
         return {"script": Path(sys.argv[0]).name if sys.argv else ""}
 
     @staticmethod
     def rank() -> int | None:
-        """The rank of this process; None where it is alone."""
+        """Return the rank of this process; None where it is alone."""
         return None
 
     def install(self) -> None:
@@ -98,4 +98,4 @@ class LawWatch:
         self.guard.enter("laws: the end", self.session.close, int(self.guard.faults.has_any))
 
     def at_the_end(self) -> None:
-        """What is checked when the training is over."""
+        """Check what is known when the training is over."""

@@ -46,7 +46,7 @@ _NO_STATES = frozenset(("learning_rate", "group_lr", "weight_decay", "group_weig
 
 
 def formula_of(optimizer: Any) -> tuple[str, str, bool]:
-    """(name of the formula or "", why there is none, whether the class is the user's own)."""
+    """Return (name of the formula or "", why there is none, whether the class is the user's own)."""
     kind = type(optimizer)
     for base in kind.__mro__:
         # Adam of experimental.optim runs the kernel of nn.Adam, whose eps is not corrected with the second moment.
@@ -62,7 +62,7 @@ def formula_of(optimizer: Any) -> tuple[str, str, bool]:
 
 
 def states_held(optimizer: Any, count: int) -> Iterator[tuple[str, Sequence[Any]]]:
-    """(attribute, one Parameter for each that the optimizer updates) of what is not these parameters themselves."""
+    """Return (attribute, one Parameter for each that the optimizer updates), without these parameters themselves."""
     ids = {id(item) for item in optimizer.parameters}
     for key, value in vars(optimizer).items():
         is_of_each = key not in _NO_STATES and isinstance(value, (tuple, list)) and len(value) == count
@@ -71,13 +71,13 @@ def states_held(optimizer: Any, count: int) -> Iterator[tuple[str, Sequence[Any]
 
 
 def _more_states(optimizer: Any, states: Sequence[str]) -> bool:
-    """Whether it keeps something for each parameter that is no state of its formula."""
+    """Return whether it keeps something for each parameter that is no state of its formula."""
     held = (name_of_state(optimizer, key) for key, _ in states_held(optimizer, len(optimizer.parameters)))
     return any(name and name not in states and name not in _STATES.values() for name in held)
 
 
 def name_of_state(optimizer: Any, key: str) -> str:
-    """Its name in PyTorch; "" for what is no moment."""
+    """Return its name in PyTorch; "" for what is no moment."""
     names = (_OF_CLASS.get((base.__name__, key)) for base in type(optimizer).__mro__)
     return next(filter(None, names), _STATES.get(key, key))
 

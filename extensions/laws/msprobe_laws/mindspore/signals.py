@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,7 @@ from msprobe_laws.session import LawSession
 from msprobe_laws.signals import width_of_targets
 from msprobe_laws.steps import Step
 from msprobe_laws.training import EACH_IN_ONE, IN_AN_OPTIMIZER, RESUME, STAYS_TRAINABLE
+from msprobe_laws.updates import StorageKept
 
 
 class TrainingSignals:
@@ -51,6 +53,8 @@ class TrainingSignals:
         self._models = ModelLaws(session, models, self._running)
         self._owners, self._freezing = Owners(self._models), Freezing(session, self._models)
         self._gradients = Gradients(session, guard, self._is_away)
+        #: Dtype of each parameter at the last step on it, of whatever optimizer.
+        self._dtypes: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._iteration = 0
         #: Names of what was loaded from checkpoints, and whether that was since the last step.
         self._loaded: set[str] = set()
@@ -97,7 +101,7 @@ class TrainingSignals:
 
     @contextmanager
     def _originals_in_place(self) -> Iterator[None]:
-        """Nothing is replaced inside, where a compiler reads what the names hold."""
+        """Replace nothing inside, where a compiler reads what the names hold."""
         was_in = self._swaps.are_in
         self._guard.enter("laws: a jit function", self._take_out)
         try:
@@ -145,6 +149,7 @@ class TrainingSignals:
         if step.number:
             candidates = self._gradients.candidates()
             say(IN_AN_OPTIMIZER, "models", self._owners.in_no_optimizer(candidates, at_once=False))
+        say(StorageKept.name, f"{step.name} between steps", self._dtypes_kept(step))
         if self._is_resumed:
             self._is_resumed = False
             say(RESUME, step.name, self._states_loaded(step))
@@ -156,6 +161,18 @@ class TrainingSignals:
         self._gradients.step_ended(step)
         self._models.step_ended(step)
         self._running.tokens = None
+
+    def _dtypes_kept(self, step: Step) -> list[Finding]:
+        """Return the parameters whose dtype has changed since the last step on them."""
+        findings = []
+        for key, item in step.parameters.items():
+            now = str(item.dtype)
+            reference, before = self._dtypes.get(key, (None, now))
+            if reference is not None and reference() is item and before != now:
+                message = f"its dtype is {now}, and was {before} in the step before"
+                findings.append(Finding(StorageKept.name, step.names[key], message))
+            self._dtypes[key] = weakref.ref(item), now
+        return findings
 
     # Cells
 

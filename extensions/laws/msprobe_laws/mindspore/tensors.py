@@ -18,7 +18,7 @@ _MASK, _BATCH = 512, 1 << 16
 
 
 def factors_of(total: Array, parts: Sequence[Array]) -> tuple[float, ...]:
-    """Factors of `parts` whose sum is `given`, to within float16; () where there are none or they cannot be told."""
+    """Return factors of `parts` whose sum is `total`, to within float16; () where they cannot be told."""
     table = np.stack(parts, axis=1)
     size = np.linalg.norm(total)
     if not np.isfinite(size) or not size or not np.all(np.isfinite(table)):
@@ -37,7 +37,7 @@ def dtype_of(tensor: Any) -> str:
 
 
 def some_elements(tensor: Any, most: int) -> Array:
-    """At most so many elements as float64, evenly spread."""
+    """Return at most so many elements as float64, evenly spread."""
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         return np.empty(0)
     stride = -(-int(tensor.size) // most) or 1
@@ -47,7 +47,7 @@ def some_elements(tensor: Any, most: int) -> Array:
 
 
 def first_elements(tensor: Any) -> Array:
-    """The first elements, as float32."""
+    """Return the first elements, as float32."""
     return np.array(mindspore_values().read(tensor).array.reshape(-1)[:_MASK], np.float32)
 
 
@@ -77,7 +77,7 @@ def tokens_of(tensors: Sequence[Any], otherwise: Array | None) -> Array | None:
 
 
 def norm_of(tensors: Sequence[Any]) -> float:
-    """The 2-norm of all elements, in float64."""
+    """Return the 2-norm of all elements, in float64."""
     total = 0.0
     for tensor in tensors:
         array = np.asarray(mindspore_values().read(tensor).array, np.float64)

@@ -140,7 +140,7 @@ def _gradient_of(tensor: Any, content: Content, scale: float) -> Gradient:
 
 
 def _states(optimizer: Any, parameters: Sequence[Any]) -> list[dict[str, Array]]:
-    """Elements of the states of each parameter, under PyTorch's names."""
+    """Return the elements of the states of each parameter, under PyTorch's names."""
     states: list[dict[str, Array]] = [{} for _ in parameters]
     held = dict(states_held(optimizer, len(parameters)))
     is_first = [bool(np.all(_read(item) == 1)) for item in held.get("stat", ())]
@@ -155,7 +155,7 @@ def _states(optimizer: Any, parameters: Sequence[Any]) -> list[dict[str, Array]]
 
 
 def _read(tensor: Any) -> Array:
-    """Elements of a tensor as float64: all of a small one, evenly spread ones of a large one."""
+    """Return the elements of a tensor as float64: all of a small one, evenly spread ones of a large one."""
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         return EMPTY
     if tensor.size > WHOLE:

@@ -63,7 +63,10 @@ class _Average:
         self.constant, self.rests = 0, 1
 
     def undeclared(self, share: float) -> str:
-        """What it keeps of itself where that is, from its first update on, no decay of its object; "" where it is."""
+        """Return what it keeps of itself where that is, from its first update on, no decay of its object.
+
+        "" where it is.
+        """
         declared = {**self.declared, **_decays_of(self._owner())}.items()
         values = [max(value, 1 - value) for name, value in declared if name in _SAID and 0 < value < 1]
         decays = [*values, *(value**self.rests for value in values)]
@@ -77,7 +80,7 @@ class _Average:
         return f"the average keeps {share:.4g} of itself, and its object declares {decays[0]:.4g}{others}"
 
     def is_off(self, value: Array, before: Array, taken: Array, unit: float) -> bool:
-        """Whether a value is its decay times the one before and a share of the parameter that is not the rest."""
+        """Return whether a value is its decay times that before and a share of the parameter that is not the rest."""
         for decay in [value for name, value in _decays_of(self._owner()).items() if name in _SAID and 0 < value < 1]:
             rest, size = value - decay * before, np.abs(before) + np.abs(taken)
             clear = np.abs(taken) > 2.0**-6 * size
@@ -89,7 +92,10 @@ class _Average:
         return False
 
     def lost_decay(self) -> str:
-        """What has become of the decay that it was made with, which its own update has replaced; "" for nothing."""
+        """Return what has become of the decay that it was made with, which its own update has replaced.
+
+        "" for nothing.
+        """
         owner = self._owner()
         settled = min(self.shares, default=0.0)
         if owner is None or len(self.shares) < _SETTLED or max(self.shares) - settled > 2.0**-8:
@@ -135,11 +141,11 @@ class _Average:
         return min([2.0**-16, *(0.01 * min(value, 1 - value) for value in decays)])
 
     def is_same(self, other: _Average) -> bool:
-        """Whether both are one."""
+        """Return whether both are one."""
         return self._owner() is other._owner() and self._attribute == other._attribute
 
     def tensors(self) -> list[Any]:
-        """Its tensors; [] when it is gone."""
+        """Return its tensors; [] when it is gone."""
         owner = self._owner()
         return [] if owner is None else _tensors_of(vars(owner).get(self._attribute, None), owner, self._attribute)
 
@@ -155,7 +161,7 @@ class Averages:
         self._left: dict[str, dict[int, Array]] = {}
 
     def step_begins(self, step: Step) -> None:
-        """A step begins: averages were updated since the last one, from the parameters as they are."""
+        """Compare averages, which were updated since the last step from the parameters as they are."""
         items = [item for item in step.parameters.values() if local_part(item) is not None]
         averages = self._known.setdefault(step.name, [])
         if step.number in _LOOKS:
@@ -172,7 +178,7 @@ class Averages:
             average.before = now
 
     def step_ended(self, optimizer: str, parameters: Sequence[Any]) -> None:
-        """A step is over: its parameters are what an average takes, unless something else changes them."""
+        """Note the parameters, which an average takes unless something else changes them."""
         if self._known.get(optimizer):
             self._left[optimizer] = {id(item): _elements(item) for item in parameters if local_part(item) is not None}
 
@@ -216,7 +222,10 @@ def _is_near(share: float, other: float) -> bool:
 
 
 def _share(value: Array, before: Array, taken: Array, unit: float) -> float | None:
-    """The share of an average in its successor; NaN where it cannot be seen, None where there is no one share."""
+    """Return the share of an average in its successor.
+
+    NaN where it cannot be seen, None where there is no one share.
+    """
     distance, size = before - taken, np.abs(before) + np.abs(taken)
     clear = np.abs(distance) > 2.0**-12 * size + 1e-12
     if np.count_nonzero(clear) < 4:
@@ -228,7 +237,7 @@ def _share(value: Array, before: Array, taken: Array, unit: float) -> float | No
 
 
 def _averages_of(items: Sequence[Any]) -> Iterator[_Average]:
-    """Objects that keep an average of these parameters."""
+    """Return the objects that keep an average of these parameters."""
     shapes, ids = _shapes_of(items), set(map(id, items))
     may_keep: dict[int, bool] = {}  # each class is asked once: there are many more objects
     for owner in gc.get_objects():
@@ -259,7 +268,7 @@ def _decays_of(owner: Any) -> dict[str, float]:
 
 
 def _feeds_on_itself(kind: type, name: str) -> bool:
-    """Whether a method of the class reads the attribute before it writes it: x.name = f(x.name)."""
+    """Return whether a method of the class reads the attribute before it writes it: x.name = f(x.name)."""
     for method in (method for base in kind.__mro__ for method in vars(base).values()):
         if not inspect.isfunction(method) or not inspect.isfunction(inner := inspect.unwrap(method)):
             continue

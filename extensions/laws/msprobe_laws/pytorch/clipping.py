@@ -51,7 +51,7 @@ class UsedGradient:
     has_begun: bool = False
 
     def is_of(self, parameter: Any) -> bool:
-        """Whether it is the gradient that `parameter` has now."""
+        """Return whether it is the gradient that `parameter` has now."""
         owner: Any = self.parameter()
         if owner is None or owner is not parameter or owner.grad is None:
             return False
@@ -77,18 +77,18 @@ class Clipped:
     is_used: bool
 
     def is_of(self, parameters: Mapping[int, Any]) -> bool:
-        """Whether an optimizer of these parameters is to use it."""
+        """Return whether an optimizer of these parameters is to use it."""
         return any(id(reference()) in parameters for reference, _, _ in self.gradients)
 
     def is_written(self) -> bool:
-        """Whether gradients were written since, and are there."""
+        """Return whether gradients were written since, and are there."""
         held = [(item, *rest) for reference, *rest in self.gradients if (item := reference()) is not None]
         if any(item.grad is None for item, *_ in held):
             return False
         return any(address_of(item.grad) == place and item.grad._version > version for item, place, version in held)
 
     def changed(self) -> str:
-        """What was added to the gradients since; "" for nothing that makes their norm larger than the limit."""
+        """Return what was added to the gradients since; "" for nothing that makes their norm larger than the limit."""
         if not self.is_written():
             return ""
         norm, _ = norm_of([item.grad for reference, *_ in self.gradients if (item := reference()) is not None])
@@ -148,11 +148,11 @@ class ClippingSignals:
         return step.findings(CLIP_NORM, without, message)
 
     def clear(self) -> None:
-        """Gradients were set to zero."""
+        """Forget clipped gradients, which were set to zero."""
         self._left.clear()
 
     def seen(self, original: Callable[..., Any], call: str) -> Callable[..., Any]:
-        """What stands in the place of a function that clips."""
+        """Return what stands in the place of a function that clips."""
         signature = inspect.signature(original)
 
         @functools.wraps(original)

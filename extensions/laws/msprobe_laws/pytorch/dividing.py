@@ -30,11 +30,11 @@ class Dividing:
         self._left: list[tuple[weakref.ref[Any], str, Array]] = []
 
     def backward_begins(self, roots: Iterable[Any]) -> None:
-        """A backward pass of these losses begins."""
+        """Note that a backward pass of these losses begins."""
         self._divisors.append(max((_divisor_of(root) for root in roots if isinstance(root, torch.Tensor)), default=1.0))
 
     def backward_ended(self, running: Running, *, is_scaled: bool) -> None:
-        """It is over."""
+        """Note what it has left."""
         self._left.clear()
         if not is_scaled and self._divisors[-1] == 1:
             return
@@ -45,7 +45,7 @@ class Dividing:
                     break
 
     def of_parts(self, passes: int, parameters: Mapping[int, Any], *, is_lost: bool) -> list[Finding]:
-        """What is wrong where the losses of so many last passes were each divided by this number: parts of one batch.
+        """Return what is wrong where the losses of so many passes, parts of a batch, were each divided by their number.
 
         `is_lost` is whether gradients of these parameters were set to zero in between.
         """
@@ -60,7 +60,7 @@ class Dividing:
         ]
 
     def factors(self, parameters: Mapping[int, Any]) -> dict[str, float]:
-        """The number that gradients of these parameters were multiplied with since the last backward pass."""
+        """Return the number that gradients of these parameters were multiplied with since the last backward pass."""
         factors = {}
         for reference, name, before in self._left:
             item = reference()
@@ -80,7 +80,7 @@ def _elements(gradient: Any) -> Array:
 
 
 def _divisor_of(loss: torch.Tensor) -> float:
-    """The last number that a loss was divided by; 1.0 for none."""
+    """Return the last number that a loss was divided by; 1.0 for none."""
     node: Any = loss.grad_fn
     for _ in range(2):  # a scaler may have multiplied it since
         if node is None:

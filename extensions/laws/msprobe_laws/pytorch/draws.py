@@ -156,7 +156,7 @@ def _samples_of(model: nn.Module) -> dict[str, Any]:
 
 
 def _share_of(averaged: Any) -> float | None:
-    """The share of the parameter in its new average; None where the averaging function does not tell it."""
+    """Return the share of the parameter in its new average; None where the averaging function does not tell it."""
     count = int(averaged.n_averaged) - 1
     if count <= 0:
         return 1.0

@@ -11,7 +11,7 @@ from msprobe_laws.formulas import FORMULAS
 
 
 def formula_of(optimizer: Any, frame: FrameType) -> tuple[str, str, bool]:
-    """(name of the formula or "", why there is none, whether the class is the user's own) of the step in `frame`."""
+    """Return (name of the formula or "", why there is none, whether the class is the user's own) of a step's frame."""
     kind = type(optimizer)
     step = frame.f_locals.get("func")
     module = getattr(step, "__module__", "") or ""
@@ -46,7 +46,7 @@ _OTHER_NAMES = {
 
 
 def names_of_states(optimizer: Any, formula: str, *, is_own: bool) -> dict[str, str]:
-    """Names in PyTorch of the states of an own class that has a known formula, by their own where they differ."""
+    """Return the names in PyTorch of the states of an own class with a known formula, by their own if they differ."""
     if not is_own or not formula:
         return {}
     held = {key for state in optimizer.state.values() if isinstance(state, dict) for key in state}
@@ -59,12 +59,12 @@ def names_of_states(optimizer: Any, formula: str, *, is_own: bool) -> dict[str, 
 
 
 def _is_torchs(module: str) -> bool:
-    """Whether a class is one of torch.optim, which says of some that it is their module itself."""
+    """Return whether a class is one of torch.optim, which says of some that it is their module itself."""
     return f"{module}.".startswith("torch.optim.")
 
 
 def _adds_nothing(optimizer: Any, kind: type) -> bool:
-    """Whether a class derived from a known one has the hyper-parameters and states of that one, and no more."""
+    """Return whether a class derived from a known one has the hyper-parameters and states of that one, and no more."""
     base = next(base for base in kind.__mro__ if _is_torchs(base.__module__))
     try:
         defaults = base([torch.nn.Parameter(torch.zeros(2, 2))]).defaults
@@ -76,7 +76,7 @@ def _adds_nothing(optimizer: Any, kind: type) -> bool:
 
 
 def precision_of(optimizer: Any) -> float:
-    """Unit roundoff in which hyper-parameters are combined: that of float32 where they are tensors, or in kernels."""
+    """Return the unit roundoff in which hyper-parameters are combined: float32's for tensors and in kernels."""
     for group in optimizer.param_groups:
         betas = group.get("betas", ())
         values = (group.get("lr"), *(betas if isinstance(betas, (tuple, list)) else ()))
@@ -86,6 +86,6 @@ def precision_of(optimizer: Any) -> float:
 
 
 def declared(optimizer: Any, frame: FrameType) -> dict[str, object]:
-    """The formula, as records of optimizers have it: what `formula_of` and `precision_of` give."""
+    """Return the formula, as records of optimizers have it: what `formula_of` and `precision_of` give."""
     formula, unknown, is_own = formula_of(optimizer, frame)
     return {"formula": formula, "unknown": unknown, "is_own": is_own, "precision": precision_of(optimizer)}

@@ -117,7 +117,7 @@ class Loading:
         return fetch
 
     def _row(self, number: int, dataset: Any) -> tuple[int, ...]:
-        """What a process has written of a dataset; () for nothing yet."""
+        """Return what a process has written of a dataset; () for nothing yet."""
         of, *row = _ROW.unpack_from(self._shared, number * _ROW.size)
         return tuple(row) if of == id(dataset) and all(row[:-1]) else ()
 
@@ -211,7 +211,7 @@ class Loading:
 
 
 def _of_states(rows: dict[int, tuple[int, ...]], earlier: dict[int, tuple[int, ...]]) -> Iterator[str]:
-    """What is wrong with the random states of processes that load, by those of this pass and of the one before."""
+    """Return what is wrong with the random states of processes that load, in this pass and since the one before."""
     size = len(_SOURCES)
     for at, source in enumerate(_SOURCES):
         drawn = {number: row[at] for number, row in rows.items() if row[at] != row[at + size]}
@@ -231,7 +231,7 @@ def _of_states(rows: dict[int, tuple[int, ...]], earlier: dict[int, tuple[int, .
 
 
 def _states_of(dataset: Any) -> list[int]:
-    """Digests of random states by source; none is 0."""
+    """Return the digests of random states by source; none is 0."""
     kinds = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
     generators = [item for item in _held(dataset) if isinstance(item, kinds)]
     states = (
@@ -259,7 +259,7 @@ def _digest(state: Any) -> int:
 
 
 def _held(owner: Any, depth: int = 0) -> Iterator[Any]:
-    """What a dataset holds, and what its parts hold: subsets, transforms and lists of them."""
+    """Return what a dataset holds, and what its parts hold: subsets, transforms and lists of them."""
     items = list(owner) if isinstance(owner, (list, tuple)) and len(owner) < 32 else []
     for item in (*items, *list(getattr(owner, "__dict__", {}).values())):
         yield item

@@ -81,7 +81,7 @@ def parameters_of(optimizer: Any) -> list[Any]:
 
 
 def is_triangular(mask: Any) -> bool:
-    """Whether a mask lets each position see itself and earlier ones only."""
+    """Return whether a mask lets each position see itself and earlier ones only."""
     if not isinstance(mask, torch.Tensor) or mask.dim() < 2 or mask.shape[-1] != mask.shape[-2] or mask.shape[-1] < 2:
         return False
     square = mask.detach().reshape(-1, *mask.shape[-2:])[0, :64, :64]
@@ -92,7 +92,7 @@ def is_triangular(mask: Any) -> bool:
 
 
 def looks_back(root: nn.Module) -> bool:
-    """Whether a buffer of the model is the mask of causal attention."""
+    """Return whether a buffer of the model is the mask of causal attention."""
     for item in root.buffers():
         if item.dim() >= 2 and item.shape[-1] == item.shape[-2] and item.shape[-1] > 3:
             square = item.detach().reshape(-1, *item.shape[-2:])[0, :64, :64]
@@ -107,7 +107,7 @@ def looks_back(root: nn.Module) -> bool:
 
 
 def is_away(guard: Guard) -> bool:
-    """Whether what runs now is not the training: work of ours, compiled code, functions that torch.func transforms."""
+    """Return whether what runs is not the training: work of ours, compiled code, what torch.func transforms."""
     interpreters: Any = torch._C._functorch
     return (
         guard.activity.is_inside or torch.compiler.is_compiling() or interpreters.peek_interpreter_stack() is not None

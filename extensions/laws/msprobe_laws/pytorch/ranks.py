@@ -18,7 +18,7 @@ from msprobe_laws.replacing import Replacing
 
 
 def world_size() -> int:
-    """Number of ranks."""
+    """Return the number of ranks."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
@@ -48,7 +48,7 @@ class ReducedGradients:
         self._swaps.uninstall()
 
     def replicas_of(self, items: Sequence[Any]) -> list[int]:
-        """Ranks that hold replicas of these parameters, as DistributedDataParallel says; [] where it does not."""
+        """Return the ranks that hold replicas of these parameters, as DistributedDataParallel says; [] without it."""
         ids = set(map(id, items))
         for wrapper in list(self._wrappers):
             if any(id(item) in ids for item in wrapper.parameters()):
@@ -56,18 +56,18 @@ class ReducedGradients:
         return []
 
     def ranks_of(self, items: Sequence[Any]) -> list[int]:
-        """The ranks over which most of the gradients of these parameters were summed; [] for none."""
+        """Return the ranks over which most of the gradients of these parameters were summed; [] for none."""
         summed = self._of(items)
         count = sum(item.grad is not None for item in items)
         groups = sorted(set(summed.values()), key=lambda ranks: -sum(other == ranks for other in summed.values()))
         return list(groups[0]) if groups and 2 * len(summed) >= count else []
 
     def names(self, items: Sequence[Any], names: Mapping[int, str]) -> list[str]:
-        """Names of the parameters whose gradients were summed."""
+        """Return the names of the parameters whose gradients were summed."""
         return [names[key] for key in self._of(items) if key in names]
 
     def forget(self) -> None:
-        """A step is over."""
+        """Forget what was summed: a step is over."""
         self._summed.clear()
 
     def _of(self, items: Sequence[Any]) -> dict[int, tuple[int, ...]]:

@@ -71,11 +71,11 @@ class ResumeLaw:
         self._swaps.uninstall()
 
     def draws(self) -> None:
-        """The training draws random numbers in its forward."""
+        """Note that the training draws random numbers in its forward."""
         self._has_drawn = True
 
     def model_begins(self, batch: str) -> None:
-        """A model is called for the first time since a step, with a batch of this fingerprint."""
+        """Note that a model is called for the first time since a step, with a batch of this fingerprint."""
         if any("next" not in kept for _, kept in self._written) or self._loaded is not None:
             self._random, self._batch = _random_state(), batch
 
@@ -127,7 +127,7 @@ class ResumeLaw:
         return self._session.journal.folder / "saved" / f"rank{self._rank() or 0}-{digest}.json"
 
     def _now(self) -> dict[str, Any]:
-        """Digests of what the training consists of."""
+        """Return the digests of what the training consists of."""
         optimizers = {}
         for name, (reference, names) in self._optimizers.items():
             if (optimizer := reference()) is not None:
@@ -178,7 +178,7 @@ class ResumeLaw:
         self._session.say(RESUME, name, findings)
 
     def _compare_rates(self, optimizer: Any, name: str) -> None:
-        """The learning rates of the steps after loading with those after saving, but for the first."""
+        """Compare the learning rates of the steps after loading with those after saving, but for the first."""
         if not self._rates_then:
             return
         kind, rates = self._rates_then.pop(0)
@@ -192,7 +192,7 @@ class ResumeLaw:
             self._session.say(RESUME, name, [Finding(RESUME, "group 0", message)])
 
     def _others(self, then: Mapping[str, Any], kept: Mapping[str, Any]) -> list[Finding]:
-        """What differs beside the optimizer between the step after saving and the step after loading."""
+        """Return what differs beside the optimizer between the step after saving and the step after loading."""
         findings = []
         scale = self._scale()
         if then.get("scale") is not None and scale is not None and then["scale"] != scale:
@@ -244,7 +244,7 @@ def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def _random_state() -> str:
-    """A digest of PyTorch's generators, from which dropout draws."""
+    """Return a digest of PyTorch's generators, from which dropout draws."""
     digest = xxhash.xxh64(torch.get_rng_state().numpy().tobytes())
     cuda: Any = torch.cuda
     if cuda.is_available() and cuda.is_initialized():
@@ -253,7 +253,7 @@ def _random_state() -> str:
 
 
 def _holds_optimizer(obj: Any, depth: int = 0) -> bool:
-    """Whether what is saved holds the state of an optimizer."""
+    """Return whether what is saved holds the state of an optimizer."""
     if not isinstance(obj, Mapping) or depth > 3:
         return False
     if "param_groups" in obj and "state" in obj:
@@ -269,7 +269,7 @@ def _write(path: Path, kept: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """What was kept; None where nothing was, or not by this version."""
+    """Return what was kept; None where nothing was, or not by this version."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             return None

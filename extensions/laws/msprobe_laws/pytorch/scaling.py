@@ -39,17 +39,17 @@ class LossScaling:
         self._is_unscaling = False
 
     def backward_begins(self, roots: Iterable[Any]) -> None:
-        """A backward pass of these tensors begins."""
+        """Note that a backward pass of these tensors begins."""
         self._is_scaled = any(isinstance(root, torch.Tensor) and root in self._scaled for root in roots)
 
     def is_unscaled(self) -> bool:
-        """Whether the scaler has divided the gradients of an optimizer since its last step."""
+        """Return whether the scaler has divided the gradients of an optimizer since its last step."""
         return self._scaler is not None and any(
             getattr(state.get("stage"), "name", "") == "UNSCALED" for state in _stages(self._scaler).values()
         )
 
     def seen_unscaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What stands in the place of a method of a scaler that divides gradients by the scale."""
+        """Return what stands in the place of a method of a scaler that divides gradients by the scale."""
 
         @functools.wraps(original)
         def unscale(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +65,7 @@ class LossScaling:
         return unscale
 
     def _note_unscaled(self, scaler: Any, optimizer: Any) -> None:
-        """A scaler is to divide gradients, once a step, by a scale that a loss must have been multiplied with."""
+        """Check that a scaler divides gradients once a step, by a scale that a loss must have been multiplied with."""
         stage = getattr(_stages(scaler).get(id(optimizer), {}).get("stage"), "name", "READY")
         if not scaler.is_enabled() or stage != "READY":
             return
@@ -85,24 +85,24 @@ class LossScaling:
             self._session.say(SCALE_REMOVED, kind, [finding], source=source_of(sys._getframe()))
 
     def held_scale(self) -> float | None:
-        """The scale of the scaler that was used last; None without one."""
+        """Return the scale of the scaler that was used last; None without one."""
         scale = getattr(self._scaler, "_scale", None)
         return None if scale is None else float(scale)
 
     def note_scaled(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """A loss, or several tensors, were multiplied by the scale."""
+        """Note that a loss, or several tensors, were multiplied by the scale."""
         self._scaler = args[0]
         self._unscaled = dict.fromkeys(self._unscaled, True)
         for item in tensors_in(result):
             self._scaled[item] = True
 
     def scale(self) -> float:
-        """What the gradients of the last backward pass hold; 1.0 for nothing."""
+        """Return what the gradients of the last backward pass hold; 1.0 for nothing."""
         scale = self.held_scale()
         return scale if self._is_scaled and scale is not None and self._scaler.is_enabled() else 1.0
 
     def at_step(self, step: Step) -> Checked:
-        """Whether the gradients that a step gets hold no scale."""
+        """Return whether the gradients that a step gets hold no scale."""
         if self._scaler is None:
             return Unchecked("no loss scaler is used", is_moot=True)
         scale = self.scale()
@@ -115,6 +115,6 @@ class LossScaling:
 
 
 def _stages(scaler: Any) -> Mapping[int, Any]:
-    """What a loss scaler keeps of each optimizer by its id; one that is not enabled keeps nothing."""
+    """Return what a loss scaler keeps of each optimizer by its id; one that is not enabled keeps nothing."""
     found: Mapping[int, Any] = getattr(scaler, "_per_optimizer_states", {})
     return found

@@ -50,14 +50,14 @@ class _Schedule:
         self.most = self.steps = self.repeated = 0
 
     def fault_at_first(self, number: int, optimizer: str, tries: int) -> str:
-        """What is wrong at the first step of its optimizer; "" for nothing."""
+        """Return what is wrong at the first step of its optimizer; "" for nothing."""
         owner: Any = self.optimizer()
         if number == self.begin + 1 and tries == 1 and not owner.state and self.rate != 0:
             return f"{self.name} has advanced before the first step of {optimizer}: its first value is never used"
         return ""
 
     def fault(self, number: int, optimizer: str) -> str:
-        """What is wrong at a later step of its optimizer; "" for nothing, and for what was said before."""
+        """Return what is wrong at a later step of its optimizer; "" for nothing, and for what was said before."""
         # Accelerate advances a schedule once for each rank.
         self.repeated = self.repeated + 1 if self.most > world_size() else 0
         if self.repeated == _OFTEN:
@@ -95,11 +95,11 @@ class Schedules:
                         swaps.put(kind, name, replacement)
 
     def tries(self) -> None:
-        """A loss scaler is to take a step, which it leaves out where a gradient is not finite."""
+        """Note that a loss scaler is to take a step, which it leaves out where a gradient is not finite."""
         self._tries += 1
 
     def step_begins(self, step: Step) -> None:
-        """An optimizer's step begins."""
+        """Compare schedules with the steps of their optimizers, of which one begins."""
         tries, self._tries = max(1, self._tries), 0
         for entry in list(self._known):
             schedule, owner = entry.schedule(), entry.optimizer()
@@ -118,7 +118,7 @@ class Schedules:
                 self._session.say(SCHEDULES, step.name, findings, source=step.source)
 
     def end(self, *, is_cut: bool) -> None:
-        """The training is over; `is_cut`: before the end of its first pass over the data."""
+        """Say which schedules never advanced; `is_cut`: before the end of its first pass over the data."""
         for entry in self._known:
             if entry.steps >= _NEVER and not entry.is_moved and not is_cut and entry.before == entry.begin:
                 message = f"{entry.name} was made and never advances in {entry.steps} steps of its optimizer"

@@ -168,6 +168,6 @@ class TrainingSignals:
         self._session.journal.note({**entry, "batch": batches[0] if batches else ""})
 
     def end(self) -> None:
-        """The training is over: what an optimizer had and never trained is known now."""
+        """Say what an optimizer had and never trained, and which schedules stood still: the training is over."""
         self._schedules.end(is_cut=self._loading.is_cut)
         self._freezing.end(self._owners)

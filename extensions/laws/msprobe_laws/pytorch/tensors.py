@@ -17,7 +17,7 @@ _NAMED_TOKENS = ("input_ids", "tokens", "ids", "x")
 
 
 def local_part(value: Any) -> torch.Tensor | None:
-    """The part of a tensor that this process holds, dense and real; None for what cannot be read."""
+    """Return the part of a tensor that this process holds, dense and real; None for what cannot be read."""
     if not isinstance(value, torch.Tensor):
         return None
     local = getattr(value, "_local_tensor", value)
@@ -27,7 +27,7 @@ def local_part(value: Any) -> torch.Tensor | None:
 
 
 def some(tensor: torch.Tensor, most: int) -> torch.Tensor:
-    """At most so many elements, evenly spread; without a copy of the whole."""
+    """Return at most so many elements, evenly spread; without a copy of the whole."""
     if tensor.numel() <= most:
         return tensor.detach().reshape(-1)
     if tensor.is_contiguous():
@@ -37,7 +37,7 @@ def some(tensor: torch.Tensor, most: int) -> torch.Tensor:
 
 
 def first(tensor: torch.Tensor, count: int) -> Array:
-    """The first elements of what this process holds, as NumPy has them."""
+    """Return the first elements of what this process holds, as NumPy has them."""
     local = local_part(tensor)
     if local is None:
         return np.empty(0, np.float32)
@@ -51,7 +51,7 @@ def first(tensor: torch.Tensor, count: int) -> Array:
 
 
 def arrays_of(tensors: Sequence[torch.Tensor | None]) -> list[Array | None]:
-    """The elements of each in float64: one copy to the host per device and dtype."""
+    """Return the elements of each in float64: one copy to the host per device and dtype."""
     arrays: list[Array | None] = [None] * len(tensors)
     kinds: dict[Any, list[int]] = {}
     for at, tensor in enumerate(tensors):
@@ -73,25 +73,25 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def place_of(local: torch.Tensor | None, whole: Any) -> Place:
-    """Where a tensor is; `local` is the part that this process holds."""
+    """Return where a tensor is; `local` is the part that this process holds."""
     if local is None:
         return Place(0, str(getattr(whole, "dtype", "")).rpartition(".")[2])
     return Place(local.data_ptr() if local.numel() else 0, dtype_of(local), str(local.device), tuple(local.shape))
 
 
 def version_of(tensor: Any) -> int:
-    """How often it was written; 0 where that is not counted."""
+    """Return how often it was written; 0 where that is not counted."""
     return 0 if tensor.is_inference() else int(tensor._version)
 
 
 def address_of(tensor: Any) -> int:
-    """Of the first element, for the question whether two tensors are one memory."""
+    """Return that of the first element, for the question whether two tensors are one memory."""
     local = getattr(tensor, "_local_tensor", tensor)
     return int(local.data_ptr()) if local.layout is torch.strided else id(tensor)
 
 
 def is_zero(gradient: Any) -> bool:
-    """Whether a gradient is zero, by some of its elements."""
+    """Return whether a gradient is zero, by some of its elements."""
     local = local_part(gradient)
     return local is None or not local.numel() or not bool(some(local, 1024).any())
 
@@ -114,7 +114,7 @@ def fingerprint_of(tensors: Iterable[torch.Tensor]) -> tuple[str, bool]:
 
 
 def norm_of(gradients: Sequence[Any]) -> tuple[float | None, str]:
-    """(2-norm, summed in the gradients' own precision and over them in float64; or why there is none)."""
+    """Return (2-norm, summed in the gradients' own precision and over them in float64; or why there is none)."""
     if any(hasattr(item, "placements") for item in gradients):
         return None, "gradients are spread over ranks"
     if any(item.layout is not torch.strided or item.is_complex() for item in gradients):
@@ -131,7 +131,7 @@ def norm_of(gradients: Sequence[Any]) -> tuple[float | None, str]:
 
 
 def tokens_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
-    """The integer matrix among the arguments of a model: one that is named as tokens are, else the first."""
+    """Return the integer matrix among the arguments of a model: one that is named as tokens are, else the first."""
     candidates = [kwargs.get(name) for name in _NAMED_TOKENS] + list(args) + list(kwargs.values())
     for item in candidates:
         if not isinstance(item, torch.Tensor) or item.dim() != 2 or not item.numel():

@@ -89,7 +89,7 @@ class OptimizerLaws(Optimizers):
                 handle.remove()
 
     def forget_state(self, optimizer: Any) -> None:
-        """Its state was loaded."""
+        """Note that its state was loaded."""
         if (watched := self._watched.get(id(optimizer))) is not None:
             self._session.state_continues.loaded(watched.name)
 
@@ -108,7 +108,7 @@ class OptimizerLaws(Optimizers):
             self._guard.enter("laws: a step begins", self._begin, optimizer, args, kwargs, sys._getframe(1))
 
     def _goes_last(self, optimizer: Any) -> bool:
-        """Whether the optimizer has hooks of its own, which may change gradients: ours are the innermost then."""
+        """Return whether the optimizer has its own hooks, which may change gradients: ours are the innermost then."""
         before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
         if not (before or after):
             return False
@@ -153,7 +153,7 @@ class OptimizerLaws(Optimizers):
             self._decayed_before(outer, inner)
 
     def _decayed_before(self, outer: _OpenStep, inner: _OpenStep) -> None:
-        """A class may decay parameters itself before it calls the step of its base class, which does so as well."""
+        """Check a class that decays parameters itself before it calls the step of its base class, which does so too."""
         twice = []
         for at, key in enumerate(inner.step.parameters):
             before, now, settings = outer.before[at].values, inner.before[at].values, inner.settings[inner.groups[at]]

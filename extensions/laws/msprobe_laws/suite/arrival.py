@@ -12,7 +12,7 @@ from msprobe_laws.law import Checked, Unchecked, listed
 
 
 def arrive(steps: Sequence[Mapping[str, bool]], ends: Callable[[str], Sequence[str] | None]) -> Checked:
-    """What the law says of the parameters of an optimizer in all of its steps that are known.
+    """Return what the law says of the parameters of an optimizer in all of its steps that are known.
 
     Args:
         steps: of each, whether the gradient is 0 in every element, by parameter. One with no other gradients tells

@@ -23,7 +23,7 @@ class Backwards:
         self._dump = dump
 
     def to(self, parameter: str) -> Sequence[tuple[int, Leaf]]:
-        """(place in the file, gradient), in order: of each pass, as layers have it, else of each call."""
+        """Return (place in the file, gradient), in order: of each pass, as layers have it, else of each call."""
         # A model's own parameters stand in no layer inside it, and level L1 has no layers.
         return self._of_layers.get(parameter) or self._of_calls.get(parameter) or ()
 
@@ -66,7 +66,7 @@ class Backwards:
 
 
 def _gradient_paths(leaves: Sequence[Leaf]) -> Iterator[tuple[str, Leaf]]:
-    """(path of its gradient in the backward record, argument) of the tensors that a call got."""
+    """Return (path of its gradient in the backward record, argument) of the tensors that a call got."""
     index = 0
     for leaf in leaves:
         if not leaf.is_tensor or leaf.place.root not in (ARGUMENTS, KEYWORDS):

@@ -42,7 +42,7 @@ class Passes:
 
 
 def mean_of(ranks: Sequence[Passes]) -> Passes | None:
-    """What data parallelism makes of the passes of its ranks; None where these are not as many on each."""
+    """Return what data parallelism makes of the passes of its ranks; None where these are not as many on each."""
     if len({(len(passes.gradients), len(passes.late)) for passes in ranks}) > 1:
         return None
     gradients = _shares([passes.gradients for passes in ranks])
@@ -70,7 +70,7 @@ class _Sum:
         return _Sum(self.total + array, self.magnitude + np.abs(array), self.terms + 1, self.is_stale or is_stale)
 
     def relative(self, unit: float) -> float:
-        """How far rounding may be off: each term is rounded, each sum, and what the factor makes of it."""
+        """Return how far rounding may be off: each term is rounded, each sum, and what the factor makes of it."""
         return 2 * (self.terms + 4) * unit
 
     def tolerance(self, factor: float, unit: float, tiny: float) -> Array:
@@ -96,7 +96,7 @@ class _Judged:
     off: Callable[[float], tuple[float, float, float]]
 
     def fit_among(self, certain: Collection[_Fit]) -> _Fit | None:
-        """What it is; where its own elements are too few to tell, by what other parameters are."""
+        """Return what it is; where its own elements are too few to tell, by what other parameters are."""
         if self.is_certain:
             return self.fits[0]
         for is_stale, factor in sorted(self.fits):
@@ -106,7 +106,7 @@ class _Judged:
 
 
 def fresh(update: Update, before: Update | None, passes_of: Callable[[str], Iterable[Passes]]) -> Checked:
-    """What the law says of one step.
+    """Return what the law says of one step.
 
     Args:
         update: the step.
@@ -175,7 +175,10 @@ def _off(gradient: Array, total: _Sum | None, unit: float, tiny: float, factor: 
 
 
 def _sums(passes: Passes, older: Array | None, size: int) -> Iterator[_Sum]:
-    """What the gradient may be: all passes, then fewer of the first; each with the gradient of the step before, too."""
+    """Return what the gradient may be: all passes, then fewer of the first.
+
+    Each with the gradient of the step before, too.
+    """
     nothing = _Sum(np.zeros(size), np.zeros(size), 0, False)
     for late in range(len(passes.late) + 1):
         arrays = [array for array in (*passes.gradients, *passes.late[:late]) if array is not None]
@@ -191,7 +194,7 @@ def _sums(passes: Passes, older: Array | None, size: int) -> Iterator[_Sum]:
 
 
 def _fits(gradient: Array, total: _Sum, factor: float | None, unit: float, tiny: float) -> tuple[float, float] | None:
-    """(factor by which the sum is what was given, how many bits of them agree); None where it is not."""
+    """Return (factor by which the sum is what was given, how many bits of them agree); None where it is not."""
     if factor is None:
         square = float(total.total @ total.total)
         factor = float(gradient @ total.total) / square if square else 0.0

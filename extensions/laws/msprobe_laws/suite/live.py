@@ -109,7 +109,7 @@ class LawsFile:
 
 
 def read_laws(path: Path) -> LawsFile:
-    """The file at `path`.
+    """Return the file at `path`.
 
     Raises:
         SuiteError: it cannot be read, or is no such file.

@@ -16,7 +16,7 @@ _NO_MASKS = "no two ranks have drawn masks of one layer for different batches"
 
 
 def judge_replicas(files: Sequence[LawsFile]) -> Verdict:
-    """Whether replicas of parameters are equal on the ranks that hold them, after each step that all have written."""
+    """Return whether replicas of parameters are equal on the ranks that hold them, after each step that all wrote."""
     if len(files) < 2:
         return Verdict("skip", "the run has one rank")
     compared = 0
@@ -46,7 +46,7 @@ def judge_replicas(files: Sequence[LawsFile]) -> Verdict:
 
 
 def _replicas(entries: Mapping[int, Mapping[str, Any]], first: Mapping[int, Mapping[str, Any]]) -> set[str]:
-    """Names of parameters that ranks must have alike.
+    """Return the names of parameters that ranks must have alike.
 
     All, where DistributedDataParallel says so; else those whose gradients are summed over the ranks, and those that
     began alike on all of them by more than being constant.
@@ -75,7 +75,7 @@ def _groups(files: Sequence[LawsFile], place: tuple[str, int]) -> Iterator[tuple
 
 
 def _differing(held: Mapping[int, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    """(parameter, the ranks whose copies are not those of most) of each that differs."""
+    """Return (parameter, the ranks whose copies are not those of most) of each that differs."""
     names = dict.fromkeys(name for parameters in held.values() for name in parameters)
     for name in names:
         digests = {rank: parameters.get(name) for rank, parameters in held.items()}
@@ -87,7 +87,7 @@ def _differing(held: Mapping[int, Mapping[str, str]]) -> Iterator[tuple[str, str
 
 
 def judge_draws(files: Sequence[LawsFile]) -> Verdict:
-    """Whether ranks that train on different data have drawn different dropout masks."""
+    """Return whether ranks that train on different data have drawn different dropout masks."""
     if len(files) < 2:
         return Verdict("skip", "the run has one rank")
     compared = 0

@@ -35,7 +35,7 @@ class _Tensors:
 
 
 def update_of(dump: Dump, record: str, number: int) -> Update:
-    """The update that `record` holds; `number` counts the updates of its optimizer.
+    """Return the update that `record` holds; `number` counts the updates of its optimizer.
 
     Raises:
         DumpError: the record cannot be read.
@@ -83,7 +83,7 @@ def update_of(dump: Dump, record: str, number: int) -> Update:
 
 
 def zero_gradients_of(dump: Dump, record: str) -> dict[str, bool]:
-    """Whether the gradient is 0 in every element, by trainable parameter, as far as its statistics tell.
+    """Return whether the gradient is 0 in every element, by trainable parameter, as far as its statistics tell.
 
     Raises:
         DumpError: the record cannot be read.
@@ -99,7 +99,7 @@ def zero_gradients_of(dump: Dump, record: str) -> dict[str, bool]:
 
 
 def clipping_of(dump: Dump, record: str) -> Clipping:
-    """The clipping that `record` holds.
+    """Return the clipping that `record` holds.
 
     Raises:
         DumpError: the record cannot be read.
@@ -147,7 +147,10 @@ def _number(leaf: Leaf | None, otherwise: Any) -> Any:
 
 
 def _tensors_of(leaves: list[Leaf], renamed: Mapping[str, Any]) -> dict[str, _Tensors]:
-    """The tensors by parameter; `renamed` gives the names that formulas know states by, "" for those that are none."""
+    """Return the tensors by parameter.
+
+    `renamed` gives the names that formulas know states by, "" for those that are none.
+    """
     tensors: dict[str, _Tensors] = {}
     for leaf in leaves:
         place = _PLACE.fullmatch(leaf.path)
@@ -184,7 +187,10 @@ def _content(dump: Dump, leaf: Leaf | None, states: Mapping[str, Leaf], index: A
 
 
 def _read(dump: Dump, leaf: Leaf | None, index: Any, shape: tuple[int, ...]) -> Array | None:
-    """Elements in float64: those at `index` where a tensor has the parameter's shape; None where none are held."""
+    """Return the elements in float64: those at `index` where a tensor has the parameter's shape.
+
+    None where none are held.
+    """
     if leaf is None or leaf.tensor is None or not leaf.data_name:
         return None
     array = dump.tensors.load(leaf.tensor, leaf.place).reshape(-1)
@@ -198,12 +204,12 @@ def _read(dump: Dump, leaf: Leaf | None, index: Any, shape: tuple[int, ...]) -> 
 
 
 def elements_of(dump: Dump, leaf: Leaf, name: str) -> Array | None:
-    """The elements of a tensor like the parameter `name` that `update_of` looks at; None where none are held."""
+    """Return the elements of a tensor like the parameter `name` that `update_of` looks at; None where none are held."""
     return _read(dump, leaf, _positions(name, math.prod(leaf.shape)), leaf.shape)
 
 
 def _positions(name: str, size: int) -> Any:
-    """Which elements of a parameter are looked at; None for all."""
+    """Return which elements of a parameter are looked at; None for all."""
     if size <= _WHOLE:
         return None
     generator = np.random.default_rng(zlib.crc32(name.encode("utf-8", "replace")))
@@ -217,7 +223,7 @@ def dtype_of(leaf: Leaf | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a record as builtin types; None for what has none, such as a tensor."""
+    """Return a value of a record as builtin types; None for what has none, such as a tensor."""
     if isinstance(value, PlainValue):
         return value.value
     if isinstance(value, Mapping):

@@ -21,12 +21,12 @@ _SHOWN = 8
 
 
 def law_of(call: str) -> str:
-    """The law that an item asks, from the name of its call: `AdamW.step-counter`."""
+    """Return the law that an item asks, from the name of its call: `AdamW.step-counter`."""
     return call.rpartition(".")[2]
 
 
 def subject_of(call: str) -> str:
-    """What the law is asked of: an optimizer or its record, a model, clipping."""
+    """Return what the law is asked of: an optimizer or its record, a model, clipping."""
     return call.rpartition(".")[0]
 
 
@@ -78,18 +78,18 @@ class LawsSummary(RowSummary):
             yield f"  and {len(broken) - _SHOWN} more laws"
 
     def answer(self, rows: RunRows) -> Answer:
-        """What the rows amount to; laws that were not checked are named in one entry."""
+        """Return what the rows amount to; laws that were not checked are named in one entry."""
         answer = rows.answer()
         return answer if rows.unreadable else structs.replace(answer, open=self.gaps())
 
     def gaps(self) -> tuple[Gap, ...]:
-        """What is open: gradients that are 0 everywhere, then laws that were not checked."""
+        """Return what is open: gradients that are 0 everywhere, then laws that were not checked."""
         unchecked = self.unchecked()
         gaps = sorted(self._zero_gradients, key=lambda gap: gap.what)
         return (*gaps, *([] if unchecked is None else [unchecked]))
 
     def unchecked(self) -> Gap | None:
-        """Which laws were not checked, why, and what to do; None where all were."""
+        """Return which laws were not checked, why, and what to do; None where all were."""
         if not self._unchecked:
             return None
         laws = sorted(self._unchecked)  # workers give rows in any order
@@ -120,7 +120,7 @@ class LawsReport(TableReport):
     summary: LawsSummary
 
     def __init__(self, out: Path) -> None:
-        """A report into the folder `out`, made when the first row comes."""
+        """Make a report into the folder `out`, made when the first row comes."""
         super().__init__(out)
         self.summary = LawsSummary()
 
@@ -134,5 +134,5 @@ class LawsReport(TableReport):
         self.write([tuple("" if cell is None else cell for cell in cells)])
 
     def untested(self) -> str:
-        """A run in which nothing could be checked says nothing."""
+        """Return a run in which nothing could be checked says nothing."""
         return "" if self.summary.checked else "no law could be checked; the reasons of the skipped items say why"

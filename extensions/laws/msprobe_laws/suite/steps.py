@@ -45,7 +45,7 @@ class OptimizerSteps:
     """The steps of optimizers, each of which is known by its class and the names of its parameters."""
 
     def __init__(self, read: Callable[[Path], Dump], files: Sequence[Path]) -> None:
-        """The steps in `files`; the dumps of steps before them count where they lie beside them."""
+        """Know the steps in `files`; the dumps of steps before them count where they lie beside them."""
         self._read = read
         self._files = frozenset(files)
         self._parameters: dict[tuple[Path, str], tuple[str, ...]] = {}
@@ -57,7 +57,7 @@ class OptimizerSteps:
         return len({Slot.of(path).step for path in self._files}) > 1
 
     def since(self, file: Path, record: str) -> Since:
-        """What stands before the step that `record` in `file` is of."""
+        """Return what stands before the step that `record` in `file` is of."""
         if (file, record) not in self._since:
             self._since[file, record] = self._found_since(file, record)
         return self._since[file, record]
@@ -77,7 +77,7 @@ class OptimizerSteps:
         return Since(None, parts, later)
 
     def is_followed(self, file: Path, record: str) -> bool:
-        """Whether the run judges a later step of the same optimizer, with nothing missing in between."""
+        """Return whether the run judges a later step of the same optimizer, with nothing missing in between."""
         path: Path | None = file
         names = self._names(file)
         names = names[names.index(record) + 1 :]
@@ -90,13 +90,13 @@ class OptimizerSteps:
         return False
 
     def all_of(self, file: Path, record: str) -> Iterator[tuple[Path, str]]:
-        """File and name of each step of the optimizer that the run judges, on the same rank."""
+        """Return file and name of each step of the optimizer that the run judges, on the same rank."""
         for path in sorted(self._files, key=lambda path: (Slot.of(path).step or 0, path)):
             if _without_step(path) == _without_step(file):
                 yield from ((path, name) for name in self._names(path) if self._is_step(path, name, file, record))
 
     def _back(self, file: Path, end: int) -> Iterator[tuple[Path, int]]:
-        """(file, number of records) of `file`, and of the dumps of the steps before it, as far as none is missing."""
+        """Return (file, number of records) of `file`, and of the dumps of the steps before it up to a missing one."""
         yield file, end
         while (path := _beside(file, -1)) is not None and path.is_file():
             file = path
@@ -108,7 +108,7 @@ class OptimizerSteps:
         return ()
 
     def _is_step(self, path: Path, name: str, file: Path, record: str) -> bool:
-        """Whether the record `name` is of the optimizer that `record` is of."""
+        """Return whether the record `name` is of the optimizer that `record` is of."""
         if not name.startswith("Optimizer.") or name.startswith(CLIP) or name.split(".")[1] != record.split(".")[1]:
             return False
         return self._parameters_of(path, name) == self._parameters_of(file, record)
@@ -125,12 +125,15 @@ class OptimizerSteps:
 
 
 def _without_step(file: Path) -> list[str]:
-    """The folders of a dump but for that of its step, and its name."""
+    """Return the folders of a dump but for that of its step, and its name."""
     return [part for part in file.parts if part != f"step{Slot.of(file).step}"]
 
 
 def _beside(file: Path, by: int) -> Path | None:
-    """The dump of the step that is `by` later, of the same rank; None where the folders do not say which step it is."""
+    """Return the dump of the step that is `by` later, of the same rank.
+
+    None where the folders do not say which step it is.
+    """
     number = Slot.of(file).step
     if number is None or number + by < 0:
         return None

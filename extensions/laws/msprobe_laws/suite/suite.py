@@ -81,7 +81,7 @@ class LawsSuite(Suite):
 
     @classmethod
     def make(cls, context: Context) -> LawsSuite:
-        """The suite for one process of a run.
+        """Return the suite for one process of a run.
 
         Raises:
             SuiteError: there is neither a dump nor a file of laws.
@@ -100,7 +100,7 @@ class LawsSuite(Suite):
         self._backwards: dict[Path, Backwards] = {}
 
     def groups(self, file: Path) -> Iterator[Group]:
-        """Records of optimizers in a dump; what was watched in a file of laws, and after the first one all ranks.
+        """Return the records of optimizers in a dump; what was watched in a file of laws, then all ranks.
 
         Raises:
             SuiteError: the file says nothing of optimizers, or cannot be read.
@@ -127,7 +127,7 @@ class LawsSuite(Suite):
             yield from (_group(RANKS, law, None) for law in _OF_RANKS)
 
     def _has_optimizers(self, rank: int | None) -> bool:
-        """Whether any dump of a rank holds records of optimizers."""
+        """Return whether any dump of a rank holds records of optimizers."""
         for path in self.files:
             with suppress(DumpError):
                 if path.name != FILE and Slot.of(path).rank == rank and any(names(self.dump(path))):
@@ -153,7 +153,7 @@ class LawsSuite(Suite):
         return record.call
 
     def api(self, record: Record) -> ApiName:
-        """Type `Law` and what the law is about, so that hooks choose by it."""
+        """Return type `Law` and what the law is about, so that hooks choose by it."""
         return ApiName("Law", record.call, 0)
 
     def marks(self, record: Record) -> tuple[str, ...]:
@@ -236,7 +236,10 @@ class LawsSuite(Suite):
         return _verdict(arrive(zeros, ends), max(map(len, zeros)), "parameters", "")
 
     def _judge_across(self, record: Record, update: Update, before: Update | None, *, is_fresh: bool) -> Result:
-        """What a law from one step to the next says; of the first step nothing is left open that a later one shows."""
+        """Return what a law from one step to the next says.
+
+        Of the first step nothing is left open that a later one shows.
+        """
         from msprobe_laws.law import Unchecked
         from msprobe_laws.suite.freshness import fresh
         from msprobe_laws.updates import StateContinues
@@ -256,7 +259,7 @@ class LawsSuite(Suite):
         return Unchecked(f"{why}; collect {'' if self._steps.has_several else 'two '}steps one after another")
 
     def _passes(self, file: Path, record: str, name: str) -> Iterator[Passes]:
-        """What the backward passes since the step before gave to the parameter `name`: here, then over all ranks."""
+        """Return what backward passes since the step before gave to the parameter `name`: here, then over all ranks."""
         from msprobe_laws.suite.freshness import mean_of
 
         yield self._passes_of_rank(file, record, name)
@@ -341,13 +344,13 @@ class LawsSuite(Suite):
         return self._file(record.file).things.get(about, {}).get(law)
 
     def _meant(self, file: Path) -> Mapping[str, str]:
-        """Why findings are no fault, by their law: as the run says, or a run.json beside its files or above them."""
+        """Return why findings are no fault, by their law: as the run says, or a run.json beside or above its files."""
         declared = {**meant_in(file.parents[1] / "run.json"), **meant_in(file.parent / "run.json")}
         declared_there = self._file(file).run.get("meant") if file.name == FILE else None
         return {**declared, **(declared_there if isinstance(declared_there, dict) else {})}
 
     def _of_run(self, file: Path) -> list[Path]:
-        """Files of the ranks of one run: those in folders beside each other."""
+        """Return the files of the ranks of one run: those in folders beside each other."""
         return [path for path in self.files if path.name == FILE and path.parent.parent == file.parent.parent]
 
     def _file(self, path: Path) -> LawsFile:
@@ -366,7 +369,7 @@ def _law(name: str) -> Any:
 
 
 def _group(subject: str, law: str, payload: object) -> Group:
-    """One law asked of one thing: a call of its own, so that JUnit and lost workers name it."""
+    """Return one law asked of one thing: a call of its own, so that JUnit and lost workers name it."""
     call = f"{subject}.{law}"
     return Group("", printable(call), (escape(call),), payload)
 

@@ -12,7 +12,7 @@ from msprobe_collector.dump_format.records import Operation
 
 
 def is_zero(leaf: Leaf) -> bool:
-    """Whether a tensor is 0 in every element, as far as its statistics tell, or has none."""
+    """Return whether a tensor is 0 in every element, as far as its statistics tell, or has none."""
     tensor = leaf.tensor
     return tensor is not None and (0 in tensor.shape or tensor.maximum == 0 == tensor.minimum)
 
@@ -25,7 +25,7 @@ class Vanishing:
         self._dump = dump
 
     def unexplained(self, parameter: str) -> Sequence[str] | None:
-        """Calls in which the gradient of `parameter` becomes 0, without those that got a 0; None if not all are known.
+        """Return calls in which the gradient becomes 0, but for those that got a 0; None where not all are known.
 
         A factor of 0 makes what the call gives 0: a weight that is not trained yet, a mask, a part of the loss that
         does not count yet. What the parameter is multiplied with may be 0 as well, or have no element.
