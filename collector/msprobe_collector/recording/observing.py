@@ -69,12 +69,12 @@ def named_layers(models: Sequence[Any], walk: Callable[[Any], Iterable[tuple[str
 
     `walk` gives (path, layer) of a model and of all layers below it. Of several models, paths begin with their number.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     for index, model in enumerate(models):
         front = f"{index}." if len(models) > 1 else ""
         for path, layer in walk(model):
-            if id(layer) not in seen:
-                seen.add(id(layer))
+            if id(layer) not in visited:
+                visited.add(id(layer))
                 yield (f"{front}{path}" if path else ""), layer
 
 
