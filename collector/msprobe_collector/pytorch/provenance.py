@@ -30,6 +30,8 @@ _CHANGED = f', "{CHANGED}": true'
 _NO_VERSION = -1
 #: Storages that are kept before those that are gone are thrown out; names and writes of one storage.
 _LEAST_STORAGES, _MOST_NAMES = 1024, 64
+#: `Memory.writes` where nothing is known of them.
+_UNKNOWN: list[tuple[Part | None, str]] = [(None, "")]
 weak_storage: Callable[[Any], Any] = StorageWeakRef
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -130,7 +132,8 @@ class Memory:
 
     def text(self, part: Part) -> str:
         """What the dump says of the value at `part`."""
-        if (made := self.names.get(part)) is None:
+        made = self.names.get(part) if self.names or self.writes != _UNKNOWN else ""
+        if made is None:
             source, made = self._source(part)
             made = made and _viewed(made, part, source)
         if self.leaves:

@@ -461,7 +461,8 @@ class Recorder:
         """
         files, pending = self._files, self._pending
         is_kept = files is not None and self.filter.begin(name, direction)
-        saves = is_kept and (self._saves_all or self._selection.lists_tensors(name))
+        is_listed = bool(self._selection.tensor_names) and self._selection.lists_tensors(name)
+        saves = is_kept and (self._saves_all or is_listed)
         record = OpenRecord(name, direction, is_kept=is_kept and not self.writer.is_exhausted, saves=saves)
         record.pending = pending
         record.light = None if saves or self._needs_elements else pending
@@ -596,7 +597,7 @@ class Recorder:
         files = self._files
         if not record.is_kept or files is None:
             return
-        if not self._only_overflows:
+        if record.stack and not self._only_overflows:
             self.writer.add_stack(record, files)
         if self._has_records and self._queue is None:
             self.writer.write(record, files)
