@@ -31,15 +31,14 @@ def calls_of_a_step(model: nn.Module, x: torch.Tensor) -> int:
     return sum(event in ("call", "c_call") for event in events)
 
 
-@pytest.mark.parametrize(("level", "most"), [("L0", 230), ("L1", 290), ("mix", 240)])
+@pytest.mark.parametrize(("level", "most"), [("L0", 230), ("L1", 290), ("mix", 270)])
 def test_few_functions_are_called_for_a_record(level, most, make_debugger, records):
     model = nn.Sequential(*(Layers() for _ in range(8)))
     x = torch.randn(8, 8)
     bare = calls_of_a_step(model, x)
     debugger = make_debugger(level=level)
-    for step in range(2):  # in the second one what is made once is there
+    for _ in range(2):  # in the second one what is made once is there
         with debugger.collect(model):
             calls = calls_of_a_step(model, x)
-    count = len(records(step))
-    print("PER", level, (calls - bare) / count)
+    count = len(records(1))
     assert (calls - bare) / count < most
