@@ -94,7 +94,7 @@ class Collection:
             return
         if not self._open(step) or self._configuration.level == "debug":
             return
-        self._recorder.take_parts((*self._configuration.slices, *([] if rows is None else [rows])))
+        self._recorder.encoder.slices = (*self._configuration.slices, *([] if rows is None else [rows]))
         self._faults.guarded(MANIFEST_FILE, self._manifest.begin, step, models, self._ranks())
         self._range = token_range
         try:
@@ -120,8 +120,9 @@ class Collection:
 
     @property
     def written_tensors(self) -> tuple[int, int]:
-        """See `Recorder`."""
-        return self._recorder.written_tensors
+        """Number and bytes of the tensors that went to files, or are on their way."""
+        encoder = self._recorder.encoder
+        return encoder.saved_values, encoder.saved_bytes
 
     @property
     def has_written(self) -> bool:
@@ -260,10 +261,12 @@ class Collection:
         )
         return self._open(step)
 
-    def _learn_rank(self, given: int | None = None) -> None:
+    def _learn_rank(self, rank: int | None = None) -> None:
         """Take the rank as soon as there is one; folders that were begun without get its name."""
-        if given is not None or self._rank is None:
-            self._rank = given if given is not None else self._framework.rank()
+        if rank is not None:
+            self._rank = rank
+        elif self._rank is None:
+            self._rank = self._framework.rank()
         if self._rank is None:
             return
         for folder in self._nameless:

@@ -57,13 +57,13 @@ class singleton_method(Generic[_P, _R]):  # noqa: N801  # a decorator, as `class
     def _call(self, debugger: Debugger | None, owner: type[Debugger], /, *args: Any, **kwargs: Any) -> Any:
         debugger = debugger or owner.the_one()
         try:
-            given = self._signature.bind(debugger, *args, **kwargs)
+            bound = self._signature.bind(debugger, *args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self._method.__name__}(): {error}") from None
-        given.apply_defaults()
-        where, enter = f"{self._method.__name__}()", debugger._guard.enter
-        enter(where, debugger._learn_outside)
-        return enter(where, self._method, *given.args, otherwise=given.arguments.get("inputs"))
+        bound.apply_defaults()
+        where, guard = f"{self._method.__name__}()", debugger._guard
+        guard.enter(where, debugger._learn_outside)
+        return guard.enter(where, self._method, *bound.args, otherwise=bound.arguments.get("inputs"))
 
 
 class DebuggerError(Refusal):
@@ -119,6 +119,45 @@ def rows_of_request(scheduled: Mapping[str, int] | None, request: str | None) ->
     return RowSlice(0, sum(scheduled.values()), begin, begin + scheduled[request])
 
 
+def check_rank(rank: Any) -> None:
+    """Refuse what is no rank; None stands for that of the communication.
+
+    Raises:
+        DebuggerError: it is not a whole number from 0.
+    """
+    if rank is not None and (type(rank) is not int or rank < 0):
+        raise DebuggerError(f"start(): rank_id {rank!r} is not a whole number from 0")
+
+
+def check_perturbation(roundings: Any, seed: Any) -> None:
+    """Refuse what is no number of roundings and no seed.
+
+    Raises:
+        DebuggerError: one of them is not.
+    """
+    if type(roundings) is not int or not 1 <= roundings <= 2**20:
+        raise DebuggerError(f"perturb(): roundings {roundings!r} is not a whole number from 1 to {2**20}")
+    if type(seed) is not int or seed < 0:
+        raise DebuggerError(f"perturb(): seed {seed!r} is not a whole number from 0")
+
+
+def custom_call(module: Any, api: str, api_prefix: str | None) -> str:
+    """What records call `module.api`: `{api_prefix}.{api}`; the prefix is the module's name by default.
+
+    Raises:
+        DebuggerError: there is no such callable, or the prefix is not text.
+    """
+    if not isinstance(api, str) or not callable(getattr(module, api, None)):
+        raise DebuggerError(f"register_custom_api(): {module!r} has no callable {api!r}")
+    if api_prefix is not None and not isinstance(api_prefix, str):
+        raise DebuggerError(f"register_custom_api(): the prefix {api_prefix!r} is not text")
+    return f"{api_prefix or getattr(module, '__name__', type(module).__name__)}.{api}"
+
+
+_MADE_AGAIN = "this process has a PrecisionDebugger with other arguments already: it continues, these are ignored"
+_STARTED_AGAIN = "start() was called again before stop(): collection continues with the model that it had"
+
+
 @functools.cache  # once, though a script passes it in every step
 def warn_without_effect(argument: str) -> None:
     """Say that an `argument` of the existing tool does nothing here."""
@@ -163,6 +202,112 @@ class Service:
     def reset_status(self) -> None:
         """Close the files, so that call numbers begin anew, without counting a step."""
         self._debugger.close_files()
+
+
+class Work:
+    """What does the work of a debugger: the collection of records, or the framework's dump of its own kernels.
+
+    Attributes:
+        configuration: what is collected.
+        made: the collection; None until it is needed.
+    """
+
+    def __init__(self, configuration: Configuration, framework: Framework, guard: Guard) -> None:
+        """Make what must be there before the framework's runtime begins."""
+        self._framework, self._guard = framework, guard
+        self._process, self._began, self._is_noted = os.getpid(), time.time(), False
+        self.made: Collection | None = None
+        #: Exceptions that were there when the step began, and so do not end it.
+        self._errors_before: tuple[BaseException | None, ...] = ()
+        is_kernel_dump = configuration.level == "L2" and configuration.task != "grad_probe"
+        self._kernels = framework.kernel_dump(configuration) if is_kernel_dump else None
+        if is_kernel_dump and self._kernels is None:
+            logger.warning("level L2 is a dump of MindSpore's kernels; level mix is taken")
+            configuration = replace(configuration, level="mix")
+        self.configuration = configuration
+
+    @property
+    def collects(self) -> bool:
+        """Whether there are records: gradients are a monitor's, and level L2 is the framework's own dump."""
+        return self.configuration.task != "grad_probe" and self.configuration.level != "L2"
+
+    @property
+    def collection(self) -> Collection:
+        """Made when it is first needed, since it loads the framework."""
+        if self.made is None:
+            from msprobe_collector.collection import Collection
+
+            self.made = Collection(self.configuration, self._framework, self._guard)
+        return self.made
+
+    def write_to(self, folder: str) -> None:
+        """Write the next steps below another root."""
+        if folder != str(self.configuration.dump_path):
+            self.configuration = replace(self.configuration, dump_path=Path(folder))
+            if self.made is not None:
+                self.made.write_to(self.configuration.dump_path)
+
+    def check_start(self, models: Sequence[Any], *, has_token_range: bool) -> None:
+        """Refuse a start without the models that the configuration or a token range needs.
+
+        Raises:
+            DebuggerError: there are none, or the framework refuses to collect so.
+        """
+        if not models and (self.configuration.collects_cells or has_token_range):
+            what = "token_range" if has_token_range else f"level {self.configuration.level}"
+            raise DebuggerError(f"start() got no model, which {what} needs: start(net)")
+        if self.collects:
+            problem = self._framework.refusal(self.configuration.level, has_token_range=has_token_range)
+            if problem:
+                raise DebuggerError(f"start(): {problem}")
+
+    def start(self, step: int, models: Sequence[Any], **options: Any) -> None:
+        """See `Collection`."""
+        self._errors_before = (sys.exc_info()[1], _last_error())
+        if self.collects:
+            self.collection.start(step, models, **options)
+        elif self._kernels is not None:
+            self._kernels.start()
+
+    def stop(self) -> None:
+        """See `Collection`."""
+        if self.collects:
+            self.collection.stop()
+        elif self._kernels is not None:
+            self._kernels.stop()
+
+    def end_step(self) -> None:
+        """Stop and end the step."""
+        if self.collects:
+            self.collection.stop()
+            self.collection.close_step()
+        elif self._kernels is not None:
+            self._kernels.step()
+
+    def note_error(self, error: BaseException | None) -> None:
+        """Note that `error` ends the step that runs: it is handled as the step is stopped, or has ended the script."""
+        before, self._errors_before = self._errors_before, ()
+        if error is None or self.made is None:
+            return
+        if is_failure(error) and all(error is not earlier for earlier in before):
+            self.made.note_error(error)
+
+    def close(self, error: BaseException | None, *, is_in_step: bool) -> None:
+        """End for good; `error` has ended the script, where it is not None."""
+        if self.made is not None:
+            if is_in_step:
+                self._guard.enter("ending the collection", self.note_error, error)
+            self._guard.enter("ending the collection", self.made.close)
+        if error is not None:
+            self._guard.enter("ending the collection", self.note_empty_run, error)
+
+    def note_empty_run(self, error: BaseException | None) -> None:
+        """See `Debugger`."""
+        is_empty = self.made is None or not self.made.has_written
+        is_of_this = self.collects and self._process == os.getpid() and not self._framework.is_helper()
+        if is_empty and is_of_this and not self._is_noted:
+            self._is_noted = True
+            logger.warning("%s", write_empty_run(self.configuration, self._began, error))
 
 
 class Debugger:
@@ -226,42 +371,26 @@ class Debugger:
         arguments = (config_path, task, dump_path, level, step)
         if type(self)._instance is not None:
             if any(argument is not None for argument in arguments) and arguments != self._arguments:
-                logger.warning(
-                    "this process has a PrecisionDebugger with other arguments already: it continues, these are ignored"
-                )
+                logger.warning(_MADE_AGAIN)
             return
         show_messages()
         self._arguments = arguments
-        self._configuration: Configuration = read_configuration(
-            config_path, task=task, dump_path=dump_path, level=level, step=step
-        )
-        prepare_dump_path(self._configuration.dump_path)
+        configuration = read_configuration(config_path, task=task, dump_path=dump_path, level=level, step=step)
+        prepare_dump_path(configuration.dump_path)
         self._framework = self._make_framework()
         self._guard = Guard(Activity(), FaultLog())
-        self._process, self._began, self._is_noted = os.getpid(), time.time(), False
-        if self._configuration.seed is not None or self._configuration.is_deterministic:
-            self._framework.seed_all(
-                self._configuration.seed or 0, is_deterministic=self._configuration.is_deterministic
-            )
-        self._collection_made: Collection | None = None
-        self._step_count = 0
-        self._first_step = 0
+        if configuration.seed is not None or configuration.is_deterministic:
+            self._framework.seed_all(configuration.seed or 0, is_deterministic=configuration.is_deterministic)
+        self._work = Work(configuration, self._framework, self._guard)
+        self._step = 0
         self.model: Any = None
         self._is_started = False
         self._was_started = False
-        #: Exceptions that were there when the step began, and so do not end it.
-        self._errors_before: tuple[BaseException | None, ...] = ()
         self.script_error: BaseException | None = None
         self._gradients: GradientMonitor | None = None
         self._perturbations = 0
-        # The framework's own dump must be set up before its runtime begins.
-        is_kernel_dump = self._configuration.level == "L2" and self._configuration.task != "grad_probe"
-        self._kernels = self._framework.kernel_dump(self._configuration) if is_kernel_dump else None
-        if is_kernel_dump and self._kernels is None:
-            logger.warning("level L2 is a dump of MindSpore's kernels; level mix is taken")
-            self._configuration = replace(self._configuration, level="mix")
-        self.service = Service(self, Config(self._configuration))
-        self.config = Config(self._configuration, self.service.config)
+        self.service = Service(self, Config(self.configuration))
+        self.config = Config(self.configuration, self.service.config)
         type(self)._instance = self
         atexit.register(self._at_exit)
 
@@ -274,18 +403,18 @@ class Debugger:
         """
         if cls._instance is None:
             raise DebuggerError("there is no PrecisionDebugger yet; make one first: PrecisionDebugger('config.json')")
-        one: Self = cls._instance
-        return one
+        debugger: Self = cls._instance
+        return debugger
 
     @property
     def configuration(self) -> Configuration:
         """What is collected."""
-        return self._configuration
+        return self._work.configuration
 
     @property
     def written_tensors(self) -> tuple[int, int]:
         """Number and bytes of the tensors that were saved so far."""
-        return (0, 0) if self._collection_made is None else self._collection_made.written_tensors
+        return (0, 0) if self._work.made is None else self._work.made.written_tensors
 
     @property
     def faults(self) -> FaultLog:
@@ -313,33 +442,20 @@ class Debugger:
         Raises:
             DebuggerError: an argument is wrong.
         """
-        rows = rows_of_request(scheduled_tokens, self._configuration.request_id)
+        rows = rows_of_request(scheduled_tokens, self.configuration.request_id)
         model = self._given_model if model is None else model
         models = checked_models(model, self._framework)
         span = checked_token_range(token_range)
-        if rank_id is not None and (type(rank_id) is not int or rank_id < 0):
-            raise DebuggerError(f"start(): rank_id {rank_id!r} is not a whole number from 0")
+        check_rank(rank_id)
         if self._is_started:
             if model is not None and models != checked_models(self.model, self._framework):
-                logger.warning(
-                    "start() was called again before stop(): collection continues with the model that it had"
-                )
+                logger.warning(_STARTED_AGAIN)
             return
-        if not models and (self._configuration.collects_cells or span is not None):
-            what = "token_range" if span is not None else f"level {self._configuration.level}"
-            raise DebuggerError(f"start() got no model, which {what} needs: start(net)")
-        if self._collects():
-            problem = self._framework.refusal(self._configuration.level, has_token_range=span is not None)
-            if problem:
-                raise DebuggerError(f"start(): {problem}")
-        self._take_dump_path()
+        self._work.check_start(models, has_token_range=span is not None)
+        self._work.write_to(self.service.config.dump_path)
         self._is_started = self._was_started = True
-        self._errors_before = (sys.exc_info()[1], _last_error())
         self.model = model
-        if self._collects():
-            self._collection().start(self._step, models, token_range=span, rank=rank_id, rows=rows)
-        elif self._kernels is not None:
-            self._kernels.start()
+        self._work.start(self._step, models, token_range=span, rank=rank_id, rows=rows)
 
     @singleton_method
     def stop(self) -> None:
@@ -350,12 +466,8 @@ class Debugger:
         if not self._is_started:
             logger.warning("stop() was called without start(): there is nothing to stop")
             return
-        self._note_error(sys.exc_info()[1])
-        self._is_started = False
-        if self._collects():
-            self._collection().stop()
-        elif self._kernels is not None:
-            self._kernels.stop()
+        self._end_started()
+        self._work.stop()
 
     @singleton_method
     def step(self, dump: bool = True) -> None:
@@ -370,27 +482,21 @@ class Debugger:
         """
         if not dump:
             self._is_started = False
-            if self._collection_made is not None:
-                self._collection_made.discard_step()
+            if self._work.made is not None:
+                self._work.made.discard_step()
             return
-        if not self._was_started and self._configuration.level != "debug" and not self._guard.faults.has_any:
+        if not self._was_started and self.configuration.level != "debug" and not self._guard.faults.has_any:
             raise DebuggerError("step() was called before any start()")
-        self._note_error(sys.exc_info()[1])
-        self._is_started = False
-        if self._collects():
-            self._collection().stop()
-            self._collection().close_step()
-        elif self._kernels is not None:
-            self._kernels.step()
-        self._step_count += 1
+        self._end_started()
+        self._work.end_step()
+        self._step += 1
 
     @singleton_method
     def close_files(self) -> None:
         """Stop, and begin call numbers anew: what comes next in this step replaces what is there, or goes elsewhere."""
         self._is_started = False
-        if self._collection_made is not None:
-            self._collection_made.stop()
-            self._collection_made.close_step()
+        if self._work.made is not None:
+            self._work.end_step()
 
     @singleton_method
     def forward_backward_dump_end(self) -> None:
@@ -420,9 +526,9 @@ class Debugger:
             name: the entry is `{name}.{n}.debug`, n counting from 0 in each step.
             save_backward: also write the tensors' gradients as `{name}_grad.{n}.debug` when they arrive.
         """
-        if self._configuration.level == "debug" and self._configuration.task in ("statistics", "tensor"):
-            self._collection().open_step(self._step)
-            self._collection().saved.save(variable, name, save_backward=save_backward)
+        if self.configuration.level == "debug" and self.configuration.task in ("statistics", "tensor"):
+            self._work.collection.open_step(self._step)
+            self._work.collection.saved.save(variable, name, save_backward=save_backward)
 
     @singleton_method
     def perturb(self, inputs: Any, roundings: int = 1, seed: int = 0) -> Any:
@@ -442,10 +548,7 @@ class Debugger:
         """
         from msprobe_collector.perturbation import Perturbation
 
-        if type(roundings) is not int or not 1 <= roundings <= 2**20:
-            raise DebuggerError(f"perturb(): roundings {roundings!r} is not a whole number from 1 to {2**20}")
-        if type(seed) is not int or seed < 0:
-            raise DebuggerError(f"perturb(): seed {seed!r} is not a whole number from 0")
+        check_perturbation(roundings, seed)
         self._perturbations += 1
         change = Perturbation(self._framework, roundings=roundings, seed=seed, call=self._perturbations)
         inputs = change.of(inputs)
@@ -462,7 +565,7 @@ class Debugger:
         """
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise DebuggerError(f"set_init_step({step!r}): expected a whole number from 0")
-        self._first_step, self._step_count = step, 0
+        self._step = step
 
     @singleton_method
     def register_custom_api(self, module: Any, api: str, api_prefix: str | None = None) -> None:
@@ -471,17 +574,13 @@ class Debugger:
         Raises:
             DebuggerError: there is no such callable, or the prefix is not text.
         """
-        if not isinstance(api, str) or not callable(getattr(module, api, None)):
-            raise DebuggerError(f"register_custom_api(): {module!r} has no callable {api!r}")
-        if api_prefix is not None and not isinstance(api_prefix, str):
-            raise DebuggerError(f"register_custom_api(): the prefix {api_prefix!r} is not text")
-        prefix = api_prefix or getattr(module, "__name__", type(module).__name__)
-        self._collection().add_api(module, api, f"{prefix}.{api}")
+        call = custom_call(module, api, api_prefix)
+        self._work.collection.add_api(module, api, call)
 
     @singleton_method
     def restore_custom_api(self, module: Any, api: str) -> None:
         """Collect calls of `module.api` no more. Where they were not registered, it only warns."""
-        if not self._collection().remove_api(module, api):
+        if not self._work.collection.remove_api(module, api):
             logger.warning("restore_custom_api(): %r of %r is not registered: there is nothing to restore", api, module)
 
     @singleton_method
@@ -492,60 +591,24 @@ class Debugger:
         """
         from msprobe_collector.gradient_monitor import GradientMonitor
 
-        self._gradients = GradientMonitor(self._configuration, self._framework)
+        self._gradients = GradientMonitor(self.configuration, self._framework)
         self._gradients.monitor(optimizer)
 
-    def _take_dump_path(self) -> None:
-        """Write to the folder that a script has assigned since the last step."""
-        folder = self.service.config.dump_path
-        if folder == str(self._configuration.dump_path):
-            return
-        self._configuration = replace(self._configuration, dump_path=Path(folder))
-        if self._collection_made is not None:
-            self._collection_made.write_to(self._configuration.dump_path)
-
-    @property
-    def _step(self) -> int:
-        return self._first_step + self._step_count
-
-    def _collects(self) -> bool:
-        # Gradients are the monitor's, and level L2 is the framework's own kernel dump.
-        return self._configuration.task != "grad_probe" and self._configuration.level != "L2"
+    def _end_started(self) -> None:
+        if self._is_started:
+            self._work.note_error(sys.exc_info()[1])
+        self._is_started = False
 
     def _learn_outside(self) -> None:
         self._guard.outside = self._framework.outside
 
-    def _collection(self) -> Collection:
-        """Made when it is first needed, since it loads the framework."""
-        if self._collection_made is None:
-            from msprobe_collector.collection import Collection
-
-            self._collection_made = Collection(self._configuration, self._framework, self._guard)
-        return self._collection_made
-
-    def _note_error(self, error: BaseException | None) -> None:
-        """Note that `error` ends the step that runs: it is handled as the step is stopped, or has ended the script."""
-        before, self._errors_before = self._errors_before, ()
-        if error is None or self._collection_made is None or not self._is_started:
-            return
-        if is_failure(error) and all(error is not earlier for earlier in before):
-            self._collection_made.note_error(error)
-
     def _at_exit(self) -> None:
         error = self.script_error if self.script_error is not None else _last_error()
-        if self._collection_made is not None:
-            self._guard.enter("ending the collection", self._note_error, error)
-            self._guard.enter("ending the collection", self._collection_made.close)
-        if error is not None:
-            self._guard.enter("ending the collection", self.note_empty_run, error)
+        self._work.close(error, is_in_step=self._is_started)
 
     def note_empty_run(self, error: BaseException | None = None) -> None:
         """Say and write that this run has collected nothing, where that is so; `error` has ended it."""
-        is_empty = self._collection_made is None or not self._collection_made.has_written
-        is_of_this = self._collects() and self._process == os.getpid() and not self._framework.is_helper()
-        if is_empty and is_of_this and not self._is_noted:
-            self._is_noted = True
-            logger.warning("%s", write_empty_run(self._configuration, self._began, error))
+        self._work.note_empty_run(error)
 
 
 def _last_error() -> BaseException | None:

@@ -300,7 +300,7 @@ def test_a_call_that_raises_raises_the_same_and_leaves_its_arguments(tmp_path: P
 def test_a_fault_of_the_collector_is_logged_once_and_marks_the_record(make_debugger, records, step_folder, monkeypatch):
     debugger = make_debugger()
     debugger.start()
-    encoder = debugger._collection()._recorder._encoder
+    encoder = debugger._work.collection._recorder.encoder
     original = encoder._array
 
     def failing(tensor, *rest):

@@ -322,7 +322,7 @@ def test_a_parameter_keeps_its_name_in_other_memory(origins: Any) -> None:
 
 def test_a_record_that_waits_for_the_disk_holds_no_arguments(make_debugger: Any) -> None:
     debugger = make_debugger(data_mode=["input"], common={"async_dump": True})
-    recorder = debugger._collection()._recorder
+    recorder = debugger._work.collection._recorder
     waiting: list[Any] = []
     recorder._queue.put = lambda work, held_bytes: waiting.append(work)
     debugger.start()

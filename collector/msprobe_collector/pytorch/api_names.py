@@ -59,16 +59,16 @@ Caller = tuple[FrameType, FrameType | None]
 
 def caller_of(frame: FrameType) -> Caller:
     """Who made the call that `frame` has handed to a mode."""
-    own = None
+    function_frame = None
     while True:
         code = frame.f_code
         if code is _HANDLER and frame.f_back is not None and frame.f_back.f_back is not None:
-            own = frame.f_back
+            function_frame = frame.f_back
             frame = frame.f_back.f_back
         elif code.co_name == "__torch_function__" and frame.f_back is not None:
             frame = frame.f_back
         else:
-            return frame, own
+            return frame, function_frame
 
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
@@ -131,8 +131,10 @@ def as_called(
         args: as they were handed over; returned when the script's form is not known.
         kwargs: likewise.
     """
-    frame, own = caller
-    if own is None or not isinstance(function, FunctionType) or own.f_code is not function.__code__:
+    frame, function_frame = caller
+    if function_frame is None or type(function) is not FunctionType:
+        return args, kwargs
+    if function_frame.f_code is not function.__code__:
         return args, kwargs
     written = _written(function, _form(frame.f_code, frame.f_lasti), len(args), tuple(kwargs))
     values = (*args, *kwargs.values())
@@ -302,14 +304,14 @@ def _public_names() -> dict[Any, str]:
     Of several, public ones go before private ones (`Functional.threshold`, not `_threshold`), and that of the operator
     before others (`Torch.mm`, not `dsmm` or `spmm`, which equal it).
     """
-    found: dict[Any, list[tuple[int, int, str]]] = {}
+    ranks_of: dict[Any, list[tuple[int, int, str]]] = {}
     for place, (path, _) in enumerate(_PLACES):
         owner: Any = operator.attrgetter(path.partition(".")[2])(torch) if "." in path else torch
         for name, value in _members(owner):
             privacy = 2 if name in _OF_PYTHON_2 else int(name.startswith("_"))
-            found.setdefault(value, []).append((privacy, place, name))
+            ranks_of.setdefault(value, []).append((privacy, place, name))
     names = {}
-    for value, ranks in found.items():
+    for value, ranks in ranks_of.items():
         best = [rank for rank in ranks if rank[:2] == min(ranks)[:2]]
         operators = (rank for rank in best if hasattr(torch.ops.aten, rank[2]))
         _, place, name = best[0] if len(best) == 1 else next(operators, best[0])

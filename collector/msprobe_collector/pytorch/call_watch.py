@@ -88,9 +88,9 @@ class TorchCallWatch:
                 self._guard.enter("names of parameters", self._provenances.watch, modules)
         if collects and self._session.recorder.wants("backward"):
             for label, module in self._modules.layers:
-                own = own_parameters(module)
-                self._parameters.watch(label, own)
-                self._reduced.watch(own.values())
+                parameters = own_parameters(module)
+                self._parameters.watch(label, parameters)
+                self._reduced.watch(parameters.values())
         if on_root_forward is not None:
             self._modules.on_root_forward = lambda: self._recomputation.is_running() or on_root_forward()
         else:

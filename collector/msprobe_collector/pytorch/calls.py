@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 def named_modules(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """(path, Module) of every Module below the `models`, each once under its first path; the models have ""."""
-    found = named_layers(models, lambda model: model.named_modules())
-    return ((without_compiler(path), module) for path, module in found)
+    modules = named_layers(models, lambda model: model.named_modules())
+    return ((without_compiler(path), module) for path, module in modules)
 
 
 #: What starts backward passes.
@@ -63,10 +63,10 @@ class CallMode(torch.overrides.TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func`, recorded if it is to be; inside it the mode is off, so that only outermost calls are seen."""
-        calls, seen = self._calls, None
+        calls, form = self._calls, None
         if calls.recorder.is_collecting and not calls.activity.is_inside:
-            seen = calls.faults.guarded("naming a call", self._seen, func, args, kwargs or {}, sys._getframe(1))
-        if seen is None:
+            form = calls.faults.guarded("naming a call", self._seen, func, args, kwargs or {}, sys._getframe(1))
+        if form is None:
             if func not in _BACKWARD:
                 result = func(*args, **(kwargs or {}))
                 if func in _FACTORIES and calls.recorder.is_collecting and not calls.activity.is_inside:
@@ -77,7 +77,7 @@ class CallMode(torch.overrides.TorchFunctionMode):
                 return func(*args, **(kwargs or {}))
             finally:
                 self._thread.is_in_backward = False
-        return calls.observe(func, *seen)
+        return calls.observe(func, *form)
 
     def _seen(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType

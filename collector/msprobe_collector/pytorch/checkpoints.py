@@ -124,8 +124,8 @@ class Repetition:
 
     def returned(self, call: Call, made: Sequence[Any], contents: Sequence[tuple[Any, Any]]) -> None:
         """`call` has made what lies in these storages, of these contents the first time and now."""
-        known = [pair for pair in contents if pair[0] is not None and type(pair[0]) is type(pair[1])]
-        self._open.append((call, [], known))
+        comparable = [pair for pair in contents if pair[0] is not None and type(pair[0]) is type(pair[1])]
+        self._open.append((call, [], comparable))
         for storage in made:
             self._makers[storage._cdata] = weak_storage(storage), call
 
@@ -137,10 +137,11 @@ class Repetition:
         """Tell the calls whether they differ; waits for the device once."""
         waiting = [self._open.popleft() for _ in range(len(self._open))]  # more may come meanwhile
         pairs = [pair for _, _, contents in waiting for pair in contents]
-        on_device = [left != right for left, right in pairs if not isinstance(left, str)]
-        found = iter(torch.stack([one.to(on_device[0].device) for one in on_device]).tolist() if on_device else ())
+        on_device = [before != now for before, now in pairs if not isinstance(before, str)]
+        stacked = [difference.to(on_device[0].device) for difference in on_device]
+        differences = iter(torch.stack(stacked).tolist() if stacked else ())
         for call, makers, contents in waiting:
-            differ = [left != right if isinstance(left, str) else next(found) for left, right in contents]
+            differ = [before != now if isinstance(before, str) else next(differences) for before, now in contents]
             call.is_other |= any(differ) or any(maker.is_other for maker in makers)
 
 
@@ -243,14 +244,14 @@ class CheckpointSwaps:
         self._swaps.put(checkpoint.CheckpointFunction, "backward", self._repeating_backward)
         if hasattr(autograd, RUN_BACKWARD):
             self._swaps.put(autograd, RUN_BACKWARD, self._noted_pass)
-        for name, made, entered, left in (
+        for name, made, entered, leave in (
             ("_checkpoint_hook", _hold_calls, self._open, self._close),
             ("_recomputation_hook", _take_calls, self._begin, self._end),
         ):
             if (owner := getattr(checkpoint, name, None)) is not None:
                 self._swaps.put(owner, "__init__", partial(_with, self._guarded(made)))
                 self._swaps.put(owner, "__enter__", partial(_with, self._guarded(entered)))
-                self._swaps.put(owner, "__exit__", partial(_with, self._guarded(left)))
+                self._swaps.put(owner, "__exit__", partial(_with, self._guarded(leave)))
 
     def uninstall(self) -> None:
         """Put the originals back."""

@@ -159,8 +159,8 @@ class PeerOperations:
 
     def microbatch_of(self, args: Sequence[Any]) -> int | None:
         """The microbatch of the tensor that a call moves; None where it is not known, or the call moves several."""
-        known = self._microbatches.get(id(args[0])) if args else None
-        return known[1] if known is not None and known[0]() is args[0] else None
+        entry = self._microbatches.get(id(args[0])) if args else None
+        return entry[1] if entry is not None and entry[0]() is args[0] else None
 
     def shown(self, values: Any) -> Any:
         """`values` with what stands in operations in their place."""

@@ -47,9 +47,9 @@ class CompiledGraphs:
             return
         self._swaps.put(hook, "create", lambda original: staticmethod(self._created(original)))
         for hooks in list(manager.instance.values.values()):
-            for known in hooks:
-                if hasattr(known, "scope"):
-                    self._watch(known.scope, known.name)
+            for graph_hook in hooks:
+                if hasattr(graph_hook, "scope"):
+                    self._watch(graph_hook.scope, graph_hook.name)
 
     def uninstall(self) -> None:
         """Put the graphs back, but for those that are gone."""

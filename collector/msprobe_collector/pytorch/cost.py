@@ -35,7 +35,7 @@ class StepCost:
     def watch(self, models: Iterable[nn.Module], *, trains: bool) -> None:
         """Wait for the first layers of `models`."""
         layers = {id(layer) for model in models for layer in model.modules() if next(layer.children(), None) is None}
-        parameters = {id(one): one for model in models for one in model.parameters()}
+        parameters = {id(parameter): parameter for model in models for parameter in model.parameters()}
         size = sum(parameter.numel() * parameter.element_size() for parameter in parameters.values())
         enough = max(_LEAST_LAYERS, len(layers) // _ONE_OF)
         if len(layers) < 2 * enough:  # it is over before anybody has read about it

@@ -187,15 +187,15 @@ class TorchOptimizers:
         from msprobe_collector.pytorch.parameter_names import names_in_models
 
         groups = optimizer.param_groups
-        known = names_in_models({id(parameter) for group in groups for parameter in group["params"]})
-        taken = Counter(known.values())
+        by_id = names_in_models({id(parameter) for group in groups for parameter in group["params"]})
+        taken = Counter(by_id.values())
         names: list[str] = []
         for number, group in enumerate(groups):
             for index, parameter in enumerate(group["params"]):
-                name = known.get(id(parameter), "")
+                name = by_id.get(id(parameter), "")
                 names.append(name if taken[name] == 1 else f"param_groups.{number}.params.{index}")
-            if given := group.get("param_names"):
-                names[-len(given) :] = given
+            if names_in_group := group.get("param_names"):
+                names[-len(names_in_group) :] = names_in_group
         return tuple(names)
 
     def warning(self) -> str:

@@ -42,8 +42,8 @@ _NUMPY: dict[Any, np.dtype[Any] | None] = {}
 def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
     """The dtype of arrays that hold tensors of `dtype`; None where there is none."""
     if dtype not in _NUMPY:
-        known = find_dtype(str(dtype))
-        _NUMPY[dtype] = None if known is None else array_dtype(known)
+        description = find_dtype(str(dtype))
+        _NUMPY[dtype] = None if description is None else array_dtype(description)
     return _NUMPY[dtype]
 
 
@@ -64,13 +64,13 @@ def host_arrays(tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is not None and accelerator.type == tensors[0].device.type:
         torch.accelerator.synchronize(tensors[0].device)  # several threads and streams may have computed them
-    found, start = [], 0
+    arrays, start = [], 0
     content = shared(torch.cat([_bytes_of(tensor) for tensor in tensors]).cpu())
     for tensor in tensors:
         end = start + tensor.numel() * tensor.element_size()
-        found.append(content[start:end].view(_known(numpy_dtype(tensor.dtype))).reshape(tensor.shape))
+        arrays.append(content[start:end].view(_known(numpy_dtype(tensor.dtype))).reshape(tensor.shape))
         start = end
-    return found
+    return arrays
 
 
 def _bytes_of(tensor: Any) -> Any:

@@ -49,8 +49,9 @@ def group_settings(optimizer: Any) -> list[dict[str, object]]:
 
 
 def _settings(group: dict[Any, Any]) -> dict[str, object]:
-    found = {str(key): plain(value, number_of) for key, value in group.items() if key not in ("params", "param_names")}
-    return {key: value for key, value in found.items() if value is not OMITTED}
+    keys = [key for key in group if key not in ("params", "param_names")]
+    settings = {str(key): plain(group[key], number_of) for key in keys}
+    return {key: value for key, value in settings.items() if value is not OMITTED}
 
 
 def number_of(value: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from msprobe_collector.pytorch.hyperparameters import group_settings, has_hooks, held_by, number_of
-from msprobe_collector.pytorch.parameter_names import all_tensors, inside_compiled, without_compiler
+from msprobe_collector.pytorch.parameter_names import inside_compiled, without_compiler
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
 from msprobe_collector.recording.manifest import (
     Fingerprints,
@@ -135,8 +134,8 @@ class TorchFacts(RunFacts):
             entry = {
                 "class": class_of(model),
                 "eval_at": eval_lines.get(model),
-                "parameters": self._tensors(_named(all_tensors(model, "parameters"), front)),
-                "buffers": self._tensors(_named(all_tensors(model, "buffers"), front)),
+                "parameters": self._tensors(_named(model.named_parameters(remove_duplicate=False), front)),
+                "buffers": self._tensors(_named(model.named_buffers(remove_duplicate=False), front)),
                 "modules": [
                     {
                         "path": f"{front}{without_compiler(path)}",
@@ -243,7 +242,7 @@ class TorchFacts(RunFacts):
 
     def tensor(self, name: str, tensor: Any) -> dict[str, object]:
         """See `RunFacts`."""
-        entry: dict[str, object] = {"name": name, "dtype": _name_of_dtype(tensor.dtype)}
+        entry: dict[str, object] = {"name": name, "dtype": str(tensor.dtype).removeprefix("torch.")}
         with WhatIsTold():  # a parameter that is made later has no shape
             entry["shape"] = list(tensor.shape)
             if isinstance(tensor, nn.Parameter):
@@ -285,11 +284,6 @@ class TorchFacts(RunFacts):
 
 #: Attributes of a GradScaler without their underscore.
 _OF_A_SCALER = ("growth_factor", "backoff_factor", "growth_interval")
-
-
-@cache
-def _name_of_dtype(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _named(values: Iterator[tuple[str, Any]], front: str) -> Iterator[tuple[str, Any]]:

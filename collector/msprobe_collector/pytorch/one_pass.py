@@ -31,10 +31,10 @@ def reduced(flat: Any) -> Any:
         return None
     parts = min(_MOST_PARTS, -(-flat.numel() // _BLOCK))
     flat = flat.contiguous()
-    found = torch.empty((parts, WIDTH), dtype=torch.float64, device=flat.device)
+    numbers = torch.empty((parts, WIDTH), dtype=torch.float64, device=flat.device)
     try:
         with nullcontext() if flat.is_cpu else torch.get_device_module(flat.device).device(flat.device):
-            _kernel()[(parts,)](flat.view(torch.uint8) if dtype is torch.bool else flat, found, flat.numel(), _BLOCK)
+            _kernel()[(parts,)](flat.view(torch.uint8) if dtype is torch.bool else flat, numbers, flat.numel(), _BLOCK)
     except ImportError:
         _failed.add(kind)
         return None
@@ -42,7 +42,7 @@ def reduced(flat: Any) -> Any:
         _failed.add(kind)
         logger.warning("statistics are computed without Triton, which is slower: %s", error)
         return None
-    return found
+    return numbers
 
 
 def joined(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

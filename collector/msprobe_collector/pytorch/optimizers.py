@@ -105,10 +105,10 @@ class OptimizerSteps:
         self._records.gets(optimizer, _state_in(optimizer, parameters))
         if not callable(closure):
             return None
-        seen = self._seen_closure(closure, optimizer, parameters)
+        replaced = self._seen_closure(closure, optimizer, parameters)
         if "closure" in kwargs:
-            return args, {**kwargs, "closure": seen}
-        return (args[0], seen, *args[2:]), kwargs
+            return args, {**kwargs, "closure": replaced}
+        return (args[0], replaced, *args[2:]), kwargs
 
     def _seen_closure(
         self, closure: Callable[[], Any], optimizer: Any, parameters: Mapping[str, Any]
@@ -147,13 +147,13 @@ class OptimizerSteps:
             thread = threading.get_ident()
             if not self._recorder.is_collecting or self._activity.is_inside or thread in self._clips:
                 return original(*args, **kwargs)
-            given = args[0] if args else kwargs.get("parameters")
-            if isinstance(given, Iterator):  # it can be looked through once
-                given = list(given)
-                again = (parameter for parameter in given)
+            parameters = args[0] if args else kwargs.get("parameters")
+            if isinstance(parameters, Iterator):  # it can be looked through once
+                parameters = list(parameters)
+                again = (parameter for parameter in parameters)
                 args, kwargs = ((again, *args[1:]), kwargs) if args else (args, {**kwargs, "parameters": again})
             owner = object()
-            self._guard.enter(call, self._begin_clipping, owner, given, signature, args, kwargs)
+            self._guard.enter(call, self._begin_clipping, owner, parameters, signature, args, kwargs)
             self._clips.add(thread)
             try:
                 result = original(*args, **kwargs)
@@ -165,12 +165,12 @@ class OptimizerSteps:
         return clip
 
     def _begin_clipping(
-        self, owner: Any, given: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, owner: Any, of: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if isinstance(given, (torch.Tensor, nn.Module)):  # FSDP1 clips by a method of the Module
-            given = [given] if isinstance(given, torch.Tensor) else given.parameters()
+        if isinstance(of, (torch.Tensor, nn.Module)):  # FSDP1 clips by a method of the Module
+            of = [of] if isinstance(of, torch.Tensor) else of.parameters()
         try:
-            parameters = list(given)
+            parameters = list(of)
             bound = signature.bind(*args, **kwargs)
         except TypeError:  # the call will raise it, too
             return
@@ -184,8 +184,8 @@ class OptimizerSteps:
         self, owner: Any, result: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """The norm is returned, or was given."""
-        given = signature.bind(*args, **kwargs).arguments.get("total_norm")
-        self._records.returns(owner, result if given is None else given)
+        norm = signature.bind(*args, **kwargs).arguments.get("total_norm")
+        self._records.returns(owner, result if norm is None else norm)
 
 
 def clipping_functions() -> Iterator[tuple[Any, str]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch.nn import Module
 
@@ -30,13 +30,13 @@ class ParameterNames:
         """A name of each of the parameters; one that no model has is named by `prefix` and its place in `groups`."""
         unknown = {id(parameter) for group in groups for parameter in group if id(parameter) not in self._known}
         others = names_in_models(unknown) if unknown else {}
-        found: list[str] = []
+        names: list[str] = []
         for number, group in enumerate(groups):
             for index, parameter in enumerate(group):
                 name = others.get(id(parameter)) if id(parameter) in unknown else self._known[id(parameter)][0]
                 place = f"{prefix}.{number}.params.{index}" if prefix else f"{index}"
-                found.append(name if name is not None and name not in found else place)
-        return found
+                names.append(name if name is not None and name not in names else place)
+        return names
 
     def clear(self) -> None:
         """The step is over."""
@@ -52,19 +52,6 @@ def own_parameters(module: Any) -> dict[str, Any]:
         if parameter is not None:
             names.setdefault(id(parameter), name)
     return {name: module._parameters[name] for name in names.values()}
-
-
-def all_tensors(model: Any, kind: Literal["parameters", "buffers"]) -> Iterator[tuple[str, Any]]:
-    """Yield what `named_parameters` or `named_buffers` of a model gives, of several names each."""
-    name_all = f"named_{kind}"
-    if getattr(type(model), name_all) is not getattr(Module, name_all):
-        yield from getattr(model, name_all)(remove_duplicate=False)
-        return
-    for path, module in model.named_modules(remove_duplicate=False):
-        front = f"{path}." if path else ""
-        for name, tensor in vars(module)[f"_{kind}"].items():
-            if tensor is not None:
-                yield front + name, tensor
 
 
 #: What begins the names of all parameters in a model that is wrapped (DistributedDataParallel).
@@ -92,13 +79,13 @@ def outermost_modules() -> list[Any]:
 
 def names_in_models(wanted: set[int]) -> dict[int, str]:
     """Name by id of each of the `wanted` parameters in the model that has most of them."""
-    found = []
+    names_by_model = []
     for model in outermost_modules():
         named = ((without_compiler(name), parameter) for name, parameter in model.named_parameters())
         names = {id(parameter): name for name, parameter in named if id(parameter) in wanted}
         while any(all(name.startswith(front) for name in names.values()) for front in _WRAPPERS if names):
             names = {key: name.partition(".")[2] for key, name in names.items()}
-        found.append(names)
+        names_by_model.append(names)
     # Of two that have equally many the shorter names win; dictionaries keep what is put in last.
-    found.sort(key=lambda names: (len(names), [(-len(name), name) for name in names.values()]))
-    return {key: name for names in found for key, name in names.items()}
+    names_by_model.sort(key=lambda names: (len(names), [(-len(name), name) for name in names.values()]))
+    return {key: name for names in names_by_model for key, name in names.items()}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as numbers_from, repeat
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from msprobe_collector.pytorch import one_pass
 from msprobe_collector.pytorch.device_sketches import NARROW, sketch_on_device
 from msprobe_collector.pytorch.host_arrays import has_pinned_memory, host_arrays, numpy_dtype
 
+_T = TypeVar("_T")
 #: Up to this many elements a tensor is copied.
 _FEW = 1 << 12
 #: Elements that are reduced at a time.
@@ -211,10 +212,9 @@ class TorchPending:
 
     def fetch(self) -> Iterator[tuple[int, Statistics, Sketched]]:
         """See `PendingStatistics`."""
-        # Another thread may add meanwhile.
-        empty = [self._empty.popleft() for _ in range(len(self._empty))]
-        copies = [[held.popleft() for _ in range(len(held))] for held in self._copies.values()]
-        reduced = [self._reduced.popleft() for _ in range(len(self._reduced))]
+        copies = [_taken_from(held) for held in list(self._copies.values())]
+        empty = _taken_from(self._empty)
+        reduced = _taken_from(self._reduced)
         self._waiting = self._waiting_on_host = self._waiting_bytes = 0
         for number, dtype in empty:
             yield number, NO_STATISTICS, TensorValues(np.zeros(0), str(dtype), "")
@@ -237,6 +237,11 @@ class TorchPending:
         if not self._has_lost:
             self._has_lost = True
             logger.warning("a device gives no statistics of some values, which are recorded without them: %s", error)
+
+
+def _taken_from(values: deque[_T]) -> list[_T]:
+    """What stands in `values` now, taken out; another thread may add meanwhile."""
+    return [values.popleft() for _ in range(len(values))]
 
 
 def _fetched(

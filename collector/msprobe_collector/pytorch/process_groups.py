@@ -58,8 +58,8 @@ def _abandoned_groups() -> set[int]:
     tables = [*(getattr(world, name, ()) for name in by_group), *world.tags_to_pg.values()]
     in_tables = Counter(id(group) for table in tables for group in table)
     numbers, (of_nobody,) = list(map(id, world.pg_map)), _references([object()])
-    found = zip(numbers, _references(list(world.pg_map)))
-    return {number for number, count in found if count - of_nobody <= in_tables[number]}
+    counts = zip(numbers, _references(list(world.pg_map)))
+    return {number for number, count in counts if count - of_nobody <= in_tables[number]}
 
 
 def _references(values: list[Any]) -> list[int]:
@@ -80,5 +80,5 @@ def _megatron_groups() -> Iterator[tuple[str, Any]]:
 def _meshes() -> list[Any]:
     """The meshes of the script, the largest first: parts of one have the names that it has."""
     kind = distributed.device_mesh.DeviceMesh
-    found = [value for value in gc.get_objects() if type(value) is kind]
-    return sorted(found, key=lambda mesh: -mesh.ndim)
+    meshes = [value for value in gc.get_objects() if type(value) is kind]
+    return sorted(meshes, key=lambda mesh: -mesh.ndim)

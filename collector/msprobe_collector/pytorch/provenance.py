@@ -30,8 +30,8 @@ _CHANGED = f', "{CHANGED}": true'
 _NO_VERSION = -1
 #: Storages that are kept before those that are gone are thrown out; names and writes of one storage.
 _LEAST_STORAGES, _MOST_NAMES = 1024, 64
-#: Of most memory, so that it is not made for each.
-_NOTHING: dict[Part, str] = {}
+#: `Memory.writes` where nothing is known of them.
+_UNKNOWN: list[tuple[Part | None, str]] = [(None, "")]
 weak_storage: Callable[[Any], Any] = StorageWeakRef
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -74,7 +74,8 @@ class Memory:
         self.names: dict[Part, str] = {} if part is None else {part: text}
         self.writes: list[tuple[Part | None, str]] = [(part, text)]
         self.versions: tuple[int, ...] = (version,)
-        self.leaves = self.gradients = _NOTHING
+        self.leaves: dict[Part, str] = {}
+        self.gradients: dict[Part, str] = {}
 
     def __del__(self, free: Callable[[int], None] = torch.UntypedStorage._free_weak_ref) -> None:
         """Let the number of the storage be given to another one."""
@@ -97,13 +98,13 @@ class Memory:
         self.names = {part: _changed(text) for part, text in self.names.items()}
         self.writes = [(part, _changed(text)) for part, text in self.writes]
 
-    def write(self, part: Part, text: str, before: int, version: int, own: str = "\n") -> None:
+    def write(self, part: Part, text: str, before: int, version: int, front: str = "\n") -> None:
         """A recorded call has written `part`, and raised a counter from `before` to `version`.
 
-        The names that it has given itself, which begin with `own`, stay.
+        The names that it has given itself, which begin with `front`, stay.
         """
         names = self.names.items()
-        self.names = {other: name for other, name in names if not may_overlap(other, part) or name.startswith(own)}
+        self.names = {other: name for other, name in names if not may_overlap(other, part) or name.startswith(front)}
         self._bound_names()
         self.names[part] = text
         kept = [write for write in self.writes if write[0] is None or not _covers(part, write[0])]
@@ -114,7 +115,7 @@ class Memory:
 
     def rise(self, before: int, version: int) -> None:
         """A recorded call has raised a counter."""
-        self.versions = (*(known for known in self.versions[-7:] if known not in (before, version)), version)
+        self.versions = (*(earlier for earlier in self.versions[-7:] if earlier not in (before, version)), version)
 
     def _bound_names(self) -> None:
         if len(self.names) >= _MOST_NAMES:
@@ -131,7 +132,8 @@ class Memory:
 
     def text(self, part: Part) -> str:
         """What the dump says of the value at `part`."""
-        if (made := self.names.get(part)) is None:
+        made = self.names.get(part) if self.names or self.writes != _UNKNOWN else ""
+        if made is None:
             source, made = self._source(part)
             made = made and _viewed(made, part, source)
         if self.leaves:
@@ -234,8 +236,8 @@ class TensorProvenances:
         return memory
 
     def _forget(self, tensor: Any) -> None:
-        if (known := self._known(tensor)) is not None:
-            known[0].change()
+        if (place := self._known(tensor)) is not None:
+            place[0].change()
 
     def _known(self, tensor: Any) -> tuple[Memory, Part] | None:
         if (place := place_of(tensor)) is None:
@@ -243,19 +245,19 @@ class TensorProvenances:
         return self.memory.get(place[0]._cdata) or self.add(place, "", None), place[2]
 
     def _add_leaf(self, name: str, tensor: Any) -> None:
-        if (known := self._known(tensor)) is not None:
-            known[0].leaves = _with(known[0].leaves, known[1], f', "{LEAF}": {quoted(name)}')
+        if (place := self._known(tensor)) is not None:
+            place[0].leaves.setdefault(place[1], f', "{LEAF}": {quoted(name)}')
 
     def _find_gradients(self) -> None:
         for memory in self._with_gradients:
-            memory.gradients = _NOTHING
+            memory.gradients = {}
         self._with_gradients = []
         for reference, name in self._parameters.values():
             parameter = reference()
             gradient = parameter.grad if parameter is not None and parameter.is_leaf else None
-            if gradient is not None and (known := self._known(gradient)) is not None:
-                known[0].gradients = _with(known[0].gradients, known[1], f', "{GRADIENT_OF}": {quoted(name)}')
-                self._with_gradients.append(known[0])
+            if gradient is not None and (place := self._known(gradient)) is not None:
+                place[0].gradients.setdefault(place[1], f', "{GRADIENT_OF}": {quoted(name)}')
+                self._with_gradients.append(place[0])
 
 
 class RecordOrigins:
@@ -435,13 +437,13 @@ def uncounted(api: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple
     return _RUNNING if api.startswith("Functional.") else _RUNNING_LATER
 
 
-def may_overlap(left: Part, right: Part) -> bool:
+def may_overlap(part: Part, other: Part) -> bool:
     """Whether two parts may share elements; False only where they cannot, like columns and their blocks."""
-    if left[3] is not right[3]:  # counted in other elements
+    if part[3] is not other[3]:  # counted in other elements
         return True
-    for modulus in (0, *left[2]):
-        first, last = _interval(left, modulus)
-        other_first, other_last = _interval(right, modulus)
+    for modulus in (0, *part[2]):
+        first, last = _interval(part, modulus)
+        other_first, other_last = _interval(other, modulus)
         is_whole = not modulus or max(last, other_last) < modulus
         if is_whole and (last < other_first or other_last < first):
             return False
@@ -485,13 +487,6 @@ def _changed(text: str) -> str:
     if not text or text == _UNINITIALIZED:
         return ""
     return text if text.endswith(_CHANGED) else text + _CHANGED
-
-
-def _with(names: dict[Part, str], part: Part, text: str) -> dict[Part, str]:
-    """`names`, or a new dictionary for `_NOTHING`, with `text` at `part` where nothing is."""
-    names = {} if names is _NOTHING else names
-    names.setdefault(part, text)
-    return names
 
 
 def _own(names: dict[Part, str], part: Part, *, is_part: bool) -> str:

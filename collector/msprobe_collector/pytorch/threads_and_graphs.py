@@ -38,11 +38,11 @@ class ThreadSwaps:
         count: how many pieces of work were watched so far.
     """
 
-    def __init__(self, guard: Guard, seen: Callable[[], AbstractContextManager[None]]) -> None:
-        """`seen()` is what sees the calls of the thread that enters it; entering it raises nothing."""
+    def __init__(self, guard: Guard, watch: Callable[[], AbstractContextManager[None]]) -> None:
+        """`watch()` is what sees the calls of the thread that enters it; entering it raises nothing."""
         self._guard = guard
         self._activity = guard.activity
-        self._seen = seen
+        self._watch = watch
         self._swaps = MethodSwaps()
         self.count = 0
 
@@ -100,13 +100,13 @@ class ThreadSwaps:
         self.count += 1
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            own, self._activity.cells = self._activity.cells, layers
-            seen = self._guard.enter("a thread begins", self._seen, otherwise=nullcontext())
+            before, self._activity.cells = self._activity.cells, layers
+            watching = self._guard.enter("a thread begins", self._watch, otherwise=nullcontext())
             try:
-                with seen:
+                with watching:
                     return work(*args, **kwargs)
             finally:
-                self._activity.cells = own
+                self._activity.cells = before
 
         return run
 
@@ -311,11 +311,11 @@ def _hooks_with(enter: _Enter) -> property:
 class _Hooks:
     """A context's own hooks, and one more when they are run."""
 
-    def __init__(self, own: list[_Enter], enter: _Enter) -> None:
-        self._own = own
+    def __init__(self, hooks: list[_Enter], enter: _Enter) -> None:
+        self._hooks = hooks
         self._enter = enter
-        self.append = own.append
+        self.append = hooks.append
 
     def __iter__(self) -> Iterator[_Enter]:
-        yield from self._own
+        yield from self._hooks
         yield self._enter

@@ -8,7 +8,7 @@ import triton.language as tl
 
 # Triton reads the annotations too, and knows those of constants alone.
 @triton.jit  # type: ignore[untyped-decorator]
-def reduce(source, found, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, N803
+def reduce(source, parts, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, N803
     """Write the numbers of one part of `source` to `found`: blocks whose numbers differ by that of the parts."""
     part = tl.program_id(0).to(tl.int64)
     least = tl.full((BLOCK,), float("inf"), tl.float64)
@@ -29,7 +29,7 @@ def reduce(source, found, count, BLOCK: tl.constexpr):  # type: ignore[no-untype
         nan += (number != number).to(tl.int64)
         not_finite += ((number - number) != 0.0).to(tl.int64)
         above += (number == float("inf")).to(tl.int64)
-    row = found + part * 7
+    row = parts + part * 7
     tl.store(row, tl.min(least, 0))
     tl.store(row + 1, tl.max(greatest, 0))
     tl.store(row + 2, tl.sum(total, 0))

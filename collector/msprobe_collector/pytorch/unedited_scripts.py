@@ -227,8 +227,8 @@ class StepFinder:
             self._calls.uninstall()
         self.has_begun = True
         if self.debugger.configuration.task == "grad_probe":  # it counts the steps of an optimizer by itself
-            own = {id(parameter) for parameter in module.parameters()}
-            self.debugger.monitor(max(optimizers, key=lambda one: len(own & _parameters_of(one))))
+            trained = {id(parameter) for parameter in module.parameters()}
+            self.debugger.monitor(max(optimizers, key=lambda optimizer: len(trained & _parameters_of(optimizer))))
             return
         self._optimizers = optimizers
         self._stepped = {id(optimizer): 0 for optimizer in optimizers if optimizer not in self._idle}
@@ -269,7 +269,7 @@ class StepFinder:
         self._stepped[id(optimizer)] = self._stepped.get(id(optimizer), 0) + 1
         if 0 in self._stepped.values() and self._stepped[id(optimizer)] < MOST_STEPS_OF_ONE:
             return False
-        self._idle.update(one for one in self._optimizers if not self._stepped.get(id(one)))
+        self._idle.update(optimizer for optimizer in self._optimizers if not self._stepped.get(id(optimizer)))
         self._optimizers.clear()
         self._optimizer_steps.uninstall()
         self.debugger.stop()
@@ -293,9 +293,9 @@ def _note_mode(module: nn.Module, mode: bool, caller: FrameType) -> None:
 def _models(called: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Module]:
     """Modules that stand in no other one: that of `called` first, then those with parameters of the optimizers."""
     trained = set().union(*map(_parameters_of, optimizers))
-    found = [model for model in outermost_modules() if _has(model, called, trained)]
-    found.sort(key=lambda model: all(module is not called for module in model.modules()))
-    return found or [called]
+    models = [model for model in outermost_modules() if _has(model, called, trained)]
+    models.sort(key=lambda model: all(module is not called for module in model.modules()))
+    return models or [called]
 
 
 def _has(model: nn.Module, called: nn.Module, trained: set[int]) -> bool:

@@ -42,8 +42,8 @@ class EarlierDump:
             records = json.loads(file.read_text(encoding="utf-8"))["data"]
             for record, fields in records.items():
                 for name, value in fields.items():
-                    for place, found in _fingerprints(value, _PREFIXES.get(name, name)):
-                        self._known[record, place] = found
+                    for place, fingerprints in _fingerprints(value, _PREFIXES.get(name, name)):
+                        self._known[record, place] = fingerprints
         except (OSError, ValueError, KeyError, AttributeError) as error:
             logger.warning("bench_path: %s; all tensors are kept", error)
             return
@@ -72,9 +72,9 @@ def _fingerprints(value: Any, place: str) -> Iterator[tuple[str, tuple[str, str]
         for index, item in enumerate(value):
             yield from _fingerprints(item, f"{place}.{index}")
     elif isinstance(value, dict) and "shape" in value:
-        found = str(value.get(FINGERPRINT) or ""), str(value.get(CHECKSUM) or "")
-        if any(found):
-            yield place, found
+        fingerprints = str(value.get(FINGERPRINT) or ""), str(value.get(CHECKSUM) or "")
+        if any(fingerprints):
+            yield place, fingerprints
     elif isinstance(value, dict):
         for name, item in value.items():
             yield from _fingerprints(item, f"{place}.{name}")

@@ -77,20 +77,20 @@ _TENSORS = (".npy", ".pt")
 
 def remove_earlier_dump(folder: Path) -> bool:
     """Remove the dump in a rank's `folder`, and nothing else; whether there was one. Raises OSError."""
-    found = False
+    has_dump = False
     for name in _FILES:
         with suppress(FileNotFoundError):
             (folder / name).unlink()
-            found = True
+            has_dump = True
     tensors = folder / TENSOR_FOLDER
     if tensors.is_dir() and not tensors.is_symlink():
         for file in tensors.iterdir():
             if file.suffix in _TENSORS:
                 file.unlink()
-                found = True
+                has_dump = True
         with suppress(OSError):  # something else stands in it
             tensors.rmdir()
-    return found
+    return has_dump
 
 
 def remove_dump_and_folders(folder: Path) -> None:

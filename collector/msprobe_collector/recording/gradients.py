@@ -152,13 +152,13 @@ class BackwardCall:
                 gradient if made_inside is None or gradient is None else self._from_outside(gradient, made_inside)
             )
         for position, gradient in outgoing:
-            known = self._outgoing[position]
-            self._outgoing[position] = self._held(gradient) if known is None else self._added(known, gradient)
+            sum_so_far = self._outgoing[position]
+            self._outgoing[position] = self._held(gradient) if sum_so_far is None else self._added(sum_so_far, gradient)
         for position, gradient in inner:
             if self._inner is None:
                 self._inner = {}
-            known = self._inner.get(position)
-            self._inner[position] = self._held(gradient) if known is None else self._added(known, gradient)
+            sum_so_far = self._inner.get(position)
+            self._inner[position] = self._held(gradient) if sum_so_far is None else self._added(sum_so_far, gradient)
         if self._waits_for == 0:
             self.complete()
 
@@ -172,28 +172,28 @@ class BackwardCall:
             return gradient
         return self._values.frozen(gradient)
 
-    def _added(self, known: Any, gradient: Any) -> Any:
+    def _added(self, sum_so_far: Any, gradient: Any) -> Any:
         """The sum of two contributions to a gradient, rounded to its dtype as autograd would."""
         if gradient is None:
-            return known
-        left = known if isinstance(known, TensorValues) else self._values.frozen(known)
+            return sum_so_far
+        values = sum_so_far if isinstance(sum_so_far, TensorValues) else self._values.frozen(sum_so_far)
         right = self._values.read(gradient)
-        return left.plus(right) or combined(np.add, left, right.array)
+        return values.plus(right) or combined(np.add, values, right.array)
 
     def _from_outside(self, gradient: Any, inner: Any) -> Any:
         """The gradient of an output without its `inner` part; None where that is all of it."""
-        left = self._values.read(gradient)
+        values = self._values.read(gradient)
         part = inner if isinstance(inner, TensorValues) else self._values.read(inner)
-        if (rest := left.minus(part)) is not None:
+        if (rest := values.minus(part)) is not None:
             return rest
-        whole: Any = left.array
+        whole: Any = values.array
         right: Any = part.array
         if whole is None or right is None:  # nobody can read them
             return None
         is_same = (whole == right) | ((whole != whole) & (right != right))
         if is_same.all():
             return None
-        rest = combined(np.subtract, left, right)
+        rest = combined(np.subtract, values, right)
         rest.array[is_same] = 0
         return rest
 
@@ -218,15 +218,15 @@ class BackwardCall:
         return self._on_complete is None
 
 
-def combined(combine: np.ufunc, left: TensorValues, right: np.ndarray[Any, Any]) -> TensorValues:
+def combined(combine: np.ufunc, values: TensorValues, right: np.ndarray[Any, Any]) -> TensorValues:
     """`left` with the result of `combine` on its elements and those of `right`, in its dtype."""
-    array = left.array
+    array = values.array
     with np.errstate(all="ignore"):  # a training may turn warnings into errors
         if array.dtype.isbuiltin == 1:
             total = np.asarray(combine(array, right))
         else:
             total = np.asarray(combine(array.astype("float32"), right.astype("float32"))).astype(array.dtype)
-    return TensorValues(total, left.dtype_name, left.type_name, left.fields)
+    return TensorValues(total, values.dtype_name, values.type_name, values.fields)
 
 
 @dataclass(slots=True)
@@ -259,18 +259,18 @@ class ParameterGradients:
         #: Parameters, by id, whose gradients hooks of autograd have shown.
         self._shown: set[int] = set()
 
-    def watch(self, label: str, own: Mapping[str, Any]) -> None:
-        """Watch those of a layer's `own` parameters that take gradients; one of several layers counts for the first."""
-        parameters = {
+    def watch(self, label: str, parameters: Mapping[str, Any]) -> None:
+        """Watch those of a layer's `parameters` that take gradients; one of several layers counts for the first."""
+        new = {
             name: parameter
-            for name, parameter in own.items()
+            for name, parameter in parameters.items()
             if parameter.requires_grad and id(parameter) not in self._known
         }
-        if not parameters:
+        if not new:
             return
-        arrivals = _Arrivals(label, frozenset(parameters))
+        arrivals = _Arrivals(label, frozenset(new))
         self._arrivals.append(arrivals)
-        for name, parameter in parameters.items():
+        for name, parameter in new.items():
             self._known[id(parameter)] = arrivals, name, parameter
             self._handles.append(parameter.register_hook(self._hook(arrivals, name, id(parameter))))
 

@@ -69,12 +69,12 @@ def named_layers(models: Sequence[Any], walk: Callable[[Any], Iterable[tuple[str
 
     `walk` gives (path, layer) of a model and of all layers below it. Of several models, paths begin with their number.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     for index, model in enumerate(models):
         front = f"{index}." if len(models) > 1 else ""
         for path, layer in walk(model):
-            if id(layer) not in seen:
-                seen.add(id(layer))
+            if id(layer) not in visited:
+                visited.add(id(layer))
                 yield (f"{front}{path}" if path else ""), layer
 
 
@@ -289,10 +289,8 @@ class Observer:
     def _sources(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._tap.before(args, kwargs)
 
-    def _watch_gradients(
-        self, call: ObservedCall, result: Any, *, on_complete: Completed, on_begin: Callable[[], None] | None = None
-    ) -> None:
-        backward = self._tap.attach(call.sources, result, on_complete=on_complete, on_begin=on_begin)
+    def _watch(self, backward: BackwardCall | None) -> None:
+        """Complete a backward that may lack gradients when the step ends."""
         if backward is not None and backward.is_of_several:
             self._remember(backward)
 
@@ -417,7 +415,7 @@ class CallObserver(Observer):
                 step_mark=step,
             )
 
-        self._watch_gradients(call, result, on_complete=completed)
+        self._watch(self._tap.attach(call.sources, result, on_complete=completed))
 
 
 class LayerObserver(Observer):
@@ -550,4 +548,4 @@ class LayerObserver(Observer):
                 recorder.gradients(begun[0], incoming, outgoing, others)
                 recorder.end(begun[0])
 
-        self._watch_gradients(call, result, on_complete=completed, on_begin=begin)
+        self._watch(self._tap.attach(call.sources, result, on_complete=completed, on_begin=begin))

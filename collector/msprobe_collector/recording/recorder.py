@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from msprobe_collector.configuration.configuration import Configuration, Part, RecordSelection, RowSlice
+from msprobe_collector.configuration.configuration import Configuration, Part, RecordSelection
 from msprobe_collector.dump_format import Direction, is_cell_record
 from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import DIFFERS, MICROBATCH, RECOMPUTED, counted
@@ -164,9 +164,11 @@ class RecordFilter:
 
     def near(self, name: str) -> list[str]:
         """Names of what ran that come near `name`, which nothing had."""
-        lower = {last: seen for seen in sorted(self._seen) for last in (seen.lower(), seen.rpartition(".")[2].lower())}
+        lower: dict[str, str] = {}
+        for api in sorted(self._seen):
+            lower[api.lower()] = lower[api.rpartition(".")[2].lower()] = api
         wanted = name.lower()
-        inside = [seen for last, seen in lower.items() if last in wanted]
+        inside = [api for last, api in lower.items() if last in wanted]
         close = [lower[last] for last in get_close_matches(wanted, lower, n=3, cutoff=0.6)]
         return list(dict.fromkeys(close + inside))[:3]
 
@@ -330,6 +332,7 @@ class Recorder:
 
     Attributes:
         is_collecting: between start and stop.
+        encoder: makes text of values; knows which parts of them are written, and how many went to files.
         writer: writes the records that have ended.
         records_before: records that the disk took before the step that is open.
         replaced: folders in which an earlier dump stood.
@@ -342,11 +345,11 @@ class Recorder:
         self._configuration = configuration
         self._framework = framework
         self._faults = faults
-        self._encoder = ValueEncoder(values, summary=configuration.summary, on_unknown=faults.note_value)
+        self.encoder = ValueEncoder(values, summary=configuration.summary, on_unknown=faults.note_value)
         self._earlier: EarlierDump | None = None
         if configuration.bench_path is not None and configuration.task == "tensor":
             self._earlier = EarlierDump(configuration.bench_path, configuration.most_differences)
-            self._encoder.keeps = self._earlier.keeps
+            self.encoder.keeps = self._earlier.keeps
         self._selection = selection = configuration.selection
         self.filter = RecordFilter(selection, opens_windows=configuration.level == "mix")
         self._saves_all = configuration.task in ("tensor", "overflow_check")
@@ -356,24 +359,21 @@ class Recorder:
         self._keeps_inputs = has_records and "input" in selection.parts
         self._keeps_outputs = has_records and "output" in selection.parts
         self._has_records = has_records
-        self._has_construct = configuration.level != "L1"
         pending = values.pending(has_sketches=configuration.summary == "sketch")
         needs_elements = self._needs_elements or self._saves_all or bool(selection.tensor_names)
         is_apart = configuration.async_dump or (needs_elements and pending is not None and pending.has_device)
         self._queue = WritingQueue(faults.note) if is_apart else None
-        comes_late = not self._only_overflows and configuration.summary != "fingerprint"
-        #: Statistics that come after the records.
-        self._pending = pending if comes_late else None
+        is_late = not self._only_overflows and configuration.summary != "fingerprint"
+        self._pending = pending if is_late else None
         self._stacks = StackRecorder(_PACKAGE, values.hidden_lines)
         self.writer = RecordWriter(configuration, faults, self._stacks, self._pending)
         self._counters: defaultdict[str, count[int]] = defaultdict(count)  # several threads ask
         self._files: StepFiles | None = None
         self.is_collecting = False
-        self.records_before = 0
+        self.records_before = self.step_mark = 0
         self.replaced: list[Path] = []
         self.provenances: Provenances | None = None
         self._locks = FolderLocks()
-        self.step_mark = 0
 
     @property
     def folder(self) -> Path | None:
@@ -399,15 +399,6 @@ class Recorder:
                 self._earlier.open(folder)
             if self._files.has_replaced:
                 self.replaced.append(folder)
-
-    @property
-    def written_tensors(self) -> tuple[int, int]:
-        """Number and bytes of the tensors that went to files, or are on their way."""
-        return self._encoder.saved_values, self._encoder.saved_bytes
-
-    def take_parts(self, slices: Sequence[RowSlice]) -> None:
-        """Write these parts of tensors from here on, in place of the whole."""
-        self._encoder.slices = slices
 
     def rename_step(self, folder: Path, target: Path) -> None:
         """Give the folder of a step of this process another name; the open step goes on in it. Raises OSError."""
@@ -470,14 +461,15 @@ class Recorder:
         """
         files, pending = self._files, self._pending
         is_kept = files is not None and self.filter.begin(name, direction)
-        saves = is_kept and (self._saves_all or self._selection.lists_tensors(name))
+        is_listed = bool(self._selection.tensor_names) and self._selection.lists_tensors(name)
+        saves = is_kept and (self._saves_all or is_listed)
         record = OpenRecord(name, direction, is_kept=is_kept and not self.writer.is_exhausted, saves=saves)
         record.pending = pending
         record.light = None if saves or self._needs_elements else pending
         if files is None:
             return record
         record.rows = files.sketches
-        if self._has_construct and files.construct is not None:
+        if files.construct is not None and self._configuration.level != "L1":
             with self.writer.lock:
                 files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted_key(parent)}")
         if record.is_kept and direction == "forward":
@@ -605,23 +597,21 @@ class Recorder:
         files = self._files
         if not record.is_kept or files is None:
             return
-        if not self._only_overflows:
+        if record.stack and not self._only_overflows:
             self.writer.add_stack(record, files)
-        if not self._has_records:
-            return
-        if self._queue is None:
+        if self._has_records and self._queue is None:
             self.writer.write(record, files)
-        else:
+        elif self._has_records and self._queue is not None:
             self._queue.put(lambda: self.writer.write(record, files), held_bytes=0)
 
     def _take(self, record: OpenRecord, key: str, prefix: str, value: Any, name: str | None = None) -> None:
         files = self._files
         if self._queue is not None and files is not None:
-            held, at = self._encoder.freeze(value, record, prefix), len(record.parts)
+            held, at = self.encoder.freeze(value, record, prefix), len(record.parts)
             record.parts.append((key, prefix, "null", name))
             self._queue.put(lambda: self._encode(record, at, held, files), held_bytes=held_bytes(held))
             return
-        record.parts.append((key, prefix, self._encoder.encode(value, record, prefix), name))
+        record.parts.append((key, prefix, self.encoder.encode(value, record, prefix), name))
         if not record.arrays:
             return
         if self._only_overflows:
@@ -633,6 +623,6 @@ class Recorder:
     def _encode(self, record: OpenRecord, at: int, held: Any, files: StepFiles) -> None:
         """Put the text of what is `held` in its place, in the thread that writes."""
         key, prefix, _, name = record.parts[at]
-        record.parts[at] = key, prefix, self._encoder.encode(held, record, prefix), name
+        record.parts[at] = key, prefix, self.encoder.encode(held, record, prefix), name
         if not self._only_overflows:
             self.writer.save_tensors(record, files)

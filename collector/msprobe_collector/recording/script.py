@@ -38,11 +38,11 @@ def has_secret_name(name: str) -> bool:
 
 def script_facts(dump_path: Path) -> dict[str, object]:
     """The command line, and the revision of the repository that the script is in."""
-    found: dict[str, object] = {"command": command_line(sys.argv, dump_path)}
+    facts: dict[str, object] = {"command": command_line(sys.argv, dump_path)}
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if isinstance(main, str) and (revision := git_revision(Path(main).absolute().parent)):
-        found["git"] = revision
-    return found
+        facts["git"] = revision
+    return facts
 
 
 def time_text(seconds: float) -> str:
@@ -78,23 +78,23 @@ def command_line(arguments: Sequence[str], dump_path: Path) -> list[str]:
 
     What names the folder of the dump, or one above it, is `DUMP`: it differs in two runs that are compared.
     """
-    found: list[str] = []
+    words: list[str] = []
     hides_next = False
     for argument in arguments[:_MOST_ARGUMENTS]:
         name, mark, value = argument.partition("=")
         is_secret = has_secret_name(name) and (name.startswith("-") or bool(mark))
         if hides_next and not argument.startswith("-"):
-            found.append(_HIDDEN)
+            words.append(_HIDDEN)
         elif is_secret and mark:
-            found.append(f"{name}={_HIDDEN}")
-        elif found and mark and _is_of_the_dump(value, dump_path):
-            found.append(f"{name}={_DUMP}")
-        elif found and _is_of_the_dump(argument, dump_path):
-            found.append(_DUMP)
+            words.append(f"{name}={_HIDDEN}")
+        elif words and mark and _is_of_the_dump(value, dump_path):
+            words.append(f"{name}={_DUMP}")
+        elif words and _is_of_the_dump(argument, dump_path):
+            words.append(_DUMP)
         else:
-            found.append(_LOGIN.sub(_HIDDEN, argument[:_MOST_CHARACTERS]))
+            words.append(_LOGIN.sub(_HIDDEN, argument[:_MOST_CHARACTERS]))
         hides_next = is_secret and not mark
-    return found
+    return words
 
 
 def _is_of_the_dump(argument: str, dump_path: Path) -> bool:
@@ -154,5 +154,5 @@ def _packed(folder: Path, name: str) -> str:
         return ""
     with path.open("rb") as file:
         lines = file.read(_MOST_PACKED).decode(errors="replace").splitlines()
-    found = (line.partition(" ") for line in lines)
-    return next((revision for revision, _, ref in found if ref == name and _REVISION.fullmatch(revision)), "")
+    lines_of_refs = (line.partition(" ") for line in lines)
+    return next((revision for revision, _, ref in lines_of_refs if ref == name and _REVISION.fullmatch(revision)), "")

@@ -108,7 +108,7 @@ class Installation:
                 _restore(owner, name, original)
 
     def _add_early_names(self, wrappers: dict[int, Any]) -> None:
-        known = {(id(owner), name) for owner, name, _, _ in self._swaps}
+        swapped = {(id(owner), name) for owner, name, _, _ in self._swaps}
         for module in list(sys.modules.values()):
             if not isinstance(module, ModuleType) or not self._is_searched(module.__name__):
                 continue
@@ -117,7 +117,7 @@ class Installation:
                 continue
             for name, value in list(vars(module).items()):
                 wrapper = wrappers.get(id(value))
-                if wrapper is not None and (id(module), name) not in known:
+                if wrapper is not None and (id(module), name) not in swapped:
                     self._swaps.append((module, name, value, wrapper))
 
 
@@ -154,9 +154,9 @@ class MethodSwaps:
 
         `make` gets None where there is none.
         """
-        own = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, make(getattr(owner, name, None) if own is _ABSENT else own))
-        self._originals.append((owner, name, own))
+        value = vars(owner).get(name, _ABSENT)
+        setattr(owner, name, make(getattr(owner, name, None) if value is _ABSENT else value))
+        self._originals.append((owner, name, value))
 
     def uninstall(self) -> None:
         """Put the originals back."""

@@ -65,8 +65,8 @@ class Fingerprint:
 
 @lru_cache(4096)
 def _kind_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    known = dtype_of_array(dtype)
-    return f"{dtype.name if known is None else known.name}{shape}\n".encode()
+    description = dtype_of_array(dtype)
+    return f"{dtype.name if description is None else description.name}{shape}\n".encode()
 
 
 def fingerprint_of(array: np.ndarray[Any, Any]) -> str:
@@ -550,8 +550,8 @@ def _statistics(tensor: TensorValues, fingerprint: Fingerprint | None) -> Statis
 def sketched(tensor: Sketched, statistics: Statistics, rows: SketchRows) -> str:
     """The key of the sketch of a tensor: that of the same bits before, where there were such in the step."""
     content = tensor.content()
-    if content is not None and (known := rows.known(content)):
-        return known
+    if content is not None and (row_before := rows.known(content)):
+        return row_before
     maximum, minimum = statistics.maximum, statistics.minimum
     is_known = maximum is not None and minimum is not None
     row = tensor.sketch(max(abs(maximum), abs(minimum)) if is_known else None)  # type: ignore[arg-type]

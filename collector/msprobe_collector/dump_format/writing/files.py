@@ -293,9 +293,9 @@ def _description(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _bytes_of(dtype: str) -> int:
-    known = find_dtype(dtype)
-    assert known is not None
-    return known.item_bytes
+    dtype_known = find_dtype(dtype)
+    assert dtype_known is not None
+    return dtype_known.item_bytes
 
 
 def _text(text: str) -> bytes:

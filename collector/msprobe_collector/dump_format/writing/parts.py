@@ -88,12 +88,12 @@ class ValueParts:
         """What an object keeps, by name, whether it holds a tensor or not."""
         kind: Any = type(value)
         slots, has_dictionary = _kept(kind)
-        found = object.__getattribute__(value, "__dict__") if has_dictionary else {}
-        found = dict(found) if type(found) is dict else {}
+        held = object.__getattribute__(value, "__dict__") if has_dictionary else {}
+        held = dict(held) if type(held) is dict else {}
         for name, slot in slots:
             with suppress(AttributeError):
-                found[name] = slot.__get__(value)
-        return found
+                held[name] = slot.__get__(value)
+        return held
 
     def registered(self, value: Any) -> Sequence[Any] | None:
         """The parts that the class of `value` has declared to the framework; None where it has not."""
@@ -130,8 +130,8 @@ class _Walk:
         self._open.add(id(value))
         try:
             if isinstance(parts, Mapping):
-                found = {str(name): held for name, item in parts.items() if (held := self.tree(item)) is not None}
-                return found or None
+                trees = {str(name): self.tree(item) for name, item in parts.items()}
+                return {name: tree for name, tree in trees.items() if tree is not None} or None
             items = [self.tree(item) for item in parts]
             return items if any(item is not None for item in items) else None
         finally:
@@ -147,11 +147,11 @@ def _flat(path: str, tree: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _read(value: Any, names: Sequence[str]) -> dict[str, Any]:
-    found = {}
+    held = {}
     for name in names:
         with suppress(AttributeError):  # a field that has no value yet
-            found[name] = object.__getattribute__(value, name)
-    return found
+            held[name] = object.__getattribute__(value, name)
+    return held
 
 
 @lru_cache(maxsize=1024)

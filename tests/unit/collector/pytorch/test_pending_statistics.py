@@ -353,7 +353,7 @@ def test_the_kernel_compiles_for_a_device(monkeypatch, tmp_path):
     source = Path(one_pass.__file__).with_name("triton_kernel.py")
     kernel = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("kernel", source))
     spec.loader.exec_module(kernel)
-    signature = {"source": "*bf16", "found": "*fp64", "count": "i64", "BLOCK": "constexpr"}
+    signature = {"source": "*bf16", "parts": "*fp64", "count": "i64", "BLOCK": "constexpr"}
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     made = ASTSource(kernel.reduce, signature=signature, constexprs={(3,): 1024})
