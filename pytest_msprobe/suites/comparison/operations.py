@@ -97,7 +97,7 @@ class OperationComparison:
         """The values that differ or cannot be read."""
         return [value for value in self.values if value.is_wrong]
 
-    @property
+    @cached_property
     def is_unreadable(self) -> bool:
         """Whether it, or a value of it, could not be read or judged."""
         return bool(self.fault) or any(value.status == "unreadable" for value in self.wrong)
@@ -363,10 +363,11 @@ class DumpComparison:
     ) -> list[ValueComparison]:
         """The verdicts on the values of two operations, given what is known of what both runs hold."""
         noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
+        unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
         is_right = self._state(operation) in (*EQUAL_AGAIN, "beside")
         values: list[ValueComparison] = []
         for leaf, other in self._values.pairs(operation, partner, target, golden):
-            value = self._value(operation, partner, (leaf, other), noise)
+            value = self._value(operation, (leaf, other), unwritten, noise)
             if is_right and value.status == "unmatched" and (leaf is None or other is None):
                 value = replace(value, status="skip")  # what it is for shows in what is made
             elif is_right and value.status == "error":
@@ -377,16 +378,16 @@ class DumpComparison:
         return values
 
     def _value(
-        self, operation: Operation, partner: Operation, pair: Pair, noise: RecordNoise | None
+        self, operation: Operation, pair: Pair, unwritten: Sequence[UnwrittenMemory | None], noise: RecordNoise | None
     ) -> ValueComparison:
         """The verdict on one value of two operations by itself."""
         target, golden = pair
-        if any(_is_place(operation, leaf) for leaf in pair):
+        if _is_place(operation, target) or _is_place(operation, golden):
             return judge_place(target, golden)
         if target is None or golden is None:
             return self._lone(target, golden)
-        unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
-        if unwritten[0].covers(target.path) or unwritten[1].covers(golden.path):
+        mine, theirs = unwritten
+        if (mine and mine.covers(target.path)) or (theirs and theirs.covers(golden.path)):
             words = _UNWRITTEN_OUTPUT if target.is_output else _UNWRITTEN_INPUT
             return ValueComparison(target, golden, "skip", (words,))
         if not (target.is_tensor or golden.is_tensor):
@@ -428,7 +429,7 @@ class DumpComparison:
         except DumpError:
             return
         for leaf, other in self._values.pairs(operation, partner, target, golden):
-            if leaf is not None and not unwritten.covers(leaf.path):
+            if leaf is not None and not (unwritten and unwritten.covers(leaf.path)):
                 yield leaf, other
 
     def release(self) -> None:
@@ -478,8 +479,9 @@ class DumpComparison:
         return ValueComparison(target, golden, "unmatched", words, contents=keys if any(keys) else None)
 
 
-def _unwritten(operation: Operation, side: ComparedDump) -> UnwrittenMemory:
+def _unwritten(operation: Operation, side: ComparedDump) -> UnwrittenMemory | None:
     """Which values of a forward mean nothing, if any; the inputs of a backward are gradients, which count."""
     if operation.phase != "forward":
-        return UnwrittenMemory()
-    return unwritten_memory(operation.name, side.framework, "mixed")
+        return None
+    memory = unwritten_memory(operation.name, side.framework, "mixed")
+    return memory if memory.outputs or memory.inputs else None

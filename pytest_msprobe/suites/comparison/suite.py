@@ -41,7 +41,7 @@ from pytest_msprobe.suites.comparison.run_setup import differences_before, told_
 from pytest_msprobe.suites.comparison.shards import why_sharded
 from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps, why_not_exact
 from pytest_msprobe.suites.comparison.table import rows
-from pytest_msprobe.suites.comparison.values import ValueComparison, excess_of
+from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -79,15 +79,15 @@ def verdict_of(
     compared: OperationComparison, account: Account | None, comparison: DumpComparison, settings: ComparisonSettings
 ) -> Verdict:
     """The verdict on an operation: by how far its values are apart, changed by what its account shows."""
-    frame, message, explanation = None, compared.message, ""
+    frame, explanation = None, ""
     if compared.status == "error":
         frame = comparison.target.stacks.user_frame(f"{compared.operation.call}.forward")
         explanation = _explanation(compared, account, comparison.golden, frame)
-        # The reason of an error stands with its value, where there is one.
-        message = "" if compared.wrong else message
+    # The reason of an error stands with its value, where there is one.
+    message = "" if compared.status == "error" and compared.wrong else compared.message
     outputs = account.outputs if account is not None else ()
     shares = {output.path: output for output in outputs if output.shares}
-    cell = cell_facts(compared, account)
+    cell = cell_facts(compared, account) if compared.operation.is_cell else None
     content = comparison.row_content(compared)
     verdict = Verdict(
         compared.status,
@@ -208,7 +208,9 @@ def _ratio(value: ValueComparison) -> float | None:
     """How many times its limit the distance is; what must be equal and is not, infinitely many times."""
     if value.distance is None or value.status not in ("pass", "warning", "error"):
         return None
-    return excess_of(value.distance, value.limit or 0.0)
+    if value.limit:
+        return value.distance / value.limit
+    return math.inf if value.distance else 0.0
 
 
 _WORDS = dict(zip(PARTS, ("arises in the target", "inherited", "defined differently", "arises in the golden run")))
@@ -270,12 +272,8 @@ def _excuse(account: Account) -> str:
 def _shares(output: OutputAccount | None) -> dict[str, float | None]:
     if output is None:
         return dict.fromkeys(SHARES)
-    born = output.shares[BORN_TARGET] + output.shares[BORN_GOLDEN]
-    return dict(zip(SHARES, map(_finite, (born, output.shares[INHERITED], output.shares[DEFINED]))))
-
-
-def _finite(share: float) -> float | None:
-    return round(share, 4) if math.isfinite(share) else None
+    parts = output.shares[BORN_TARGET] + output.shares[BORN_GOLDEN], output.shares[INHERITED], output.shares[DEFINED]
+    return {name: round(share, 4) if math.isfinite(share) else None for name, share in zip(SHARES, parts)}
 
 
 def output_text(output: OutputAccount) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -203,43 +203,29 @@ class ValueComparison:
     contents: tuple[str, str] | None = None
     estimate: Estimate | None = None
     is_beyond: bool = False
+    leaf: Leaf = field(init=False)
+    path: str = field(init=False)
+    name: str = field(init=False)
+    is_tensor: bool = field(init=False)
+    is_output: bool = field(init=False)
+    is_wrong: bool = field(init=False)
+    is_lone: bool = field(init=False)
 
-    @property
-    def leaf(self) -> Leaf:
-        """The target's value, else the golden one."""
-        leaf = self.target or self.golden
+    def __post_init__(self) -> None:
+        leaf, golden = self.target or self.golden, self.golden
         assert leaf is not None
-        return leaf
-
-    @property
-    def path(self) -> str:
-        """Place in the record."""
-        return self.leaf.path
-
-    @property
-    def name(self) -> str:
-        """Full name, the target's where there is one."""
-        return self.leaf.name
-
-    @property
-    def is_tensor(self) -> bool:
-        """Whether either side has a tensor here."""
-        return self.leaf.is_tensor or (self.golden is not None and self.golden.is_tensor)
-
-    @property
-    def is_output(self) -> bool:
-        """Whether the operation made it."""
-        return self.leaf.is_output
-
-    @property
-    def is_wrong(self) -> bool:
-        """Whether it differs or cannot be read."""
-        return self.status in ("error", "unreadable")
-
-    @property
-    def is_lone(self) -> bool:
-        """Whether a tensor has nothing to be compared with."""
-        return self.status == "unmatched" and self.is_tensor
+        is_tensor = leaf.is_tensor or (golden is not None and golden.is_tensor)
+        stored = {
+            "leaf": leaf,
+            "path": leaf.path,
+            "name": leaf.name,
+            "is_tensor": is_tensor,
+            "is_output": leaf.is_output,
+            "is_wrong": self.status in ("error", "unreadable"),
+            "is_lone": self.status == "unmatched" and is_tensor,
+        }
+        for name, value in stored.items():
+            object.__setattr__(self, name, value)  # the class is frozen
 
     @property
     def difference(self) -> Difference:
@@ -265,8 +251,12 @@ class ValueComparison:
         target, golden = self.target, self.golden
         if target is None or golden is None or self.status == "skip":
             return False
-        pairs = (target.md5, golden.md5), (target.fingerprint, golden.fingerprint)
-        return any(mine and theirs and mine != theirs for mine, theirs in pairs)
+        if target.md5 and golden.md5 and target.md5 != golden.md5:
+            return True
+        mine, theirs = target.value, golden.value
+        if not (isinstance(mine, TensorValue) and isinstance(theirs, TensorValue)):
+            return False
+        return bool(mine.fingerprint and theirs.fingerprint) and mine.fingerprint != theirs.fingerprint
 
     @property
     def message(self) -> str:
@@ -276,8 +266,8 @@ class ValueComparison:
 
 def is_whole(leaf: Leaf | None) -> bool:
     """Return whether a value is a tensor of integers or truth values."""
-    dtype = leaf.tensor.dtype if leaf is not None and leaf.tensor is not None else None
-    return dtype is not None and dtype.kind in ("int", "bool")
+    value = leaf.value if leaf is not None else None
+    return isinstance(value, TensorValue) and value.dtype is not None and value.dtype.kind in ("int", "bool")
 
 
 def _is_finite_on_one_side(pair: tuple[object, object]) -> bool:
@@ -484,22 +474,35 @@ class TensorComparison:
         if metrics.structural:
             hard = pair.hard or (metrics.structural,)
             return ValueComparison(target, golden, "error", hard, math.inf, limit=pair.limit, contents=contents)
-        reasons, distance = unforgivable_reasons(metrics), math.inf
+        reasons, distance = pair.hard + unforgivable_reasons(metrics), math.inf
         if not (metrics.nonfinite_mismatches or pair.hard):
             distance = figures.distance
             if not metrics.is_exact and metrics.size:
                 element_limit = self.limits.element_limit(pair.limit, figures.peak)
-                reasons = (*reasons, *_too_far(distance, pair.limit, metrics.max_abs or 0.0, element_limit))
-        verdict = replace(pair.verdict(reasons, distance), figures=figures, contents=contents)
-        if verdict.status != "error":
-            return verdict
-        judgement = Judgement("error", pair.hard + reasons)
-        words = explain(metrics, judgement, label=printable(target.name), dtype=target.dtype, shape=target.shape)
-        return replace(verdict, reasons=(summarise(metrics, judgement), *pair.soft), explanation=words)
+                reasons += _too_far(distance, pair.limit, metrics.max_abs or 0.0, element_limit)
+        status: ValueStatus = "warning" if pair.soft else "pass"
+        said, words = pair.soft, ""
+        if reasons:
+            status, judgement = "error", Judgement("error", reasons)
+            said = (summarise(metrics, judgement), *pair.soft)
+            words = explain(metrics, judgement, label=printable(target.name), dtype=target.dtype, shape=target.shape)
+        return ValueComparison(
+            target,
+            golden,
+            status,
+            said,
+            distance,
+            figures=figures,
+            explanation=words,
+            limit=pair.limit,
+            contents=contents,
+        )
 
 
-def _too_far(distance: float, limit: float, max_abs: float, element_limit: float) -> Iterator[str]:
+def _too_far(distance: float, limit: float, max_abs: float, element_limit: float) -> tuple[str, ...]:
+    reasons = []
     if distance > limit:
-        yield f"Relative distance {distance:.3g} is above {limit:g}."
+        reasons.append(f"Relative distance {distance:.3g} is above {limit:g}.")
     if max_abs > element_limit:
-        yield f"An element is off by {max_abs:.3g}, allowed is {element_limit:.3g}."
+        reasons.append(f"An element is off by {max_abs:.3g}, allowed is {element_limit:.3g}.")
+    return tuple(reasons)

@@ -289,7 +289,7 @@ def value_key(
         *contents,
         shape=leaf.shape,
         is_integer=is_integer,
-        trains=(_trains(target), _trains(golden)),
+        trains=(getattr(target, "requires_grad", ""), getattr(golden, "requires_grad", "")),
         limits=_limits(value, limits),
         origins=_origins(value),
         is_weak=_is_weak(leaf),
@@ -306,10 +306,6 @@ def _difference(value: ValueComparison, limits: DistanceLimits, figures: Figures
     excess = limits.excess(figures, *dtypes, limit=value.limit)
     is_off = counts and not excess <= 1
     return {"is_beyond": is_off, "excess": excess, "max_abs": figures.metrics.max_abs}
-
-
-def _trains(leaf: Leaf | None) -> str:
-    return leaf.requires_grad if leaf is not None else ""
 
 
 def _limits(value: ValueComparison, limits: DistanceLimits) -> tuple[float, float]:
@@ -373,24 +369,25 @@ def dtype_change(values: Sequence[ValueComparison]) -> tuple[str, bool]:
     changed, inputs = "", []
     for value in values:
         target, golden = value.target, value.golden
-        if target is None or golden is None or not (target.tensor and golden.tensor):
+        if target is None or golden is None:
             continue
         if not value.is_output:
-            inputs.append((target.dtype, golden.dtype))
+            inputs.append((target, golden))
         elif not changed:
-            changed = _dtype_words(target.dtype, golden.dtype)
+            changed = _dtype_words(target, golden)
     if not changed:
         return "", False
-    pairs = [(canonical_dtype(target), canonical_dtype(golden)) for target, golden in inputs]
+    tensors = (pair for pair in inputs if pair[0].tensor and pair[1].tensor)
+    pairs = [(canonical_dtype(target.dtype), canonical_dtype(golden.dtype)) for target, golden in tensors]
     floats = [pair for pair in pairs if _kind(pair[0]) in ("float", "complex")]
     return changed, bool(floats) and all(target == golden for target, golden in floats)
 
 
-def _dtype_words(target: str, golden: str) -> str:
+def _dtype_words(target: Leaf, golden: Leaf) -> str:
     """How the dtypes of an output differ; "" where they do not, or only in the width of integers."""
-    if target == golden:
+    if target.dtype == golden.dtype or not (target.tensor and golden.tensor):
         return ""
-    mine, theirs = canonical_dtype(target), canonical_dtype(golden)
+    mine, theirs = canonical_dtype(target.dtype), canonical_dtype(golden.dtype)
     return f"{mine} against {theirs}" if mine != theirs and {_kind(mine), _kind(theirs)} != {"int"} else ""
 
 

@@ -19,6 +19,7 @@ from msprobe_collector.dump_format import (
     Direction,
     Dtype,
     DumpError,
+    TensorValue,
     array_dtype,
     parse_api_name,
     split_record_name,
@@ -49,10 +50,8 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
     ValueKey,
     account_of,
-    any_beyond,
     dtype_change,
     kind_of_outputs,
-    largest_distance,
     of_equal_inputs,
     of_given_back,
     of_other_shapes,
@@ -74,7 +73,7 @@ from pytest_msprobe.suites.comparison.figures import Figures, measure_pair
 from pytest_msprobe.suites.comparison.matching import tensor_order
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.sides import ComparedDump
-from pytest_msprobe.suites.comparison.values import ValueComparison, is_whole
+from pytest_msprobe.suites.comparison.values import ValueComparison
 
 Tensors: TypeAlias = Mapping[LeafPath, Array]
 
@@ -285,8 +284,8 @@ class Accountant:
         is_sure = operation.phase == "backward" and self._target.framework == self._golden.framework == "pytorch"
         other = {value.path for value in compared.values if is_sure and not _has_one_shape(value)}
         made = max((_distance(key) for key in keys if key.is_output and key.path not in other), default=0.0)
-        before = largest_distance(inputs)
-        return any_beyond(inputs) or (before > 0 and made <= _GROWTH * before)
+        before = max((key.distance or 0.0 for key in inputs), default=0.0)
+        return any(key.is_beyond for key in inputs) or (before > 0 and made <= _GROWTH * before)
 
     def _other_arguments(self, compared: OperationComparison, partner: Operation) -> Differences:
         """How two calls that return the same differ in what is no value of a tensor."""
@@ -309,7 +308,7 @@ class Accountant:
         direction: Direction = next(direction for direction in DIRECTIONS if direction == compared.operation.phase)
         pairs = [value for value in compared.values if value.is_output and value.target and value.golden]
         inputs = [key for key in base.keys if not key.is_output]
-        farthest = largest_distance(inputs)
+        farthest = max((key.distance or 0.0 for key in inputs), default=0.0)
         split = self._outputs(pair, direction, pairs, changed - given_back.keys())
         outputs = tuple(with_growth(output, farthest) for output in split)
         if any(output.growth is not None and output.growth > _STEEP for output in outputs):
@@ -350,7 +349,9 @@ class Accountant:
         if contents is None:  # not compared: unmatched, unreadable, or of no meaning
             target, golden = self._arrays(value)
             contents = content_of(value.target, target), content_of(value.golden, golden)
-        is_integer = contents[0].startswith("v") and is_whole(value.target)
+        tensor = value.target.value if value.target is not None and contents[0].startswith("v") else None
+        dtype = tensor.dtype if isinstance(tensor, TensorValue) else None
+        is_integer = dtype is not None and dtype.kind in ("int", "bool")
         figures = None
         if contents[0] != contents[1]:
             figures = value.figures or self._figures(value)
