@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count as numbers_from, repeat
 from operator import attrgetter
@@ -42,7 +42,7 @@ _MOST_ON_HOST = 1 << 8
 #: Whether the elements of a tensor can be read without waiting for a device.
 is_on_host: Callable[[Any], bool] = attrgetter("is_cpu")
 #: The elements of several tensors of one dtype, in their order, one after the other.
-_joined: Callable[[Sequence[Any]], Any] = torch._C._nn.flatten_dense_tensors
+_joined: Callable[[list[Any]], Any] = torch._C._nn.flatten_dense_tensors
 _is_wrapped: Callable[[Any], bool] = _functorch.is_functorch_wrapped_tensor
 _transform: Callable[[], Any] = _functorch.peek_interpreter_stack
 

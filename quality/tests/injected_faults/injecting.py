@@ -37,6 +37,7 @@ BORDERS = frozenset(
         "debugger.singleton_method._call",
         "debugger.Debugger.the_one",
         "debugger.Debugger._at_exit",
+        "debugger.Work.close",
         "debugger.Debugger.collect",
         # state of a thread, made at its first look at it
         "recording.guard.Activity.__init__",
