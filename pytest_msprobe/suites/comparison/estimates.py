@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msprobe_collector.dump_format import DumpError, TensorValue
 from msprobe_collector.dump_format.leaves import Leaf
+from pytest_msprobe.numerics.expected import Relative, Times
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format.sketches import Sketch
     from pytest_msprobe.suites.comparison.sides import ComparedDump
 
-_DEVIATIONS = 3
-#: A distance that statistics prove is nowhere so many times that of the sketches, see `quality.sketches.distances`.
-_CONTRADICTION = 4.0
-#: Of the norm: what collectors may round Norm, Max and Min to.
-_ROUNDED = 1e-4
 _KEY_BYTES = 12
 
 
@@ -46,7 +42,7 @@ class Estimate(NamedTuple):
 
     def most(self, limit: float) -> float:
         """The largest estimate of which it is not beyond doubt that the distance is above `limit`."""
-        return limit * (1 + _DEVIATIONS * self.deviation) + self.resolution
+        return limit * (1 + Times.DEVIATIONS * self.deviation) + self.resolution
 
     def judged(self, limit: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(what makes an error, what makes a warning), in whole sentences."""
@@ -126,8 +122,8 @@ def _estimate(sketches: tuple[Sketch, Sketch], leaves: tuple[Leaf, Leaf], slack:
         reason = f"NaN, +Inf and -Inf are {_counts(target)} in the target and {_counts(golden)} in the golden dump."
         return Estimate(math.inf, found.relative, 0.0, contents, reason)
     norms = [_norm(leaf.tensor, sketch) for leaf, sketch in zip(leaves, sketches)]
-    least = max(0.0, _proved(leaves) - max(slack, _ROUNDED) * max(norms))
-    if least > _CONTRADICTION * found.value + found.resolution:
+    least = max(0.0, _proved(leaves) - max(slack, Relative.ROUNDED_STATISTICS) * max(norms))
+    if least > Times.CONTRADICTION * found.value + found.resolution:
         raise _contradiction(leaves[0], found.value, least)
     scale = norms[1]
     if scale == 0.0:

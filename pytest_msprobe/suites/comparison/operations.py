@@ -18,6 +18,7 @@ from msprobe_collector.dump_format.manifest import CompiledCode
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.apis.topics import UnwrittenMemory, says_where, unwritten_memory
+from pytest_msprobe.numerics.expected import DTYPES, Share, Times
 from pytest_msprobe.suites.comparison.content.content import Content, ContentState
 from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.content.rejoined import RowContent, parted_of
@@ -37,7 +38,6 @@ from pytest_msprobe.suites.comparison.noise import NoiseRun, RecordNoise, apply_
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 from pytest_msprobe.suites.comparison.values import (
-    DISTANCES,
     FUZZY_NOTE,
     DistanceLimits,
     TensorComparison,
@@ -47,13 +47,6 @@ from pytest_msprobe.suites.comparison.values import (
 )
 from pytest_msprobe.suites.contract import cells_of
 from pytest_msprobe.verdicts import HeldBy
-
-#: Of inputs that are off by d, Adam moves a share d of the elements either way: so many times sqrt(d) in the norm.
-_UNSURE = 16.0
-#: Share of the floats of a run that have another dtype in the other one, where it runs in another precision.
-_OTHER_PRECISION = 0.25
-#: An output counts as wrong by itself when it is this many times farther off than the worst input.
-GROWTH = 10
 
 
 @dataclass(frozen=True)
@@ -138,7 +131,7 @@ class OperationComparison:
         if farthest is None:
             return 0.0, 0.0
         dtype = find_dtype(farthest.dtype)
-        least = DISTANCES.get(dtype.name, 0.0) / 100 if dtype is not None else 0.0
+        least = DTYPES[dtype.name].step / 100 if dtype is not None and dtype.name in DTYPES else 0.0
         known = max(before, least)
         return after, after / known if known else 0.0
 
@@ -150,7 +143,9 @@ class OperationComparison:
         if self.held_by != "both" or not outputs or any(_is_unknown(value) for value in inputs):
             return False
         farthest = max((value.distance or 0.0 for value in inputs), default=0.0)
-        return max(math.inf if value.distance is None else value.distance for value in outputs) > GROWTH * farthest
+        return (
+            max(math.inf if value.distance is None else value.distance for value in outputs) > Times.GROWTH * farthest
+        )
 
     @property
     def message(self) -> str:
@@ -296,7 +291,7 @@ class DumpComparison:
     @cached_property
     def _is_other_precision(self) -> bool:
         """Whether no tensors are there, and one run computes in another precision."""
-        return self.mode != "real" and self.target.other_floats(self.golden) > _OTHER_PRECISION
+        return self.mode != "real" and self.target.other_floats(self.golden) > Share.OTHER_PRECISION
 
     def _state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         return "" if self.content is None else self.content.state(operation, is_golden=is_golden)
@@ -397,7 +392,7 @@ class DumpComparison:
             return held is not None
         given = max((value.distance or 0.0 for value in before if not value.is_output), default=0.0)
         is_given = any(value.status not in ("pass", "warning") for value in before)
-        is_given |= not left.is_output or (found.distance or 0.0) <= _UNSURE * math.sqrt(given)
+        is_given |= not left.is_output or (found.distance or 0.0) <= Times.UNSURE_SIGNS * math.sqrt(given)
         return is_given and held.is_update(operation)
 
     def pairs(self, operation: Operation) -> Iterator[tuple[Leaf, Leaf | None]]:

@@ -7,16 +7,10 @@ from collections.abc import Sequence
 
 from pytest_msprobe.apis.fact_table import is_name_in_place
 from pytest_msprobe.apis.topics import text_of
+from pytest_msprobe.numerics.expected import Relative, Times
 from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.arguments import Differences, numbers_of
 from pytest_msprobe.suites.comparison.accounting.flow import Maker, Source
-
-#: A view cannot enlarge the largest difference of an element; figures are rounded.
-_NO_VIEW = 1.01
-#: An argument that is a number, rounded to float32, changes results by less.
-ARGUMENT_ROUNDED = 2.0**-22
-#: Another one, such as a word, changes exact results by more.
-ARGUMENT_EXACT = 1e-13
 
 
 def shared_makers(mine: Source, theirs: Source) -> list[Maker]:
@@ -37,7 +31,7 @@ def is_enlarged(key: ValueKey, makers: Sequence[Maker]) -> bool:
     """Whether an element of a value is off by more than any of its makers, as a view of them cannot be."""
     largest = max((maker.key.max_abs or 0.0 for maker in makers), default=0.0)
     is_one_dtype = all(maker.key.limits == key.limits for maker in makers)
-    return is_one_dtype and key.max_abs is not None and 0 < _NO_VIEW * largest < key.max_abs
+    return is_one_dtype and key.max_abs is not None and 0 < Times.VIEW * largest < key.max_abs
 
 
 def overwrites(step: Step, key: ValueKey) -> bool:
@@ -55,7 +49,7 @@ def has_other_number(definition: Differences) -> bool:
     for numbers in filter(None, map(numbers_of, definition)):
         left, right = numbers
         is_axis = left.is_integer() and right.is_integer() and (left < 0) != (right < 0)
-        if not is_axis and abs(left - right) > ARGUMENT_ROUNDED * max(abs(left), abs(right)):
+        if not is_axis and abs(left - right) > Relative.ARGUMENT_ROUNDED * max(abs(left), abs(right)):
             return True
     return False
 

@@ -6,12 +6,11 @@ import math
 from collections.abc import Container, Iterator
 
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.arguments import listed_differences, numbers_of
 from pytest_msprobe.suites.comparison.accounting.causes import OBSERVED, Causes, Fault, FaultKind, from_another_rank
 from pytest_msprobe.suites.comparison.accounting.evidence import (
-    ARGUMENT_EXACT,
-    ARGUMENT_ROUNDED,
     has_other_number,
     is_cast,
     is_inside,
@@ -204,7 +203,7 @@ class FaultFinder:
         if not is_first or Operation.of(account.partner, 0).name != step.operation.name:
             return
         effect = max((output.sizes.get(DEFINED, 0.0) for output in account.outputs), default=0.0)
-        if effect > (ARGUMENT_ROUNDED if all(map(numbers_of, account.definition)) else ARGUMENT_EXACT):
+        if effect > (Relative.ARGUMENT_ROUNDED if all(map(numbers_of, account.definition)) else Relative.EXACT_RESULTS):
             words = f"its exact result is another one by {effect:.3g}"
         elif has_other_number(account.definition):
             words = "no value of this step shows an effect"

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 from msprobe_collector.dump_format.leaves import Leaf
+from pytest_msprobe.numerics.expected import Times
 from pytest_msprobe.suites.comparison.accounting.account import (
     Account,
     Basis,
@@ -27,7 +28,7 @@ from pytest_msprobe.suites.comparison.accounting.arguments import (
     numbers_taken,
     other_arguments,
 )
-from pytest_msprobe.suites.comparison.operations import GROWTH, OperationComparison
+from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 
 #: The part of a difference that is the first one, beside those of `terms.PARTS`.
@@ -91,7 +92,7 @@ def _kind(keys: Sequence[ValueKey]) -> Kind:
     inputs = [key for key in keys if not key.is_output and key.target and key.golden]
     farthest = max((key.distance or 0.0 for key in inputs), default=0.0)
     nearest = max(math.inf if key.distance is None else key.distance for key in keys if key.is_output and key.is_beyond)
-    is_first = not any(key.is_beyond for key in inputs) and nearest > GROWTH * farthest
+    is_first = not any(key.is_beyond for key in inputs) and nearest > Times.GROWTH * farthest
     return "first" if is_first else "carried"
 
 

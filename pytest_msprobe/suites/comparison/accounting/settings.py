@@ -67,10 +67,6 @@ def called_alike(reasons: Explained, diagnosis: RunDiagnosis) -> Iterator[Step]:
             yield step
 
 
-#: What explains other numbers with a lower likelihood, such as how an optimizer is implemented, may change none.
-_SURE = 0.9
-
-
 def of_unseen_updates(
     differences: Sequence[ManifestDifference], diagnoses: Sequence[RunDiagnosis]
 ) -> list[ManifestDifference]:
@@ -81,7 +77,8 @@ def of_unseen_updates(
             return []
         if math.isinf(last) or any(not step.operation.holds_calls and step.account.place > last for step in steps):
             return []
-    return [one for one in differences if one.section == "optimizer" and one.likelihood > _SURE]
+    # What explains other numbers with a lower likelihood, such as how an optimizer is implemented, may change none.
+    return [one for one in differences if one.section == "optimizer" and one.likelihood > 0.9]
 
 
 def _effect(fault: Fault, diagnosis: RunDiagnosis) -> Effect:

@@ -29,6 +29,7 @@ from msprobe_collector.dump_format import DumpError, TensorFolder
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.sketches import distance, merged
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, unit_roundoff
+from pytest_msprobe.numerics.expected import Relative, Times
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, is_same, unravelled, widened
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, PARTS, Step, ValueKey
 from pytest_msprobe.suites.comparison.figures import content_key
@@ -82,10 +83,6 @@ class Part:
     share: float
     nonfinite: int = 0
     weight: float = 0.0
-
-
-#: From this relative size on a difference from the benchmark is no rounding, and two are alike up to this factor.
-_FAR, _ALIKE = 0.02, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +206,9 @@ class _Sums:
         scale = _over(golden, target)
         sizes = ends[0].size * scale if ends[0].size else 0.0, ends[1].size
         least, most = sorted(0.0 if end.nonfinite else size for end, size in zip(ends, sizes))
-        return Terms(size, parts, _over(born_size, golden), least >= _FAR and most < _ALIKE * least, chain)
+        return Terms(
+            size, parts, _over(born_size, golden), least >= Relative.NO_ROUNDING and most < Times.ALIKE * least, chain
+        )
 
     def _part(self, place: int, whole: float, norm: float) -> Part:
         nonfinite, all_nonfinite = self.nonfinite[place], sum(self.nonfinite)
@@ -241,10 +240,6 @@ def _over(size: float, norm: float) -> float:
     return size / norm if norm > 0 else math.inf
 
 
-#: A sum that is farther off than this many times what rounding explains is another one; in between neither is shown.
-_ANOTHER = 8.0
-
-
 def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
     """Whether `parts` add up to `whole` within the rounding of the coarsest dtype among them, element by element.
 
@@ -262,7 +257,7 @@ def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
     worst = 0.0
     for _, (total, *terms) in chunks(whole, *(_oriented(part, whole.shape) for part in parts)):
         worst = max(worst, _excess(total, [term.astype(np.float64) for term in terms], unit, tiny, largest))
-        if worst > _ANOTHER:
+        if worst > Times.OTHER_SUM:
             return False
     return True if worst <= 1 else None
 
@@ -281,10 +276,6 @@ def _oriented(part: Array, shape: tuple[int, ...]) -> Array:
     """The part, transposed where it is a matrix whose lengths are those of `shape` the other way round."""
     mine, other = ([length for length in lengths if length > 1] for lengths in (part.shape, shape))
     return part.reshape(mine).T if len(mine) == 2 and mine != other and mine[::-1] == other else part
-
-
-#: Times the limit of the dtype that sketches of a sum are off by where it is none.
-_NO_SUM = 4.0
 
 
 def is_wrong_sum(
@@ -320,7 +311,7 @@ def _sketches_add_up(side: ComparedDump, leaves: list[Leaf], limit: float) -> bo
     if len(parts) + 1 < len(leaves):
         return None
     share = apart.value / max(sum(part.norm for part in parts), whole.norm, apart.resolution)
-    return True if share <= limit else False if share > _NO_SUM * limit else None
+    return True if share <= limit else False if share > Times.NO_SUM_OF_SKETCHES * limit else None
 
 
 def _leaf(side: ComparedDump, step: Step, key: ValueKey, *, is_golden: bool) -> Leaf | None:

@@ -10,10 +10,10 @@ from msgspec import structs
 
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.comparison.content.parameters import Results, results_of, share_parameters
 from pytest_msprobe.suites.comparison.content.place import Region, region_of, region_of_results
 from pytest_msprobe.suites.comparison.content.regions import (
-    LONG_SUMS,
     Found,
     Located,
     Parting,
@@ -119,7 +119,8 @@ class Content:
         judged = [value for value in mine.outputs if value.name in found.partners]
         if judged:
             return any(
-                value.size == other.size and value.distance(other) <= max(found.distances[value.name], LONG_SUMS)
+                value.size == other.size
+                and value.distance(other) <= max(found.distances[value.name], Relative.LONG_SUMS)
                 for value in judged
                 for other in theirs.outputs
             )

@@ -12,22 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from pytest_msprobe.suites.comparison.content.regions import GROWTH, LONG_SUMS, MOST, Located, tolerance_of
+from pytest_msprobe.numerics.expected import Relative, Share, Times
+from pytest_msprobe.suites.comparison.content.regions import Located, tolerance_of
 from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRun, HeldValue
 
 #: So many parameters may be joined into one, as query, key and value are.
 _MOST_JOINED = 3
-#: Of a norm, in steps of the learning rate: 6 sqrt(p), where a share p = 0.001 of the elements has gradients that are
-#: rounding, so that Adam may move them either way by one step.
-_UNSURE_STEPS = 0.2
-#: Share of the parameters that two runs of one model have in common; a port may join or transform the others.
-_ONE_MODEL = 0.2
-#: Ratios of updates that differ by less have one cause.
-_ONE_FACTOR = 1.3
 #: Parts of one parameter stand so near to each other.
 _NEAR = 32
-#: Of the norm: what parameters that start equal differ by at most.
-_ONE_NORM = 2e-6
 #: Digits of the norm by which parts of a joined parameter are looked up.
 _DIGITS = 5
 
@@ -76,7 +68,9 @@ def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
     values = [value for record in located.target.records.values() for value in record.outputs]
     unit = max((value.unit for value in values), default=0.0)
     farthest = max(located.found.distances.values(), default=0.0)
-    tolerance = max(LONG_SUMS, tolerance_of(unit), min(GROWTH * farthest, MOST))
+    tolerance = max(
+        Relative.LONG_SUMS, tolerance_of(unit), min(Times.GROWTH_OF_ROUNDING * farthest, Relative.OTHER_VALUE)
+    )
     rate = max(target.rate, golden.rate)
     lost: list[Lost] = []
     updates: list[tuple[float, Lost]] = []
@@ -96,7 +90,7 @@ def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
         if (
             after is not None
             and other is not None
-            and not abs(after.norm - other.norm) <= (tolerance * after.norm + _UNSURE_STEPS * rate)
+            and not abs(after.norm - other.norm) <= (tolerance * after.norm + Times.UNSURE_STEP * rate)
         ):
             ratio = after.norm / other.norm - 1 if other.norm else math.inf
             updates.append((ratio, Lost(names[0], names[1], after, is_gradient=False)))
@@ -111,13 +105,13 @@ def share_parameters(target: HeldRun, golden: HeldRun) -> bool:
         {leaf.gradient_look for record in run.records.values() for leaf in record.leaves if not leaf.is_plain}
         for run in (target, golden)
     )
-    return len(mine & theirs) >= _ONE_MODEL * max(min(len(mine), len(theirs)), 1)
+    return len(mine & theirs) >= Share.ONE_MODEL * max(min(len(mine), len(theirs)), 1)
 
 
 def _sure(updates: Sequence[tuple[float, Lost]]) -> list[Lost]:
     """Updates that are not what Adam makes of gradients that are rounding: of matrices, or of several by one factor."""
     ratios = [ratio for ratio, _ in updates]
-    is_one = len(ratios) > 1 and 0 < max(ratios, key=abs) / min(ratios, key=abs) < _ONE_FACTOR
+    is_one = len(ratios) > 1 and 0 < max(ratios, key=abs) / min(ratios, key=abs) < Times.ONE_FACTOR
     return [lost for _, lost in updates if is_one or len(lost.value.shape) > 1]
 
 
@@ -158,8 +152,8 @@ def _pairs(target: Sequence[HeldParameter], golden: Sequence[HeldParameter], tol
     """Parameters of both runs that start equal; those that are tied in one run alone meet the same one."""
     by_norm, alone, taken = sorted(golden, key=_norm), list[HeldParameter](), set[str]()
     for mine in target:
-        start = bisect_left(by_norm, _norm(mine) * (1 - _ONE_NORM), key=_norm)
-        end = bisect_right(by_norm, _norm(mine) * (1 + _ONE_NORM), key=_norm)
+        start = bisect_left(by_norm, _norm(mine) * (1 - Relative.EQUAL_NORMS), key=_norm)
+        end = bisect_right(by_norm, _norm(mine) * (1 + Relative.EQUAL_NORMS), key=_norm)
         partners = [theirs for theirs in by_norm[start:end] if _start_equal(mine, theirs, tolerance)]
         if not partners:
             alone.append(mine)
