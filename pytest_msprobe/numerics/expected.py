@@ -48,6 +48,17 @@ class Roundoffs:
     STATISTIC = 8.0
     #: From so many on in both runs it is not said that their dtypes make them.
     FAR = 1000.0
+    #: Of a run on several ranks, times the square root of the number of records before: distances
+    #: of right runs of the catalogue of `quality.sharded` stay below it.
+    RUN = 8
+    #: Values that ranks compute for themselves, each in the same way.
+    SAME_COMPUTATION = 1024
+    #: A sum over ranks in any order, for each rank, of the sum of magnitudes.
+    SUM_OVER_RANKS = 4
+    #: The norm by which gradients are clipped, where ranks hold parts of them.
+    NORM_OF_GRADIENTS = 64
+    #: A value that is the same in both runs but for casts: a parameter before it was updated.
+    SAME_VALUE = 4
 
 
 class Relative:
@@ -66,6 +77,8 @@ class Relative:
     #: What collectors of any origin may round a norm or an extreme to; `STATISTICS` is what ours
     #: leave.
     ROUNDED_STATISTICS = 1e-4
+    #: A number that is written in decimals.
+    DECIMALS = 1e-6
     #: Recorded extremes, of the larger one: a cast rounds them.
     CAST_EXTREMES = 2.0**-6
     #: Relative errors whose shares tables list.
@@ -96,6 +109,20 @@ class Relative:
     NO_VALUE = 10.0
     #: From this tolerance on no difference says anything.
     ANYTHING = 1.0
+    #: However long and coarse a run on several ranks is: wrong placements are farther away than
+    #: this.
+    LARGEST_OF_A_RUN = 0.25
+    #: Copies on ranks are nearer to each other than this, whatever the rounding of a whole run
+    #: explains.
+    COPIES = 0.05
+    #: The order of what is farther from the logical value, as noise is, is not known.
+    ORDERED = 0.05
+    #: Parameters that are those of the row: what is in another order is farther away.
+    ROW = 0.1
+    #: A placement that is nearer than this leaves no doubt.
+    NO_DOUBT = 1e-3
+    #: Elements of a gradient that are nearer than this need no room of their own.
+    NEAR_ELEMENT = 1e-4
 
 
 class Times:
@@ -113,6 +140,8 @@ class Times:
     ELEMENT = 10
     #: Standard deviations of an estimate.
     DEVIATIONS = 3
+    #: Of a distance by 16 shard counters, relative to the true one: two standard deviations.
+    ESTIMATE = 1.25
     #: A distance that statistics prove is nowhere so many times that of the sketches, see
     #: `quality.sketches.distances`.
     CONTRADICTION = 4.0
@@ -127,6 +156,9 @@ class Times:
     GROWTH_OF_ROUNDING = 8.0
     #: The same by statistics, which show less than the difference.
     GROWTH_BY_STATISTICS = 64.0
+    #: What goes in and one rounding, of a linear operation: right runs of the catalogue of
+    #: `quality.sharded` stay below 4.
+    GROWTH_ON_RANKS = 16
     #: From this growth on it is looked whether something in the inputs has a size beside which
     #: their differences vanish.
     STEEP_GROWTH = 100.0
@@ -155,6 +187,15 @@ class Times:
     #: Of inputs that are off by d, Adam moves a share d of the elements either way: so many times
     #: sqrt(d) in the norm.
     UNSURE_SIGNS = 16.0
+    #: The same on ranks, where updates are made of the signs of gradients: the share of elements
+    #: that change sign is about the relative error, and each of them changes the update by twice
+    #: its size.
+    UNSURE_SIGNS_ON_RANKS = 4
+    #: An element of an update is off by at most this many times what its gradient is; from a noise
+    #: of this part of the gradient on, the element may be anything.
+    ELEMENT_OF_UPDATE = 8
+    #: A placement that is nearer than its tolerance by this factor leaves no doubt.
+    NO_DOUBT = 16
     #: So many times their distance are two values at most apart in what a cell divides.
     CELL = 2.0
 

@@ -48,8 +48,8 @@ _APART = 4.0
 WITHOUT_NUMBERS = "OSUMm"
 #: Squares below it may have lost digits.
 _LEAST_SQUARE = 1e-280
-#: Of the norm: what rounding to float32 and another order of summation leave.
-_RESOLUTION = 2e-6
+#: Of the norm: what rounding to float32 and another order of summation leave, and putting sketches together.
+RESOLUTION = 2e-6
 
 
 class Row(NamedTuple):
@@ -141,7 +141,7 @@ def distance(left: Sketch, right: Sketch) -> Distance:
     has_whole = left.has_whole and right.has_whole
     value = _norm(left.counters - right.counters, has_whole=has_whole)
     relative = 0.5 / math.sqrt(COUNTERS if has_whole else COUNTERS - _WHOLE)
-    return Distance(value, relative, _RESOLUTION * max(left.norm, right.norm))
+    return Distance(value, relative, RESOLUTION * max(left.norm, right.norm))
 
 
 def merged(parts: Sequence[Sketch], dimension: int | None) -> Sketch:

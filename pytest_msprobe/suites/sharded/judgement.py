@@ -14,6 +14,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import array_dtype, find_dtype
 from pytest_msprobe.apis.topics import text_of
+from pytest_msprobe.numerics.expected import Relative, Times
 from pytest_msprobe.suites.sharded.ranks import RankDump, Stated, contradicted
 from pytest_msprobe.verdicts import FigureWire
 
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 State = Literal["placed", "illegal", "unexplained", "missing", "unreadable", "unjudged"]
 #: What values are judged by.
 Form = Literal["tensor", "sketch", "statistics"]
-#: Statistics are written as decimal numbers of float32 sums.
-_STATISTICS_TOLERANCE = 1e-5
-#: Of a distance by 16 shard counters, relative to the true one: two standard deviations.
-_FARTHEST_ESTIMATE = 1.25
 #: Places of what an optimizer was set to.
 SETTINGS = "input.settings."
 Phase = Literal["forward", "backward", "optimizer"]
@@ -153,8 +150,8 @@ def form_of(leaves: Iterable[Leaf]) -> Form:
 def widened(tolerance: float, form: Form) -> float:
     """A tolerance, with what the estimate of a sketch adds to it, or statistics that are written as decimals."""
     if form == "statistics":
-        return max(tolerance, _STATISTICS_TOLERANCE)
-    return tolerance * _FARTHEST_ESTIMATE if form == "sketch" else tolerance
+        return max(tolerance, Relative.STATISTICS)
+    return tolerance * Times.ESTIMATE if form == "sketch" else tolerance
 
 
 def loaded(leaf: Leaf, dump: RankDump, form: Form = "tensor") -> Any:

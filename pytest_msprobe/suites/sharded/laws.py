@@ -16,6 +16,7 @@ from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import fact_of, is_a
+from pytest_msprobe.numerics.expected import Relative, Roundoffs
 from pytest_msprobe.suites.sharded.communication import Collectives, Messages, listed, reduction_of
 from pytest_msprobe.suites.sharded.inference import (
     Alike,
@@ -34,8 +35,6 @@ from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of
 from pytest_msprobe.suites.sharded.matching import CLIP
 from pytest_msprobe.suites.sharded.ranks import RankDump
 
-#: A number that is written in decimals, relative.
-_SAME_NUMBER = 1e-6
 _PRODUCTS = {"linear": 2, "dense": 2, "addmm": 0, "baddbmm": 0}
 #: Calls between a product and the communication that adds its terms up.
 _NEAR = 8
@@ -74,7 +73,7 @@ def _is_mean(dump: RankDump, operation: Operation, leaf: Leaf, count: int) -> bo
     made = (name for name in before if any(_is_same(one, leaf) for one in dump.leaves(name) if one.is_output))
     after = dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR]
     scaled = (factor for name in (*islice(made, 1), *after) if (factor := _factor(dump, name)) is not None)
-    return any(abs(count * factor - 1) < _SAME_NUMBER for factor in scaled)
+    return any(abs(count * factor - 1) < Relative.DECIMALS for factor in scaled)
 
 
 def _factor(dump: RankDump, name: str) -> float | None:
@@ -403,9 +402,6 @@ def _ranks_by_content(spread: Spread) -> dict[Any, dict[int, str]]:
 class ClipNorms:
     """The norm that gradients are clipped by is that of all gradients, copies counted once, the same on all ranks."""
 
-    _FINEST = 1e-5
-    _ROUNDINGS = 64
-
     def findings(self, call: Call) -> Iterator[ValueFinding]:
         """Findings on the norm."""
         if not call.operation.record.startswith(CLIP):
@@ -448,7 +444,10 @@ class ClipNorms:
             yield call.found(path, "placed", placement="R")
 
     def _tolerance(self, leaves: Sequence[Leaf]) -> float:
-        return max(self._FINEST, self._ROUNDINGS * max((roundoff_of(leaf.dtype) for leaf in leaves), default=0.0))
+        return max(
+            Relative.STATISTICS,
+            Roundoffs.NORM_OF_GRADIENTS * max((roundoff_of(leaf.dtype) for leaf in leaves), default=0.0),
+        )
 
     @staticmethod
     def _expected(held: Sequence[tuple[RankDump, dict[str, Leaf]]]) -> float | None:

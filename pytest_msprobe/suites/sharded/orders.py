@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.sharded.placements import Axis, Placement, distance, norm_of
 
 #: The process groups over which a value is sharded along a dimension, and how long it is there.
 Kind = tuple[tuple[str, ...], int]
 Order = tuple[int, ...]
-#: The order of what is farther from the logical value, as noise is, is not known.
-_FARTHEST = 0.05
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Along:
     @classmethod
     def of(cls, path: str, placement: Placement | None, tolerance: float) -> Iterator[Along]:
         """What is known of a value along each dimension in which it is sharded; of a whole one along the first."""
-        if placement is not None and placement.pair is not None and placement.apart <= _FARTHEST:
+        if placement is not None and placement.pair is not None and placement.apart <= Relative.ORDERED:
             split = sorted({axis.dimension for axis in placement.axes if axis.kind == "S"})
             for d in split or [0] * bool(placement.pair[1].ndim):
                 if d >= 0:

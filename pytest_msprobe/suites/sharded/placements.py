@@ -16,15 +16,13 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from pytest_msprobe.numerics.expected import Relative, Times
+
 Array = np.ndarray[Any, Any]
 _ARRAYS = (np.ndarray, np.generic)
 Kind = Literal["R", "S", "P"]
 #: Dimensions with more indices are put together in the order of the ranks only: matching indices is quadratic.
 _MOST_INDICES = 4096
-#: A placement that is nearer than the tolerance by this factor, or than this distance, leaves no doubt.
-_COARSE, _FINE = 16, 1e-3
-#: Copies on ranks are nearer to each other than this, whatever the rounding of a whole run explains.
-_FARTHEST_COPIES = 0.05
 #: Into how many chunks fused layers may put what each rank has: gate and up; query, key and value.
 _CHUNKS = (2, 3, 4)
 #: Numbers by which indices of a dimension are told apart.
@@ -260,7 +258,7 @@ def tried(
 
 def near(tolerance: float) -> float:
     """What leaves no doubt: what a coarse tolerance allows may be another order of what fits much better."""
-    return min(tolerance, max(tolerance / _COARSE, _FINE))
+    return min(tolerance, max(tolerance / Times.NO_DOUBT, Relative.NO_DOUBT))
 
 
 def wholes(
@@ -271,7 +269,7 @@ def wholes(
     What is equal over a group, but for rounding, is no term of a sum over it: the sum would be a multiple. With
     `are_calls` the last group are calls of one rank, to which that does not apply.
     """
-    tolerance = min(max(tolerance, _FINE), _FARTHEST_COPIES)
+    tolerance = min(max(tolerance, Relative.NO_DOUBT), Relative.COPIES)
     values = dict(zip(grid.coordinates, parts))
     for axes, orders in readings(grid, parts[0].ndim):
         sums = [place for place, axis in enumerate(axes) if axis.kind == "P"]
@@ -379,7 +377,7 @@ def _merged(
                 return None
             joined[key], apart = one
             spread = max(spread, apart)
-        if spread > max(tolerance, _FARTHEST_COPIES):
+        if spread > max(tolerance, Relative.COPIES):
             return None
         values = joined
         left.remove(place)
@@ -495,7 +493,7 @@ def _reordered(
             if one.distance <= tolerance:
                 fitting.append(replace(one, orders=dict(zip(dimensions, (places for places, _ in chosen)))))
         # Any order at all has more freedom to come near than one that frameworks use.
-        yield from sorted(fitting, key=lambda one: one.distance * (_COARSE if one.is_reordered else 1))[:1]
+        yield from sorted(fitting, key=lambda one: one.distance * (Times.NO_DOUBT if one.is_reordered else 1))[:1]
 
 
 def _in_order(axes: tuple[Axis, ...], words: Mapping[int, str]) -> tuple[Axis, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msprobe_collector.dump_format.leaves import Leaf
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.sharded.copies import named, parameter_of
 from pytest_msprobe.suites.sharded.judgement import form_of, loaded
 from pytest_msprobe.suites.sharded.placements import distance, norm_of
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 _BEFORE = "input.parameters."
 #: Elements of a row that is put together.
 _MOST_ELEMENTS = 1 << 27
-#: Relative distance of parameters that are those of the row: what is in another order is farther away.
-_FARTHEST = 0.1
 
 
 class Rows:
@@ -44,7 +43,7 @@ class Rows:
         own = [loaded(leaves[_BEFORE + name], logical).ravel() for name in names]
         for order in (-1, 1):
             joined = np.concatenate(own[::order])
-            if distance(row[: joined.size], joined, norm_of(joined)) <= _FARTHEST:
+            if distance(row[: joined.size], joined, norm_of(joined)) <= Relative.ROW:
                 self._names = names[::order]
 
     def value(self, path: str) -> Array | None:

@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msprobe_collector.dump_format.sketches import COUNTERS, Sketch, distance, merged
+from msprobe_collector.dump_format.sketches import COUNTERS, RESOLUTION, Sketch, distance, merged
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
-
-#: Of the norm of what was put together: distances below it may be the rounding of sketches.
-_RESOLUTION = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ class Sketched:
         own, other = self.sketch, whole._as_split(self.sketch.splits)
         if other is None or own.shape != other.shape or own.not_finite != other.not_finite:
             return math.inf
-        found = max(0.0, distance(own, other).value - _RESOLUTION * max(self.reach, whole.reach))
+        found = max(0.0, distance(own, other).value - RESOLUTION * max(self.reach, whole.reach))
         # Distance and norm are of the same counters, so that a multiple of the whole is as far as it is.
         norm = replace(other, has_whole=own.has_whole and other.has_whole).norm
         found *= whole.norm / norm if norm else 1.0

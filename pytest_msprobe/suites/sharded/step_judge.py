@@ -16,6 +16,7 @@ from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.apis.topics import fact_of
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.sharded.copies import Copies, parameter_of
 from pytest_msprobe.suites.sharded.inference import settings_of
 from pytest_msprobe.suites.sharded.judgement import (
@@ -46,7 +47,7 @@ from pytest_msprobe.suites.sharded.ranks import (
     RankDump,
     ShardedStep,
 )
-from pytest_msprobe.suites.sharded.tolerances import LARGEST, Tolerances, forward_of
+from pytest_msprobe.suites.sharded.tolerances import Tolerances, forward_of
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.sharded.logical import Whole
@@ -389,7 +390,7 @@ class StepJudge:
                 averaged = self._measured(operation, leaf, path, held, grids, 1)
                 finding, found = min((finding, found), averaged, key=lambda one: (one[0].is_wrong, *farness(one)))
             is_partial = all(dump.is_partial(tensors[path]) for dump, tensors in held)
-            if finding.is_wrong and self._tolerances.of(operation, leaf, path) > LARGEST:
+            if finding.is_wrong and self._tolerances.of(operation, leaf, path) > Relative.LARGEST_OF_A_RUN:
                 words = "what it is made of is within its own noise"
                 finding = replace(finding, state="unjudged", message=words, reason=words, is_noise=True)
             best = next(iter(found), None)
@@ -478,7 +479,10 @@ class StepJudge:
         self, operation: Operation, leaf: Leaf, path: str, own: Sequence[tuple[RankDump, Leaf]], form: Form
     ) -> Iterator[Whole]:
         """What the logical run may have at `path`; the loss of ranks with parts of the batch is a mean."""
-        tolerance, is_loss = min(LARGEST, self._tolerances.of(operation, leaf, path)), _is_loss(operation, leaf)
+        tolerance, is_loss = (
+            min(Relative.LARGEST_OF_A_RUN, self._tolerances.of(operation, leaf, path)),
+            _is_loss(operation, leaf),
+        )
         for axes, whole in self.run.wholes(own, tolerance, form, may_be_partial=may_be_partial(operation, leaf)):
             yield axes, whole / self._shares(axes) if is_loss else whole
 
@@ -501,7 +505,7 @@ class StepJudge:
     ) -> tuple[ValueFinding, list[Placement]]:
         """What placements say of a value, and those that fit best; gradients of ranks are divided by `factor`."""
         whole, parts, grids = values
-        tolerance = widened(min(LARGEST, self._tolerances.of(operation, leaf, path)), form)
+        tolerance = widened(min(Relative.LARGEST_OF_A_RUN, self._tolerances.of(operation, leaf, path)), form)
         floor = self._tolerances.floor(operation, leaf, path)
         room = self._tolerances.room(leaf, path) if form == "tensor" else None
         scaled = [part / factor for part in parts] if factor != 1 else parts
@@ -573,7 +577,7 @@ class StepJudge:
         if len({tuple(one.shape for _, one in held) for held in each}) > 1:
             return None
         tolerance, floor = (
-            widened(min(LARGEST, self._tolerances.of(operation, leaf, path)), form),
+            widened(min(Relative.LARGEST_OF_A_RUN, self._tolerances.of(operation, leaf, path)), form),
             self._tolerances.floor(operation, leaf, path) * len(records),
         )
         # The mean of the loss over more parts than the logical run has calls.

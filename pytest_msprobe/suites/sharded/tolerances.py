@@ -23,6 +23,7 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.apis.topics import text_of
+from pytest_msprobe.numerics.expected import Relative, Roundoffs, Times
 from pytest_msprobe.suites.sharded.copies import parameter_of
 from pytest_msprobe.suites.sharded.judgement import Phase, ValueFinding, form_of, loaded, roundoff_of
 from pytest_msprobe.suites.sharded.layer_names import layer_path, without_wrappers
@@ -37,21 +38,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _Held = Sequence[tuple[RankDump, Leaf]]
-#: Distances of right runs stay this many roundings below the tolerance, per square root of the records before.
-_ROUNDINGS = 8
-#: However long and coarse a run is: wrong placements are farther away than this.
-LARGEST = 0.25
 _FEWEST_RECORDS = 4
-#: How many times what goes in and one rounding a linear operation may be off: right runs of the catalogue stay below 4.
-_GROWTH = 16
-#: Relative errors of an update are as the square root of those of gradients where it is made of their signs: the share
-#: of elements that change sign is about the relative error, and each of them changes the update by twice its size.
-_SIGNS = 4
-#: An element of an update is off by at most this many times what its gradient is; from a noise of this part of the
-#: gradient on, the element may be anything.
-_OF_ELEMENT = 8
-#: Elements that are nearer than this need no room of their own.
-_NEAR_ELEMENT = 1e-4
 
 
 class Tolerances:
@@ -97,17 +84,19 @@ class Tolerances:
     def of(self, operation: Operation, leaf: Leaf, path: str) -> float:
         """The largest distance that the run up to here explains: parameters are as they were, the rest came far.
 
-        From `LARGEST` on, what the value is made of is within its own noise, and so is the value.
+        From `Relative.LARGEST_OF_A_RUN` on, what the value is made of is within its own noise, and so is the value.
         """
         own = roundoff_of(leaf.dtype)
         if not own:
             return 0.0
         unit = max(own, self._roundoffs[operation.index])
         if path.startswith(("parameters.", "input.parameters.")) and self._phase(operation) != "backward":
-            return max(4 * own, min(LARGEST, self._of_begin(operation, leaf, path, unit)))
-        rounded = _ROUNDINGS * unit * math.sqrt(max(_FEWEST_RECORDS, operation.index))
-        rounded += _GROWTH * max(self.begins.values(), default=0.0)
-        return max(min(LARGEST, rounded), self._handed(operation, leaf, path))
+            return max(
+                Roundoffs.SAME_VALUE * own, min(Relative.LARGEST_OF_A_RUN, self._of_begin(operation, leaf, path, unit))
+            )
+        rounded = Roundoffs.RUN * unit * math.sqrt(max(_FEWEST_RECORDS, operation.index))
+        rounded += Times.GROWTH_ON_RANKS * max(self.begins.values(), default=0.0)
+        return max(min(Relative.LARGEST_OF_A_RUN, rounded), self._handed(operation, leaf, path))
 
     def arrived(self, operation: Operation, value: ValueFinding, leaf: Leaf, best: Placement | None = None) -> None:
         """Take note of a value, of which the logical run has `leaf`, and of how the ranks hold it."""
@@ -124,7 +113,7 @@ class Tolerances:
         is_update, name = operation.record.startswith("Optimizer."), parameter_of(value.path)
         if is_update and value.path.startswith("input.parameters."):
             self._before[operation.record, name] = leaf
-            if self._steps and is_known and distance > 4 * roundoff_of(leaf.dtype):
+            if self._steps and is_known and distance > Roundoffs.SAME_VALUE * roundoff_of(leaf.dtype):
                 self.begins[name] = value.distance or 0.0
                 self._apart[name] = distance
         is_gradient = is_known and is_update and value.path.startswith("input.gradients.")
@@ -160,7 +149,7 @@ class Tolerances:
         if any(one is None for one in before):
             return math.inf
         terms = 1 + ranks + self._inside.get(forward_of(operation), 0)
-        return _GROWTH * (max(one for one in before if one is not None) + unit * math.sqrt(terms))
+        return Times.GROWTH_ON_RANKS * (max(one for one in before if one is not None) + unit * math.sqrt(terms))
 
     def is_only_close(self, operation: Operation) -> bool:
         """Whether what the operation itself explains is all that it may be off."""
@@ -200,8 +189,8 @@ class Tolerances:
             if before is None or form_of((before, leaf)) == "statistics":
                 return None
             largest = max(abs(after - before).max(initial=0) for before, after in self._pairs(before, leaf))
-            return np.where(noise * _OF_ELEMENT >= 1, np.inf, noise * _OF_ELEMENT * largest)
-        return np.where(noise * _OF_ELEMENT >= 1, np.inf, 0.0) if self._steps else None
+            return np.where(noise * Times.ELEMENT_OF_UPDATE >= 1, np.inf, noise * Times.ELEMENT_OF_UPDATE * largest)
+        return np.where(noise * Times.ELEMENT_OF_UPDATE >= 1, np.inf, 0.0) if self._steps else None
 
     def _pairs(self, before: Leaf, after: Leaf) -> Iterator[tuple[Array, Array]]:
         for (dump, one), (beside, two) in zip(self._run.held(before), self._run.held(after)):
@@ -222,7 +211,7 @@ class Tolerances:
             return 0.0
         if not path.startswith("input."):
             known = 2 * self._apart.get(self._name(leaf, path), 0.0)
-            return known or (0.0 if self._before else _ROUNDINGS * unit * math.sqrt(self._steps))
+            return known or (0.0 if self._before else Roundoffs.RUN * unit * math.sqrt(self._steps))
         name = parameter_of(path)
         after = next((one for one in self._leaves(operation) if _is_after(one.path, name)), None)
         if after is None or form_of((leaf, after)) == "statistics":
@@ -238,10 +227,10 @@ class Tolerances:
         Where elements are not known, those that are noise are not known either.
         """
         noise = self._apart.get(f"{operation.record}.input.gradients.{name}", 0.0)
-        if math.isfinite(noise) and _OF_ELEMENT * noise >= 1:
+        if math.isfinite(noise) and Times.ELEMENT_OF_UPDATE * noise >= 1:
             return math.inf
         are_unknown = name not in self._of_elements and self._sums[1].get(name, 0.0) > 0
-        return max(_SIGNS * math.sqrt(error), 2.0 if are_unknown else 0.0)
+        return max(Times.UNSURE_SIGNS_ON_RANKS * math.sqrt(error), 2.0 if are_unknown else 0.0)
 
     def _handed(self, operation: Operation, leaf: Leaf, path: str) -> float:
         """What is handed on to a value: of an input the distance of what made it, of an output those of its inputs."""
@@ -257,9 +246,9 @@ class Tolerances:
                 )
                 return found if math.isfinite(found) else 0.0
             found = self._apart.get(gradient, 0.0) if ".state." in path else 0.0
-            return _GROWTH * found if math.isfinite(found) else 0.0
+            return Times.GROWTH_ON_RANKS * found if math.isfinite(found) else 0.0
         before = (self._arrived.get((name, ""), 0.0) for name in self._sources(operation))
-        return _GROWTH * max(one for one in (0.0, *before) if math.isfinite(one))
+        return Times.GROWTH_ON_RANKS * max(one for one in (0.0, *before) if math.isfinite(one))
 
     @cached_property
     def _sums(self) -> tuple[float, dict[str, float]]:
@@ -309,7 +298,7 @@ class Tolerances:
         if arrived is None or not math.isfinite(arrived):
             return math.inf
         if ".state." in f".{path}":
-            return _GROWTH * (arrived + unit)
+            return Times.GROWTH_ON_RANKS * (arrived + unit)
         if before is None or form_of((before, leaf)) == "statistics":
             return math.inf
         try:
@@ -319,7 +308,9 @@ class Tolerances:
         begin = 2 * self.begins.get(key[1], 0.0)
         signs = self._signs(operation, key[1], max(arrived, unit))
         return (
-            min(LARGEST, 4 * roundoff_of(leaf.dtype) + begin + signs * share) if share else 4 * roundoff_of(leaf.dtype)
+            min(Relative.LARGEST_OF_A_RUN, Roundoffs.SAME_VALUE * roundoff_of(leaf.dtype) + begin + signs * share)
+            if share
+            else Roundoffs.SAME_VALUE * roundoff_of(leaf.dtype)
         )
 
     def _leaves(self, operation: Operation) -> list[Leaf]:
@@ -352,7 +343,7 @@ def _noise_of(value: Array, whole: Array, level: float) -> Array:
     level = max(float(np.linalg.norm(off)), level) / math.sqrt(max(1, off.size))
     with np.errstate(invalid="ignore", divide="ignore"):
         noise = np.where(size > 0, np.maximum(off, level) / size, 0.0)
-    noise = np.where(noise < _NEAR_ELEMENT, 0.0, noise)
+    noise = np.where(noise < Relative.NEAR_ELEMENT, 0.0, noise)
     return noise.astype(np.float32) if noise.any() else noise[:0]
 
 
