@@ -27,14 +27,13 @@ from msprobe_collector.dump_format import (
 from msprobe_collector.dump_format.values import ARGUMENTS, ATTRIBUTES, INCOMING, KEYWORDS
 from pytest_msprobe.cases.random_data import generator_for, has_known_range, random_array
 from pytest_msprobe.engines.protocol import Argument, Array, NumpyArgument, Unsupported
+from pytest_msprobe.numerics.expected import Times
 
 #: (drawn values, the record, a generator) -> values that fit.
 Role = Callable[[Array, ForwardRecord, np.random.Generator], Array]
 
 _INSIDE = 2.0**-7
 _IGNORED = -100
-#: A matrix whose inverse loses more digits than float16 has is as good as singular.
-_WORST_CONDITION = 2.0**10
 #: Larger ones would take seconds, and values drawn independently are hardly ever singular then.
 _MOST_INVERTED = 256
 
@@ -62,7 +61,7 @@ def _invertible(array: Array, record: ForwardRecord, generator: np.random.Genera
     """Matrices as drawn, but for those nearly singular, as half of them are with values of 0 and 1 only."""
     if array.ndim < 2 or not 0 < array.shape[-1] == array.shape[-2] <= _MOST_INVERTED:
         return array
-    is_singular = np.linalg.cond(array.astype(np.float64)) > _WORST_CONDITION
+    is_singular = np.linalg.cond(array.astype(np.float64)) > Times.WORST_CONDITION
     if not is_singular.any():
         return array
     return np.where(is_singular[..., None, None], _factor(array, record, generator), array)

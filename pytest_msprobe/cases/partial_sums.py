@@ -8,11 +8,10 @@ from itertools import pairwise
 import numpy as np
 
 from pytest_msprobe.engines.protocol import Array
+from pytest_msprobe.numerics.expected import Share
 
 #: So many of the partial sums of each element are computed.
 _BLOCKS = 32
-#: A gradient that adds up positions gets something from nearly each block.
-_NEARLY_EACH = 0.9
 
 
 def norms_of_partial_sums(gradient: Callable[[Array], Array | None], incoming: Array, channels: int) -> Array | None:
@@ -44,4 +43,4 @@ def norms_of_partial_sums(gradient: Callable[[Array], Array | None], incoming: A
         squares = squares + (last - first) / 3 * (total * total + total * following + following * following)
         reached.append(np.count_nonzero(added) / max(1, added.size))
         total = following
-    return np.sqrt(squares) if reached and float(np.mean(reached)) >= _NEARLY_EACH else None
+    return np.sqrt(squares) if reached and float(np.mean(reached)) >= Share.REACHED else None

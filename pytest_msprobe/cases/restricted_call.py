@@ -16,14 +16,11 @@ import numpy as np
 
 from pytest_msprobe.cases.call_run import Incoming
 from pytest_msprobe.engines.protocol import Array, Call, leaves, with_leaves
+from pytest_msprobe.numerics.expected import Relative, Share
 
 #: So many elements, and so many rows where a row is longer, stand for all others.
 _SAMPLE = 4096
 _FEWEST_ROWS = 16
-#: A larger share of the whole call is no small call.
-_LARGEST_SHARE = 0.25
-#: Results of the small call are those of the whole within this share of them, in float64.
-_SAME = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +138,14 @@ class Restriction:
 
     def _made(self, way: _Way, chosen: Array) -> Part | None:
         rows = np.concatenate([chosen, np.setdiff1d(way.sample(), chosen)])
-        if rows.size > _LARGEST_SHARE * way.rows:
+        if rows.size > Share.SMALL_CALL * way.rows:
             return None
         try:
             call = with_leaves(self._call, lambda path, value: way.taken(value, rows))
             incoming = tuple(way.taken(value, rows) for value in self._incoming)
         except ValueError:
             return None
-        if self._elements(call, incoming) + rows.size * way.row_size > _LARGEST_SHARE * self._size:
+        if self._elements(call, incoming) + rows.size * way.row_size > Share.SMALL_CALL * self._size:
             return None
         result = self._compute(call, incoming)
         shape = (rows.size, *(1,) * (0 if way.is_flat else len(way.leading) - 1), *way.kept)
@@ -167,5 +164,5 @@ class Restriction:
 
 def _is_same(found: Array, expected: Array) -> bool:
     with np.errstate(invalid="ignore"):
-        is_near = np.abs(found - expected) <= _SAME * np.abs(expected)
+        is_near = np.abs(found - expected) <= Relative.FLOAT64_RESULTS * np.abs(expected)
     return bool(np.all(is_near | (found == expected) | (np.isnan(found) & np.isnan(expected))))

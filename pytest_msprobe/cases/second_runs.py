@@ -42,6 +42,8 @@ from pytest_msprobe.engines.protocol import (
     with_leaves,
 )
 from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of, measure, unit_roundoff
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.numerics.judgement import MOST_PROBED, Deviations
 
 #: Explicit bits of a significand, by the name of the mode of the device.
@@ -93,15 +95,9 @@ _PERTURBATIONS = (1, 2)
 _PROBES = tuple(range(3, 19))
 #: Calls of more elements are judged by small ones where they can be.
 _SMALL = 1 << 17
-#: Relative error that kernels of exp, log, erf and the like are allowed in float32. MindSpore 2.10's CPU exp was
-#: measured to be off by up to 57 ulp (3.6e-6) for arguments of a training step.
-FLOAT32_ERROR = 2.0**-18
 
-_FLOAT32_ROUNDOFF = 2.0**-24
 #: Fewest terms of a block, where a device splits a sum.
 _SHORTEST_BLOCK = 64
-#: The terms of an element add up to it within this share of their size, in float64.
-_SAME = 1e-10
 
 #: Of so many terms each such one says for a part of the work how far an element moves at least.
 _MANY_TERMS, _SOME_TERMS = 64, 3
@@ -179,7 +175,7 @@ class ExtraRuns:
             reference,
             metrics,
             accumulated,
-            FLOAT32_ERROR if self._is_known_as("elementary") else 0.0,
+            Relative.ELEMENTARY if self._is_known_as("elementary") else 0.0,
             partial(moved, "inputs"),
             partial(moved, "inside"),
             lambda: self._fitting(self._second, position, reference),
@@ -279,7 +275,7 @@ class ExtraRuns:
     def _has_terms_of_products(self) -> bool:
         """Whether all elements are sums of products that float32 can tell the sizes of."""
         arrays = [*self._given.values(), *(array for array in self._incoming if array is not None)]
-        is_wide = any(unit_roundoff(array.dtype) < _FLOAT32_ROUNDOFF for array in arrays)
+        is_wide = any(unit_roundoff(array.dtype) < FLOAT32_ROUNDOFF for array in arrays)
         factors = [value for _, value in leaves(self._call) if isinstance(value, float)]
         is_real = all(kind_of(array.dtype) == "float" for array in arrays)
         return bool(arrays) and is_real and not (is_wide or factors) and self._is_known_as("multilinear")
@@ -328,7 +324,10 @@ class ExtraRuns:
             return (product.terms(at),)
         orders = self._terms_of_gradient(position, at) if self._incoming else self._terms_of_output(reference.shape, at)
         with np.errstate(invalid="ignore"):  # infinite inputs
-            is_sum = all(abs(terms.sum() - reference.item(at)) <= _SAME * np.abs(terms).sum() for terms in orders)
+            is_sum = all(
+                abs(terms.sum() - reference.item(at)) <= Relative.FLOAT64_RESULTS * np.abs(terms).sum()
+                for terms in orders
+            )
         return orders if is_sum else ()
 
     def _partial_sums(self, position: int) -> Array | None:

@@ -14,14 +14,12 @@ import numpy as np
 
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, Unsupported, leaves
+from pytest_msprobe.numerics.expected import Relative
 
 #: Elements that all compared calls may have together, in this process: some seconds of a CPU.
 BUDGET = 1 << 28
 #: A call of so many times the elements of the largest one that was compared is compared, too.
 _LARGER = 8
-#: Largest difference of two float64 results, relative to the largest element: a million roundings, and a thousandth of
-#: one in float32.
-_MOST_APART = 1e-10
 
 _Result = TypeVar("_Result")
 
@@ -88,7 +86,7 @@ class AcceleratedBench:
             Unsupported: they have not; all calls of the API are for the CPU from now on.
         """
         apart = max((_apart(*pair) for pair in zip(tested, reference)), default=0.0)
-        if len(tested) == len(reference) and apart <= _MOST_APART:
+        if len(tested) == len(reference) and apart <= Relative.FLOAT64_RESULTS:
             return
         self.refused[key] = f"{self.label} and the CPU differ by {apart:.2g} of the largest element"
         raise Unsupported(self.refused[key])

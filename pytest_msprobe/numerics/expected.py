@@ -59,6 +59,30 @@ class Roundoffs:
     NORM_OF_GRADIENTS = 64
     #: A value that is the same in both runs but for casts: a parameter before it was updated.
     SAME_VALUE = 4
+    #: Another order of additions, of the largest value.
+    OTHER_ORDER = 1024
+    #: The same at least, where it is limited by `Relative.HALF_SUMS`.
+    SHORTEST_SUM = 4
+    #: The error of an output that rounding explains, as a whole: a norm, of the norm of the
+    #: output.
+    RIGHT_OUTPUT = 2.0
+    #: Between an input and its scaled and shifted output: of the scale, of its use, and one to
+    #: spare on each side.
+    SCALED_AND_SHIFTED = 4
+    #: Elementary functions are polynomials on a device, and may lose a few roundings.
+    ELEMENTARY = 4.0
+    #: Standard deviation of the error of adding n terms one by one, over sqrt(n), of the norm of
+    #: the terms.
+    SUM_THAT_CANCELS = 0.3
+    #: The same of the result, where terms do not cancel.
+    SUM = 0.24
+    #: Root mean square of one rounding to nearest.
+    ROOT_MEAN_SQUARE = 0.41
+    #: Elements move by different distances, 1 on average: the effects of two equal ones then do
+    #: not cancel to nothing.
+    SMALL_MOVE = 2.0**-12
+    #: Roundings of an average of parameters, in units of its summands.
+    AVERAGE = 8
 
 
 class Relative:
@@ -81,11 +105,29 @@ class Relative:
     DECIMALS = 1e-6
     #: Recorded extremes, of the larger one: a cast rounds them.
     CAST_EXTREMES = 2.0**-6
+    #: Rounding of the recorded mean, and of probabilities in half precision.
+    RECORDED_MEAN = 2.0**-7
     #: Relative errors whose shares tables list.
     LISTED = (0.001, 0.005)
     #: Results of the benchmark, in float64, are nearer to each other than this where they are the
     #: same.
     EXACT_RESULTS = 1e-13
+    #: Two float64 results of one computation, in another order or on another device: a million
+    #: roundings, and a thousandth of one in float32.
+    FLOAT64_RESULTS = 1e-10
+    #: The same of rows that are computed again, of the largest element of the row; no reason is
+    #: known why it is not `FLOAT64_RESULTS`.
+    FLOAT64_ROWS = 1e-9
+    #: Kernels of exp, log, erf and the like in float32. MindSpore 2.10's CPU exp was measured to
+    #: be off by up to 57 ulp (3.6e-6) for arguments of a training step.
+    ELEMENTARY = 2.0**-18
+    #: One rounding to HiFloat8, which no array has: 3 bits of mantissa around 1, fewer elsewhere
+    #: (Luo et al., "Ascend HiFloat8 format for deep learning", arXiv 2409.16626).
+    HIFLOAT8 = 2.0**-4
+    #: A dtype whose unit roundoff is no larger computes as float64 does.
+    FLOAT64_LIKE = 2.0**-40
+    #: Nothing continuous moves so far when its input moves by `Roundoffs.SMALL_MOVE`.
+    JUMP = 2.0**-4
     #: An argument that is a number, rounded to float32, changes results by less.
     ARGUMENT_ROUNDED = 2.0**-22
     #: From this difference from the benchmark on it is no rounding.
@@ -109,6 +151,9 @@ class Relative:
     NO_VALUE = 10.0
     #: From this tolerance on no difference says anything.
     ANYTHING = 1.0
+    #: Another order of additions in half dtypes, whose sums are kept in more bits, of the largest
+    #: element.
+    HALF_SUMS = 2.0**-8
     #: However long and coarse a run on several ranks is: wrong placements are farther away than
     #: this.
     LARGEST_OF_A_RUN = 0.25
@@ -123,6 +168,23 @@ class Relative:
     NO_DOUBT = 1e-3
     #: Elements of a gradient that are nearer than this need no room of their own.
     NEAR_ELEMENT = 1e-4
+    #: The change of a parameter along that of its formula, of which bfloat16 makes a few percent.
+    ALONG_UPDATE = 0.3
+    #: Factors of two parameters that are the same: each is fitted to rounded values.
+    SAME_FACTORS = 0.02
+    #: By how much the share of an average in its successor may differ between parameters, and
+    #: fall.
+    SHARE_OF_AVERAGE = 0.02
+    #: By how much of its distance from 1 a share may differ from one that is declared.
+    DECLARED_SHARE = 0.05
+    #: An average whose share differs from 0 or 1 by less is a copy.
+    COPY = 2.0**-12
+    #: A layout of a checkpoint fits when it is nearer than this.
+    LAYOUT = 0.5
+    #: No other layout is tried where one is so near.
+    SURE_LAYOUT = 1e-2
+    #: Distances that are this near to each other are those of the same content.
+    SAME_CONTENT = 1e-12
 
 
 class Times:
@@ -148,6 +210,8 @@ class Times:
     #: A call is to blame only when its error is this many times what rounding explains: of ten
     #: thousand right outputs a few are slightly beyond.
     EXCESS = 2.0
+    #: From so many tolerances on narrower sums inside a kernel do not explain an error.
+    HOPELESS = 2.0**18
     #: So many times the difference of its inputs a call may give, of which it cannot be told what
     #: it does with them.
     GROWTH = 10
@@ -198,6 +262,19 @@ class Times:
     NO_DOUBT = 16
     #: So many times their distance are two values at most apart in what a cell divides.
     CELL = 2.0
+    #: How many times its tolerance an error is says nothing beyond this: the tolerance is that of
+    #: a benchmark of 0.
+    COUNTABLE = 1e9
+    #: Above so many units of the last place the largest ULP and relative errors stand at an
+    #: element near 0, and mislead.
+    MISLEADING_ULP = 2.0**20
+    #: A matrix whose inverse loses more digits than float16 has is as good as singular.
+    WORST_CONDITION = 2.0**10
+    #: A margin over the bound of the running error analysis, whose constants count each operation
+    #: twice already.
+    RUNNING_ERROR = 2.0
+    #: A layout of a checkpoint fits when it is nearer than any other by this factor.
+    OTHER_LAYOUT = 3.0
 
 
 class Share:
@@ -216,6 +293,34 @@ class Share:
     #: Floats of a run that have another dtype in the other one, where it runs in another
     #: precision.
     OTHER_PRECISION = 0.25
+    #: A region counts as off when so many of its elements are: some of a wrong block are right by
+    #: chance.
+    FILLED = 0.7
+    #: Where so many elements are off, no region is named.
+    NO_REGION = 0.9
+    #: How many of the elements that should have gone the other way have to be on the suspected
+    #: side.
+    ONE_DIRECTION = 0.9
+    #: A hypothesis must explain so many of the wrong elements.
+    EXPLAINED = 0.98
+    #: A gradient that adds up positions gets something from nearly each block.
+    REACHED = 0.9
+    #: From this share of the largest possible variance on, all values are at the ends.
+    TWO_POINTS = 0.98
+    #: A larger share of the whole call is no small call.
+    SMALL_CALL = 0.25
+    #: Elements of an average that must be within their roundings.
+    OF_AVERAGE = 0.8
+
+
+class Chance:
+    """Probabilities."""
+
+    #: How often a correct output is called wrong, at most, over all that is tested of it.
+    FALSE_ALARM = 1e-9
+    #: Two equal neighbours, at least: generators draw from fewer values than float32 and float64
+    #: can hold.
+    TIE = 2.0**-16
 
 
 class Absolute:
@@ -224,5 +329,18 @@ class Absolute:
     #: Any finite difference counts, as of selected values, which must be equal: the smallest
     #: number.
     ANY_DIFFERENCE = 5e-324
+    #: Devices flush subnormals of wide exponent ranges only; float16 needs its own.
+    FLUSHED_BELOW = 2.0**-126
+    #: Four steps of the subnormal numbers of float16.
+    SUBNORMALS_OF_FLOAT16 = 2.0**-22
+    #: From here up to inf, sums of squares have lost nothing to underflow that a float64 cosine
+    #: could show.
+    RELIABLE_SQUARES = 1e-250
+    #: Largest finite Float32, 2**128 - 2**104: the widest range that training uses.
+    LARGEST_FLOAT32 = 3.4028234663852886e38
     #: Elements from here on mask others, whatever their dtype lets them be.
     MASK = 1e30
+    #: Bits by which elements must agree before a sum is what a step got.
+    BITS_OF_A_SUM = 20.0
+    #: The same where one factor is fitted to them.
+    BITS_OF_FITTED = 40.0

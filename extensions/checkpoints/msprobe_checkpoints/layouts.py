@@ -16,13 +16,10 @@ import numpy as np
 
 from msprobe_checkpoints.names import are_in_conflict, likeness
 from msprobe_checkpoints.tensors import Array, Joined, Piece, Tensor, Transposed
+from pytest_msprobe.numerics.expected import Relative, Times
 
 #: Rows of a sample, and neighbours in each.
 _ROWS, _RUNS, _RUN = 12, 2, 8
-#: A layout fits when it is nearer than this, and nearer than any other by the factor; or so near that none is tried.
-NEAR, _FACTOR, _SURE = 0.5, 3.0, 1e-2
-#: Distances that are this near to each other are those of the same content.
-_SAME = 1e-12
 #: Elements at the beginning of a part that it is looked for by, and candidates that are looked at and tried.
 _HEAD, _MOST_CANDIDATES, _MOST_TRIED = 16, 64, 8
 _FEWEST_DISTINCT = 3
@@ -196,7 +193,7 @@ class Pool:
             square, whole = squares[:, count - 1], float(np.vdot(values, values).real)
             apart = square + whole - 2 * (heads[:, :count] @ values.conj()).real
             away = np.sqrt(np.maximum(apart, 0) / np.maximum(np.maximum(square, whole), 1e-300))
-        fits = (away <= NEAR) & (sizes % groups == 0) & (sizes <= shape[axis])
+        fits = (away <= Relative.LAYOUT) & (sizes % groups == 0) & (sizes <= shape[axis])
         free = [int(one) for one in np.flatnonzero(fits) if names[one] in self.tensors]
         if len(free) > _MOST_CANDIDATES:
             alike = [one for one in free if likeness(names[one], like)[0]]
@@ -243,14 +240,14 @@ def find_parts(name: str, whole: Tensor, parts: Pool) -> tuple[tuple[str, ...], 
                 sample = sampled(view) if sample is None else sample
                 is_flat = is_constant(sample)
                 tried.append((distance(sample, sampled(joined)), names, way, view, joined))
-        if any(one[0] <= _SURE for one in tried) and not is_flat:
+        if any(one[0] <= Relative.SURE_LAYOUT for one in tried) and not is_flat:
             break
     tried.sort(key=lambda one: one[0])
-    if not tried or tried[0][0] > NEAR:
+    if not tried or tried[0][0] > Relative.LAYOUT:
         return None
     best = tried[0][0]
-    same = [one for one in tried if one[0] <= best * (1 + _SAME) + _SAME]
-    near = [one for one in tried if one[0] <= best * _FACTOR + _SAME]
+    same = [one for one in tried if one[0] <= best * (1 + Relative.SAME_CONTENT) + Relative.SAME_CONTENT]
+    near = [one for one in tried if one[0] <= best * Times.OTHER_LAYOUT + Relative.SAME_CONTENT]
     preferred = [_preferred(0.0, one[1][0], name) for one in near]
     chosen = near[preferred.index(min(preferred))]
     # Weights of norms are all near one: where content does not tell, names must.
@@ -331,6 +328,6 @@ def reordered(whole: Tensor, part: Tensor, *, is_recurrent: bool) -> Way | None:
         ways = [Way(heads=sign * count) for count in counts for sign in (1, -1)]
     for way in ways:
         joined = way.joined([part], whole.shape)
-        if joined is not None and distance(sample, sampled(joined)) <= _SURE:
+        if joined is not None and distance(sample, sampled(joined)) <= Relative.SURE_LAYOUT:
             return way
     return None

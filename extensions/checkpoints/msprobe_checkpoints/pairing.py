@@ -12,10 +12,11 @@ from typing import Any, cast
 import numpy as np
 
 from msprobe_checkpoints.files import Contents
-from msprobe_checkpoints.layouts import NEAR, Layout, Pool, Way, distance, find_parts, is_constant, reordered, sampled
+from msprobe_checkpoints.layouts import Layout, Pool, Way, distance, find_parts, is_constant, reordered, sampled
 from msprobe_checkpoints.names import GATES, match_names, parted, roles
 from msprobe_checkpoints.rules import Siblings
 from msprobe_checkpoints.tensors import Joined, Part, ReadError, Scaled, Tensor, Transposed
+from pytest_msprobe.numerics.expected import Relative
 
 #: How names belong together of which one side has several.
 _SEVERAL = "fused or divided layout"
@@ -91,7 +92,7 @@ class Pairing:
             b = sampled(Part(right, left.shape))
             # Weights of norms are all near one: what they are beside that must be near, too.
             with np.errstate(invalid="ignore"):
-                is_near = max(distance(a, b), distance(a - a.sum() / a.size, b - b.sum() / b.size)) <= NEAR
+                is_near = max(distance(a, b), distance(a - a.sum() / a.size, b - b.sum() / b.size)) <= Relative.LAYOUT
             if not is_near and not (is_open and left.shape == right.shape):
                 return None
         except ReadError:  # said where they are compared
@@ -203,7 +204,7 @@ class Pairing:
             left, right = (pool.tensors.get(one) for pool, one in zip(self.pools, (name, other)))
             if left is not None and right is not None and (name in names[0] or other in names[1]):
                 layout = _longer(name, other, left, right, "content")
-                if layout is not None and distance(sampled(layout.left), sampled(layout.right)) <= NEAR:
+                if layout is not None and distance(sampled(layout.left), sampled(layout.right)) <= Relative.LAYOUT:
                     self._add(layout)
 
     def _reordered(self) -> None:

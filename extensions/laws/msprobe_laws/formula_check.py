@@ -12,9 +12,8 @@ from msprobe_laws.formulas import FORMULAS, PARAMETER, Formula, Inputs
 from msprobe_laws.law import listed
 from msprobe_laws.observation import Array, Update, UpdatedParameter, smallest, unit_roundoff
 from msprobe_laws.rounding import Rounded
+from pytest_msprobe.numerics.expected import Relative, Times
 
-#: A margin over the bound of the running error analysis, whose constants count each operation twice already.
-_MARGIN = 2.0
 #: The state that counts the steps of a parameter.
 COUNTER = "step"
 #: Settings by which own classes leave out the correction of the bias.
@@ -220,7 +219,7 @@ def compared_with(
         return ([], 0) if found_along is None else (found_along, 1)
     dtypes = [item.place_after.dtype if what == PARAMETER else _state_dtype(item, what) for item in batch.parameters]
     unit = max(map(unit_roundoff, dtypes))
-    tolerance = _MARGIN * (error + 2 * unit * np.abs(value)) + smallest(dtypes[0])
+    tolerance = Times.RUNNING_ERROR * (error + 2 * unit * np.abs(value)) + smallest(dtypes[0])
     with np.errstate(invalid="ignore"):
         sizes = np.abs(tested - value) / tolerance
     sizes[np.isnan(sizes) & ~np.isfinite(value)] = 0.0  # NaN and Inf of a gradient are its own matter
@@ -240,10 +239,6 @@ def compared_with(
     return found, len(batch.parameters)
 
 
-#: How far the change along the formula's may be from it, of which bfloat16 makes a few percent.
-_ALONG = 0.3
-
-
 def _projected(item: UpdatedParameter, tested: Array, right: Array) -> list[Deviation] | None:
     """The deviation of a parameter's change along that of its formula; None where rounding hides it."""
     before = item.before.reshape(-1)
@@ -252,7 +247,7 @@ def _projected(item: UpdatedParameter, tested: Array, right: Array) -> list[Devi
     if length < float(before @ before) * (16 * unit_roundoff(item.place_after.dtype)) ** 2:
         return None
     share = float((tested - before) @ wanted) / length if length > 0 else 1.0
-    size = abs(share - 1) / _ALONG
+    size = abs(share - 1) / Relative.ALONG_UPDATE
     if not size > 1:
         return []
     worst = int(np.argmax(np.abs(tested - right)))

@@ -27,11 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, round_once, unit_roundoff
+from pytest_msprobe.numerics.expected import Chance
 from pytest_msprobe.numerics.judgement import count_of
 from pytest_msprobe.numerics.measurement import unravelled
-
-#: How often a correct output is called wrong, at most, over all that is tested of it.
-FALSE_ALARM_RATE = 1e-9
 
 #: A lag is tested on the first elements only: repetition shows there, and reading 27 lags of all would cost the most.
 _MOST_LAGGED = 1 << 22
@@ -149,7 +147,7 @@ def divergence(share: float, probability: float) -> float:
 
 
 def judge_counts(
-    counts: Sequence[Count], law: str, *, share: float = 0.5, false_alarm_rate: float = FALSE_ALARM_RATE
+    counts: Sequence[Count], law: str, *, share: float = 0.5, false_alarm_rate: float = Chance.FALSE_ALARM
 ) -> SampleResult:
     """The worst of `counts`, if it is so improbable that together they alarm at most at `share` of `false_alarm_rate`.
 
@@ -170,7 +168,7 @@ def judge_counts(
     return SampleResult()
 
 
-def _limit(tests: int, share: float, false_alarm_rate: float = FALSE_ALARM_RATE) -> float:
+def _limit(tests: int, share: float, false_alarm_rate: float = Chance.FALSE_ALARM) -> float:
     """The surprise beyond which one of so many tests alarms, each on two sides, together at `share` of the rate."""
     return math.log(2 * tests / (share * false_alarm_rate))
 
@@ -181,7 +179,7 @@ def judge_moments(moments: Sequence[Moment], *, share: float = 0.5) -> SampleRes
     return SampleResult(tuple(moment.sentence for moment in moments if moment.surprise > limit))
 
 
-def too_few(size: int, law: str, false_alarm_rate: float = FALSE_ALARM_RATE) -> str:
+def too_few(size: int, law: str, false_alarm_rate: float = Chance.FALSE_ALARM) -> str:
     """The note on a sample that is too small."""
     elements = "1 element is" if size == 1 else f"{size} elements are"
     return (
@@ -190,7 +188,7 @@ def too_few(size: int, law: str, false_alarm_rate: float = FALSE_ALARM_RATE) -> 
 
 
 def judge_runs(
-    repeats: npt.NDArray[np.bool_], chance: float, what: str, *, false_alarm_rate: float = FALSE_ALARM_RATE
+    repeats: npt.NDArray[np.bool_], chance: float, what: str, *, false_alarm_rate: float = Chance.FALSE_ALARM
 ) -> SampleResult:
     """A reason when too many events in a row occurred, each of a probability of at most `chance` given those before.
 
@@ -385,8 +383,6 @@ def _shown(parameter: Parameter) -> str:
 
 #: Where the distribution function is looked at: evenly, and into both tails.
 _LEVELS = sorted({step / 64 for step in range(1, 64)} | {end for k in range(7, 15) for end in (2.0**-k, 1 - 2.0**-k)})
-#: The chance of two equal neighbours, at least: generators draw from fewer values than float32 and float64 can hold.
-_LEAST_TIE = 2.0**-16
 #: With so many values moments of a law are computed.
 _POINTS = 4096
 #: Of so many possible values at most, each is counted by itself.
@@ -523,7 +519,7 @@ class _Resolution:
         if law.is_discrete:
             return 2 * max(law.cdf(edge) - law.cdf(edge - 1) for edge in edges)
         # No law here has a density above 1 in its standard units.
-        return 2 * max(self.relative + self.absolute, _LEAST_TIE)
+        return 2 * max(self.relative + self.absolute, Chance.TIE)
 
 
 def _wide(

@@ -13,9 +13,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from pytest_msprobe.numerics.dtypes import FloatFormat, float_format, part_dtype, spacings, unit_roundoff
+from pytest_msprobe.numerics.dtypes import (
+    FLOAT32_ROUNDOFF,
+    FloatFormat,
+    float_format,
+    part_dtype,
+    spacings,
+    unit_roundoff,
+)
+from pytest_msprobe.numerics.expected import Absolute, Roundoffs, Share, Times
 from pytest_msprobe.numerics.judgement import (
-    COUNTABLE,
     MOST_PROBED,
     Deviations,
     Judgement,
@@ -37,7 +44,7 @@ from pytest_msprobe.numerics.measurement import (
     unravelled,
     widened,
 )
-from pytest_msprobe.numerics.patterns import NEARLY_ALL, find_rounding_bias
+from pytest_msprobe.numerics.patterns import find_rounding_bias
 from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums, largest_partial_sums
 from pytest_msprobe.numerics.standards.elementwise import early_judgement, judge_plain
 from pytest_msprobe.numerics.standards.error_statistics import FEW, STANDS_OUT, ErrorStatistics
@@ -52,13 +59,10 @@ from pytest_msprobe.numerics.standards.sensitivity import (
     magnitude_of,
 )
 
-_FLOAT32_ROUNDOFF = 2.0**-24
 #: Adding n terms one by one rounds n - 1 partial sums, each by 0.41 u of itself in the root mean square. They are part
 #: of the result and a random walk, hypot(result / sqrt(3), norm of the terms / sqrt(6)) in the mean: five times that.
 _SUMMATION = 1.2
 _ROOT_HALF = math.sqrt(0.5)
-#: Root mean square of rounding to nearest, in unit roundoffs of the result.
-_ROUNDED = 0.41
 #: So many elements at most are judged by themselves, ...
 _LOOKED_AT = 128
 #: ... and so many that stand out together, as elements of an elementary function do where it cancels.
@@ -80,7 +84,6 @@ _HOPELESS = 32.0
 #: More runs forgive more, never less: what passes after four needs no others.
 _PROBES = (4, 16)
 _TINY = 2.0**-1022
-_FLUSHED_BELOW = 2.0**-126
 #: In smallest normal values: what an operation flushes inside it multiplies by incoming gradients of a few deviations.
 _FLUSHED = 32
 #: What forgives this share of an element tells nothing of it.
@@ -148,7 +151,7 @@ class BackwardError:
                 f"The errors are one-sided: {bias.count} of {bias.total} elements that rounding to nearest moves the "
                 f"other way were rounded {bias.direction}."
             )
-            return Judgement("error", (reason,), ratio=bias.count / bias.total / NEARLY_ALL)
+            return Judgement("error", (reason,), ratio=bias.count / bias.total / Share.ONE_DIRECTION)
         if not metrics.nonfinite_mismatches and metrics.max_ulp is not None and metrics.max_ulp <= self.rounding:
             return Judgement("pass", ratio=metrics.max_ulp / self.rounding if self.rounding else 0.0)
         known = None if self.has_exact_inputs else pair.deviations()
@@ -368,10 +371,10 @@ class _Search:
         self._roundoff = unit_roundoff(pair.tested.dtype)
         self._input_roundoff = pair.operand_roundoff or self._roundoff
         # Squares of what shorter types hold are within the range of float64, and a tenth of the work.
-        self._hypot = _root_of_squares if self._roundoff >= _FLOAT32_ROUNDOFF else np.hypot
+        self._hypot = _root_of_squares if self._roundoff >= FLOAT32_ROUNDOFF else np.hypot
         self._factors = Factors(standard.sensitivity, standard.single_sensitivity)
         # float64 is computed with better functions than the wide ones of shorter types.
-        self._kernel = pair.kernel_error if self._roundoff >= _FLOAT32_ROUNDOFF else 0.0
+        self._kernel = pair.kernel_error if self._roundoff >= FLOAT32_ROUNDOFF else 0.0
         #: What rounding their partial sums leaves of all elements; None until that is asked for.
         self._of_partial_sums: Floats | None = None
         #: Tolerances of elements that are judged by themselves, by flat position.
@@ -380,7 +383,7 @@ class _Search:
         #: Relative error of adding up the terms of an element.
         self._summation = 0.0
         if standard.has_exact_inputs or (responses and not responses[0].sensitivity.is_single):
-            self._summation = _SUMMATION * math.sqrt(pair.accumulated - 1) * min(self._roundoff, _FLOAT32_ROUNDOFF)
+            self._summation = _SUMMATION * math.sqrt(pair.accumulated - 1) * min(self._roundoff, FLOAT32_ROUNDOFF)
         if standard.narrow_sums is not None:
             count, self._input_roundoff = standard.narrow_sums
             self._summation = _SUMMATION * math.sqrt(count - 1) * self._input_roundoff
@@ -450,7 +453,7 @@ class _Search:
         sums = self._pair.partial_sums()
         if sums is None or sums.shape != self._pair.tested.shape:
             return found
-        rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
+        rounded = Roundoffs.ROOT_MEAN_SQUARE * min(self._roundoff, FLOAT32_ROUNDOFF)
         self._of_partial_sums = self._standard.sensitivity * rounded * sums.reshape(-1)
         return self.judgement()
 
@@ -490,7 +493,7 @@ class _Search:
         if own < needed and self._kernel and not self._errors.beyond and self._are_several_so_far_off():
             own = max(own, self._kernel * self._size_of_terms(at))
         orders = self._pair.terms(at) if own < needed else ()
-        rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
+        rounded = Roundoffs.ROOT_MEAN_SQUARE * min(self._roundoff, FLOAT32_ROUNDOFF)
         for terms in orders:
             own = max(own, factor * rounded * largest_partial_sums(terms), 2 * largest_error_of_sums(terms))
         return own
@@ -586,7 +589,7 @@ class _Search:
 
     def _beyond(self, errors: ErrorStatistics) -> str:
         verb = "is" if errors.beyond == 1 else "are"
-        times = f"{number(errors.largest_use)} times" if errors.largest_use < COUNTABLE else "beyond"
+        times = f"{number(errors.largest_use)} times" if errors.largest_use < Times.COUNTABLE else "beyond"
         is_known = any(response.is_known for response in self._responses)
         caveat = "" if is_known else " of rounding alone, as the benchmark did not run on perturbed inputs"
         what = "inside and of the output" if self._standard.has_exact_inputs else "of inputs and output"
@@ -645,6 +648,6 @@ def _error(tested: Array, reference: Array) -> Floats:
 
 def _flushed(format_: FloatFormat, *, is_strict: bool) -> float:
     """What may become 0: devices flush what is near the end of a wide exponent range; float16 needs its subnormals."""
-    if format_.smallest_normal <= _FLUSHED_BELOW and not is_strict:
+    if format_.smallest_normal <= Absolute.FLUSHED_BELOW and not is_strict:
         return _FLUSHED * format_.smallest_normal
     return format_.smallest_normal * 2.0**-format_.mantissa_bits

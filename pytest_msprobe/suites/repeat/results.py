@@ -20,6 +20,7 @@ from pytest_msprobe.apis.topics import Kind
 from pytest_msprobe.cases.call_run import CapturedError
 from pytest_msprobe.engines.protocol import OutputValue, Unsupported
 from pytest_msprobe.numerics.dtypes import kind_of, unit_roundoff
+from pytest_msprobe.numerics.expected import Relative, Roundoffs
 from pytest_msprobe.numerics.patterns import Pattern, describe_region, find_pattern
 from pytest_msprobe.verdicts import OutputRow, Status, Verdict
 
@@ -98,7 +99,7 @@ def is_reordering(difference: BitDifference, dtype: np.dtype[Any]) -> bool:
     if kind_of(dtype) != "float":
         return False
     unit = unit_roundoff(dtype)
-    return difference.size <= max(4 * unit, min(1024 * unit, 2.0**-8))
+    return difference.size <= max(Roundoffs.SHORTEST_SUM * unit, min(Roundoffs.OTHER_ORDER * unit, Relative.HALF_SUMS))
 
 
 def _bits_phrase(changed: npt.NDArray[np.uint8], *, is_one: bool) -> str:

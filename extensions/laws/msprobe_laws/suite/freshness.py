@@ -16,11 +16,7 @@ import numpy as np
 from msprobe_laws.law import Checked, Finding, Unchecked, few_digits, listed
 from msprobe_laws.observation import Array, Update, UpdatedParameter, smallest, unit_roundoff
 from msprobe_laws.training import FRESH
-
-#: Bits by which elements must agree before a sum is what a step got, and where one factor is fitted to them.
-_BITS, _BITS_OF_FITTED = 20.0, 40.0
-#: Factors of two parameters are the same to within this part: each is fitted to rounded values.
-_SAME = 0.02
+from pytest_msprobe.numerics.expected import Absolute, Relative
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +91,7 @@ class _Judged:
         if self.is_told:
             return self.fits[0]
         for is_stale, factor in sorted(self.fits):
-            if any(is_stale == kind and abs(factor - other) <= _SAME * other for kind, other in known):
+            if any(is_stale == kind and abs(factor - other) <= Relative.SAME_FACTORS * other for kind, other in known):
                 return is_stale, factor
         return None
 
@@ -145,7 +141,7 @@ def _judged(gradient: Array, dtype: str, before: UpdatedParameter | None, passes
     sums = list(_sums(passes, older if older is not None and np.any(older) else None, gradient.size))
     off = partial(_off, gradient, next((one for one in sums if not one.is_stale), None), unit, tiny)
     fits: list[_Fit] = []
-    for factor, least in ((1.0, _BITS), (None, _BITS_OF_FITTED)):
+    for factor, least in ((1.0, Absolute.BITS_OF_A_SUM), (None, Absolute.BITS_OF_FITTED)):
         found: dict[bool, tuple[float, float]] = {}
         for one in sums:
             if (fit := _fits(gradient, one, factor, unit, tiny)) is not None:
