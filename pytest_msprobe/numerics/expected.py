@@ -20,24 +20,25 @@ class OfDtype(NamedTuple):
             wrong weight or formula does.
         operation: of its norm, in one operation of two right devices (torch.testing.assert_close). Float64 as Float32,
             11 epsilons; float8 one epsilon.
-        spacing: distance of the least numbers, of dtypes that training reaches them in.
+        least: the least number that devices keep, absolute: they flush subnormals of wide ranges, while float16 and
+            float8 need theirs.
     """
 
     step: float
     operation: float
-    spacing: float = 0.0
+    least: float
 
 
 DTYPES = {
-    "Float64": OfDtype(step=1e-8, operation=2.5e-15),
-    "Complex128": OfDtype(step=1e-8, operation=2.5e-15),
-    "Float32": OfDtype(step=1e-4, operation=1.3e-6),
-    "Complex64": OfDtype(step=1e-4, operation=1.3e-6),
-    "Float16": OfDtype(step=8e-3, operation=1e-3, spacing=2.0**-24),
-    "BFloat16": OfDtype(step=3e-2, operation=1.6e-2),
-    "Float8E4M3FN": OfDtype(step=0.25, operation=0.125, spacing=2.0**-9),
-    "Float8E5M2": OfDtype(step=0.5, operation=0.25, spacing=2.0**-16),
-    "HiFloat8": OfDtype(step=0.5, operation=0.25),
+    "Float64": OfDtype(step=1e-8, operation=2.5e-15, least=2.0**-1022),
+    "Complex128": OfDtype(step=1e-8, operation=2.5e-15, least=2.0**-1022),
+    "Float32": OfDtype(step=1e-4, operation=1.3e-6, least=2.0**-126),
+    "Complex64": OfDtype(step=1e-4, operation=1.3e-6, least=2.0**-126),
+    "Float16": OfDtype(step=8e-3, operation=1e-3, least=2.0**-24),
+    "BFloat16": OfDtype(step=3e-2, operation=1.6e-2, least=2.0**-126),
+    "Float8E4M3FN": OfDtype(step=0.25, operation=0.125, least=2.0**-9),
+    "Float8E5M2": OfDtype(step=0.5, operation=0.25, least=2.0**-16),
+    "HiFloat8": OfDtype(step=0.5, operation=0.25, least=2.0**-22),
 }
 
 
@@ -81,6 +82,16 @@ class Roundoffs:
     #: Elements move by different distances, 1 on average: the effects of two equal ones then do
     #: not cancel to nothing.
     SMALL_MOVE = 2.0**-12
+    #: The norm of gradients before and after clipping, of the dtype of the gradients;
+    #: `NORM_OF_GRADIENTS` is of ranks.
+    CLIP_NORM = 16
+    #: The same of float32, times the square root of the number of elements, whose squares are
+    #: added.
+    SQUARES = 4
+    #: Quotients of gradients that were divided by one number.
+    SAME_DIVISOR = 16
+    #: Of a parameter: the rounding of a shorter update says nothing of its formula.
+    HIDDEN = 16
     #: Roundings of an average of parameters, in units of its summands.
     AVERAGE = 8
 

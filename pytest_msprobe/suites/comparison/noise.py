@@ -106,7 +106,7 @@ class NoiseRun:
         names = [dtype.name for text in dtypes if (dtype := find_dtype(text)) is not None]
         floor = max((self._floors.get(name, 0.0) for name in names), default=0.0)
         if rms > 0:  # below the normal range of float16 a rounding is larger
-            floor = max(floor, max((DTYPES[name].spacing for name in names if name in DTYPES), default=0.0) / rms)
+            floor = max(floor, max((DTYPES[name].least for name in names if name in DTYPES), default=0.0) / rms)
         if Times.NOISE * noise <= floor:
             return Tolerance(floor, "floor", noise)
         return Tolerance(Times.NOISE * noise, "noise", noise)
