@@ -101,7 +101,7 @@ def unit_roundoff(dtype: np.dtype[Any] | str) -> float:
         if named is not None and named.name == "HiFloat8":
             return Relative.HIFLOAT8
         array = array_dtype(named) if named is not None else getattr(ml_dtypes, dtype.rpartition(".")[2], None)
-        if array is None:
+        if not isinstance(array, (np.dtype, type)):
             raise ValueError(f"{dtype!r} is no dtype whose rounding is known")
         dtype = np.dtype(array)
     if kind_of(dtype) in ("bool", "int"):

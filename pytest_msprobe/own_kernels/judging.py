@@ -38,7 +38,7 @@ from pytest_msprobe.verdicts import OutputRow, Verdict
 _ACCUMULATORS = ("float32", "float16", "bfloat16")
 #: How the labels of gradients begin.
 _GRADIENT = "gradient."
-#: An error of so many roundings, as norms, is one that a right kernel leaves; so few elements say nothing together.
+#: So few elements say nothing together.
 _FEW = 8
 #: Patterns that narrower sums may leave as well.
 _VAGUE = ("", "noise", "none", "one side", "narrower", "lookalike")

@@ -44,13 +44,18 @@ _SUITES = [entry.name for entry in SUITES.values() if entry.place.startswith("py
 
 #: What each room may import of ours; its own modules always. No room imports one that stands above it.
 ALLOWED = {
-    "pytest_msprobe.numerics": ("pytest_msprobe.verdicts",),
+    "pytest_msprobe.numerics": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts"),
     "pytest_msprobe.verdicts": ("msprobe_collector.dump_format",),
     "pytest_msprobe.support": (),
     "pytest_msprobe.answers": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts"),
     "pytest_msprobe.apis": ("msprobe_collector.dump_format",),
     "pytest_msprobe.manifests": ("msprobe_collector.dump_format", "pytest_msprobe.answers"),
-    "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
+    "pytest_msprobe.engines": (
+        *_LOW,
+        "msprobe_collector.__file__",
+        "pytest_msprobe.apis",
+        "pytest_msprobe.numerics.expected",
+    ),
     "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,
     **dict.fromkeys(EXTENSIONS, ("pytest_msprobe", "msprobe_collector")),

@@ -10,9 +10,9 @@ import numpy as np
 
 from msprobe_laws.formulas import FORMULAS, PARAMETER, Formula, Inputs
 from msprobe_laws.law import listed
-from msprobe_laws.observation import Array, Update, UpdatedParameter, smallest, unit_roundoff
+from msprobe_laws.observation import Array, Update, UpdatedParameter, coarsest_roundoff, smallest
 from msprobe_laws.rounding import Rounded
-from pytest_msprobe.numerics.expected import Relative, Times
+from pytest_msprobe.numerics.expected import Relative, Roundoffs, Times
 
 #: The state that counts the steps of a parameter.
 COUNTER = "step"
@@ -135,14 +135,8 @@ class FormulaCheck:
         if self.formula is not None and self.formula.counts and any(counter is None for counter in counters):
             return None
         first = batch.parameters[0]
-        unit = max(
-            unit_roundoff(dtype)
-            for dtype in (
-                first.place_before.dtype,
-                first.gradient_dtype,
-                *(place.dtype for name, place in first.state_places.items() if name != COUNTER),
-            )
-        )
+        of_states = (place.dtype for name, place in first.state_places.items() if name != COUNTER)
+        unit = coarsest_roundoff((first.place_before.dtype, first.gradient_dtype, *of_states))
         tiny = smallest(first.place_before.dtype)
 
         def number(arrays: Iterable[Array]) -> Rounded:
@@ -218,7 +212,7 @@ def compared_with(
         found_along = _projected(batch.parameters[0], tested, value)
         return ([], 0) if found_along is None else (found_along, 1)
     dtypes = [item.place_after.dtype if what == PARAMETER else _state_dtype(item, what) for item in batch.parameters]
-    unit = max(map(unit_roundoff, dtypes))
+    unit = coarsest_roundoff(dtypes)
     tolerance = Times.RUNNING_ERROR * (error + 2 * unit * np.abs(value)) + smallest(dtypes[0])
     with np.errstate(invalid="ignore"):
         sizes = np.abs(tested - value) / tolerance
@@ -244,7 +238,7 @@ def _projected(item: UpdatedParameter, tested: Array, right: Array) -> list[Devi
     before = item.before.reshape(-1)
     wanted = right - before
     length = float(wanted @ wanted)
-    if length < float(before @ before) * (16 * unit_roundoff(item.place_after.dtype)) ** 2:
+    if length < float(before @ before) * (Roundoffs.HIDDEN * coarsest_roundoff([item.place_after.dtype])) ** 2:
         return None
     share = float((tested - before) @ wanted) / length if length > 0 else 1.0
     size = abs(share - 1) / Relative.ALONG_UPDATE

@@ -6,12 +6,16 @@ this module. Arrays are float64 (masks and tokens: integers), names are those of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from msprobe_collector.dump_format.values import find_dtype
+from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics.expected import DTYPES
 
 Array = npt.NDArray[Any]
 
@@ -205,15 +209,16 @@ class Labels:
     source: str = ""
 
 
-def unit_roundoff(dtype: str) -> float:
-    """Largest relative error of rounding to `dtype` (half a unit in the last place); that of float64 for others."""
-    return _UNITS.get(dtype.rpartition(".")[2].lower(), 2.0**-53)
+def coarsest_roundoff(dtypes: Iterable[str]) -> float:
+    """Give the unit roundoff of the coarsest of these dtypes; "" stands for a tensor that is not there.
+
+    Raises:
+        ValueError: a dtype is not known.
+    """
+    return max((unit_roundoff(dtype) for dtype in dtypes if dtype), default=unit_roundoff("float64"))
 
 
 def smallest(dtype: str) -> float:
     """Absolute error that a result of `dtype` may have near zero: results below it may be flushed to zero."""
-    return _SMALLEST.get(dtype.rpartition(".")[2].lower(), float(np.finfo(np.float64).tiny))
-
-
-_UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
-_SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126}
+    named = find_dtype(dtype)
+    return DTYPES[named.name if named is not None and named.name in DTYPES else "Float64"].least

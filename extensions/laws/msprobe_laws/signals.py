@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from msprobe_laws.law import Checked, Finding, Law, Unchecked, few_digits
-from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels, unit_roundoff
+from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels
 from msprobe_laws.training import BATCHES_DIFFER, CLIP_NORM
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
+from pytest_msprobe.numerics.expected import Roundoffs
 
 
 class ClipNorm(Law[Clipping]):
@@ -34,7 +36,8 @@ class ClipNorm(Law[Clipping]):
         findings: list[Finding] = []
         if seen.unknown or seen.norm_before is None or not math.isfinite(seen.norm_before):
             return findings or Unchecked(seen.unknown or "the norm of the gradients is not finite")
-        relative = 16 * unit_roundoff(seen.dtype) + 4 * math.sqrt(max(seen.size, 1)) * 2.0**-24
+        relative = Roundoffs.CLIP_NORM * unit_roundoff(seen.dtype)
+        relative += Roundoffs.SQUARES * math.sqrt(max(seen.size, 1)) * FLOAT32_ROUNDOFF
         before = seen.norm_before
         if seen.reported is not None:
             size = abs(seen.reported - before) / (relative * before + 1e-30)

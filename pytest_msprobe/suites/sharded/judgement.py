@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from msprobe_collector.dump_format.values import array_dtype, find_dtype
 from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.numerics.expected import Relative, Times
 from pytest_msprobe.suites.sharded.ranks import RankDump, Stated, contradicted
@@ -179,14 +178,13 @@ def loaded(leaf: Leaf, dump: RankDump, form: Form = "tensor") -> Any:
 
 
 def roundoff_of(dtype_text: str) -> float:
-    """Unit roundoff of a dtype as dumps write it; 0 for whole numbers, whose values must be equal."""
+    """Unit roundoff of a dtype as dumps write it; 0 for what is no number and for whole ones: they must be equal."""
     from pytest_msprobe.numerics.dtypes import unit_roundoff
 
-    dtype = find_dtype(dtype_text)
-    if dtype is None or dtype.kind not in ("float", "complex"):
+    try:
+        return unit_roundoff(dtype_text)
+    except ValueError:
         return 0.0
-    array = array_dtype(dtype)
-    return unit_roundoff(array) if array is not None else 2.0**-4
 
 
 def is_given(leaf: Leaf) -> bool:

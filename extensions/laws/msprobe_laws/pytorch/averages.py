@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 from msprobe_laws.law import Checked, Finding, Unchecked
-from msprobe_laws.observation import Array, unit_roundoff
+from msprobe_laws.observation import Array
 from msprobe_laws.pytorch.tensors import dtype_of, local_part, some
 from msprobe_laws.session import LawSession
 from msprobe_laws.training import EMA_DECAY
+from pytest_msprobe.numerics.dtypes import unit_roundoff
 from pytest_msprobe.numerics.expected import Relative, Roundoffs, Share
 
 _DECAYS = ("decay", "ema_decay", "beta", "alpha", "momentum", "tau")
@@ -27,7 +28,7 @@ _SAID = ("decay", "ema_decay", "tau", "momentum")
 _ELEMENTS = 32
 #: Steps at which averages are looked for.
 _LOOKS = (0, 3)
-#: By how much of its distance from 1 a share may differ from one that is declared, and updates that settle it.
+#: Updates that settle a share.
 _ENOUGH = 3
 #: Steps in which the share of an average that is no longer warming up stays as it is.
 _SETTLED = 8

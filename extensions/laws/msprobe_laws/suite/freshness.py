@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from msprobe_laws.law import Checked, Finding, Unchecked, few_digits, listed
-from msprobe_laws.observation import Array, Update, UpdatedParameter, smallest, unit_roundoff
+from msprobe_laws.observation import Array, Update, UpdatedParameter, coarsest_roundoff, smallest
 from msprobe_laws.training import FRESH
 from pytest_msprobe.numerics.expected import Absolute, Relative
 
@@ -131,7 +131,7 @@ def fresh(update: Update, before: Update | None, passes_of: Callable[[str], Iter
 def _judged(gradient: Array, dtype: str, before: UpdatedParameter | None, passes: Passes) -> _Judged:
     older = None if before is None else before.gradient
     dtypes = (dtype, *passes.dtypes)
-    unit, tiny = max(map(unit_roundoff, dtypes)), max(map(smallest, dtypes))
+    unit, tiny = coarsest_roundoff(dtypes), max(map(smallest, dtypes))
     off = partial(_off, gradient, None, unit, tiny)
     arrays = [*passes.given, *passes.late, gradient, *(() if older is None else (older,))]
     if any(array is None or array.size != gradient.size or not np.all(np.isfinite(array)) for array in arrays):

@@ -447,7 +447,7 @@ class Accountant:
                 pattern = pattern or call.pattern(direction, output)
         defined = terms.parts[DEFINED]
         is_blamed = pair.is_defined_otherwise and defined.weight >= Share.BLAMED
-        if is_blamed and defined.size > max(_roundoff(mine.recorded), _roundoff(theirs.recorded)):
+        if is_blamed and defined.size > max(unit_roundoff(mine.recorded.dtype), unit_roundoff(theirs.recorded.dtype)):
             words = "defined differently" if pair.definition[0].name == OTHER_API else "called otherwise"
             blamed[DEFINED] = f"{words}: {listed_differences(pair.definition)}"
         first = next(iter(blamed), None)
@@ -481,7 +481,3 @@ def _distance(key: ValueKey) -> float:
     if key.distance is not None:
         return key.distance
     return math.inf if key.differs else 0.0
-
-
-def _roundoff(array: Array) -> float:
-    return unit_roundoff(array.dtype) if array.dtype.kind not in "iub" else 0.0

@@ -130,7 +130,7 @@ class _Run:
         return [grid[place] for place in places if place in grid]
 
 
-#: More values than that within reach are looked at from the nearest on, down to a distance at which they are equal.
+#: More values than that within reach are looked at from the nearest on.
 _FEW = 64
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from msprobe_collector.dump_format import DIRECTIONS, DumpError, is_optimizer_record
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from msprobe_collector.dump_format.values import PlainValue, array_dtype, find_dtype
+from msprobe_collector.dump_format.values import PlainValue, find_dtype
 from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -256,7 +256,6 @@ def held_value(leaf: Leaf, operation: Operation | None = None) -> HeldValue | No
     numbers = [float(it) for it in leaf.statistics if isinstance(it, (bool, int, float))]
     is_known = len(numbers) == 4
     most, least, mean, norm = numbers if is_known else [math.nan] * 4
-    elements = array_dtype(dtype)
-    unit = unit_roundoff(elements) if elements is not None and dtype.kind in ("float", "complex") else 0.0
+    unit = unit_roundoff(dtype.name)
     record, size = "" if operation is None else operation.record, math.prod(leaf.shape)
     return HeldValue(record, leaf.path, size, leaf.shape, norm, most, least, mean, unit, is_known)
