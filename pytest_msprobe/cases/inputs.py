@@ -32,7 +32,6 @@ from pytest_msprobe.numerics.expected import Times
 #: (drawn values, the record, a generator) -> values that fit.
 Role = Callable[[Array, ForwardRecord, np.random.Generator], Array]
 
-_INSIDE = 2.0**-7
 _IGNORED = -100
 #: Larger ones would take seconds, and values drawn independently are hardly ever singular then.
 _MOST_INVERTED = 256
@@ -73,7 +72,8 @@ def _sorted(array: Array, record: ForwardRecord, generator: np.random.Generator)
 
 def _strictly_inside(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
     """Probabilities whose logarithms exist, also after rounding."""
-    return np.clip(array.astype(np.float64), _INSIDE, 1 - _INSIDE).astype(array.dtype)
+    inside = 2.0**-7
+    return np.clip(array.astype(np.float64), inside, 1 - inside).astype(array.dtype)
 
 
 def _targets(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:

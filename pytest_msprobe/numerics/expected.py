@@ -322,6 +322,8 @@ class Share:
     SMALL_CALL = 0.25
     #: Elements of an average that must be within their roundings.
     OF_AVERAGE = 0.8
+    #: Elements of an optimizer's parameters of one dtype, the updates of which rounding takes.
+    LOST_UPDATES = 0.75
 
 
 class Chance:

@@ -75,8 +75,6 @@ _MOST_STARTS = 4
 _MOST_RESTARTS = "1000"
 #: More workers than this for a core of the CPU are a mistake.
 _MOST_PER_CORE = 8
-#: The word that a check has begun may come late from another host.
-_NEARLY = 0.8
 
 
 def _replaced_mode(config: pytest.Config) -> str:
@@ -347,7 +345,8 @@ class WorkersPlugin:
         """`: it did not end within 60 s` for an item that met its time limit, else ""."""
         limit = self._index.time_limit_seconds(node_id)
         begun = self._begun.pop(node_id, None)
-        if limit is None or begun is None or monotonic() - begun < _NEARLY * limit or code not in (None, EXIT_CODE):
+        # The word that a check has begun may come late from another host.
+        if limit is None or begun is None or monotonic() - begun < 0.8 * limit or code not in (None, EXIT_CODE):
             return ""
         return f": it did not end within {limit:.3g} s (--msprobe-timeout)"
 

@@ -11,6 +11,7 @@ from msprobe_laws.formula_check import COUNTER, Batch, Deviation, FormulaCheck, 
 from msprobe_laws.formulas import FORMULAS, PARAMETER
 from msprobe_laws.law import Checked, Finding, Law, Unchecked, few_digits
 from msprobe_laws.observation import Array, Update, UpdatedParameter
+from pytest_msprobe.numerics.expected import Share
 
 
 class UpdateFormula(Law[FormulaCheck]):
@@ -365,7 +366,7 @@ class UpdatesArrive(Law[FormulaCheck]):
     tolerance = (
         "three quarters of the elements of an optimizer's parameters of one dtype, in three steps one after another"
     )
-    _PATIENCE, _MOST = 3, 0.75
+    _PATIENCE = 3
 
     def __init__(self) -> None:
         self._times: dict[tuple[str, str], int] = {}
@@ -389,10 +390,10 @@ class UpdatesArrive(Law[FormulaCheck]):
             total = sum(size for _, size, _ in shares)
             share = sum(lost * size for lost, size, _ in shares) / total
             key = seen.update.optimizer, dtype
-            self._times[key] = self._times.get(key, 0) + 1 if share > self._MOST else 0
+            self._times[key] = self._times.get(key, 0) + 1 if share > Share.LOST_UPDATES else 0
             if self._times[key] == self._PATIENCE:
                 worst = sorted(shares, key=lambda entry: -entry[0] * entry[1])
-                names = [item.name for lost, _, item in worst if lost > self._MOST]
+                names = [item.name for lost, _, item in worst if lost > Share.LOST_UPDATES]
                 count = self._PATIENCE
                 message = (
                     f"{100 * share:.0f} % of the elements of {dtype} parameters stay as they are, "
