@@ -34,10 +34,6 @@ _VIEWS = frozenset({"view", "view_as"})
 _LARGE = 2**31
 #: How Python, PyTorch and CANN say that memory is used up.
 _OUT_OF_MEMORY = ("memoryerror", "can't allocate memory", "out of memory")
-#: Bytes that checking takes for each element beside the input: a copy, float64 on both sides, the outputs.
-_BYTES_BESIDE = 4 * 8
-#: The same in sizes of an element where nothing is a float (measured: neg of int8 takes 3).
-_COPIES_BESIDE = 4
 
 _Change = Callable[[int, Array], Array]
 
@@ -133,7 +129,9 @@ def _refuse_large(case: Case, tensors: Sequence[Array], limit: int) -> None:
     dtypes = [*(dtype_of_array(tensor.dtype) for tensor in tensors), *case.output_dtypes()]
     largest = max(tensor.itemsize for tensor in tensors)
     is_exact = all(dtype is not None and dtype.kind in ("int", "bool") for dtype in dtypes)
-    beside = _COPIES_BESIDE * largest if is_exact else _BYTES_BESIDE
+    # Bytes for each element beside the input: a copy, float64 on both sides, the outputs; or, where nothing is a float,
+    # sizes of an element (measured: neg of int8 takes 3).
+    beside = 4 * largest if is_exact else 4 * 8
     elements = sum(_repeats(tensors) * tensor.size if _is_along(tensor, tensors) else tensor.size for tensor in tensors)
     needed = elements * (largest + beside)
     if needed > limit:

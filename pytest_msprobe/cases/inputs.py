@@ -33,8 +33,6 @@ from pytest_msprobe.numerics.expected import Times
 Role = Callable[[Array, ForwardRecord, np.random.Generator], Array]
 
 _IGNORED = -100
-#: Larger ones would take seconds, and values drawn independently are hardly ever singular then.
-_MOST_INVERTED = 256
 
 
 def _positive_definite(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
@@ -58,7 +56,8 @@ def _factor(array: Array, record: ForwardRecord, generator: np.random.Generator)
 
 def _invertible(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
     """Matrices as drawn, but for those nearly singular, as half of them are with values of 0 and 1 only."""
-    if array.ndim < 2 or not 0 < array.shape[-1] == array.shape[-2] <= _MOST_INVERTED:
+    # Larger ones would take seconds, and values drawn independently are hardly ever singular then.
+    if array.ndim < 2 or not 0 < array.shape[-1] == array.shape[-2] <= 256:
         return array
     is_singular = np.linalg.cond(array.astype(np.float64)) > Times.WORST_CONDITION
     if not is_singular.any():

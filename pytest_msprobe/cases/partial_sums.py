@@ -10,9 +10,6 @@ import numpy as np
 from pytest_msprobe.engines.protocol import Array
 from pytest_msprobe.numerics.expected import Share
 
-#: So many of the partial sums of each element are computed.
-_BLOCKS = 32
-
 
 def norms_of_partial_sums(gradient: Callable[[Array], Array | None], incoming: Array, channels: int) -> Array | None:
     """The 2-norm of the partial sums of each element, one term for each position of the incoming gradient.
@@ -33,7 +30,8 @@ def norms_of_partial_sums(gradient: Callable[[Array], Array | None], incoming: A
     total: Array = np.zeros(())
     squares: Array = np.zeros(())
     reached = []
-    for first, last in pairwise(np.unique(np.linspace(0, len(rows), _BLOCKS + 1).astype(int)).tolist()):
+    # Of the partial sums of each element 32 are computed.
+    for first, last in pairwise(np.unique(np.linspace(0, len(rows), 33).astype(int)).tolist()):
         part = np.zeros_like(rows)
         part[first:last] = rows[first:last]
         added = gradient(np.ascontiguousarray(np.moveaxis(part.reshape(moved.shape), -1, channels)))

@@ -17,8 +17,6 @@ from pytest_msprobe.numerics.measurement import Floats
 _CHECKED = 16
 #: So many elements, of so many matrices of a batch, stand for all.
 _SAMPLED, _SAMPLED_MATRICES = 1 << 14, 16
-#: So many terms are taken at once.
-_GATHERED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,8 @@ class Product:
     def norms_at(self, places: Array) -> Floats:
         """The 2-norm of the terms of the elements at flat positions, shape (m,), float32."""
         found: Floats = np.empty(len(places), np.float32)
-        step = max(1, _GATHERED // self.left.shape[-1])
+        # Of the terms a million are taken at once.
+        step = max(1, (1 << 20) // self.left.shape[-1])
         batches = self._product_shape[:-2]
         left = np.broadcast_to(self.left, batches + self.left.shape[-2:])
         right = np.broadcast_to(self.right, batches + self.right.shape[-2:]).swapaxes(-1, -2)

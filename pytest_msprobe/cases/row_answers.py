@@ -19,8 +19,6 @@ from pytest_msprobe.numerics.measurement import Floats
 
 #: So many rows are computed again, ...
 _CHECKED = 4
-#: Rows are taken in parts of so many elements.
-_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,8 @@ def row_deviations(name: str, call: RowCall, reference: Array) -> Floats | None:
     with np.errstate(all="ignore"):
         if not _holds(formula, call, expected):
             return None
-        step = max(1, _ELEMENTS // length)
+        # Rows are taken in parts of a million elements.
+        step = max(1, (1 << 20) // length)
         found: Floats = np.empty(call.x.shape, np.float32)
         for start in range(0, rows, step):
             part = slice(start, start + step)

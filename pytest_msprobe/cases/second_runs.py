@@ -88,16 +88,10 @@ def rounded(value: Any, format_name: str) -> Any:
         return np.ldexp(np.rint(np.ldexp(significand, bits)), exponent - bits)
 
 
-#: Each perturbation is a forward (and a backward) of the benchmark: at most three of them with the unperturbed one.
-_PERTURBATIONS = (1, 2)
 #: For an error that these forgive and rounding of the output alone does not: up to 16 more runs say how far
 #: rounding takes each element, in calls of up to `MOST_PROBED` elements.
 _PROBES = tuple(range(3, 19))
-#: Calls of more elements are judged by small ones where they can be.
-_SMALL = 1 << 17
 
-#: Fewest terms of a block, where a device splits a sum.
-_SHORTEST_BLOCK = 64
 
 #: Of so many terms each such one says for a part of the work how far an element moves at least.
 _MANY_TERMS, _SOME_TERMS = 64, 3
@@ -155,9 +149,10 @@ class ExtraRuns:
         """
 
         def moved(kind: _Kind) -> tuple[Perturbed, ...]:
+            # Each perturbation is a forward (and a backward) of the benchmark: at most three of
+            # them with the unperturbed one.
             arrays = (
-                (moving, self._fitting(results, position, reference))
-                for moving, results in self._moved(kind, _PERTURBATIONS)
+                (moving, self._fitting(results, position, reference)) for moving, results in self._moved(kind, (1, 2))
             )
             return tuple(Perturbed(array, moving.relative_size) for moving, array in arrays if array is not None)
 
@@ -196,7 +191,8 @@ class ExtraRuns:
     def _narrow_sums(self, dtype: str, accumulated: int) -> int:
         """How many partial sums of `accumulated` terms are added up in `dtype`: those of blocks, or all where inf."""
         most = self._bench.narrow_sums.get(dtype, 1)
-        return max(1, accumulated) if math.isinf(most) else max(1, int(min(most, accumulated // _SHORTEST_BLOCK)))
+        # Fewest terms of a block, where a device splits a sum.
+        return max(1, accumulated) if math.isinf(most) else max(1, int(min(most, accumulated // 64)))
 
     @staticmethod
     def _fitting(found: Sequence[Any] | None, position: int, reference: Array) -> Array | None:
@@ -207,7 +203,8 @@ class ExtraRuns:
         self, position: int, reference: Array, accumulated: int, tested: Array, places: Sequence[int] | Array
     ) -> OutputPair | None:
         """The output pair of a small call with the elements at `places` and a sample of others; see `OutputPair`."""
-        if self._elements <= _SMALL:
+        # Calls of more elements are judged by small ones where they can be.
+        if self._elements <= 1 << 17:
             return None
         if position not in self._restrictions:
             # Not a method of this object: it would be in a cycle, and large arrays stay until garbage is collected.

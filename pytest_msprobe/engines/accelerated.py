@@ -18,8 +18,6 @@ from pytest_msprobe.numerics.expected import Relative
 
 #: Elements that all compared calls may have together, in this process: some seconds of a CPU.
 BUDGET = 1 << 28
-#: A call of so many times the elements of the largest one that was compared is compared, too.
-_LARGER = 8
 
 _Result = TypeVar("_Result")
 
@@ -56,7 +54,8 @@ class AcceleratedBench:
             return self._cpu.forward(call, differentiate=differentiate)
         size = sum(getattr(value, "size", 0) for _, value in leaves(call))
         largest = self._compared.get(key)
-        is_compared = (largest is None or size > _LARGER * largest) and size <= self._left
+        # A call that is much larger than the largest one that was compared is compared, too.
+        is_compared = (largest is None or size > 8 * largest) and size <= self._left
         if largest is None and not is_compared:
             raise Unsupported("no smaller call of the API was compared with the CPU")
         tested = self._tried(key, lambda: self._accelerator.forward(call, differentiate=differentiate))

@@ -153,10 +153,6 @@ def npu_function(name: str) -> Callable[..., object]:
     return cast("Callable[..., object]", found)
 
 
-#: Memory in bytes by which a process may grow from call to call before what lies idle in it is given back.
-_MOST_IDLE = 1 << 26
-
-
 #: Memory of this process after it gave back what lay idle.
 _held = 0
 #: What a framework gives back of the memory that it keeps: (C library, memory of this process) -> bytes.
@@ -177,7 +173,9 @@ def give_idle_memory_back() -> None:
     """
     global _held  # noqa: PLW0603  # one per process, as its memory is
     found = _private_bytes()
-    library = _c_library("libc.so.6") if found > _held + _MOST_IDLE else None
+    # Memory in bytes by which a process may grow from call to call before what lies idle in it is
+    # given back.
+    library = _c_library("libc.so.6") if found > _held + (1 << 26) else None
     if library is not None and hasattr(library, "malloc_trim"):
         for give_back in _pools:
             give_back(library, found)

@@ -312,10 +312,6 @@ def _all_but(axis: int, x: Tensor) -> list[int]:
 
 #: Uniform errors of this width have the standard deviation 1.
 _WIDTH = math.sqrt(3.0)
-#: Random factors that are drawn once and used again; a prime, so that no row of a tensor meets the same ones twice.
-_POOL = 65_521
-#: Decompositions may use what is decomposed itself.
-_DEEPEST = 8
 
 
 def _by_name(topic: str) -> dict[str, list[str]]:
@@ -369,7 +365,8 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         rule = decompositions().get(func)
-        if rule is None or self._depth >= _DEEPEST:
+        # Decompositions may use what is decomposed itself.
+        if rule is None or self._depth >= 8:
             return NotImplemented
         self._depth += 1
         self._of_total = max(self._totals, self._roundoff) if rule is _log_softmax else self._roundoff
@@ -421,7 +418,9 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         if isinstance(returned, (tuple, list)):
             return type(returned)(self._moved(item, spread) for item in returned)
         if _is_float64(returned) and returned.numel():
-            drawn = torch.rand(min(returned.numel(), _POOL), generator=self._generator, dtype=torch.float64)
+            # Random factors that are drawn once and used again; a prime, so that no row of a
+            # tensor meets the same ones twice.
+            drawn = torch.rand(min(returned.numel(), 65_521), generator=self._generator, dtype=torch.float64)
             _multiply(returned, (1 + spread * _WIDTH * drawn.mul_(2).sub_(1)).to(returned.device))
         return returned
 

@@ -19,9 +19,6 @@ from pytest_msprobe.manifests.wording import cut, last_name, names, numbers, sho
 
 __all__ = ["ManifestDifference", "differences"]
 
-#: No file can hold more that anybody reads.
-_MOST = 200
-
 
 def differences(target: Manifest, golden: Manifest) -> list[ManifestDifference]:
     """In what `target` differs from `golden`, most likely explanation first; at most 200.
@@ -37,7 +34,8 @@ def differences(target: Manifest, golden: Manifest) -> list[ManifestDifference]:
     found += _random_states(target, golden, has_other_values=has_other_values)
     found += _script(target, golden)
     found.sort(key=lambda one: -one.likelihood)
-    return found[:_MOST]
+    # No file can hold more that anybody reads.
+    return found[:200]
 
 
 def _step(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:

@@ -17,7 +17,6 @@ from pytest_msprobe.verdicts import EXPLAINED, LAW, Change, Figure, OutputRow, R
 _WORST = 10
 _WORST_VERBOSE = 50
 _NEAREST = 3
-_FIGURES = 3
 _REASONS = 10
 #: With -q, of a run that judged nothing.
 _REASONS_QUIET = 3
@@ -25,8 +24,6 @@ _REASON_WIDTH = 150
 #: Width of lines that go into a file, where no terminal says how wide it is.
 FILE_WIDTH = 120
 _GAP = "  "
-#: A table keeps its columns where names have this room.
-_NAME_WIDTH = 40
 #: Outcomes in the words of the summary, in its order; the first three are always shown.
 OUTCOME_WORDS = {
     "passed": "passed",
@@ -110,7 +107,8 @@ def table(columns: Sequence[Column], width: int) -> list[str]:
     Names that are longer than most are cut in their middle; columns go until the rest fits beside these.
     """
     shown = list(columns)
-    least = min(columns[0].width, _NAME_WIDTH) - columns[0].width
+    # A table keeps its columns where names have this room.
+    least = min(columns[0].width, 40) - columns[0].width
     while sum(column.width + len(_GAP) for column in shown) + least > width and any(column.can_go for column in shown):
         shown.remove(min((column for column in shown if column.can_go), key=lambda column: column.can_go))
     others = sum(column.width + len(_GAP) for column in shown[1:])
@@ -293,7 +291,7 @@ class VerdictCounts(RowCounts):
         severity = self.suite.severity_figures
         ranked = sorted(self.suite.figures, key=lambda figure: figure.name not in severity)
         known = [figure for figure in ranked if any(output.figures.get(figure.name) is not None for output in found)]
-        return known[:_FIGURES]
+        return known[:3]
 
 
 def _figure_text(value: float | None, figure: Figure) -> str:

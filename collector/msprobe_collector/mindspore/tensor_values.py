@@ -18,8 +18,6 @@ from msprobe_collector.mindspore.mindspore_internals import wait_for_graphs
 from msprobe_collector.recording.guard import ComputationFailed
 
 TENSOR = "mindspore.Tensor"
-#: Up to this size copying the bytes (0.6 us) is cheaper than `asnumpy`, whose description NumPy must parse (5 us).
-_MOST_COPIED_BYTES = 1 << 16
 
 
 class MindSporeValues:
@@ -62,7 +60,9 @@ class MindSporeValues:
         name, numpy_dtype = known
         if self._copies and numpy_dtype is not None:
             shape = tensor.shape
-            if 0 < math.prod(shape) * numpy_dtype.itemsize <= _MOST_COPIED_BYTES:
+            # Up to this size copying the bytes (0.6 us) is cheaper than `asnumpy`, whose
+            # description NumPy must parse (5 us).
+            if 0 < math.prod(shape) * numpy_dtype.itemsize <= 1 << 16:
                 return TensorValues(np.frombuffer(tensor.get_bytes(), numpy_dtype).reshape(shape), name, TENSOR)
         return TensorValues(tensor.asnumpy(), name, TENSOR)
 

@@ -118,10 +118,6 @@ def judge_similarity(
     return wrong, f"{similarity - before.similarity:+.4f} since step {before.step}"
 
 
-#: Summaries in memory: of both runs, for the step that is judged and the one before.
-_KEPT_SUMMARIES = 4
-
-
 class GradientCheck:
     """Verdicts on the gradients of one run, alone or against another.
 
@@ -131,7 +127,8 @@ class GradientCheck:
     def __init__(self, pair: RunPair, settings: GradientSettings) -> None:
         self.pair = pair
         self._settings = settings
-        self._read = lru_cache(_KEPT_SUMMARIES)(read_summary)
+        # Summaries in memory: of both runs, for the step that is judged and the one before.
+        self._read = lru_cache(4)(read_summary)
         self._agreements: dict[tuple[int, int, str], SignAgreement | None] = {}
         self._histories: dict[int, NormHistory] = {}
         self._steps = {rank: pair.steps(rank) for rank in pair.target.ranks}

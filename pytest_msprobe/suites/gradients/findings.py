@@ -20,9 +20,6 @@ from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.gradients.run import GradientRow, StepSummary, number_ranges
 from pytest_msprobe.verdicts import Status, VerdictRow, Wire
 
-#: Elements compared at a time: the only temporary, whatever the size of the gradient.
-_CHUNK = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class SignAgreement:
@@ -48,7 +45,8 @@ def compare_signs(row: GradientRow, target: StepSummary, golden: StepSummary) ->
     from pytest_msprobe.numerics.measurement import chunks
 
     tested, reference = _signs(row, target), _signs(row, golden)
-    parts = chunks(tested, reference, elements=_CHUNK)
+    # Elements compared at a time: the only temporary, whatever the size of the gradient.
+    parts = chunks(tested, reference, elements=1 << 20)
     return SignAgreement(sum(int(np.count_nonzero(left == right)) for _, (left, right) in parts), row.size)
 
 

@@ -40,8 +40,6 @@ _MOST_ALONE = 8
 _SHOWN = 6
 #: Kind of what changes with the batch by no more than another order of additions does.
 DEPENDS_ON_BATCH = "depends on the batch"
-#: How often the tensors of a doubled batch are in memory, results included.
-_COPIES = 4
 
 
 class UnknownBatch(Exception):
@@ -257,7 +255,8 @@ class BatchCheck:
     ) -> None:
         call = with_rows(self._call, batch, rows)
         held = sum(value.nbytes for _, value in leaves(call) if hasattr(value, _ARRAY))
-        if len(rows) > batch.size and _COPIES * held > self._memory:
+        # How often the tensors of a doubled batch are in memory, results included.
+        if len(rows) > batch.size and 4 * held > self._memory:
             return
         given = None if incoming is None else tuple(_taken(array, batch.size, rows) for array in incoming)
         arrays = self._rows_of(call, replace(batch, size=len(rows)), given)

@@ -24,10 +24,6 @@ from pytest_msprobe.numerics.expected import Relative, Roundoffs
 from pytest_msprobe.numerics.patterns import Pattern, describe_region, find_pattern
 from pytest_msprobe.verdicts import OutputRow, Status, Verdict
 
-#: Elements whose bits are looked at, from the first one that differs.
-_MOST_ELEMENTS = 1 << 20
-#: Up to this size a copy of the bytes costs less than their hash.
-_SMALL_BYTES = 1 << 12
 #: Kinds of patterns that say more than which bits have changed.
 _TELLING = ("not finite", "zero", "swapped", "copied", "repeated", "shifted", "lookalike", "transposed")
 
@@ -61,7 +57,8 @@ def content_of(value: object, *, by_columns: bool = False) -> tuple[object, ...]
     if type(value) is not np.ndarray:
         return type(value), repr(value)
     read = value.T if by_columns else value
-    if value.nbytes <= _SMALL_BYTES:
+    # Up to this size a copy of the bytes costs less than their hash.
+    if value.nbytes <= 1 << 12:
         return value.dtype, value.shape, read.tobytes()
     return value.dtype, value.shape, xxh3_128_digest(bytes_of(read).data)
 
@@ -81,7 +78,8 @@ def describe_bits(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> BitD
     found, right = (bytes_of(array).reshape(array.size, -1) for array in (tested, reference))  # a row per element
     is_off = (found != right).any(axis=1)
     places = np.flatnonzero(is_off)
-    changed = np.unpackbits((found ^ right)[places[:_MOST_ELEMENTS]], axis=1, bitorder="little")
+    # Elements whose bits are looked at, from the first one that differs.
+    changed = np.unpackbits((found ^ right)[places[: 1 << 20]], axis=1, bitorder="little")
     where = describe_region(is_off.reshape(reference.shape)) or "everywhere"
     what = find_pattern(tested, reference) if tested.size > 1 else Pattern()
     telling = what.words if what.kind in _TELLING else ""
@@ -131,8 +129,6 @@ Outcome = tuple[OutputValue, ...] | CapturedError | Unsupported
 
 #: Different results that are kept, so that they can be described; more are only counted.
 _KEPT = 4
-#: Parts of an output that have a digest of their own.
-_BLOCKS = 32
 
 
 @dataclass(slots=True)
@@ -217,7 +213,8 @@ def content_digest(labels: Sequence[str], outputs: Sequence[OutputValue]) -> tup
         array = value if isinstance(value, np.ndarray) else None
         shape = [] if array is None else list(array.shape)
         held = memoryview(repr(value).encode()) if array is None else bytes_of(array).data
-        length = 1 if array is None else max(1, -(-array.size // _BLOCKS))
+        # Parts of an output that have a digest of their own.
+        length = 1 if array is None else max(1, -(-array.size // 32))
         step = len(held) if array is None else length * array.itemsize
         blocks = [xxh32_intdigest(held[start : start + step]) for start in range(0, len(held), step)]
         whole.update(f"{label} {type(value).__name__ if array is None else array.dtype} {shape}".encode())
