@@ -24,9 +24,6 @@ Kind = Literal["bool", "int", "float", "complex", "other"]
 _float_limits: Callable[[np.dtype[Any]], Any] = ml_dtypes.finfo
 _integer_limits: Callable[[np.dtype[Any]], Any] = ml_dtypes.iinfo
 
-_WIDEST_FLOAT_BYTES = 8
-_WIDEST_COMPLEX_BYTES = 16
-
 
 @cache
 def kind_of(dtype: np.dtype[Any]) -> Kind:
@@ -39,9 +36,9 @@ def kind_of(dtype: np.dtype[Any]) -> Kind:
         return "bool"
     if dtype.kind in "iu":
         return "int"
-    if dtype.kind == "f" and dtype.itemsize <= _WIDEST_FLOAT_BYTES:
+    if dtype.kind == "f" and dtype.itemsize <= 8:
         return "float"
-    if dtype.kind == "c" and dtype.itemsize <= _WIDEST_COMPLEX_BYTES:
+    if dtype.kind == "c" and dtype.itemsize <= 16:
         return "complex"
     return _kind_of_ml_dtype(dtype) if dtype.kind == "V" else "other"
 

@@ -297,8 +297,6 @@ class Perturbed:
 
 #: Larger calls have no probes: they take as many runs of the benchmark.
 MOST_PROBED = 1 << 20
-#: So many elements of an output stand for all.
-_SAMPLED = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +326,8 @@ class Deviations:
             return None
 
         def sample() -> tuple[Array, Floats]:
-            places = np.unique(np.random.default_rng(0).integers(0, values.size, _SAMPLED))
+            # A sample of the elements stands for all.
+            places = np.unique(np.random.default_rng(0).integers(0, values.size, 1 << 14))
             return places, values[places]
 
         return cls(lambda: values, lambda: values, lambda places: values[places], sample, have_terms)

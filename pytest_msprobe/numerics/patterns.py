@@ -222,8 +222,6 @@ def _comparable(wide: Array, exact: Array, dtype: np.dtype[Any]) -> npt.NDArray[
     return found
 
 
-#: Larger outputs would take too much memory for copies of each hypothesis.
-_MOST_ELEMENTS = 1 << 24
 #: Formats to which a device may have fallen, by the bits of their significands.
 _NARROWER = {11: "float16 or HF32/TF32", 8: "bfloat16", 4: "float8"}
 
@@ -265,7 +263,8 @@ def find_pattern(
         others: what the output may be instead, by the phrase that says so: ``equals input 0``. Those of another size
             are ignored.
     """
-    if tested.shape != reference.shape or not 0 < tested.size <= _MOST_ELEMENTS:
+    # Larger outputs would take too much memory for copies of each hypothesis.
+    if tested.shape != reference.shape or not 0 < tested.size <= 1 << 24:
         return Pattern()
     if "other" in (kind_of(tested.dtype), kind_of(reference.dtype)) or tested.dtype.kind == "c":
         return Pattern()

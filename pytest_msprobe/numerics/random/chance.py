@@ -31,9 +31,6 @@ from pytest_msprobe.numerics.expected import Chance
 from pytest_msprobe.numerics.judgement import count_of
 from pytest_msprobe.numerics.measurement import unravelled
 
-#: A lag is tested on the first elements only: repetition shows there, and reading 27 lags of all would cost the most.
-_MOST_LAGGED = 1 << 22
-
 
 @dataclass(frozen=True, slots=True)
 class Count:
@@ -222,7 +219,9 @@ def lag_counts(
     A generator that repeats itself agrees too often. The pairs of one lag share no element, so they are independent.
     `probability` of True is one per element, or one range for all.
     """
-    flags = flags[:_MOST_LAGGED]
+    # A lag is tested on the first elements only: repetition shows there, and reading 27 lags of
+    # all would cost the most.
+    flags = flags[: 1 << 22]
     lags = {1 << power for power in range(max(flags.size // 2, 1).bit_length())}
     lags.update(math.prod(shape[axis:]) for axis in range(1, len(shape)))
     for lag in sorted(lag for lag in lags if 0 < lag <= flags.size // 2):
@@ -387,8 +386,6 @@ _LEVELS = sorted({step / 64 for step in range(1, 64)} | {end for k in range(7, 1
 _POINTS = 4096
 #: Of so many possible values at most, each is counted by itself.
 MOST_VALUES = 4096
-#: Bits with a probability of their own are counted in this many groups of like probability.
-_BIT_GROUPS = 4
 
 
 def judge_sample(sample: npt.NDArray[Any], law: Law, *, rounded_to: np.dtype[Any] | None = None) -> SampleResult:
@@ -675,7 +672,8 @@ def _group_counts(
     if isinstance(probability, tuple):
         yield Count(f"elements {what}", int(np.count_nonzero(bits)), bits.size, *probability)
         return
-    for group in np.array_split(np.argsort(probability, kind="stable"), _BIT_GROUPS):
+    # Bits with a probability of their own are counted in this many groups of like probability.
+    for group in np.array_split(np.argsort(probability, kind="stable"), 4):
         if group.size:
             mean = float(np.mean(probability[group]))
             text = f"elements with a probability of about {mean:.3g} {what}"

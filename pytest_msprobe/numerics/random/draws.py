@@ -26,9 +26,6 @@ from pytest_msprobe.numerics.random.chance import (
     value_counts,
 )
 
-#: At how many places the distribution over categories is looked at, by index and by rank.
-_MOST_PLACES = 32
-
 
 def judge_categories(
     sample: npt.NDArray[Any], weights: npt.NDArray[Any], *, with_replacement: bool, possible_ties: int = 0
@@ -155,7 +152,8 @@ def _cumulative_counts(drawn: npt.NDArray[np.int64], chances: npt.NDArray[np.flo
     categories = chances.shape[1]
     below = np.bincount(drawn.reshape(-1), minlength=categories).cumsum()
     expected = np.minimum(np.mean(np.cumsum(chances, axis=1), axis=0), 1.0)
-    for place in np.unique(np.linspace(0, categories - 2, _MOST_PLACES).astype(np.int64)) if categories > 1 else ():
+    # At how many places the distribution over categories is looked at, by index and by rank.
+    for place in np.unique(np.linspace(0, categories - 2, 32).astype(np.int64)) if categories > 1 else ():
         share = float(expected[place])
         yield Count(f"{what} are at most {place}", int(below[place]), drawn.size, share, share)
 

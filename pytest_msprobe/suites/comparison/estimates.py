@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from msprobe_collector.dump_format.sketches import Sketch
     from pytest_msprobe.suites.comparison.sides import ComparedDump
 
-_KEY_BYTES = 12
-
 
 class Estimate(NamedTuple):
     """What two sketches say of target and golden.
@@ -155,4 +153,4 @@ def _counts(sketch: Sketch) -> str:
 
 def _key(sketch: Sketch, leaf: Leaf) -> str:
     text = f"{sketch.shape}{sketch.not_finite}{leaf.statistics}".encode()
-    return f"k{hashlib.blake2b(text + sketch.counters.tobytes(), digest_size=_KEY_BYTES).hexdigest()}"
+    return f"k{hashlib.blake2b(text + sketch.counters.tobytes(), digest_size=12).hexdigest()}"

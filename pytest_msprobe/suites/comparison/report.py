@@ -142,14 +142,11 @@ class RecordSummary(FigureWire):
         )
 
 
-#: Plain values up to this length are shown as the dump has them.
-_SHORT = 40
-
-
 def _argument(value: ValueComparison) -> ArgumentDifference:
     """The argument that the two runs have otherwise; "" on a side that does not have it."""
     sides = (leaf.statistics[0] if leaf is not None else "" for leaf in (value.target, value.golden))
-    target, golden = (side if isinstance(side, str) and len(side) <= _SHORT else abbreviated(side) for side in sides)
+    # Plain values up to this length are shown as the dump has them.
+    target, golden = (side if isinstance(side, str) and len(side) <= 40 else abbreviated(side) for side in sides)
     name = value.path.rpartition(".")[2]
     return ArgumentDifference(value.path if name.isdecimal() else name, target, golden)
 

@@ -21,10 +21,6 @@ from pytest_msprobe.numerics.expected import Relative, Times
 Array = np.ndarray[Any, Any]
 _ARRAYS = (np.ndarray, np.generic)
 Kind = Literal["R", "S", "P"]
-#: Dimensions with more indices are put together in the order of the ranks only: matching indices is quadratic.
-_MOST_INDICES = 4096
-#: Into how many chunks fused layers may put what each rank has: gate and up; query, key and value.
-_CHUNKS = (2, 3, 4)
 #: Numbers by which indices of a dimension are told apart.
 _PROJECTIONS = 16
 
@@ -509,7 +505,9 @@ def _in_order(axes: tuple[Axis, ...], words: Mapping[int, str]) -> tuple[Axis, .
 def _orders(count: int, shards: int) -> Iterator[tuple[Sequence[int], str]]:
     """Orders in which shards may put `count` indices: chunks of fused layers, zigzag."""
     if shards > 1 and count % shards == 0:
-        for chunks in _CHUNKS:
+        # Into how many chunks fused layers may put what each rank has: gate and up; query, key and
+        # value.
+        for chunks in (2, 3, 4):
             if count % (shards * chunks) == 0:
                 blocks = np.arange(count).reshape(chunks, shards, -1)
                 yield blocks.swapaxes(0, 1).ravel().tolist(), f"in {chunks} chunks"
@@ -534,7 +532,9 @@ def matching_indices(value: Array, whole: Array, dimension: int, allowed: float)
     `allowed` is how far both may be apart.
     """
     count = whole.shape[dimension]
-    if not 1 < count <= _MOST_INDICES or not np.isfinite(value).all() or not np.isfinite(whole).all():
+    # Dimensions with more indices are put together in the order of the ranks only: matching
+    # indices is quadratic.
+    if not 1 < count <= 4096 or not np.isfinite(value).all() or not np.isfinite(whole).all():
         return None
     rest = whole.size // count
     signs = np.random.default_rng(0).standard_normal((rest, _PROJECTIONS)) / math.sqrt(_PROJECTIONS)

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 #: The group of all ranks, which tells nothing that the others do not.
 WORLD = "world"
-_MOST_GROUPS = 6
-#: Bytes of a file that are read at a time.
-_WINDOW = 1 << 16
 #: Placements of a DTensor that are checked; terms of a mean, and shards of shards, are not.
 _KIND = re.compile(r"R|S\((\d+)\)|P\(sum\)")
 _DTENSOR = re.compile(rb'"dtensor"\s*:')
@@ -241,7 +238,8 @@ class Slices(Mapping[str, Any]):
             try:
                 with open_plain(self._path) as file:
                     file.seek(first)
-                    self._first, self._text = first, file.read(max(end - first, _WINDOW))
+                    # Bytes of a file that are read at a time.
+                    self._first, self._text = first, file.read(max(end - first, 1 << 16))
             except OSError as error:
                 raise DumpError(f"cannot be read: {error.strerror}", file=str(self._path), record=name) from None
         return memoryview(self._text)[first - self._first : end - self._first]
@@ -385,7 +383,7 @@ class Grids:
 def coordinates(memberships: Mapping[int, Membership]) -> Iterator[tuple[tuple[str, ...], dict[int, tuple[int, ...]]]]:
     """(names of groups, place of each rank in them) that tell the ranks apart; the fewest groups first."""
     places = _dimensions(memberships)
-    varying = [name for name in places if len(set(places[name].values())) > 1][:_MOST_GROUPS]
+    varying = [name for name in places if len(set(places[name].values())) > 1][:6]
     for count in range(1, len(varying) + 1):
         for chosen in combinations(varying, count):
             found = {rank: tuple(places[name][rank] for name in chosen) for rank in memberships}

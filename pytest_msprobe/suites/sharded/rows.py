@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _BEFORE = "input.parameters."
-#: Elements of a row that is put together.
-_MOST_ELEMENTS = 1 << 27
 
 
 class Rows:
@@ -69,7 +67,8 @@ class Rows:
             if len(own) != 1 or len(own[0].shape) != 1 or form_of(own) != "tensor":
                 return None
             parts.append((dump, own[0]))
-        if not parts or sum(math.prod(leaf.shape) for _, leaf in parts) > _MOST_ELEMENTS:
+        # Elements of a row that is put together.
+        if not parts or sum(math.prod(leaf.shape) for _, leaf in parts) > 1 << 27:
             return None
         row: Array = np.concatenate([loaded(leaf, dump) for dump, leaf in parts])
         return row

@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 _UNTOLD = "statistics do not tell what the ranks of the logical run hold together: dump tensors there"
 _BEYOND = "its rows beyond the own part of a rank are not those of the logical run, and what is made of it is wrong"
 _OTHER_ORDER = "it fits only in another order than what belongs to it"
-#: Calls of a layer that are put together where no one of them can be.
-_MOST_CALLS = 64
 
 
 class StepJudge:
@@ -563,7 +561,8 @@ class StepJudge:
         Ranks that each take several microbatches of their own part of the batch have none of those of the logical run.
         """
         records, parts = self.matching.all_calls(operation.record)
-        if not 1 < len(records) <= _MOST_CALLS or not parts:
+        # Calls of a layer that are put together where no one of them can be.
+        if not 1 < len(records) <= 64 or not parts:
             return None
         try:
             each = [self.run.held(self.matching.tensors(self.logical, name)[path]) for name in records]

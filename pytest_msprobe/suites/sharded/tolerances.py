@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _Held = Sequence[tuple[RankDump, Leaf]]
-_FEWEST_RECORDS = 4
 
 
 class Tolerances:
@@ -94,7 +93,7 @@ class Tolerances:
             return max(
                 Roundoffs.SAME_VALUE * own, min(Relative.LARGEST_OF_A_RUN, self._of_begin(operation, leaf, path, unit))
             )
-        rounded = Roundoffs.RUN * unit * math.sqrt(max(_FEWEST_RECORDS, operation.index))
+        rounded = Roundoffs.RUN * unit * math.sqrt(max(4, operation.index))
         rounded += Times.GROWTH_ON_RANKS * max(self.begins.values(), default=0.0)
         return max(min(Relative.LARGEST_OF_A_RUN, rounded), self._handed(operation, leaf, path))
 

@@ -45,7 +45,6 @@ def open_key(step: Step) -> str:
 
 
 Outcome = Literal["fault", "rounding", "equal", "unaccounted"]
-_MOST_GROWTHS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ class RunDiagnosis:
             and math.isfinite(output.growth)
             and (step.record, output.path) in self.passed_on
         ]
-        return sorted(found, key=lambda entry: -entry[1])[:_MOST_GROWTHS]
+        return sorted(found, key=lambda entry: -entry[1])[:5]
 
     @property
     def unaccounted(self) -> list[Step]:

@@ -73,8 +73,6 @@ class Source:
 
 _LOWEST = 1024
 _SORTED = 4 * _LOWEST
-#: Samples are compared by their first hashes before all of them are.
-_FIRST = 8
 #: A value of fewer distinct numbers, zero left out, is like others by chance.
 _FEWEST = 16
 _MODULUS = 1 << 64
@@ -145,7 +143,8 @@ class Fingerprint:
         sample = self.lowest[: int(np.searchsorted(self.lowest, np.uint64(whole.bound), side="right"))]
         if not sample.size:
             return 0
-        for some in (sample[:_FIRST], sample):
+        # Samples are compared by their first hashes before all of them are.
+        for some in (sample[:8], sample):
             at = np.minimum(np.searchsorted(whole.lowest, some), whole.lowest.size - 1)
             if not np.array_equal(whole.lowest[at], some):
                 return None

@@ -61,16 +61,13 @@ def by_how_much(key: ValueKey) -> str:
     return f"by {key.distance:.3g} "
 
 
-#: A dtype that fewer calls change is that of a place, not of a run.
-_FEWEST_CHANGED = 3
-
-
 def is_policy(steps: Sequence[Step]) -> bool:
     """Whether most calls of the APIs that make another dtype of equal ones do so, as under autocast."""
     forwards = [step for step in steps if step.operation.phase == "forward"]
     changing = {step.operation.bare for step in forwards if step.account.is_cast}
     changed = [bool(step.account.dtype) for step in forwards if step.operation.bare in changing]
-    return sum(changed) >= _FEWEST_CHANGED and 2 * sum(changed) >= len(changed)
+    # A dtype that fewer calls change is that of a place, not of a run.
+    return sum(changed) >= 3 and 2 * sum(changed) >= len(changed)
 
 
 def node_of_value(key: ValueKey) -> str:

@@ -27,7 +27,6 @@ from pytest_msprobe.suites.comparison.content.place import Region
 
 _MOST_CALLS = 10
 _MOST_PARAMETERS = 3
-_OF_ONE_DTYPE = 5
 #: Kinds of faults that are shown by where a value comes from.
 _OF_VALUES = ("rewired", "unrecorded", "gradient")
 
@@ -159,7 +158,7 @@ def _of_one_dtype(flow: DataFlow) -> list[Step]:
         if step.operation.phase == "forward" and step.account.partner and not step.account.dtype
     ]
     steps = [step for step in steps if any(not key.is_integer for key in step.outputs)]
-    return sorted(steps, key=lambda step: sum(math.prod(key.shape) for key in step.account.keys))[:_OF_ONE_DTYPE]
+    return sorted(steps, key=lambda step: sum(math.prod(key.shape) for key in step.account.keys))[:5]
 
 
 def _add(diagnosis: RunDiagnosis, step: Step, names: tuple[dict[str, None], dict[str, None]]) -> None:

@@ -35,7 +35,6 @@ from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueCompari
 FIRST = "first"
 #: The same where the arguments show why.
 ARGUMENTS = "arguments"
-_KEY_BYTES = 8
 _BASES: dict[str, Basis] = {
     "v": "values",
     "f": "fingerprints",
@@ -169,7 +168,7 @@ def _content(leaf: Leaf | None, kind: str) -> str:
     if all(number is None for number in leaf.statistics):
         return ""
     text = f"{leaf.shape}{leaf.statistics}".encode()
-    return f"s{hashlib.blake2b(text, digest_size=_KEY_BYTES).hexdigest()}"
+    return f"s{hashlib.blake2b(text, digest_size=8).hexdigest()}"
 
 
 def _basis(keys: Sequence[ValueKey]) -> Basis:

@@ -16,10 +16,6 @@ from pytest_msprobe.numerics.expected import Relative, Share, Times
 from pytest_msprobe.suites.comparison.content.regions import Located, tolerance_of
 from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRun, HeldValue
 
-#: So many parameters may be joined into one, as query, key and value are.
-_MOST_JOINED = 3
-#: Parts of one parameter stand so near to each other.
-_NEAR = 32
 #: Digits of the norm by which parts of a joined parameter are looked up.
 _DIGITS = 5
 
@@ -197,7 +193,8 @@ def _joins(
         by_look.setdefault(_look(part.before.size, part.before.norm**2), []).append(part)
     for whole in wholes:
         size, square = whole.before.size, whole.before.norm**2
-        for count in range(1, _MOST_JOINED):
+        # Three parameters may be joined into one, as query, key and value are.
+        for count in range(1, 3):
             some = [part for part in distinct if part.before.size < size and part.before.norm**2 < square]
             for chosen in _neighbours(some, count):
                 rest = size - sum(it.before.size for it in chosen), square - sum(it.before.norm**2 for it in chosen)
@@ -215,7 +212,8 @@ def _joins(
 def _neighbours(parts: Sequence[HeldParameter], count: int) -> Iterator[tuple[HeldParameter, ...]]:
     """As many parameters as `count`, of those that stand near each other in the model."""
     for index, part in enumerate(parts):
-        for others in combinations(parts[index + 1 : index + _NEAR], count - 1):
+        # Parts of one parameter stand within so many places.
+        for others in combinations(parts[index + 1 : index + 32], count - 1):
             yield part, *others
 
 

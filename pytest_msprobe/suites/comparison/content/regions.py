@@ -108,7 +108,8 @@ class _Run:
     def _nearest(self, value: HeldValue, unit: float, least: float, widest: float) -> list[tuple[float, HeldValue]]:
         """The same of all values up to the distance `widest`; where there are many, of the nearest of them."""
         around = self._around(value, widest)
-        is_crowded = sum(map(len, around)) > _FEW and widest > Relative.EQUAL_STATISTICS
+        # More values than that within reach are looked at from the nearest on.
+        is_crowded = sum(map(len, around)) > 64 and widest > Relative.EQUAL_STATISTICS
         near = self._nearest(value, unit, least, widest / 2) if is_crowded else []
         return near or self._near(value, unit, least, around)
 
@@ -128,10 +129,6 @@ class _Run:
         middle = _cell(value, width)
         places = (tuple(map(sum, zip(middle, step))) for step in product((-1, 0, 1), repeat=len(middle)))
         return [grid[place] for place in places if place in grid]
-
-
-#: More values than that within reach are looked at from the nearest on.
-_FEW = 64
 
 
 def _cell(value: HeldValue, width: float) -> tuple[int, ...]:
