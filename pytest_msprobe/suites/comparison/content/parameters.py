@@ -14,10 +14,7 @@ from itertools import combinations
 
 from pytest_msprobe.numerics.expected import Relative, Share, Times
 from pytest_msprobe.suites.comparison.content.regions import Located, tolerance_of
-from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRun, HeldValue
-
-#: Digits of the norm by which parts of a joined parameter are looked up.
-_DIGITS = 5
+from pytest_msprobe.suites.comparison.content.values import LOOK_DIGITS, HeldParameter, HeldRun, HeldValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,4 +215,4 @@ def _neighbours(parts: Sequence[HeldParameter], count: int) -> Iterator[tuple[He
 
 
 def _look(size: int, square: float) -> tuple[int, str]:
-    return size, f"{math.sqrt(square):.{_DIGITS}e}"
+    return size, f"{math.sqrt(square):.{LOOK_DIGITS}e}"

@@ -16,7 +16,7 @@ from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 #: Digits of a statistic that do not depend on the order of a sum.
-_LOOK_DIGITS = 5
+LOOK_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class HeldValue:
         parts = (self.most, self.least, self.mean * math.sqrt(self.size))
         if not self.is_finite:
             return True, self.size, self.record, self.path
-        shares = (round(part / self.norm, _LOOK_DIGITS) for part in parts) if self.norm else parts
-        return True, self.size, f"{self.norm:.{_LOOK_DIGITS}e}", *shares
+        shares = (round(part / self.norm, LOOK_DIGITS) for part in parts) if self.norm else parts
+        return True, self.size, f"{self.norm:.{LOOK_DIGITS}e}", *shares
 
     @property
     def is_finite(self) -> bool:
