@@ -52,15 +52,14 @@ class Roundoffs:
     #: Of a run on several ranks, times the square root of the number of records before: distances
     #: of right runs of the catalogue of `quality.sharded` stay below it.
     RUN = 8
-    #: Values that ranks compute for themselves, each in the same way.
-    SAME_COMPUTATION = 1024
     #: A sum over ranks in any order, for each rank, of the sum of magnitudes.
     SUM_OVER_RANKS = 4
     #: The norm by which gradients are clipped, where ranks hold parts of them.
     NORM_OF_GRADIENTS = 64
     #: A value that is the same in both runs but for casts: a parameter before it was updated.
     SAME_VALUE = 4
-    #: Another order of additions, of the largest value.
+    #: Another order of additions, of the largest value; also what ranks compute for themselves,
+    #: each in the same way. Theirs add up over calls: see `RUN` for what goes through a whole run.
     OTHER_ORDER = 1024
     #: The same at least, where it is limited by `Relative.HALF_SUMS`.
     SHORTEST_SUM = 4
@@ -219,7 +218,8 @@ class Times:
     #: `quality.sketches.distances`.
     CONTRADICTION = 4.0
     #: A call is to blame only when its error is this many times what rounding explains: of ten
-    #: thousand right outputs a few are slightly beyond.
+    #: thousand right outputs a few are slightly beyond (docs/figures.md). `HARDLY` of answers,
+    #: which stand below this room, is the same.
     EXCESS = 2.0
     #: From so many tolerances on narrower sums inside a kernel do not explain an error.
     HOPELESS = 2.0**18

@@ -128,7 +128,7 @@ def is_constant(leaf: Leaf) -> bool:
 
 def tolerance_of(dtype: str) -> float:
     """How far copies of this dtype may be apart, relative to their norm."""
-    return min(Relative.LARGEST_OF_A_RUN, Roundoffs.SAME_COMPUTATION * roundoff_of(dtype))
+    return min(Relative.LARGEST_OF_A_RUN, Roundoffs.OTHER_ORDER * roundoff_of(dtype))
 
 
 class Spread:
