@@ -120,7 +120,7 @@ def _estimate(sketches: tuple[Sketch, Sketch], leaves: tuple[Leaf, Leaf], slack:
         reason = f"NaN, +Inf and -Inf are {_counts(target)} in the target and {_counts(golden)} in the golden dump."
         return Estimate(math.inf, found.relative, 0.0, contents, reason)
     norms = [_norm(leaf.tensor, sketch) for leaf, sketch in zip(leaves, sketches)]
-    least = max(0.0, _proved(leaves) - max(slack, Relative.ROUNDED_STATISTICS) * max(norms))
+    least = max(0.0, _proved(leaves) - max(slack, Relative.STATISTICS) * max(norms))
     if least > Times.CONTRADICTION * found.value + found.resolution:
         raise _contradiction(leaves[0], found.value, least)
     scale = norms[1]
