@@ -125,8 +125,9 @@ class Relative:
     #: Two float64 results of one computation, in another order or on another device: a million
     #: roundings, and a thousandth of one in float32.
     FLOAT64_RESULTS = 1e-10
-    #: The same of rows that are computed again, of the largest element of the row; no reason is
-    #: known why it is not `FLOAT64_RESULTS`.
+    #: The same of rows that are computed again, of the largest element of the row. Of 3,000 calls
+    #: of softmax and norms 18 are between `FLOAT64_RESULTS` and this: of layer_norm, where the
+    #: mean is 1,000 times what differs from it.
     FLOAT64_ROWS = 1e-9
     #: Kernels of exp, log, erf and the like in float32. MindSpore 2.10's CPU exp was measured to
     #: be off by up to 57 ulp (3.6e-6) for arguments of a training step.
