@@ -119,8 +119,8 @@ class Relative:
     RECORDED_MEAN = 2.0**-7
     #: Relative errors whose shares tables list.
     LISTED = (0.001, 0.005)
-    #: Results of the benchmark, in float64, are nearer to each other than this where they are the
-    #: same.
+    #: Results in float64 of the same operations are nearer to each other than this: of the
+    #: benchmark, and distances of parts of a checkpoint with the same content.
     EXACT_RESULTS = 1e-13
     #: Two float64 results of one computation, in another order or on another device: a million
     #: roundings, and a thousandth of one in float32.
@@ -194,8 +194,6 @@ class Relative:
     LAYOUT = 0.5
     #: No other layout is tried where one is so near.
     SURE_LAYOUT = 1e-2
-    #: Distances that are this near to each other are those of the same content.
-    SAME_CONTENT = 1e-12
 
 
 class Times:

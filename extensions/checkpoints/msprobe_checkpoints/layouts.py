@@ -246,8 +246,8 @@ def find_parts(name: str, whole: Tensor, parts: Pool) -> tuple[tuple[str, ...], 
     if not tried or tried[0][0] > Relative.LAYOUT:
         return None
     best = tried[0][0]
-    same = [one for one in tried if one[0] <= best * (1 + Relative.SAME_CONTENT) + Relative.SAME_CONTENT]
-    near = [one for one in tried if one[0] <= best * Times.OTHER_LAYOUT + Relative.SAME_CONTENT]
+    same = [one for one in tried if one[0] <= best * (1 + Relative.EXACT_RESULTS) + Relative.EXACT_RESULTS]
+    near = [one for one in tried if one[0] <= best * Times.OTHER_LAYOUT + Relative.EXACT_RESULTS]
     preferred = [_preferred(0.0, one[1][0], name) for one in near]
     chosen = near[preferred.index(min(preferred))]
     # Weights of norms are all near one: where content does not tell, names must.
