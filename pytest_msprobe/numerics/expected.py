@@ -98,14 +98,12 @@ class Roundoffs:
 class Relative:
     """Of the size of what is compared: of a norm, or of the largest magnitude."""
 
-    #: What sums of thousands of terms in float32, of which statistics are some, may be off: 50
-    #: roundings. `STATISTICS` allows what other collectors leave as well.
+    #: What sums of thousands of terms in float32, of which statistics are some, may be off, those
+    #: of parameters that start equal among them: 50 roundings. `STATISTICS` allows what other
+    #: collectors leave as well.
     LONG_SUMS = 50 * 2.0**-24
     #: The same of sums of few terms.
     SHORT_SUMS = 8 * 2.0**-24
-    #: Norms of parameters that start equal, narrower than `LONG_SUMS`: nothing was computed before
-    #: them.
-    EQUAL_NORMS = 2e-6
     #: Statistics that are no farther apart are equal: one rounding of float32.
     EQUAL_STATISTICS = 2.0**-24
     #: Recorded statistics: decimal numbers of sums that collectors of any origin take in float32,

@@ -145,8 +145,8 @@ def _pairs(target: Sequence[HeldParameter], golden: Sequence[HeldParameter], tol
     """Parameters of both runs that start equal; those that are tied in one run alone meet the same one."""
     by_norm, alone, taken = sorted(golden, key=_norm), list[HeldParameter](), set[str]()
     for mine in target:
-        start = bisect_left(by_norm, _norm(mine) * (1 - Relative.EQUAL_NORMS), key=_norm)
-        end = bisect_right(by_norm, _norm(mine) * (1 + Relative.EQUAL_NORMS), key=_norm)
+        start = bisect_left(by_norm, _norm(mine) * (1 - Relative.LONG_SUMS), key=_norm)
+        end = bisect_right(by_norm, _norm(mine) * (1 + Relative.LONG_SUMS), key=_norm)
         partners = [theirs for theirs in by_norm[start:end] if _start_equal(mine, theirs, tolerance)]
         if not partners:
             alone.append(mine)
