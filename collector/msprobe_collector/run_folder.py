@@ -20,8 +20,6 @@ from msprobe_collector.log import logger
 from msprobe_collector.recording.folders import dumps_before
 from msprobe_collector.recording.script import error_facts, script_facts, time_text
 
-_MOST_NAMED = 3
-
 
 @dataclass(slots=True)
 class Written:
@@ -99,7 +97,7 @@ def _check(configuration: Configuration, root: Path) -> str:
 
 
 def _named(folders: Sequence[Path], root: Path) -> str:
-    shown = [str(folder.relative_to(root)) for folder in folders[:_MOST_NAMED]]
+    shown = [str(folder.relative_to(root)) for folder in folders[:3]]
     more = len(folders) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 

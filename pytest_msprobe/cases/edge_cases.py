@@ -34,10 +34,6 @@ _VIEWS = frozenset({"view", "view_as"})
 _LARGE = 2**31
 #: How Python, PyTorch and CANN say that memory is used up.
 _OUT_OF_MEMORY = ("memoryerror", "can't allocate memory", "out of memory")
-#: Bytes that checking takes for each element beside the input: a copy, float64 on both sides, the outputs.
-_BYTES_BESIDE = 4 * 8
-#: The same in sizes of an element where nothing is a float (measured: neg of int8 takes 3).
-_COPIES_BESIDE = 4
 
 _Change = Callable[[int, Array], Array]
 

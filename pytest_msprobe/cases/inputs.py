@@ -27,16 +27,12 @@ from msprobe_collector.dump_format import (
 from msprobe_collector.dump_format.values import ARGUMENTS, ATTRIBUTES, INCOMING, KEYWORDS
 from pytest_msprobe.cases.random_data import generator_for, has_known_range, random_array
 from pytest_msprobe.engines.protocol import Argument, Array, NumpyArgument, Unsupported
+from pytest_msprobe.numerics.expected import Times
 
 #: (drawn values, the record, a generator) -> values that fit.
 Role = Callable[[Array, ForwardRecord, np.random.Generator], Array]
 
-_INSIDE = 2.0**-7
 _IGNORED = -100
-#: A matrix whose inverse loses more digits than float16 has is as good as singular.
-_WORST_CONDITION = 2.0**10
-#: Larger ones would take seconds, and values drawn independently are hardly ever singular then.
-_MOST_INVERTED = 256
 
 
 def _positive_definite(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
@@ -60,9 +56,10 @@ def _factor(array: Array, record: ForwardRecord, generator: np.random.Generator)
 
 def _invertible(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
     """Matrices as drawn, but for those nearly singular, as half of them are with values of 0 and 1 only."""
-    if array.ndim < 2 or not 0 < array.shape[-1] == array.shape[-2] <= _MOST_INVERTED:
+    # Larger ones would take seconds, and values drawn independently are hardly ever singular then.
+    if array.ndim < 2 or not 0 < array.shape[-1] == array.shape[-2] <= 256:
         return array
-    is_singular = np.linalg.cond(array.astype(np.float64)) > _WORST_CONDITION
+    is_singular = np.linalg.cond(array.astype(np.float64)) > Times.WORST_CONDITION
     if not is_singular.any():
         return array
     return np.where(is_singular[..., None, None], _factor(array, record, generator), array)
@@ -74,7 +71,8 @@ def _sorted(array: Array, record: ForwardRecord, generator: np.random.Generator)
 
 def _strictly_inside(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
     """Probabilities whose logarithms exist, also after rounding."""
-    return np.clip(array.astype(np.float64), _INSIDE, 1 - _INSIDE).astype(array.dtype)
+    inside = 2.0**-7
+    return np.clip(array.astype(np.float64), inside, 1 - inside).astype(array.dtype)
 
 
 def _targets(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:

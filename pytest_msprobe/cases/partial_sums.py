@@ -8,11 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from pytest_msprobe.engines.protocol import Array
-
-#: So many of the partial sums of each element are computed.
-_BLOCKS = 32
-#: A gradient that adds up positions gets something from nearly each block.
-_NEARLY_EACH = 0.9
+from pytest_msprobe.numerics.expected import Share
 
 
 def norms_of_partial_sums(gradient: Callable[[Array], Array | None], incoming: Array, channels: int) -> Array | None:
@@ -34,7 +30,8 @@ def norms_of_partial_sums(gradient: Callable[[Array], Array | None], incoming: A
     total: Array = np.zeros(())
     squares: Array = np.zeros(())
     reached = []
-    for first, last in pairwise(np.unique(np.linspace(0, len(rows), _BLOCKS + 1).astype(int)).tolist()):
+    # Of the partial sums of each element 32 are computed.
+    for first, last in pairwise(np.unique(np.linspace(0, len(rows), 33).astype(int)).tolist()):
         part = np.zeros_like(rows)
         part[first:last] = rows[first:last]
         added = gradient(np.ascontiguousarray(np.moveaxis(part.reshape(moved.shape), -1, channels)))
@@ -44,4 +41,4 @@ def norms_of_partial_sums(gradient: Callable[[Array], Array | None], incoming: A
         squares = squares + (last - first) / 3 * (total * total + total * following + following * following)
         reached.append(np.count_nonzero(added) / max(1, added.size))
         total = following
-    return np.sqrt(squares) if reached and float(np.mean(reached)) >= _NEARLY_EACH else None
+    return np.sqrt(squares) if reached and float(np.mean(reached)) >= Share.REACHED else None

@@ -16,12 +16,6 @@ from pytest_msprobe.numerics import kind_of, unit_roundoff
 
 #: Number of an incoming gradient among the tensors of a call: behind all its arguments.
 _FIRST_INCOMING = 10_000
-#: Elements move by different distances, 1 on average: the effects of two equal ones then do not cancel to nothing.
-_SMALL = 2.0**-12
-_FLOAT64_LIKE = 2.0**-40
-_FLOAT32 = 2.0**-24
-#: Nothing continuous moves so far when its input moves by 2**-12 of a rounding.
-_JUMP = 2.0**-4
 _MAGNITUDES = np.linspace(0.5, 1.5, 256)
 
 
@@ -47,14 +41,14 @@ class Perturbation:
     def size(self, dtype: np.dtype[Any]) -> float:
         """Distance by which elements of `dtype` move on average, relative to them."""
         roundoff = unit_roundoff(dtype)
-        if self.operands is not None and roundoff == _FLOAT32:
+        if self.operands is not None and roundoff == FLOAT32_ROUNDOFF:
             roundoff = self.operands
-        return roundoff * self.relative_size if roundoff > _FLOAT64_LIKE else roundoff
+        return roundoff * self.relative_size if roundoff > Relative.FLOAT64_LIKE else roundoff
 
     @property
     def relative_size(self) -> float:
         """`size` in rounding errors, for all dtypes but float64, whose neighbours are the smallest visible change."""
-        return _SMALL if self.number == 2 else 1.0
+        return Roundoffs.SMALL_MOVE if self.number == 2 else 1.0
 
     def call(self, call: Call) -> Call:
         """`call` with its float and complex tensors moved; what its gradients use again is to be moved as well.
@@ -81,9 +75,9 @@ class Perturbation:
         again, unless it `saves_exactly`. No array changes.
         """
         dtypes = [array.dtype for array in _inexact(call)] or _asked_dtypes(call)
-        largest = max((unit_roundoff(dtype) for dtype in dtypes), default=_FLOAT32)
-        arithmetic = largest if is_composite else min(largest, _FLOAT32)
-        if largest > _FLOAT64_LIKE:
+        largest = max((unit_roundoff(dtype) for dtype in dtypes), default=FLOAT32_ROUNDOFF)
+        arithmetic = largest if is_composite else min(largest, FLOAT32_ROUNDOFF)
+        if largest > Relative.FLOAT64_LIKE:
             largest, arithmetic = largest * self.relative_size, arithmetic * self.relative_size
         saved = 0.0 if saves_exactly else largest
         return replace(
@@ -185,7 +179,7 @@ def has_jumped(exact: Array, moved: Array) -> bool:
     if exact.shape != moved.shape:
         return True
     with np.errstate(invalid="ignore"):
-        is_near = np.abs(moved - exact) <= _JUMP * np.abs(exact)
+        is_near = np.abs(moved - exact) <= Relative.JUMP * np.abs(exact)
     present = (exact != 0) | (moved != 0)
     return bool(2 * np.count_nonzero(present & ~is_near) > np.count_nonzero(present))
 

@@ -10,16 +10,13 @@ from itertools import permutations
 import numpy as np
 
 from pytest_msprobe.engines.protocol import Array
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.numerics.measurement import Floats
 
 #: So many elements of the benchmark's result are computed again, ...
 _CHECKED = 16
-#: ... and may differ by this share of the size of their terms.
-_SAME = 1e-10
 #: So many elements, of so many matrices of a batch, stand for all.
 _SAMPLED, _SAMPLED_MATRICES = 1 << 14, 16
-#: So many terms are taken at once.
-_GATHERED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,9 @@ class Product:
         places = np.random.default_rng(0).integers(0, reference.size, _CHECKED)
         with np.errstate(all="ignore"):
             pairs = ((self.terms(int(at)), reference.item(int(at))) for at in places)
-            return all(abs(terms.sum() - value) <= _SAME * np.abs(terms).sum() for terms, value in pairs)
+            return all(
+                abs(terms.sum() - value) <= Relative.FLOAT64_RESULTS * np.abs(terms).sum() for terms, value in pairs
+            )
 
     @property
     def _product_shape(self) -> tuple[int, ...]:

@@ -21,13 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from msprobe_collector.dump_format import Dtype, FieldPath, TensorValue, array_dtype
+from pytest_msprobe.numerics.expected import Relative, Share
 
 Floats = npt.NDArray[np.float64]
 
 #: Values that are drawn for a tensor; a larger one interpolates between neighbours of them.
 _TABLE = 4096
-#: From this share of the largest possible variance on, all values are at the ends.
-_TWO_POINTS = 0.98
 #: A block and what it is made of stay in the cache of one core.
 _BLOCK = 1 << 15
 #: Of 16 random bits the upper ones choose a value of the table.
@@ -76,7 +75,7 @@ def draw(moments: Moments, count: int, generator: np.random.Generator, out: npt.
     most = place * (1 - place)
     if variance <= 1e-12 * max(most, 1e-300) or most <= 0:
         out[:] = moments.mean
-    elif variance >= _TWO_POINTS * most:
+    elif variance >= Share.TWO_POINTS * most:
         out[:] = moments.low
         chosen = generator.choice(out.size, size=min(out.size, round(place * out.size)), replace=False, shuffle=False)
         out[chosen] = moments.high
@@ -131,8 +130,6 @@ def _adjusted(values: Floats, moments: Moments) -> Floats:
 #: Drawn from where the dump holds no range at all.
 DEFAULT_RANGE = {"float": (-1.0, 1.0), "complex": (0.0, 1.0), "int": (0, 1), "bool": (0, 1)}
 
-#: Rounding of the recorded mean, and of probabilities in half precision.
-_SUM_ONE = 2.0**-7
 _EXACT_IN_FLOAT64 = 2**53
 
 
@@ -210,7 +207,7 @@ def _holds_probabilities(value: TensorValue) -> bool:
     if not value.shape or value.shape[-1] < 2 or value.mean is None or value.minimum is None or value.maximum is None:
         return False
     is_share = value.minimum >= 0 and 0 < value.maximum <= 1
-    return bool(is_share and math.isclose(float(value.mean) * value.shape[-1], 1, rel_tol=_SUM_ONE))
+    return bool(is_share and math.isclose(float(value.mean) * value.shape[-1], 1, rel_tol=Relative.RECORDED_MEAN))
 
 
 def _with_sum_one(array: np.ndarray[Any, Any], generator: np.random.Generator) -> np.ndarray[Any, Any]:

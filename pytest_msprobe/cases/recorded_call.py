@@ -45,10 +45,9 @@ from pytest_msprobe.numerics import (
     measure,
     unit_roundoff,
 )
+from pytest_msprobe.numerics.expected import Roundoffs
 
 _STANDARD = BackwardError()
-#: An output that rounding explains is as a whole no farther off than this many roundings of its dtype.
-_MOST_ROUNDINGS = 2
 _NARROW = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16)))
 _Result = TypeVar("_Result")
 
@@ -164,7 +163,7 @@ class RecordedCall(CallRun):
         unit = max(map(unit_roundoff, dtypes))
         with np.errstate(all="ignore"):
             error = np.linalg.norm(output.recorded.astype(np.float64).reshape(-1) - output.reference.reshape(-1))
-            return bool(error <= _MOST_ROUNDINGS * unit * np.linalg.norm(output.reference))
+            return bool(error <= Roundoffs.RIGHT_OUTPUT * unit * np.linalg.norm(output.reference))
 
     def _standard(self, direction: Direction, output: RecordedOutput) -> BackwardError:
         """What explains errors: of sums over the elements of an incoming gradient also those of narrow sums."""

@@ -20,10 +20,6 @@ from pytest_msprobe.engines.protocol import Array, Call, arrays_in, with_leaves
 #: So many elements, and so many rows where a row is longer, stand for all others.
 _SAMPLE = 4096
 _FEWEST_ROWS = 16
-#: A larger share of the whole call is no small call.
-_LARGEST_SHARE = 0.25
-#: Results of the small call are those of the whole within this share of them, in float64.
-_SAME = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +137,14 @@ class Restriction:
 
     def _made(self, way: _Way, chosen: Array) -> Part | None:
         rows = np.concatenate([chosen, np.setdiff1d(way.sample(), chosen)])
-        if rows.size > _LARGEST_SHARE * way.rows:
+        if rows.size > Share.SMALL_CALL * way.rows:
             return None
         try:
             call = with_leaves(self._call, lambda path, value: way.taken(value, rows))
             incoming = tuple(way.taken(value, rows) for value in self._incoming)
         except ValueError:
             return None
-        if self._elements(call, incoming) + rows.size * way.row_size > _LARGEST_SHARE * self._size:
+        if self._elements(call, incoming) + rows.size * way.row_size > Share.SMALL_CALL * self._size:
             return None
         result = self._compute(call, incoming)
         shape = (rows.size, *(1,) * (0 if way.is_flat else len(way.leading) - 1), *way.kept)

@@ -14,14 +14,11 @@ from typing import Any
 import numpy as np
 
 from pytest_msprobe.engines.protocol import Array
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.numerics.measurement import Floats
 
 #: So many rows are computed again, ...
 _CHECKED = 4
-#: ... and may differ by this share of the largest element of the row.
-_SAME = 1e-9
-#: Rows are taken in parts of so many elements.
-_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +78,7 @@ def _holds(formula: _Formula, call: RowCall, expected: Array) -> bool:
     places = np.random.default_rng(0).integers(0, len(expected), _CHECKED)
     result = formula(call, *_wide(call, places, np.float64))[0]
     largest = np.abs(expected[places]).max(axis=1, keepdims=True)
-    return bool(np.all(np.abs(result - expected[places]) <= _SAME * largest))
+    return bool(np.all(np.abs(result - expected[places]) <= Relative.FLOAT64_ROWS * largest))
 
 
 def _wide(call: RowCall, rows: slice | Array, dtype: type) -> tuple[Floats, Floats | None]:

@@ -87,22 +87,10 @@ def rounded(value: Any, format_name: str) -> Any:
         return np.ldexp(np.rint(np.ldexp(significand, bits)), exponent - bits)
 
 
-#: Each perturbation is a forward (and a backward) of the benchmark: at most three of them with the unperturbed one.
-_PERTURBATIONS = (1, 2)
 #: For an error that these forgive and rounding of the output alone does not: up to 16 more runs say how far
 #: rounding takes each element, in calls of up to `MOST_PROBED` elements.
 _PROBES = tuple(range(3, 19))
-#: Calls of more elements are judged by small ones where they can be.
-_SMALL = 1 << 17
-#: Relative error that kernels of exp, log, erf and the like are allowed in float32. MindSpore 2.10's CPU exp was
-#: measured to be off by up to 57 ulp (3.6e-6) for arguments of a training step.
-FLOAT32_ERROR = 2.0**-18
 
-_FLOAT32_ROUNDOFF = 2.0**-24
-#: Fewest terms of a block, where a device splits a sum.
-_SHORTEST_BLOCK = 64
-#: The terms of an element add up to it within this share of their size, in float64.
-_SAME = 1e-10
 
 #: Of so many terms each such one says for a part of the work how far an element moves at least.
 _MANY_TERMS, _SOME_TERMS = 64, 3

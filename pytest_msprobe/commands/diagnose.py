@@ -35,8 +35,6 @@ from pytest_msprobe.suites.registry import suite_class
 
 #: Exit code where what was named is no dump.
 _UNUSABLE = 4
-#: Dumps of which fewer shapes are the same are not of one model.
-_LEAST_SHARE = 0.3
 _OURS = ("python", "-m", "pytest_msprobe")
 
 
@@ -198,7 +196,8 @@ def _why_unlike(target: Holding, golden: Holding) -> str:
     if not (target.is_dump and golden.is_dump):
         return golden.why_nothing or f"holds {golden}, and {target.path} holds {target}"
     share = 1.0 if target.ranks != golden.ranks else of_one_model(target, golden)
-    if share < _LEAST_SHARE and not _is_one_model(target, golden):
+    # Dumps of which fewer shapes are the same are not of one model.
+    if share < 0.3 and not _is_one_model(target, golden):
         return f"is of another model or batch than {target.path}: {100 * share:.0f} % of the shapes are the same"
     return ""
 

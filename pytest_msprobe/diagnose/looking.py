@@ -22,8 +22,6 @@ from pytest_msprobe.suites.registry import FILES, SUITES
 _NOT_FINITE = re.compile(rb'"(?:Max|Min|Mean|Norm)"\s*:\s*"?-?(?:nan|inf|infinity)', re.IGNORECASE)
 #: What a run writes of itself.
 MANIFEST = "run.json"
-#: So many ranks of a step are compared by their shapes.
-_MOST_RANKS = 4
 
 
 @dataclass(slots=True)
@@ -90,7 +88,8 @@ class Holding:
     @property
     def ranks_differ_in_shapes(self) -> bool:
         """Whether two ranks of a step call the same record with other shapes."""
-        return any(_differ(dumps[:_MOST_RANKS]) for dumps in self._steps.values() if len(dumps) > 1)
+        # Four ranks of a step stand for all.
+        return any(_differ(dumps[:4]) for dumps in self._steps.values() if len(dumps) > 1)
 
     @property
     def _steps(self) -> dict[tuple[Path, int | None], list[Dump]]:

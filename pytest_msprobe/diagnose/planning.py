@@ -8,20 +8,22 @@ from dataclasses import dataclass, replace
 from pytest_msprobe.diagnose.looking import Holding, of_one_model
 from pytest_msprobe.suites.registry import SUITES
 
-#: What a run costs before it judges anything, in seconds: without a framework, and with PyTorch.
-_START, _WITH_FRAMEWORK = 0.6, 2.5
-#: Records that a suite judges in a second, on two cores, of small tensors; bytes of tensors that it reads in one.
+#: Records that a suite judges in a second, on two cores, of small tensors.
 _RECORDS = {"comparison": 60, "precheck": 120, "overflow": 900, "sharded": 80, "gradients": 500}
-_OF_OTHERS = 300
-_WITHOUT_TENSORS = 3000
-_BYTES = 80e6
-#: Elements, as `estimate_cost` counts them, that are computed again in a second.
-_ELEMENTS = 2e8
-#: Share of the shapes that agree of two dumps of one rank each, apart from a call or two.
-_SAME = 0.9
 #: Files that are named beside a dump.
 _MOST_FILES = 8
 _STANDARD = "--msprobe-standard=backward-error"
+
+
+class Costs:
+    """What a run costs, measured on two cores.
+
+    Seconds before it judges anything, without a framework and with PyTorch; bytes of tensors that are read in a second,
+    and elements, as `estimate_cost` counts them, that are computed again in one.
+    """
+
+    START_SECONDS, FRAMEWORK_SECONDS = 0.6, 2.5
+    BYTES_PER_SECOND, ELEMENTS_PER_SECOND = 80_000_000, 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ def _is_sharded(target: Holding, golden: Holding) -> bool:
     """Whether the ranks of `target` are parts of the one model of `golden`, and not runs like it."""
     if target.ranks < 2 or golden.ranks > 1:
         return False
-    return target.ranks_differ_in_shapes or of_one_model(target, golden) < _SAME
+    # Of two dumps of one rank each, apart from a call or two, more shapes agree.
+    return target.ranks_differ_in_shapes or of_one_model(target, golden) < 0.9
 
 
 def _gradients(target: Holding, golden: Holding | None) -> Iterator[Step]:
@@ -99,7 +102,7 @@ def _gradients(target: Holding, golden: Holding | None) -> Iterator[Step]:
         "gradients",
         tuple(arguments),
         "at which step gradients go wrong",
-        _START + 1,
+        Costs.START_SECONDS + 1,
         is_main=not target.is_dump,
     )
 
@@ -131,7 +134,7 @@ def _step(
     # What would compare a CPU with itself is refused record by record, before anything runs.
     is_refused = suite == "precheck" and all(holding.tests_no_device for holding in holdings)
     if is_refused:
-        return Step(suite, arguments, why, _START, is_main, if_clean=if_clean)
+        return Step(suite, arguments, why, Costs.START_SECONDS, is_main, if_clean=if_clean)
     computes = suite == "precheck" or (suite == "comparison" and has_tensors)
     rate = _RECORDS.get(suite, _OF_OTHERS) if has_tensors or suite == "precheck" else _WITHOUT_TENSORS
     seconds = (_WITH_FRAMEWORK if computes else _START) + records / rate

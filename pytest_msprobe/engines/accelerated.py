@@ -14,14 +14,10 @@ import numpy as np
 
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, Unsupported, leaves
+from pytest_msprobe.numerics.expected import Relative
 
 #: Elements that all compared calls may have together, in this process: some seconds of a CPU.
 BUDGET = 1 << 28
-#: A call of so many times the elements of the largest one that was compared is compared, too.
-_LARGER = 8
-#: Largest difference of two float64 results, relative to the largest element: a million roundings, and a thousandth of
-#: one in float32.
-_MOST_APART = 1e-10
 
 _Result = TypeVar("_Result")
 
@@ -58,7 +54,8 @@ class AcceleratedBench:
             return self._cpu.forward(call, differentiate=differentiate)
         size = sum(getattr(value, "size", 0) for _, value in leaves(call))
         largest = self._compared.get(key)
-        is_compared = (largest is None or size > _LARGER * largest) and size <= self._left
+        # A call that is much larger than the largest one that was compared is compared, too.
+        is_compared = (largest is None or size > 8 * largest) and size <= self._left
         if largest is None and not is_compared:
             raise Unsupported("no smaller call of the API was compared with the CPU")
         tested = self._tried(key, lambda: self._accelerator.forward(call, differentiate=differentiate))
@@ -88,7 +85,7 @@ class AcceleratedBench:
             Unsupported: they have not; all calls of the API are for the CPU from now on.
         """
         apart = max((_apart(*pair) for pair in zip(tested, reference)), default=0.0)
-        if len(tested) == len(reference) and apart <= _MOST_APART:
+        if len(tested) == len(reference) and apart <= Relative.FLOAT64_RESULTS:
             return
         self.refused[key] = f"{self.label} and the CPU differ by {apart:.2g} of the largest element"
         raise Unsupported(self.refused[key])

@@ -12,8 +12,6 @@ from pytest_msprobe.engines.child import receive, send
 from pytest_msprobe.engines.process import load_framework
 from pytest_msprobe.engines.protocol import Call, Engine, Execution, Unsupported
 
-#: A forward, and the same for perturbed inputs, some of which may have to be made anew within the inputs' range.
-_MOST_EXECUTIONS = 5
 #: Forwards of the API call that is being checked, by number: its own and those for perturbed inputs.
 _Kept = dict[int, tuple[ApiName, Execution]]
 
@@ -65,7 +63,9 @@ def _make_room(kept: _Kept, api: ApiName) -> None:
     """Let go of another call's executions, and of the oldest."""
     for number in [number for number, (of, _) in kept.items() if of != api]:
         del kept[number]
-    while len(kept) >= _MOST_EXECUTIONS:
+    # A forward, and the same for perturbed inputs, some of which may have to be made anew within
+    # the inputs' range.
+    while len(kept) >= 5:
         del kept[next(iter(kept))]
 
 

@@ -153,10 +153,6 @@ def npu_function(name: str) -> Callable[..., object]:
     return cast("Callable[..., object]", function)
 
 
-#: Memory in bytes by which a process may grow from call to call before what lies idle in it is given back.
-_MOST_IDLE = 1 << 26
-
-
 #: Memory of this process after it gave back what lay idle.
 _held = 0
 #: What a framework gives back of the memory that it keeps: (C library, memory of this process) -> bytes.

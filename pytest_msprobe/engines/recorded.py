@@ -27,9 +27,6 @@ from msprobe_collector.dump_format import (
 from msprobe_collector.dump_format.values import OTHER_GRADIENTS, OUTPUT
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Output, Unsupported, leaves
 
-#: Up to this many interchangeable gradients every order is tried; 5! = 120 comparisons of equal-shaped arrays.
-_MOST_INTERCHANGEABLE = 5
-
 
 @dataclass(frozen=True, slots=True)
 class GradientPairing:
@@ -94,7 +91,9 @@ def best_order(recorded: Sequence[Array], references: Sequence[Array]) -> tuple[
     All arrays have one shape. More than five keep their order, as trying them all would take too long.
     """
     indices = tuple(range(len(recorded)))
-    if len(recorded) > _MOST_INTERCHANGEABLE:
+    # Up to this many interchangeable gradients every order is tried; 5! = 120 comparisons of
+    # equal-shaped arrays.
+    if len(recorded) > 5:
         return indices
     with np.errstate(all="ignore"):
         wide = [_widened(array) for array in references]

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_msprobe.apis import facts
+from pytest_msprobe.numerics.expected import Roundoffs
 
 Axes = list[int] | int | None
 
@@ -314,19 +315,8 @@ def _all_but(axis: int, x: Tensor) -> list[int]:
     return [other for other in range(x.dim()) if other != axis % x.dim()]
 
 
-#: Elementary functions are polynomials on a device, and may lose a few roundings.
-_ELEMENTARY_FACTOR = 4.0
 #: Uniform errors of this width have the standard deviation 1.
 _WIDTH = math.sqrt(3.0)
-#: Standard deviation of the error of adding n terms one by one, over sqrt(n): in roundings of the norm of the terms
-#: where they cancel, and of the result where they do not.
-_SUMMATION, _GROWTH = 0.3, 0.24
-#: Root mean square of rounding to nearest, in unit roundoffs of the result.
-_ROUNDED = 0.41
-#: Random factors that are drawn once and used again; a prime, so that no row of a tensor meets the same ones twice.
-_POOL = 65_521
-#: Decompositions may use what is decomposed itself.
-_DEEPEST = 8
 
 
 def _by_name(topic: str) -> dict[str, list[str]]:
@@ -375,12 +365,13 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         # PyTorch's square is a power with a whole exponent, which is a product.
         is_product = kind == "pow" and isinstance(args[1], (int, float)) and float(args[1]).is_integer()
         if "elementary" in ways and not is_product:
-            return self._moved(returned, _ELEMENTARY_FACTOR * self._roundoff)
+            return self._moved(returned, Roundoffs.ELEMENTARY * self._roundoff)
         return self._moved(returned, self._roundoff) if ways and ways != ["decomposed"] else returned
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         rule = decompositions().get(func)
-        if rule is None or self._depth >= _DEEPEST:
+        # Decompositions may use what is decomposed itself.
+        if rule is None or self._depth >= 8:
             return NotImplemented
         self._depth += 1
         self._of_total = max(self._totals, self._roundoff) if rule is _log_softmax else self._roundoff
@@ -402,9 +393,9 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         if func._schema.name in ("aten::sum", "aten::mean") and operand.dim():
             return self._sum_of_partial_sums(func, operand, args, kwargs)
         length = math.sqrt(_terms(func, args, operand))
-        terms = self._moved(operand.clone(), self._roundoff * max(1.0, _SUMMATION * length))
+        terms = self._moved(operand.clone(), self._roundoff * max(1.0, Roundoffs.SUM_THAT_CANCELS * length))
         args = (*args[:position], terms, *args[position + 1 :])
-        return self._moved(func(*args, **kwargs), self._roundoff * max(1.0, _GROWTH * length))
+        return self._moved(func(*args, **kwargs), self._roundoff * max(1.0, Roundoffs.SUM * length))
 
     def _sum_of_partial_sums(self, func: Any, operand: Tensor, args: Any, kwargs: Any) -> Any:
         """A sum or mean that is off by the rounding of its own partial sums, which may leave and return.
@@ -414,7 +405,7 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         returned = func(*args, **kwargs)
         axes = _axes(args, operand)
         rows = operand.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
-        size = torch.linalg.vector_norm(rows.cumsum(-1), dim=-1).mul_(_ROUNDED * self._roundoff)
+        size = torch.linalg.vector_norm(rows.cumsum(-1), dim=-1).mul_(Roundoffs.ROOT_MEAN_SQUARE * self._roundoff)
         if func._schema.name == "aten::mean":
             size /= max(1, rows.shape[-1])
         drawn = torch.rand(size.shape, generator=self._generator, dtype=torch.float64).mul_(2).sub_(1)
@@ -432,7 +423,9 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         if isinstance(returned, (tuple, list)):
             return type(returned)(self._moved(item, spread) for item in returned)
         if _is_float64(returned) and returned.numel():
-            drawn = torch.rand(min(returned.numel(), _POOL), generator=self._generator, dtype=torch.float64)
+            # Random factors that are drawn once and used again; a prime, so that no row of a
+            # tensor meets the same ones twice.
+            drawn = torch.rand(min(returned.numel(), 65_521), generator=self._generator, dtype=torch.float64)
             _multiply(returned, (1 + spread * _WIDTH * drawn.mul_(2).sub_(1)).to(returned.device))
         return returned
 

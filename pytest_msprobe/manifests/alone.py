@@ -61,11 +61,10 @@ _SWITCHES = (
     "threads",
     "mode",
 )
-_MOST_LISTED = 12
 
 
 def _listed(values: Mapping[str, object], mark: str) -> str:
-    return ", ".join(f"{cut(str(name))}{mark}{shown(value)}" for name, value in list(values.items())[:_MOST_LISTED])
+    return ", ".join(f"{cut(str(name))}{mark}{shown(value)}" for name, value in list(values.items())[:12])
 
 
 def _batch(manifest: Manifest) -> str:

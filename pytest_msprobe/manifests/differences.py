@@ -21,9 +21,6 @@ from pytest_msprobe.manifests.wording import as_mapping, cut, last_name, names, 
 
 __all__ = ["ManifestDifference", "differences"]
 
-#: No file can hold more that anybody reads.
-_MOST = 200
-
 
 def differences(target: Manifest, golden: Manifest) -> list[ManifestDifference]:
     """In what `target` differs from `golden`, most likely explanation first; at most 200.

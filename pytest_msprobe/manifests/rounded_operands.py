@@ -28,8 +28,6 @@ _REDUCED = {
     "bfloat16": "reduced precision sums of bfloat16 in cuBLAS",
 }
 _WHOLLY_IN_HALF = "sums in float16 in cuBLAS"
-#: Blocks among which cuBLAS splits a sum at most.
-_PARTS = 32
 #: What cuDNN and CANN do where nothing is set.
 _DEFAULTS = {"conv": True, "matmul": False}
 
@@ -63,7 +61,8 @@ def narrow_sums(manifest: Manifest) -> Mapping[str, float]:
     if manifest.device.get("kind") != "cuda":
         return {}
     switches = manifest.switches
-    allowed = {dtype: _PARTS for dtype, name in _REDUCED.items() if switches.get(name) is not False}
+    # Blocks among which cuBLAS splits a sum at most.
+    allowed = {dtype: 32 for dtype, name in _REDUCED.items() if switches.get(name) is not False}
     return {**allowed, "float16": math.inf} if switches.get(_WHOLLY_IN_HALF) is True else allowed
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_msprobe.numerics.expected import Times
 from pytest_msprobe.numerics.judgement import (
-    COUNTABLE,
     CosineMaxAbs,
     Judgement,
     OutputPair,
@@ -86,7 +86,7 @@ def diagnose(
     tolerance = _SECOND.tolerances(output)
     pattern = find_pattern(output.tested, output.reference, tolerance, others=others())
     ratio = second.ratio
-    times = f" ({number(ratio)} times its tolerance)" if ratio is not None and ratio < COUNTABLE else ""
+    times = f" ({number(ratio)} times its tolerance)" if ratio is not None and ratio < Times.COUNTABLE else ""
     return RoundingDiagnosis(f"not explained by rounding{times}", pattern, _median(output, tolerance), ratio)
 
 
@@ -110,10 +110,6 @@ def _median(output: OutputPair, tolerance: npt.NDArray[np.float64]) -> float:
         error = np.abs(widened(output.tested) - widened(output.reference))
         use = np.where(np.isnan(error), math.inf, error) / tolerance
     return float(np.median(use))
-
-
-#: Above so many units of the last place the largest ULP and relative errors stand at an element near 0, and mislead.
-_MISLEADING_ULP = 2.0**20
 
 
 def explain(
@@ -169,7 +165,7 @@ def _figures(metrics: Metrics, diagnosis: RoundingDiagnosis) -> Iterator[str]:
         yield f"cosine              {number(metrics.cosine)}"
     if metrics.max_abs is not None:
         yield f"max absolute error  {number(metrics.max_abs)}{place_and_values(metrics.worst)}"
-    is_near_zero = metrics.max_ulp is not None and metrics.max_ulp > _MISLEADING_ULP
+    is_near_zero = metrics.max_ulp is not None and metrics.max_ulp > Times.MISLEADING_ULP
     if metrics.max_rel is not None and not (is_near_zero and diagnosis.rounding):
         yield f"max relative error  {number(metrics.max_rel)}{place_and_values(metrics.worst_relative)}"
     if metrics.max_ulp is not None and not (is_near_zero and diagnosis.rounding):

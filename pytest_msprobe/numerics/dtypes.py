@@ -15,14 +15,14 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from msprobe_collector.dump_format.values import array_dtype, find_dtype
+from pytest_msprobe.numerics.expected import Relative
+
 Kind = Literal["bool", "int", "float", "complex", "other"]
 
 # ml_dtypes is not annotated.
 _float_limits: Callable[[np.dtype[Any]], Any] = ml_dtypes.finfo
 _integer_limits: Callable[[np.dtype[Any]], Any] = ml_dtypes.iinfo
-
-_WIDEST_FLOAT_BYTES = 8
-_WIDEST_COMPLEX_BYTES = 16
 
 
 @cache
@@ -36,9 +36,9 @@ def kind_of(dtype: np.dtype[Any]) -> Kind:
         return "bool"
     if dtype.kind in "iu":
         return "int"
-    if dtype.kind == "f" and dtype.itemsize <= _WIDEST_FLOAT_BYTES:
+    if dtype.kind == "f" and dtype.itemsize <= 8:
         return "float"
-    if dtype.kind == "c" and dtype.itemsize <= _WIDEST_COMPLEX_BYTES:
+    if dtype.kind == "c" and dtype.itemsize <= 16:
         return "complex"
     return _kind_of_ml_dtype(dtype) if dtype.kind == "V" else "other"
 
@@ -83,14 +83,35 @@ def float_format(dtype: np.dtype[Any]) -> FloatFormat:
     )
 
 
-def unit_roundoff(dtype: np.dtype[Any]) -> float:
-    """The largest relative error of rounding to a float dtype or to the parts of a complex one: 2**-24 for float32."""
+@cache
+def unit_roundoff(dtype: np.dtype[Any] | str) -> float:
+    """Give the largest relative error of rounding to a dtype, or to the parts of a complex one: 2**-24 for float32.
+
+    A dtype is an array's, or its name as frameworks and dumps write it: `Float32`, `torch.float8_e5m2`. Whole numbers
+    and bool are not rounded: 0.
+
+    Raises:
+        ValueError: the dtype is not known, or holds no numbers.
+    """
+    if isinstance(dtype, str):
+        named = find_dtype(dtype)
+        if named is not None and named.name == "HiFloat8":
+            return Relative.HIFLOAT8
+        array = array_dtype(named) if named is not None else getattr(ml_dtypes, dtype.rpartition(".")[2], None)
+        if not isinstance(array, (np.dtype, type)):
+            raise ValueError(f"{dtype!r} is no dtype whose rounding is known")
+        dtype = np.dtype(array)
+    if kind_of(dtype) in ("bool", "int"):
+        return 0.0
     return 2.0 ** -(float_format(part_dtype(dtype)).mantissa_bits + 1)
 
 
 def part_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of the parts of a complex number, else the dtype itself."""
     return np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
+
+
+FLOAT32_ROUNDOFF = unit_roundoff(np.dtype(np.float32))
 
 
 def largest_ulp_error(

@@ -9,18 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import kind_of
+from pytest_msprobe.numerics.expected import Absolute
 from pytest_msprobe.numerics.judgement import Judgement, plain_judgement, unforgivable_reasons
 from pytest_msprobe.numerics.measurement import Element, Metrics, measure, structural_mismatch, unravelled
-
-#: Any finite difference counts: selected values must be equal.
-_ANY_DIFFERENCE = 5e-324
 
 
 class SelectedValues:
     """Passes when all indices are right as `check_indices` has it, whatever the standard of the other outputs."""
 
     name: ClassVar[str] = "selected-values"
-    off_bound: ClassVar[float] = _ANY_DIFFERENCE
+    off_bound: ClassVar[float] = Absolute.ANY_DIFFERENCE
 
     def judge(self, metrics: Metrics) -> Judgement:
         """Return the verdict on indices, of which none may be wrong."""
@@ -81,7 +79,7 @@ def check_indices(
             )
         if is_stable:
             faults.append(("the index stands behind a later one of an equal value", layout.swapped()))
-        figures = measure(selected, benchmark_selected, off_bound=_ANY_DIFFERENCE)
+        figures = measure(selected, benchmark_selected, off_bound=Absolute.ANY_DIFFERENCE)
     return _entered(faults, figures, tested, reference)
 
 

@@ -21,10 +21,6 @@ _ROUNDED_UP = Context(prec=3, rounding=ROUND_CEILING)
 _LONGEST_VALUE = 60
 
 
-#: How many times its tolerance an error is says nothing beyond this: the tolerance is that of a benchmark of 0.
-COUNTABLE = 1e9
-
-
 def number(value: float, limit: float | None = None) -> str:
     """`value` in six digits, or in all of them where six would make it look equal to `limit`."""
     short = f"{value:.{_DIGITS}g}"
@@ -307,8 +303,6 @@ class Perturbed:
 
 #: Larger calls have no probes: they take as many runs of the benchmark.
 MOST_PROBED = 1 << 20
-#: So many elements of an output stand for all.
-_SAMPLED = 1 << 14
 
 
 class Deviations(Protocol):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import FloatFormat, Kind, float_format, kind_of, largest_ulp_error, round_unguarded
+from pytest_msprobe.numerics.expected import Absolute
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -40,9 +41,6 @@ def is_same(first: Array, second: Array) -> npt.NDArray[np.bool_]:
     same: npt.NDArray[np.bool_] = (first == second) | (np.isnan(first) & np.isnan(second))
     return same
 
-
-# From here up to inf, sums of squares have lost nothing to underflow that a float64 cosine could show.
-_SMALLEST_RELIABLE = 1e-250
 
 _LONGEST_SERIAL_DOT = 4096
 
@@ -75,7 +73,7 @@ class CosineSums:
     @property
     def is_reliable(self) -> bool:
         """False when squares overflowed, vanished or met a NaN or Inf, or a side is zero."""
-        return all(_SMALLEST_RELIABLE < square < math.inf for square in (self.tested, self.reference))
+        return all(Absolute.RELIABLE_SQUARES < square < math.inf for square in (self.tested, self.reference))
 
     def cosine(self) -> float:
         """The cosine, shared / (||tested|| * ||reference||), kept within -1..1."""

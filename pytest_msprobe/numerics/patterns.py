@@ -21,13 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, in_spacings, kind_of, part_dtype, round_once, unit_roundoff
+from pytest_msprobe.numerics.expected import Absolute, Chance, Share
 from pytest_msprobe.numerics.measurement import Array, Floats, chunks, is_same, unravelled
 
 Mask = npt.NDArray[np.bool_]
-
-#: A region counts as off when so many of its elements are: some of a wrong block are right by chance.
-_FILLED = 0.7
-_NEARLY_ALL = 0.9
 
 
 def describe_region(is_off: Mask) -> str:
@@ -36,7 +33,7 @@ def describe_region(is_off: Mask) -> str:
     "" where they are everywhere, or nowhere.
     """
     places = np.flatnonzero(is_off)
-    if places.size in (0, is_off.size) or (places.size > 8 and places.size >= _NEARLY_ALL * is_off.size):
+    if places.size in (0, is_off.size) or (places.size > 8 and places.size >= Share.NO_REGION * is_off.size):
         return ""
     if places.size == 1:
         return f"one element at {list(unravelled(int(places[0]), is_off.shape))}"
@@ -54,7 +51,7 @@ def _box(is_off: Mask) -> str:
     if (
         is_off.ndim == 1
         or not partial
-        or filled < _FILLED
+        or filled < Share.FILLED
         or volume <= 2
         or filled < places.size / (places[-1] - places[0] + 1)
     ):
@@ -95,7 +92,7 @@ def _run(places: npt.NDArray[np.int64], size: int) -> str:
     """Elements in one run of memory."""
     first, last = int(places[0]), int(places[-1])
     length = last - first + 1
-    if places.size < _FILLED * length or length >= size:
+    if places.size < Share.FILLED * length or length >= size:
         return ""
     if last == size - 1:
         return f"the last {length} of {size} elements"
@@ -110,7 +107,7 @@ def _lines(is_off: Mask) -> str:
     for name, table in (("rows", rows), ("columns", rows.T)):
         shares = table.mean(axis=1)
         hit = np.flatnonzero(shares)
-        if hit.size < len(shares) and (shares[hit] >= _FILLED).all():
+        if hit.size < len(shares) and (shares[hit] >= Share.FILLED).all():
             step = _step(hit)
             every = f"every {_ordinal(step)} of the {name}, from {hit[0]}" if step > 1 and hit.size > 2 else ""
             shown = ", ".join(map(str, hit[:4])) + (", .." if hit.size > 4 else "")
@@ -123,7 +120,7 @@ def _stride(places: npt.NDArray[np.int64]) -> str:
     if step < 2 or places.size < 8:
         return ""
     expected = (int(places[-1]) - int(places[0])) // step + 1
-    return f"every {_ordinal(step)} element, from {places[0]}" if places.size >= _FILLED * expected else ""
+    return f"every {_ordinal(step)} element, from {places[0]}" if places.size >= Share.FILLED * expected else ""
 
 
 def _step(places: Array) -> int:
@@ -138,15 +135,9 @@ ErrorDirection = Literal["towards zero", "away from zero", "down", "up"]
 
 #: The order in which they are reported: a truncated output of positive numbers is also rounded down.
 _DIRECTIONS: tuple[ErrorDirection, ...] = ("towards zero", "down", "away from zero", "up")
-#: How many of the elements that should have gone the other way have to be on the suspected side.
-NEARLY_ALL = 0.9
-#: Chance of that many under fair rounding, by Hoeffding's inequality: exp(-2 n (share - 1/2)**2).
-_CHANCE = 1e-9
 #: Elements of one significand are rounded alike, so that they count as one; more than this many are not distinguished.
 _ENOUGH = 128
 _LOOKED_AT = 4096
-#: Devices flush subnormals of wide exponent ranges only; float16 needs its own.
-_FLUSHED_BELOW = 2.0**-126
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,18 +204,18 @@ class _DirectionCounts:
     def found(self, direction: ErrorDirection) -> RoundingBias | None:
         """The finding for one direction."""
         count, total = self._count[direction], self._total[direction]
-        if count <= NEARLY_ALL * total or self._agreeing[direction] > (1 - NEARLY_ALL) * total:
+        if count <= Share.ONE_DIRECTION * total or self._agreeing[direction] > (1 - Share.ONE_DIRECTION) * total:
             return None
         independent = min(total, self._significands[direction].size)
         surprise = 2 * independent * (count / total - 0.5) ** 2
-        return RoundingBias(direction, count, total) if surprise > -math.log(_CHANCE) else None
+        return RoundingBias(direction, count, total) if surprise > -math.log(Chance.FALSE_ALARM) else None
 
 
 def _comparable(wide: Array, exact: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
     """Elements that are finite, within one ULP, and so large that no device flushes them to zero."""
     format_ = float_format(dtype)
     least = 4 * format_.smallest_normal
-    if format_.smallest_normal > _FLUSHED_BELOW:
+    if format_.smallest_normal > Absolute.FLUSHED_BELOW:
         least *= 2.0**-format_.mantissa_bits
     magnitude = np.abs(exact)
     with np.errstate(invalid="ignore"):
@@ -235,10 +226,6 @@ def _comparable(wide: Array, exact: Array, dtype: np.dtype[Any]) -> npt.NDArray[
     return is_comparable
 
 
-#: Larger outputs would take too much memory for copies of each hypothesis.
-_MOST_ELEMENTS = 1 << 24
-#: A hypothesis must explain this share of the wrong elements.
-_EXPLAINED = 0.98
 #: Formats to which a device may have fallen, by the bits of their significands.
 _NARROWER = {11: "float16 or HF32/TF32", 8: "bfloat16", 4: "float8"}
 
@@ -280,7 +267,8 @@ def find_pattern(
         others: what the output may be instead, by the phrase that says so: ``equals input 0``. Those of another size
             are ignored.
     """
-    if tested.shape != reference.shape or not 0 < tested.size <= _MOST_ELEMENTS:
+    # Larger outputs would take too much memory for copies of each hypothesis.
+    if tested.shape != reference.shape or not 0 < tested.size <= 1 << 24:
         return Pattern()
     if "other" in (kind_of(tested.dtype), kind_of(reference.dtype)) or tested.dtype.kind == "c":
         return Pattern()
@@ -362,7 +350,7 @@ class _Wrong:
         allowed = np.minimum(self.tolerance[self.is_off], np.abs(tested - self.right_off) / 4)
         allowed = np.maximum(allowed, 4 * self.unit * np.abs(instead)) + spread
         close = (tested == instead) | (np.abs(tested - instead) <= allowed)
-        return int(np.count_nonzero(close)) >= _EXPLAINED * tested.size
+        return int(np.count_nonzero(close)) >= Share.EXPLAINED * tested.size
 
 
 #: The words of a rule, with its figure where it has one; "" where it does not hold.
@@ -422,7 +410,7 @@ def _factor(wrong: _Wrong) -> _Named:
     """The benchmark times one number, by least squares."""
     tested, right = wrong.tested_off, wrong.right_off
     usable = np.isfinite(tested) & np.isfinite(right) & (right != 0)
-    if usable.sum() < max(1, _EXPLAINED * tested.size):
+    if usable.sum() < max(1, Share.EXPLAINED * tested.size):
         return ""
     scale = float(np.abs(right[usable]).max())
     tested, right = tested[usable] / scale, right[usable] / scale
@@ -495,8 +483,8 @@ def _narrower(wrong: _Wrong) -> _Named:
     for bits, name in sorted(_NARROWER.items()):
         if bits >= whole or tested.size < 4 or not right.size:
             continue
-        fits = (_to_bits(tested, bits) == tested).mean() >= _EXPLAINED
-        if fits and (_to_bits(right, bits) == right).mean() < _EXPLAINED / 2:
+        fits = (_to_bits(tested, bits) == tested).mean() >= Share.EXPLAINED
+        if fits and (_to_bits(right, bits) == right).mean() < Share.EXPLAINED / 2:
             return f"matches {name}", float(bits)
     return ""
 

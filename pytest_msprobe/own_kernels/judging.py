@@ -24,7 +24,8 @@ from pytest_msprobe.engines import protocol
 from pytest_msprobe.engines.protocol import CHANGED, Array, Engine, Output, Unsupported, leaves, output_label
 from pytest_msprobe.engines.recorded import GradientPairing
 from pytest_msprobe.numerics import AgainstSecondOpinion, BackwardError, Judgement, Metrics, OutputPair, check_indices
-from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
+from pytest_msprobe.numerics.expected import Absolute, Roundoffs, Times
 from pytest_msprobe.numerics.measurement import measure, widened
 from pytest_msprobe.numerics.patterns import describe_region
 from pytest_msprobe.own_kernels import sides
@@ -34,17 +35,12 @@ from pytest_msprobe.suites.repeat.results import content_of, describe_bits, is_r
 from pytest_msprobe.support import place_of, text_of
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
-_FLOAT32 = 2.0**-24
-#: Unit roundoffs of the dtypes that a kernel may be allowed to add in.
-_ROUNDOFFS = {"float32": _FLOAT32, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+#: Dtypes that a kernel may be allowed to add in.
+_ACCUMULATORS = ("float32", "float16", "bfloat16")
 #: How the labels of gradients begin.
 _GRADIENT = "gradient."
-#: An error of so many roundings, as norms, is one that a right kernel leaves; so few elements say nothing together.
-_SMALL, _FEW = 2.0, 8
-#: Four steps of the subnormal numbers of float16.
-_SUBNORMALS = 2.0**-22
-#: Patterns that narrower sums may leave as well; and so many tolerances are an error that they do not explain.
-_VAGUE, _HOPELESS = ("", "noise", "none", "one side", "narrower", "lookalike"), 2.0**18
+#: Patterns that narrower sums may leave as well.
+_VAGUE = ("", "noise", "none", "one side", "narrower", "lookalike")
 _ORDER = ("pass", "skip", "error")
 
 
@@ -126,7 +122,7 @@ class _OnlyRounding(BackwardError):
     def judge_pair(self, pair: OutputPair) -> Judgement:
         if self.has_narrow_sums and pair.tested.dtype == np.float16:  # what is kept inside is in its subnormals, too
             with np.errstate(all="ignore"):
-                is_near = np.abs(pair.tested - pair.reference) <= _SUBNORMALS
+                is_near = np.abs(pair.tested - pair.reference) <= Absolute.SUBNORMALS_OF_FLOAT16
                 nearest = np.where(is_near, pair.reference, pair.tested).astype(np.float16)
             pair = replace(pair, tested=nearest, metrics=measure(nearest, pair.reference, off_bound=self.off_bound))
         judgement = BackwardError.judge_pair(self, pair)
@@ -281,7 +277,7 @@ class _Judge:
         roundoffs = [unit_roundoff(value.dtype) for _, value in leaves(self.case.call) if _is_float(value)]
         roundoff = max(roundoffs, default=0.0) if allowed.accumulates == "same" else _ROUNDOFFS[allowed.accumulates]
         return sides.TorchReference(
-            function, self.arguments, allowed.device, allowed.seed, roundoff if roundoff > _FLOAT32 else None
+            function, self.arguments, allowed.device, allowed.seed, roundoff if roundoff > FLOAT32_ROUNDOFF else None
         )
 
     def judged(self) -> Rounding:
@@ -400,7 +396,7 @@ class _Judge:
     ) -> list[str]:
         """Which narrower sums or operands would explain the error, if any."""
         ratios = [row.figures.get("ratio") for row in failed]
-        is_near = all(ratio is not None and ratio < _HOPELESS for ratio in ratios)
+        is_near = all(ratio is not None and ratio < Times.HOPELESS for ratio in ratios)
         if self.allowed.no_worse_than is not None or any(row.pattern_kind not in _VAGUE for row in failed):
             return []
         wider = {f"accumulates={name!r}": replace(self.allowed, accumulates=name) for name in ("float16", "bfloat16")}

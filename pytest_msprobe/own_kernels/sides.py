@@ -31,14 +31,13 @@ from pytest_msprobe.engines.protocol import (
 )
 from pytest_msprobe.engines.reference import Reference, ReferenceEngine, ReferenceExecution
 from pytest_msprobe.engines.torch_engine import ReadyCall, TorchEngine, TorchExecution, to_tensor
-from pytest_msprobe.numerics import unit_roundoff
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
 from pytest_msprobe.own_kernels.arguments import Arguments, array_of, clone_of, framework_of, is_same
 from pytest_msprobe.support import place_of, text_of
 
 Paths = list[tuple[int | str, ...]]
-_FLOAT32 = 2.0**-24
 #: Dtypes of larger roundoffs (float8) are for storage: nothing is computed in them, so that they are exact.
-NARROWEST_COMPUTED = 2.0**-8
+NARROWEST_COMPUTED = unit_roundoff("bfloat16")
 #: Kernels of ATen that are the sum of products of one element of each of their tensors.
 _MULTILINEAR = frozenset({"mm", "bmm", "mv", "dot", "convolution", "sum"})
 #: Kernels of ATen that return indices.
@@ -230,7 +229,7 @@ class TorchReference(TorchEngine):
         largest = max(self._given, default=computed)
         inside, saved, total = call.arithmetic_roundoff, call.saved_roundoff, call.total_roundoff
         if self._roundoff is not None:
-            inside *= self._roundoff / min(_FLOAT32, largest)
+            inside *= self._roundoff / min(FLOAT32_ROUNDOFF, largest)
         share = computed / largest
         total = max(inside, total * share) if total else 0.0
         return replace(call, arithmetic_roundoff=inside, saved_roundoff=saved * share, total_roundoff=total)

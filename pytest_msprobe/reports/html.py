@@ -170,7 +170,6 @@ def _cell(column: str, value: object, *, key: str | None = None, hint: str = "")
 _REASONS = 10
 _CAUSES = 3
 _APIS = 1000
-_SUMMARY_FIGURES = 2
 #: Styles of the boxes; those of marks are shown where there are any.
 _STYLES = {"passed": "pass", "failed": "error"}
 
@@ -190,7 +189,7 @@ class Summary(RowCounts):
     @property
     def figures(self) -> Sequence[Figure]:
         """Numbers that have a column in the table of APIs."""
-        return self.suite.figures[:_SUMMARY_FIGURES]
+        return self.suite.figures[:2]
 
     def add(self, row: VerdictRow) -> None:
         """Count one row."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from _pytest.junitxml import LogXML
 
 
-#: Of a run, as properties of its suite of tests.
-_MOST_FINDINGS = 8
 #: Counts of a JUnit file, by outcome.
 _STATS = {"passed": "passed", "failed": "failure", "skipped": "skipped", "xfailed": "skipped"}
 
@@ -80,7 +78,8 @@ class JUnitNames:
         answer = said(answer)
         self._xml.add_global_property("msprobe.outcome", answer.outcome)
         self._xml.add_global_property("msprobe.headline", printable(answer.headline))
-        for finding in answer.findings[:_MOST_FINDINGS]:
+        # Of a run, as properties of its suite of tests.
+        for finding in answer.findings[:8]:
             self._xml.add_global_property("msprobe.finding", printable(sentence_of(finding)))
 
 

@@ -17,7 +17,6 @@ from pytest_msprobe.verdicts import EXPLAINED, LAW, Change, Figure, OutputRow, R
 _WORST = 10
 _WORST_VERBOSE = 50
 _NEAREST = 3
-_FIGURES = 3
 _REASONS = 10
 #: With -q, of a run that judged nothing.
 _REASONS_QUIET = 3
@@ -25,8 +24,6 @@ _REASON_WIDTH = 150
 #: Width of lines that go into a file, where no terminal says how wide it is.
 FILE_WIDTH = 120
 _GAP = "  "
-#: A table keeps its columns where names have this room.
-_NAME_WIDTH = 40
 #: Outcomes in the words of the summary, in its order; the first three are always shown.
 OUTCOME_WORDS = {
     "passed": "passed",

@@ -31,11 +31,6 @@ from pytest_msprobe.verdicts import EXPECTED, OUTCOMES, Outcome, Status, Verdict
 if TYPE_CHECKING:
     from msprobe_collector.dump_format import Frame
 
-#: Characters of an explanation that rows keep: a dump may make it as long as it likes.
-_LONGEST_EXPLANATION = 4000
-#: Folders of a recorded path that are looked for below rootdir.
-_MOST_FOLDERS = 32
-
 
 class CheckFailure(AssertionError):
     """An `error` verdict on its way to pytest; the text is all that the report shows."""
@@ -275,7 +270,8 @@ def end_run(session: pytest.Session, reason: str) -> NoReturn:
 def _place_below(root: Path, recorded: str) -> str:
     """The file below `root` that ends as the `recorded` path of another machine does; "" without one."""
     parts = re.split(r"[/\\]", recorded)
-    ends = ("/".join(parts[start:]) for start in range(max(0, len(parts) - _MOST_FOLDERS), len(parts)))
+    # Folders of a recorded path that are looked for below rootdir.
+    ends = ("/".join(parts[start:]) for start in range(max(0, len(parts) - 32), len(parts)))
     return next((end for end in ends if ".." not in parts and end and os.path.isfile(f"{root}/{end}")), "")
 
 
@@ -303,7 +299,8 @@ def row_of(
         properties=verdict.properties,
         attachment=verdict.attachment,
         place=suite.place(record),
-        explanation=verdict.explanation[:_LONGEST_EXPLANATION] if verdict.status == "error" else "",
+        # A dump may make it as long as it likes.
+        explanation=verdict.explanation[:4000] if verdict.status == "error" else "",
     )
 
 
@@ -373,7 +370,6 @@ def _outcome(report: pytest.TestReport) -> Outcome:
     return report.outcome
 
 
-_FRAMES = 50
 _LONGEST = 300
 
 

@@ -53,22 +53,17 @@ def api_of(operation: Operation) -> ApiName:
     return ApiName(kind, rest or operation.name, int(operation.number) if operation.number.isdecimal() else 0)
 
 
-#: A multiply-add in a product costs a core about this share of reading and writing an element.
-_PRODUCT_SHARE = 1 / 16
-#: What a call costs before it touches anything, in elements.
-_FIXED = 20_000.0
-
-
 def estimate_cost(dump: Dump, call: str) -> float:
     """Cost of checking the API call named `call` in both directions, in elements read or written."""
-    cost = _FIXED
+    cost = 20_000.0  # before it touches anything
     shapes = dump.shapes(f"{call}.forward")
     cost += sum(map(prod, shapes))
     cost += sum(map(prod, dump.shapes(f"{call}.backward")))
     kind = text_of("products", call.rpartition(".")[0])
     if len(shapes) > 1 and shapes[0] and kind:
         passes = 3 if f"{call}.backward" in dump else 1
-        cost += passes * _PRODUCT_SHARE * prod(shapes[-1]) * _products_of_an_element(kind, shapes)
+        # A multiply-add in a product costs a core about this share of reading and writing an element.
+        cost += passes / 16 * prod(shapes[-1]) * _products_of_an_element(kind, shapes)
     return cost
 
 

@@ -134,7 +134,6 @@ def choice(words: Sequence[str], help: str, **more: Any) -> str:
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_DEFAULT_MEMORY_SHARE = 0.8
 
 
 def parse_size(text: str) -> int:
@@ -152,7 +151,7 @@ def parse_size(text: str) -> int:
 def parse_memory(text: str) -> int:
     """Bytes; `auto` is a share of this machine's memory."""
     if text == "auto":
-        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _DEFAULT_MEMORY_SHARE)
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 0.8)
     return parse_size(text)
 
 

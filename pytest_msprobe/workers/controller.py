@@ -73,10 +73,6 @@ _REFUSED_MODES = {
 _MOST_STARTS = 4
 #: xdist gives up after four deaths per worker; a dump may well crash more often, and each death costs one item only.
 _MOST_RESTARTS = "1000"
-#: More workers than this for a core of the CPU are a mistake.
-_MOST_PER_CORE = 8
-#: The word that a check has begun may come late from another host.
-_NEARLY = 0.8
 
 
 def _replaced_mode(config: pytest.Config) -> str:
@@ -158,7 +154,8 @@ class WorkersPlugin:
                 f"--msprobe-device-ids={','.join(placement.devices)}: nothing is run on a device here; "
                 "leave the option out, or name another device in --msprobe-device"
             )
-        if here > _MOST_PER_CORE * cores and placement.target == "cpu":
+        # More workers than this for a core of the CPU are a mistake.
+        if here > 8 * cores and placement.target == "cpu":
             raise pytest.UsageError(f"-n {here}: this machine has {counted(cores, 'cores')}; use -n {cores}")
         if any(hosts):
             if placement.remote_root is None:

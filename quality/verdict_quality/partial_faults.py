@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from pytest_msprobe.engines.protocol import Array
-from pytest_msprobe.numerics import round_once
+from pytest_msprobe.numerics import round_once, unit_roundoff
 from quality.verdict_quality.recordings import Recording, is_float
 from quality.verdict_quality.sizes import Envelopes, Size, envelopes, size_of
-from quality.verdict_quality.target import Fault, Target, unit_roundoff
+from quality.verdict_quality.target import Fault, Target
 from quality.verdict_quality.wrong_results import one_element
 
 #: The mean of the largest of four normal numbers' sizes: what the largest of four moved runs shows of an element.

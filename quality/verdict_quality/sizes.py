@@ -10,8 +10,9 @@ import ml_dtypes
 import numpy as np
 
 from pytest_msprobe.engines.protocol import Array
+from pytest_msprobe.numerics import unit_roundoff
 from quality.verdict_quality.recordings import Recording, attempt, is_float
-from quality.verdict_quality.target import Target, unit_roundoff
+from quality.verdict_quality.target import Target
 
 #: Two neighbours of one number are this many roundings apart at most.
 _NEIGHBOUR = 2.0

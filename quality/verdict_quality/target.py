@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from msprobe_collector.dump_format import Direction
@@ -60,8 +59,3 @@ class Target:
 
 #: The faulty result, or None where the fault cannot happen to this target.
 Fault = Callable[[Target], "Array | None"]
-
-
-def unit_roundoff(dtype: np.dtype[Any]) -> float:
-    """Largest relative error of rounding to `dtype`: 2**-24, 2**-11, 2**-8."""
-    return float(ml_dtypes.finfo(dtype).eps) / 2

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from pytest_msprobe.engines.protocol import Array
-from pytest_msprobe.numerics import round_once
+from pytest_msprobe.numerics import round_once, unit_roundoff
 from quality.verdict_quality.recordings import is_float
-from quality.verdict_quality.target import Fault, Target, unit_roundoff
+from quality.verdict_quality.target import Fault, Target
 
 
 def floats(change: Callable[[Array, np.random.Generator], Array | None]) -> Fault:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -44,13 +45,18 @@ _SUITES = [entry.name for entry in SUITES.values() if entry.place.startswith("py
 
 #: What each room may import of ours; its own modules always. No room imports one that stands above it.
 ALLOWED = {
-    "pytest_msprobe.numerics": ("pytest_msprobe.verdicts",),
+    "pytest_msprobe.numerics": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts"),
     "pytest_msprobe.verdicts": ("msprobe_collector.dump_format",),
     "pytest_msprobe.support": (),
     "pytest_msprobe.answers": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts"),
     "pytest_msprobe.apis": ("msprobe_collector.dump_format",),
     "pytest_msprobe.manifests": ("msprobe_collector.dump_format", "pytest_msprobe.answers"),
-    "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
+    "pytest_msprobe.engines": (
+        *_LOW,
+        "msprobe_collector.__file__",
+        "pytest_msprobe.apis",
+        "pytest_msprobe.numerics.expected",
+    ),
     "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,
     **dict.fromkeys(EXTENSIONS, ("pytest_msprobe", "msprobe_collector")),
@@ -323,3 +329,86 @@ def test_the_entries_of_suites_load_no_suite() -> None:
 def test_no_module_is_longer_than_a_reader_can_hold() -> None:
     long = {module: count for module, path in modules() if (count := len(path.read_text().splitlines())) > 700}
     assert long == {}
+
+
+#: Modules whose numbers are tolerances: the table, and the constants of formulas of standards.
+TABLES = ("pytest_msprobe.numerics.expected", "pytest_msprobe.numerics.standards")
+#: Numbers that read like tolerances, and are none.
+NO_TOLERANCES = {
+    # Multiples of a tolerance, by which answers sort what was judged; answers stand below numerics.
+    "pytest_msprobe.answers.from_rows": {"HARDLY", "_ALIKE"},
+    # What a user may set in the file of a baseline, and what inputs are drawn from.
+    "pytest_msprobe.reports.baseline": {"_FACTOR"},
+    "pytest_msprobe.cases.random_data": {"DEFAULT_RANGE"},
+    # Numbers of a definition: of a truncated normal law, and of SELU.
+    "pytest_msprobe.numerics.random.chance": {"_TRUNCATED_AT"},
+    "pytest_msprobe.numerics.random.draws": {"_ALPHA"},
+    # Time between two lines of progress, as a part of what has passed.
+    "pytest_msprobe.run.terminal": {"_PROGRESS_SHARE"},
+    # Of the format of sketches: the collector writes them, and imports nothing of the plugin.
+    "msprobe_collector.dump_format.sketches": {"LEAST", "MOST", "_APART", "_LEAST_SQUARE", "RESOLUTION"},
+    "msprobe_collector.dump_format.sketch_files": {"_MOST_RATIO"},
+    "msprobe_collector.pytorch.device_sketches": {"_LEAST_SHIFTED"},
+}
+_LIKE_TOLERANCES = re.compile("ROUNDING|ROUNDOFF|TOLERANCE|FLOOR|GROWTH(?!S)|EXCESS|DISTANCE|SAME|APART|FARTHEST")
+
+
+def constants(tree: ast.Module) -> Iterator[tuple[str, object]]:
+    """Name and value of what a module or a class sets to numbers; fields of a dataclass are none."""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    annotated = [node for node in tree.body if isinstance(node, ast.AnnAssign) and node.value is not None]
+    plain = [node for body in (tree, *classes) for node in body.body if isinstance(node, ast.Assign)]
+    for node in (*annotated, *plain):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            pairs = zip(target.elts, node.value.elts) if several else [(target, node.value)]
+            for name, value in pairs:
+                with suppress(NameError, TypeError):  # no constant
+                    yield ast.unparse(name), eval(ast.unparse(value), {"__builtins__": {}})
+
+
+def leaves_of(value: object) -> Iterator[object]:
+    if isinstance(value, (dict, tuple, list, set)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from leaves_of(part)
+    else:
+        yield value
+
+
+def test_tolerances_stand_in_one_table() -> None:
+    found: dict[str, set[str]] = {}
+    for module, path in modules():
+        if any(begins_with(module, table) for table in TABLES):
+            continue
+        for name, value in constants(ast.parse(path.read_text(encoding="utf-8"))):
+            kinds = {type(leaf) for leaf in leaves_of(value)}
+            if not kinds <= {int, float}:
+                continue
+            if (float in kinds and "SECOND" not in name) or _LIKE_TOLERANCES.search(name):
+                found.setdefault(module, set()).add(name)
+    assert found == NO_TOLERANCES, "a float that a module or a class defines belongs into numerics/expected.py"
+
+
+def test_each_row_of_the_table_says_what_it_is() -> None:
+    from pytest_msprobe.numerics import expected
+
+    lines = Path(expected.__file__).read_text(encoding="utf-8").splitlines()
+    tree = ast.parse("\n".join(lines))
+    rows = [node for part in tree.body if isinstance(part, ast.ClassDef) for node in part.body]
+    rows = [node for node in rows if isinstance(node, ast.Assign)]
+    assert len(rows) > 90
+    assert [ast.unparse(row) for row in rows if not lines[row.lineno - 2].lstrip().startswith("#: ")] == []
+
+
+def test_each_row_of_the_table_is_used() -> None:
+    from pytest_msprobe.numerics import expected
+
+    text = "\n".join(path.read_text(encoding="utf-8") for _, path in modules())
+    rows = [
+        f"{name}.{row}"
+        for name, part in vars(expected).items()
+        if isinstance(part, type) and part.__module__ == expected.__name__ and name != "OfDtype"
+        for row in vars(part)
+        if row.isupper()
+    ]
+    assert [row for row in rows if not re.search(rf"\b{row}\b", text)] == []

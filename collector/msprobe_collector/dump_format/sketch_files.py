@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 SKETCH_FILE = "sketches.bin"
 _ROW_BYTES = 4 * NUMBERS
-#: What a kill may cost.
-_MOST_WAITING = 64
 #: What the norm that a sketch estimates may be of the recorded one: values for which chance gives more are unknown.
 _MOST_RATIO = 4.0
 _HEAD = {"sketches": VERSION, "numbers": NUMBERS, "seed": SEED}
@@ -68,7 +66,8 @@ class SketchRows:
                 return ""
             number = self._written + len(self._waiting)
             self._waiting.append(row.numbers)
-            if len(self._waiting) >= _MOST_WAITING:
+            # What a kill may cost.
+            if len(self._waiting) >= 64:
                 self._flush()
         text = str(number)
         if row.exponent or any(row.not_finite):

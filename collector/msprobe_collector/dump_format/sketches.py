@@ -49,8 +49,8 @@ _APART = 4.0
 WITHOUT_NUMBERS = "OSUMm"
 #: Squares below it may have lost digits.
 _LEAST_SQUARE = 1e-280
-#: Of the norm: what rounding to float32 and another order of summation leave.
-_RESOLUTION = 2e-6
+#: Of the norm: what rounding to float32 and another order of summation leave, and putting sketches together.
+RESOLUTION = 2e-6
 
 
 class Row(NamedTuple):

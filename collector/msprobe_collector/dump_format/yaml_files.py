@@ -44,8 +44,6 @@ _MOST_BYTES = 1 << 21
 _MOST_VALUES = 1_000_000
 #: As they stand in the file: the parser takes 40 us for one.
 _MOST_WRITTEN = 100_000
-#: Values inside values; Python's own limit for recursion is another in each process.
-_DEEPEST = 100
 
 
 class YamlFileError(ValueError):
@@ -76,7 +74,8 @@ def read_yaml(path: Path) -> Any:
             self.depth += 1
             if self.count > _MOST_WRITTEN:
                 raise YamlFileError(f"has more than {_MOST_WRITTEN} values")
-            if self.depth > _DEEPEST:
+            # Values inside values; Python's own limit for recursion is another in each process.
+            if self.depth > 100:
                 raise YamlFileError("is nested too deeply")
             node = super().compose_node(parent, index)
             self.depth -= 1

@@ -22,8 +22,6 @@ _UTILITIES = "torch._dynamo.utils"
 _GRAPH = "__compiled_fn_"
 #: Code that goes on behind what could not be compiled: `torch_dynamo_resume_in_forward_at_12`.
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<name>.*)_at_\d+")
-#: Frames between a recording function and the code that calls it: those of the compiler's own wrapper.
-_MOST_FRAMES = 8
 
 _Observe = Callable[[Callable[..., Any], str, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -84,7 +82,9 @@ class CompiledGraphs:
 
 def name_of_caller(frame: FrameType | None) -> str:
     """Return the name of the function that was compiled: `loss_fn`; of a Module's forward the class."""
-    for _ in range(_MOST_FRAMES):
+    # Frames between a recording function and the code that calls it: those of the compiler's own
+    # wrapper.
+    for _ in range(8):
         if frame is None:
             break
         if not frame.f_globals.get("__name__", "").startswith(("torch._dynamo", "msprobe_collector")):

@@ -34,8 +34,6 @@ _T = TypeVar("_T")
 _FEW = 1 << 12
 #: Elements that are reduced at a time.
 _BLOCK = 1 << 21
-#: Dimensions of what the kernel leaves of several values.
-_OF_PARTS = 3
 #: Values, and bytes of copies, that wait at most; of values on the host few, since a kill costs their records.
 _MOST_VALUES, _MOST_BYTES = 1 << 12, 1 << 26
 _MOST_ON_HOST = 1 << 8
@@ -262,7 +260,8 @@ def _fetched(
         sketched = _sketched(held, array) if has_sketches else repeat(_NO_SKETCH)
         yield from zip(numbers, statistics_of_parts(array, sizes), sketched)
     for same, array in zip(places.values(), arrays[len(copies) :]):
-        for place, row in zip(same, one_pass.joined(array) if array.ndim == _OF_PARTS else array):
+        # Dimensions of what the kernel leaves of several values.
+        for place, row in zip(same, one_pass.joined(array) if array.ndim == 3 else array):
             parts[place] = row
     here = iter(parts)
     numbers_of = [[number for _ in value.parts for number in np.ravel(next(here)).tolist()] for value in reduced]

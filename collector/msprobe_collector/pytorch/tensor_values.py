@@ -33,8 +33,6 @@ _T = TypeVar("_T")
 TENSOR = "torch.Tensor"
 #: No other reader knows their dtypes; the values are those that the quantised ones stand for.
 QUANTISED = "torch.QuantizedTensor"
-#: Up to this many elements NumPy is quicker on a CPU.
-_FEW = 1 << 14
 #: Elements of a row, whose sum is taken at once, and of a block.
 _ROW, _BLOCK = 1 << 12, 1 << 18
 _HALF = {torch.float16, torch.bfloat16}
@@ -84,7 +82,8 @@ class TorchTensorValues(TensorValues):
         """Of elements on the host, and of what `later` does not take."""
         self._settle()
         tensor = self._tensor
-        if self._is_strided and is_on_host(tensor) and tensor.dtype in _REAL and tensor.numel() > _FEW:
+        # Up to this many elements NumPy is quicker on a CPU.
+        if self._is_strided and is_on_host(tensor) and tensor.dtype in _REAL and tensor.numel() > 1 << 14:
             return _outside_transforms(_reduced, tensor)
         array = self.array
         return NO_STATISTICS if array is None else statistics_of(array)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 #: Their names and what each does to numbers, one a line.
 TABLE = Path(__file__).with_name("environment.txt")
-#: Characters of a value that are kept.
-_MOST = 256
 
 
 @functools.cache  # asked at each step that is collected
@@ -21,4 +19,5 @@ def variables() -> tuple[str, ...]:
 
 def environment() -> dict[str, str]:
     """Return the variables of the table that are set, with at most 256 characters of each value."""
-    return {name: os.environ[name][:_MOST] for name in variables() if name in os.environ}
+    # Characters of a value that are kept.
+    return {name: os.environ[name][:256] for name in variables() if name in os.environ}

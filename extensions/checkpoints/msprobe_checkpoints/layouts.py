@@ -16,13 +16,10 @@ import numpy as np
 
 from msprobe_checkpoints.names import are_in_conflict, likeness
 from msprobe_checkpoints.tensors import Array, Joined, Piece, Tensor, Transposed
+from pytest_msprobe.numerics.expected import Relative, Times
 
 #: Rows of a sample, and neighbours in each.
 _ROWS, _RUNS, _RUN = 12, 2, 8
-#: A layout fits when it is nearer than this, and nearer than any other by the factor; or so near that none is tried.
-NEAR, _FACTOR, _SURE = 0.5, 3.0, 1e-2
-#: Distances that are this near to each other are those of the same content.
-_SAME = 1e-12
 #: Elements at the beginning of a part that it is looked for by, and candidates that are looked at and tried.
 _HEAD, _MOST_CANDIDATES, _MOST_TRIED = 16, 64, 8
 _FEWEST_DISTINCT = 3
@@ -339,6 +336,6 @@ def reordered(whole: Tensor, part: Tensor, *, is_recurrent: bool) -> Way | None:
         ways = [Way(heads=sign * count) for count, sign in product(counts, (1, -1))]
     for way in ways:
         joined = way.joined([part], whole.shape)
-        if joined is not None and distance(sample, sampled(joined)) <= _SURE:
+        if joined is not None and distance(sample, sampled(joined)) <= Relative.SURE_LAYOUT:
             return way
     return None

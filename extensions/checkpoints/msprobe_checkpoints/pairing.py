@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from msprobe_checkpoints.files import Contents
-from msprobe_checkpoints.layouts import NEAR, Layout, Pool, Way, distance, find_parts, is_constant, reordered, sampled
+from msprobe_checkpoints.layouts import Layout, Pool, Way, distance, find_parts, is_constant, reordered, sampled
 from msprobe_checkpoints.names import GATES, match_names, parted, roles
 from msprobe_checkpoints.rules import Siblings
 from msprobe_checkpoints.tensors import Joined, Part, ReadError, Scaled, Tensor, Transposed
+from pytest_msprobe.numerics.expected import Relative
 
 #: How names belong together of which one side has several.
 _SEVERAL = "fused or divided layout"

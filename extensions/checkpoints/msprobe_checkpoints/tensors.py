@@ -22,6 +22,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from msprobe_collector.dump_format.values import Dtype, array_dtype
+from pytest_msprobe.numerics.dtypes import unit_roundoff
 
 Array = np.ndarray[Any, Any]
 #: Files that are open at once; sharded checkpoints have thousands.
@@ -388,7 +389,7 @@ class Scaled(Tensor):
         steps = self._steps(start, stop)
         if self._tensor.array_dtype.kind in "iu":
             return 0.502 * steps
-        share = 2.0**-4 if "E4M3" in self._tensor.dtype.name else 2.0**-3
+        share = unit_roundoff(self._tensor.array_dtype)
         return np.maximum(np.abs(self._tensor.read(start, stop).astype(np.float64)) * share, 2.0**-9) * steps
 
     def _steps(self, start: int, stop: int) -> Array:

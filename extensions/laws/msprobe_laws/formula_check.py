@@ -10,11 +10,10 @@ import numpy as np
 
 from msprobe_laws.formulas import FORMULAS, PARAMETER, Formula, Inputs
 from msprobe_laws.law import listed
-from msprobe_laws.observation import Array, Update, UpdatedParameter, smallest, unit_roundoff
+from msprobe_laws.observation import Array, Update, UpdatedParameter, coarsest_roundoff, smallest
 from msprobe_laws.rounding import Rounded
+from pytest_msprobe.numerics.expected import Relative, Roundoffs, Times
 
-#: A margin over the bound of the running error analysis, whose constants count each operation twice already.
-_MARGIN = 2.0
 #: The state that counts the steps of a parameter.
 COUNTER = "step"
 #: Settings by which own classes leave out the correction of the bias.
@@ -244,10 +243,6 @@ def compared_with(
     return deviations, len(batch.parameters)
 
 
-#: How far the change along the formula's may be from it, of which bfloat16 makes a few percent.
-_ALONG = 0.3
-
-
 def _projected(item: UpdatedParameter, tested: Array, right: Array) -> list[Deviation] | None:
     """Return the deviation of a parameter's change along that of its formula; None where rounding hides it."""
     before = item.before.values.reshape(-1)
@@ -256,7 +251,7 @@ def _projected(item: UpdatedParameter, tested: Array, right: Array) -> list[Devi
     if length < float(before @ before) * (16 * unit_roundoff(item.after.place.dtype)) ** 2:
         return None
     share = float((tested - before) @ wanted) / length if length > 0 else 1.0
-    size = abs(share - 1) / _ALONG
+    size = abs(share - 1) / Relative.ALONG_UPDATE
     if not size > 1:
         return []
     worst = int(np.argmax(np.abs(tested - right)))

@@ -15,6 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from msprobe_collector.dump_format.values import find_dtype
+from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics.expected import DTYPES
+
 Array = npt.NDArray[Any]
 
 

@@ -33,9 +33,6 @@ from pytest_msprobe.engines.references.attention_core import (
 )
 from pytest_msprobe.engines.references.fused_precision import fused
 
-#: The statistics of a row stand eight times in the last axis.
-STATISTIC_COPIES = 8
-
 
 @fused()
 def flash_attention_score(
@@ -124,7 +121,7 @@ def speed_fusion_attention(
 
 def copied(statistic: Tensor) -> Tensor:
     """A statistic per row, eight times in a new last axis."""
-    return statistic[..., None].expand(*statistic.shape, STATISTIC_COPIES)
+    return statistic[..., None].expand(*statistic.shape, 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

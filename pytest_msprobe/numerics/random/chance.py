@@ -27,14 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, round_once, unit_roundoff
+from pytest_msprobe.numerics.expected import Chance
 from pytest_msprobe.numerics.judgement import count_of
 from pytest_msprobe.numerics.measurement import unravelled
-
-#: How often a correct output is called wrong, at most, over all that is tested of it.
-FALSE_ALARM_RATE = 1e-9
-
-#: A lag is tested on the first elements only: repetition shows there, and reading 27 lags of all would cost the most.
-_MOST_LAGGED = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +214,9 @@ def lag_counts(
     A generator that repeats itself agrees too often. The pairs of one lag share no element, so they are independent.
     `probability` of True is one per element, or one range for all.
     """
-    flags = flags[:_MOST_LAGGED]
+    # A lag is tested on the first elements only: repetition shows there, and reading 27 lags of
+    # all would cost the most.
+    flags = flags[: 1 << 22]
     lags = {1 << power for power in range(max(flags.size // 2, 1).bit_length())}
     lags.update(math.prod(shape[axis:]) for axis in range(1, len(shape)))
     for lag in sorted(lag for lag in lags if 0 < lag <= flags.size // 2):
@@ -388,8 +385,6 @@ _LEAST_TIE = 2.0**-16
 _POINTS = 4096
 #: Of so many possible values at most, each is counted by itself.
 MOST_VALUES = 4096
-#: Bits with a probability of their own are counted in this many groups of like probability.
-_BIT_GROUPS = 4
 
 
 def judge_sample(sample: npt.NDArray[Any], law: Law, *, rounded_to: np.dtype[Any] | None = None) -> SampleResult:
@@ -520,7 +515,7 @@ class _Resolution:
         if law.is_discrete:
             return 2 * max(law.cdf(edge) - law.cdf(edge - 1) for edge in edges)
         # No law here has a density above 1 in its standard units.
-        return 2 * max(self.relative + self.absolute, _LEAST_TIE)
+        return 2 * max(self.relative + self.absolute, Chance.TIE)
 
 
 def _wide(
@@ -678,7 +673,8 @@ def _group_counts(
     if isinstance(probability, tuple):
         yield Count(f"elements {what}", int(np.count_nonzero(bits)), bits.size, *probability)
         return
-    for group in np.array_split(np.argsort(probability, kind="stable"), _BIT_GROUPS):
+    # Bits with a probability of their own are counted in this many groups of like probability.
+    for group in np.array_split(np.argsort(probability, kind="stable"), 4):
         if group.size:
             mean = float(np.mean(probability[group]))
             text = f"elements with a probability of about {mean:.3g} {what}"

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, round_once, spacings, unit_roundoff
+from pytest_msprobe.numerics.expected import Roundoffs
 from pytest_msprobe.numerics.random.chance import (
     MOST_VALUES,
     Count,
@@ -24,9 +25,6 @@ from pytest_msprobe.numerics.random.chance import (
     located,
     value_counts,
 )
-
-#: At how many places the distribution over categories is looked at, by index and by rank.
-_MOST_PLACES = 32
 
 
 def judge_categories(
@@ -154,7 +152,8 @@ def _cumulative_counts(drawn: npt.NDArray[np.int64], chances: npt.NDArray[np.flo
     categories = chances.shape[1]
     below = np.bincount(drawn.reshape(-1), minlength=categories).cumsum()
     expected = np.minimum(np.mean(np.cumsum(chances, axis=1), axis=0), 1.0)
-    for place in np.unique(np.linspace(0, categories - 2, _MOST_PLACES).astype(np.int64)) if categories > 1 else ():
+    # At how many places the distribution over categories is looked at, by index and by rank.
+    for place in np.unique(np.linspace(0, categories - 2, 32).astype(np.int64)) if categories > 1 else ():
         share = float(expected[place])
         yield Count(f"{what} are at most {place}", int(below[place]), drawn.size, share, share)
 
@@ -173,9 +172,6 @@ def _rank_counts(drawn: npt.NDArray[np.int64], chances: npt.NDArray[np.float64])
     yield from lag_counts(flags, drawn.shape, np.broadcast_to(likely, drawn.shape).reshape(-1))
 
 
-#: Rounding errors between an input and its scaled and shifted output: of the scale, of its use, and one to spare on
-#: each side.
-_ROUNDINGS = 4
 #: What alpha dropout sets dropped elements to before it scales and shifts (G. Klambauer et al., Self-normalizing neural
 #: networks, NeurIPS 2017, section "New dropout technique"): -scale * alpha of SELU.
 _ALPHA = -1.7580993408473766
@@ -203,7 +199,7 @@ class Dropout:
         Any of the probability, its complement and the quotient may be rounded to `dtype`. A scale that was measured, or
         that more arithmetic makes, is right within some roundings.
         """
-        slack = unit_roundoff(dtype) * (_ROUNDINGS if self.shift else 1)
+        slack = unit_roundoff(dtype) * (Roundoffs.SCALED_AND_SHIFTED if self.shift else 1)
         if self.shift or self.keep[0] != self.keep[1] or not self.scale:
             return self.scale * (1 - slack), self.scale * (1 + slack)
         keep = self.keep[0]
@@ -238,7 +234,7 @@ class Dropout:
         if not is_telling.any():
             return None
         scale = float(np.median(wide[is_telling] / wide_source[is_telling]))
-        slack = _ROUNDINGS * unit_roundoff(tested.dtype)
+        slack = Roundoffs.SCALED_AND_SHIFTED * unit_roundoff(tested.dtype)
         keep = min(1 / scale, 1.0) if scale > 0 else 0.0
         return cls((keep * (1 - slack), min(keep * (1 + slack), 1.0)), scale, unit_axes=unit_axes)
 
@@ -332,7 +328,7 @@ def _sorted_out(
         ends = [scale * wide_source + dropout.shift for scale in scales]
         is_finite = np.isfinite(wide_source)
         size = np.where(is_finite, np.maximum(*np.abs(ends)), 0.0)
-        tolerance = spacings(size, format_) + _ROUNDINGS * u * abs(dropout.shift)
+        tolerance = spacings(size, format_) + Roundoffs.SCALED_AND_SHIFTED * u * abs(dropout.shift)
         if tested.dtype != np.float16:  # whose subnormals devices keep, as standards suppose too
             tolerance += np.where(size < format_.smallest_normal, size, 0.0)
         low, high = np.minimum(*ends) - tolerance, np.maximum(*ends) + tolerance
@@ -340,7 +336,8 @@ def _sorted_out(
         overflows = is_finite & (size + tolerance > format_.largest) & (wide == np.copysign(np.inf, ends[0]))
         kept = ((wide >= low) & (wide <= high)) | overflows
         kept |= ~is_finite & ((wide == ends[0]) | np.isnan(wide))
-        slack = _ROUNDINGS * u * (abs(dropout.dropped) + abs(dropout.shift))  # the difference of the two is rounded
+        # The difference of the two is rounded.
+        slack = Roundoffs.SCALED_AND_SHIFTED * u * (abs(dropout.dropped) + abs(dropout.shift))
         dropped = (np.abs(wide - dropout.dropped) <= slack) | (~is_finite & np.isnan(wide))
         is_vague = ~is_finite | ((low <= dropout.dropped + slack) & (high >= dropout.dropped - slack))
     states = np.where(is_vague, -1, np.where(kept, 1, 0)).astype(np.int8)

@@ -13,9 +13,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from pytest_msprobe.numerics.dtypes import FloatFormat, float_format, part_dtype, spacings, unit_roundoff
+from pytest_msprobe.numerics.dtypes import (
+    FLOAT32_ROUNDOFF,
+    FloatFormat,
+    float_format,
+    part_dtype,
+    spacings,
+    unit_roundoff,
+)
+from pytest_msprobe.numerics.expected import Absolute, Roundoffs, Share, Times
 from pytest_msprobe.numerics.judgement import (
-    COUNTABLE,
     MOST_PROBED,
     Deviations,
     Judgement,
@@ -37,7 +44,7 @@ from pytest_msprobe.numerics.measurement import (
     unravelled,
     widened,
 )
-from pytest_msprobe.numerics.patterns import NEARLY_ALL, find_rounding_bias
+from pytest_msprobe.numerics.patterns import find_rounding_bias
 from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums, largest_partial_sums
 from pytest_msprobe.numerics.standards.elementwise import early_judgement, judge_plain
 from pytest_msprobe.numerics.standards.error_statistics import FEW, STANDS_OUT, ErrorStatistics
@@ -51,13 +58,10 @@ from pytest_msprobe.numerics.standards.sensitivity import (
     magnitude_of,
 )
 
-_FLOAT32_ROUNDOFF = 2.0**-24
 #: Adding n terms one by one rounds n - 1 partial sums, each by 0.41 u of itself in the root mean square. They are part
 #: of the result and a random walk, hypot(result / sqrt(3), norm of the terms / sqrt(6)) in the mean: five times that.
 _SUMMATION = 1.2
 _ROOT_HALF = math.sqrt(0.5)
-#: Root mean square of rounding to nearest, in unit roundoffs of the result.
-_ROUNDED = 0.41
 #: So many elements at most are judged by themselves, ...
 _LOOKED_AT = 128
 #: ... and so many that stand out together, as elements of an elementary function do where it cancels.
@@ -79,7 +83,6 @@ _HOPELESS = 32.0
 #: More runs forgive more, never less: what passes after four needs no others.
 _PROBES = (4, 16)
 _TINY = 2.0**-1022
-_FLUSHED_BELOW = 2.0**-126
 #: In smallest normal values: what an operation flushes inside it multiplies by incoming gradients of a few deviations.
 _FLUSHED = 32
 #: What forgives this share of an element tells nothing of it.
@@ -146,7 +149,7 @@ class BackwardError:
                 f"The errors are one-sided: {bias.count} of {bias.total} elements that rounding to nearest moves the "
                 f"other way were rounded {bias.direction}."
             )
-            return Judgement("error", (reason,), ratio=bias.count / bias.total / NEARLY_ALL)
+            return Judgement("error", (reason,), ratio=bias.count / bias.total / Share.ONE_DIRECTION)
         if not metrics.nonfinite_mismatches and metrics.max_ulp is not None and metrics.max_ulp <= self.rounding:
             return Judgement("pass", ratio=metrics.max_ulp / self.rounding if self.rounding else 0.0)
         deviations = None if self.has_exact_inputs else pair.sensitivity.deviations()
@@ -674,6 +677,6 @@ def _error(tested: Array, reference: Array) -> Floats:
 
 def _flushed(format_: FloatFormat, *, is_strict: bool) -> float:
     """What may become 0: devices flush what is near the end of a wide exponent range; float16 needs its subnormals."""
-    if format_.smallest_normal <= _FLUSHED_BELOW and not is_strict:
+    if format_.smallest_normal <= Absolute.FLUSHED_BELOW and not is_strict:
         return _FLUSHED * format_.smallest_normal
     return format_.smallest_normal * 2.0**-format_.mantissa_bits

@@ -14,17 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msprobe_collector.dump_format import DumpError, TensorValue
 from msprobe_collector.dump_format.leaves import Leaf
+from pytest_msprobe.numerics.expected import Relative, Times
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format.sketches import Sketch
     from pytest_msprobe.suites.comparison.sides import ComparedDump
-
-_DEVIATIONS = 3
-#: A distance that statistics prove is nowhere so many times that of the sketches, see `quality.sketches.distances`.
-_CONTRADICTION = 4.0
-#: Of the norm: what collectors may round Norm, Max and Min to.
-_ROUNDED = 1e-4
-_KEY_BYTES = 12
 
 
 class Estimate(NamedTuple):
@@ -46,7 +40,7 @@ class Estimate(NamedTuple):
 
     def most(self, limit: float) -> float:
         """The largest estimate of which it is not beyond doubt that the distance is above `limit`."""
-        return limit * (1 + _DEVIATIONS * self.deviation) + self.resolution
+        return limit * (1 + Times.DEVIATIONS * self.deviation) + self.resolution
 
     def judged(self, limit: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(what makes an error, what makes a warning), in whole sentences."""
@@ -159,4 +153,4 @@ def _counts(sketch: Sketch) -> str:
 
 def _key(sketch: Sketch, leaf: Leaf) -> str:
     text = f"{sketch.shape}{sketch.not_finite}{leaf.statistics}".encode()
-    return f"k{hashlib.blake2b(text + sketch.counters.tobytes(), digest_size=_KEY_BYTES).hexdigest()}"
+    return f"k{hashlib.blake2b(text + sketch.counters.tobytes(), digest_size=12).hexdigest()}"

@@ -23,6 +23,7 @@ from msprobe_collector.dump_format.values import array_dtype
 from pytest_msprobe.answers import Exact, ExactKind, Farther
 from pytest_msprobe.manifests.rounded_operands import rounded_operands
 from pytest_msprobe.numerics import unit_roundoff
+from pytest_msprobe.numerics.expected import Absolute, Relative, Roundoffs, Times
 from pytest_msprobe.suites.comparison.content.regions import sources_of
 from pytest_msprobe.suites.comparison.content.values import (
     HeldRecord,
@@ -41,27 +42,8 @@ if TYPE_CHECKING:
 
 #: Key of `RecordErrors` in the attachment of a row.
 EXACT = "exact"
-#: So many times as far off as what it is made of, and as the other run, a value may be; more by statistics, which show
-#: less than the difference.
-_GROWTH, _OF_STATISTICS = 8.0, 64.0
-#: Values of few elements may be near by chance: of one element so many times as much.
-_OF_ONE = 16
-#: What statistics, sums of thousands of terms in float32, may be off by themselves.
-_LONG_SUMS = 50 * 2.0**-24
-#: So many times farther off is not chance; of the farthest values of two right runs a half as much was measured.
-_SURELY, _FARTHER = 2.0, 4.0
-#: From so many roundings on in both runs it is not said that their dtypes make them.
-_FAR = 1000.0
-#: From this relative error on two runs that agree compute something else than the exact one; less may be lost digits.
-_OTHER = 0.01
-#: From this relative error on a value has no digit of the exact one, and shows nothing of the other run.
-_NO_DIGIT = 0.1
-#: From this relative error on in both runs the exact value is zero, but for rounding, or the runs scale it.
-_NO_VALUE = 10.0
 #: Elements that may be anything: what is next to a step of a function falls to either side of it.
 _FEW = 2
-#: Elements from here on mask others, whatever their dtype lets them be.
-_MASK = 1e30
 _EXACT = ("Float64", "Complex128")
 _SIDES: tuple[Farther, Farther] = ("target", "golden")
 
@@ -137,17 +119,17 @@ class _Off:
         for side, other in ((0, 1), (1, 0)):
             is_far = self.bulk[side] > growth * max(least[side], *inputs, self.errors[other])
             # Of two dtypes the finer one, whose roundings are smaller, shows nothing where it is nearer all the same.
-            if is_far and relative[other] < min(_NO_DIGIT, self.bulk[side] * units[side] / _SURELY):
+            if is_far and relative[other] < min(Relative.NO_DIGIT, self.bulk[side] * units[side] / Times.SURELY):
                 return _SIDES[side]
         are_far = all(self.bulk[side] > growth * max(least[side], inputs[side]) for side in (0, 1))
-        return "both" if are_far and min(relative) > max(self.apart * growth, _OTHER) else ""
+        return "both" if are_far and min(relative) > max(self.apart * growth, Relative.OTHER_COMPUTATION) else ""
 
     def other_input(self, units: Pair) -> Farther:
         """Which run gets another value than the exact one; "" where that is not clear."""
-        is_other = [error > _GROWTH for error in self.errors]
+        is_other = [error > Times.GROWTH_OF_ROUNDING for error in self.errors]
         if all(is_other):
             nearest = min(error * unit for error, unit in zip(self.errors, units))
-            return "both" if self.apart * _GROWTH < nearest else ""
+            return "both" if self.apart * Times.GROWTH_OF_ROUNDING < nearest else ""
         return next((_SIDES[side] for side in (0, 1) if is_other[side] and self.errors[1 - side] <= 1), "")
 
 
@@ -288,7 +270,7 @@ def _long_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _off(path: str, size: int, figures: _Figures | None, units: Pair, *, is_bound: bool = True) -> _Off | None:
     """`figures` in roundings; None where they say nothing."""
-    if figures is None or _NO_VALUE < min(figures[0]) < math.inf:
+    if figures is None or Relative.NO_VALUE < min(figures[0]) < math.inf:
         return None
     errors, bulk = ((pair[0] / units[0], pair[1] / units[1]) for pair in figures[:2])
     return _Off(path, errors, bulk, apart=figures[2], size=max(size, 1), is_bound=is_bound)
@@ -326,7 +308,7 @@ def _marks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Where elements mask others: 1 and -1 for what is huge, 2 for NaN, 0 elsewhere."""
     import numpy as np
 
-    signs: npt.NDArray[Any] = np.where(np.abs(values) < _MASK, 0.0, np.sign(values.real))
+    signs: npt.NDArray[Any] = np.where(np.abs(values) < Absolute.MASK, 0.0, np.sign(values.real))
     return np.nan_to_num(signs, copy=False, nan=2.0)
 
 
@@ -334,8 +316,8 @@ def _bulk(off: npt.NDArray[Any], error: float, scale: float, unit: float) -> flo
     """The relative error without the worst elements, as many as rounding lets fall to the other side of a step."""
     import numpy as np
 
-    count = _FEW + math.ceil(_GROWTH * unit * off.size)
-    if error <= _GROWTH * unit or off.size == 1:
+    count = _FEW + math.ceil(Times.GROWTH_OF_ROUNDING * unit * off.size)
+    if error <= Times.GROWTH_OF_ROUNDING * unit or off.size == 1:
         return error
     return float(np.linalg.norm(np.partition(off, -count)[:-count])) / scale if count < off.size else 0.0
 
@@ -446,7 +428,7 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
     target, golden = (max(shown, key=lambda errors, side=side: errors.errors[side]) for side in (0, 1))  # type: ignore[misc]
     most = target.errors[0], golden.errors[1]
     for side in (0, 1):
-        limit = _FARTHER * max(1.0, most[1 - side])
+        limit = Times.FARTHEST_VALUES * max(1.0, most[1 - side])
         first = next((errors for errors in shown if errors.errors[side] > limit and _is_farther(errors, side)), None)
         if first is not None:
             return _exact("drifted", _SIDES[side], first, judged)
@@ -492,11 +474,11 @@ def _lasts(place: RecordErrors, judged: Sequence[RecordErrors]) -> bool:
 def _is_farther(errors: RecordErrors, side: int) -> bool:
     """Whether one side is farther off whatever its dtype allows: a finer one has smaller roundings."""
     relative = [error * unit for error, unit in zip(errors.errors, errors.units)]
-    return relative[side] > _SURELY * relative[1 - side]
+    return relative[side] > Times.SURELY * relative[1 - side]
 
 
 def _has_digits(errors: RecordErrors) -> bool:
-    return all(error * unit < _NO_DIGIT for error, unit in zip(errors.errors, errors.units))
+    return all(error * unit < Relative.NO_DIGIT for error, unit in zip(errors.errors, errors.units))
 
 
 def _coarser(judged: Sequence[RecordErrors], side: int) -> str:

@@ -11,11 +11,9 @@ import numpy.typing as npt
 from xxhash import xxh3_128_hexdigest
 
 from pytest_msprobe.numerics import Kind, Metrics, kind_of, measure
+from pytest_msprobe.numerics.expected import Absolute, Relative
 from pytest_msprobe.numerics.measurement import ArrayPair, RunningMetrics, structural_mismatch, widened
 
-#: Relative errors whose shares tables list.
-_SHARE_BOUNDS = (0.001, 0.005)
-_ANY_DIFFERENCE = 5e-324
 #: So many pairs are remembered: a step holds each value several times, most of them close together.
 _MOST_MEASURED = 4096
 
@@ -84,7 +82,7 @@ def measure_pair(target: npt.NDArray[Any], golden: npt.NDArray[Any]) -> Figures:
 
 def _exact(target: npt.NDArray[Any], golden: npt.NDArray[Any]) -> Figures:
     """Integers and bools: where they differ is what counts, the other figures are those of their float64 values."""
-    metrics = measure(target, golden, off_bound=_ANY_DIFFERENCE)
+    metrics = measure(target, golden, off_bound=Absolute.ANY_DIFFERENCE)
     figures = _measured(target.astype(np.float64), golden.astype(np.float64), "float")
     metrics = replace(metrics, max_rel=figures.metrics.max_rel, off_count=metrics.unequal_count)
     return replace(figures, metrics=metrics)
@@ -112,7 +110,7 @@ class _RunningFigures(RunningMetrics):
 
     squares: float = 0.0
     peak: float = 0.0
-    below: list[int] = field(default_factory=lambda: [0] * len(_SHARE_BOUNDS))
+    below: list[int] = field(default_factory=lambda: [0] * len(Relative.LISTED))
 
     def add_equal(self, start: int, both: npt.NDArray[Any]) -> None:
         wide = widened(both)
@@ -123,7 +121,7 @@ class _RunningFigures(RunningMetrics):
             largest = float(np.abs(wide).max())
         self.peak = max(self.peak, largest)
         self.sums.add_equal(wide)
-        for index in range(len(_SHARE_BOUNDS)):
+        for index in range(len(Relative.LISTED)):
             self.below[index] += both.size
 
     def add_inexact(self, start: int, tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
@@ -134,7 +132,7 @@ class _RunningFigures(RunningMetrics):
         magnitude = np.abs(reference)
         self.peak = max(self.peak, magnitude.item(int(magnitude.argmax())))
         relative = self.add_relative(start, error, magnitude)
-        for index, bound in enumerate(_SHARE_BOUNDS):
+        for index, bound in enumerate(Relative.LISTED):
             # No element is above the largest so far.
             self.below[index] += error.size if self.max_rel < bound else int(np.count_nonzero(relative < bound))
 
@@ -146,7 +144,7 @@ def _cosine(pair: ArrayPair, running: RunningMetrics) -> float | None:
         return 1.0
     if running.sums.is_reliable:
         return running.sums.cosine()
-    return measure(pair.tested, pair.reference, off_bound=_ANY_DIFFERENCE).cosine
+    return measure(pair.tested, pair.reference, off_bound=Absolute.ANY_DIFFERENCE).cosine
 
 
 def _epsilon(*dtypes: np.dtype[Any]) -> float:

@@ -3,8 +3,8 @@
 Moving an input by one rounding changes every later rounding, so that golden and noise run differ by what rounding alone
 does at each place: a sample of the error that stochastic arithmetic measures (Vignes, "Discrete stochastic arithmetic
 for validating results of numerical software", Numerical Algorithms 37, 2004; Parker, "Monte Carlo arithmetic", 1997).
-Two right computations of one step differ by about as much. `FACTOR` covers that one sample may be small by chance, and
-that another kernel may round more often: the difference has to be larger than `FACTOR` times the noise to count.
+Two right computations of one step differ by about as much. `Times.NOISE` covers that one sample may be small by chance,
+and that another kernel may round more often: the difference has to be larger than so many times the noise to count.
 """
 
 from __future__ import annotations
@@ -17,37 +17,15 @@ from typing import Literal
 
 from msprobe_collector.dump_format import Dump, DumpError, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
+from pytest_msprobe.numerics.expected import DTYPES, Relative, Times
 from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.sides import ComparedDump, pair_dumps
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, is_whole, statistics_of
 
-#: One decimal digit, for what one sample cannot tell. Measured (`tools.benchmarks.noise`): right values of a training
-#: step whose sums ran in another order stay below a fifth of the tolerance in float32, below one in float16.
-FACTOR = 10
-#: Four statistics may all be small by chance, in one of 10,000 tensors by this factor; the record's others tell then.
-_CHANCE = 100
-#: Least tolerance by dtype: what two right devices may differ by in one operation, wherever the noise run is silent
-#: (torch.testing.assert_close). Float64 as Float32, 11 epsilons; float8 one epsilon.
-FLOORS = {
-    "Float64": 2.5e-15,
-    "Complex128": 2.5e-15,
-    "Float32": 1.3e-6,
-    "Complex64": 1.3e-6,
-    "Float16": 1e-3,
-    "BFloat16": 1.6e-2,
-    "Float8E4M3FN": 0.125,
-    "Float8E5M2": 0.25,
-    "HiFloat8": 0.25,
-}
-#: Of the least numbers of dtypes that training reaches them in.
-_SPACINGS = {"Float16": 2.0**-24, "Float8E4M3FN": 2.0**-9, "Float8E5M2": 2.0**-16}
-#: From this tolerance on no difference says anything.
-_ANYTHING = 1.0
-
 Basis = Literal["noise", "floor", "dtype"]
 #: In words for the summary.
 BASES: dict[Basis, str] = {
-    "noise": f"from the noise run (x {FACTOR})",
+    "noise": f"from the noise run (x {Times.NOISE})",
     "floor": "at the least of the dtype, as the noise run hardly differs",
     "dtype": "by dtype, as the noise run lacks the value",
 }
@@ -70,7 +48,7 @@ class Tolerance:
 
     def __str__(self) -> str:
         if self.basis == "noise":
-            return f"The tolerance is {self.limit:.3g}, {FACTOR} times what the noise run differs by."
+            return f"The tolerance is {self.limit:.3g}, {Times.NOISE} times what the noise run differs by."
         if self.basis == "floor":
             return f"The tolerance is {self.limit:.3g}, the least of this dtype: the noise run hardly differs."
         return f"The tolerance is {self.limit:.3g}, that of the dtype: the noise run has no such value."
@@ -82,7 +60,7 @@ class NoiseRun:
     def __init__(
         self, golden: ComparedDump, root: Path, limits: DistanceLimits, changes: Sequence[tuple[str, float]]
     ) -> None:
-        """Find and read the noise run of `golden` at or below `root`; `changes` are floors in place of `FLOORS`.
+        """Find and read the noise run of `golden` at or below `root`; `changes` replace floors of `DTYPES`.
 
         Raises:
             DumpError: there is none, or it cannot be read, or has no record of the golden dump.
@@ -94,7 +72,7 @@ class NoiseRun:
         self._noise = ComparedDump(path)
         self._sketches = Sketches((self._noise, golden))
         self._limits = limits
-        self._floors = {**FLOORS, **dict(changes)}
+        self._floors = {**{name: row.operation for name, row in DTYPES.items()}, **dict(changes)}
         if not any(operation.record in self._noise for operation in golden.operations):
             raise DumpError(
                 f"--msprobe-noise has no record of the golden dump {golden.path}: it must be the same script, run with "
@@ -130,10 +108,10 @@ class NoiseRun:
         names = [dtype.name for text in dtypes if (dtype := find_dtype(text)) is not None]
         floor = max((self._floors.get(name, 0.0) for name in names), default=0.0)
         if rms > 0:  # below the normal range of float16 a rounding is larger
-            floor = max(floor, max((_SPACINGS.get(name, 0.0) for name in names), default=0.0) / rms)
-        if FACTOR * noise <= floor:
+            floor = max(floor, max((DTYPES[name].least for name in names if name in DTYPES), default=0.0) / rms)
+        if Times.NOISE * noise <= floor:
             return Tolerance(floor, "floor", noise)
-        return Tolerance(FACTOR * noise, "noise", noise)
+        return Tolerance(Times.NOISE * noise, "noise", noise)
 
     def _level(self, golden: Leaf, noise: Leaf) -> tuple[float | None, bool]:
         """(distance, whether it is a mere bound from statistics)."""
@@ -177,7 +155,7 @@ class RecordNoise:
         """The tolerance of a pair.
 
         Numbers may hardly move by chance, so that the largest noise of the record counts as well: for a scalar that the
-        noise reached, and for statistics up to `_CHANCE` times their own. Where nothing moves it is silent.
+        noise reached, and for statistics up to `NOISE_BY_CHANCE` times their own. Where nothing moves it is silent.
         """
         distance = self.by_path.get(golden.path)
         if distance is not None and (distance or golden.is_output):

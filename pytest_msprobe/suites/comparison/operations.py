@@ -17,6 +17,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.manifest import CompiledCode
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import UnwrittenMemory, says_where, unwritten_memory
+from pytest_msprobe.numerics.expected import DTYPES, Share, Times
 from pytest_msprobe.suites.comparison.content.content import Content, ContentState
 from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.content.rejoined import RowContent, parted_of
@@ -27,7 +28,6 @@ from pytest_msprobe.suites.comparison.noise import NoiseRun, RecordNoise, apply_
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 from pytest_msprobe.suites.comparison.values import (
-    DISTANCES,
     FUZZY_NOTE,
     DistanceLimits,
     TensorComparison,
@@ -38,13 +38,6 @@ from pytest_msprobe.suites.comparison.values import (
 )
 from pytest_msprobe.suites.contract import cells_of
 from pytest_msprobe.verdicts import HeldBy
-
-#: Of inputs that are off by d, Adam moves a share d of the elements either way: so many times sqrt(d) in the norm.
-_UNSURE = 16.0
-#: Share of the floats of a run that have another dtype in the other one, where it runs in another precision.
-_OTHER_PRECISION = 0.25
-#: An output counts as wrong by itself when it is this many times farther off than the worst input.
-GROWTH = 10
 
 
 @dataclass(frozen=True)
@@ -300,7 +293,7 @@ class DumpComparison:
     @cached_property
     def _is_other_precision(self) -> bool:
         """Whether no tensors are there, and one run computes in another precision."""
-        return self.mode != "real" and self.target.other_floats(self.golden) > _OTHER_PRECISION
+        return self.mode != "real" and self.target.other_floats(self.golden) > Share.OTHER_PRECISION
 
     def _state(self, operation: Operation, *, is_golden: bool = False) -> ContentState:
         return "" if self.content is None else self.content.state(operation, is_golden=is_golden)

@@ -150,10 +150,6 @@ class RecordSummary(FigureWire):
         return "unknown" if self.is_input else "first"
 
 
-#: Plain values up to this length are shown as the dump has them.
-_SHORT = 40
-
-
 def _argument(value: ValueComparison) -> ArgumentDifference:
     """The argument that the two runs have otherwise; "" on a side that does not have it."""
     name = value.path.rpartition(".")[2]

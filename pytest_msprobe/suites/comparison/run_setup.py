@@ -18,8 +18,6 @@ from pytest_msprobe.manifests.folders import Found, differences_of
 from pytest_msprobe.manifests.text import sentences_of
 from pytest_msprobe.manifests.value import ManifestDifference, of_other_step
 
-#: An earlier dump that is larger is not looked into.
-_MOST_BYTES = 1 << 28
 #: Names of tensor files and of process groups, which say nothing of numbers.
 _NAMES = re.compile(rb',?\s*"(?:data_name|group_id)"\s*:\s*"[^"]*"')
 
@@ -91,7 +89,8 @@ def first_difference(target: Path, golden: Path) -> str | None:
     Dumps that are large or cannot be read say nothing.
     """
     try:
-        if max(target.stat().st_size, golden.stat().st_size) > _MOST_BYTES:
+        # An earlier dump that is larger is not looked into.
+        if max(target.stat().st_size, golden.stat().st_size) > 1 << 28:
             return None
         mine, theirs = Dump(target), Dump(golden)
     except (OSError, DumpError):

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from msprobe_collector.dump_format import DumpError
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
-#: Parameters whose shapes say so; fewer may be a coincidence.
-_FEWEST = 3
-
 
 def why_sharded(target: ComparedDump, golden: ComparedDump) -> str:
     """What to do where parameters of one dump are whole parts of those of the other, on one line; "" where not."""
     ratios = Counter(_ratios(target, golden))
-    if sum(ratios.values()) < _FEWEST or len(ratios) > 1 or min(ratios) < 2:
+    # Parameters whose shapes say so; fewer may be a coincidence.
+    if sum(ratios.values()) < 3 or len(ratios) > 1 or min(ratios) < 2:
         return ""
     ((ratio, count),) = ratios.items()
     return (

@@ -27,31 +27,13 @@ from typing import TYPE_CHECKING, Literal
 from msprobe_collector.dump_format import DumpError, TensorFolder, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.values import STATISTICS, OpaqueValue, printable
+from pytest_msprobe.numerics.expected import DTYPES, Relative, Times
 from pytest_msprobe.verdicts import Difference
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.estimates import Estimate, Sketches
     from pytest_msprobe.suites.comparison.figures import Figures, PairFigures
     from pytest_msprobe.suites.comparison.noise import Tolerance
-
-#: Largest distance by dtype. A step is hundreds of operations long, so each limit is some roundings of its dtype
-#: wide (float32: 839 epsilons, float16: 8, bfloat16: 4): far above what two right devices differ by in one operation,
-#: below what a wrong weight or formula does. torch.testing.assert_close allows 1.3e-6, 1e-3 and 1.6e-2 per operation.
-DISTANCES = {
-    "Float64": 1e-8,
-    "Complex128": 1e-8,
-    "Float32": 1e-4,
-    "Complex64": 1e-4,
-    "Float16": 8e-3,
-    "BFloat16": 3e-2,
-    "Float8E4M3FN": 0.25,
-    "Float8E5M2": 0.5,
-    "HiFloat8": 0.5,
-}
-#: One element may be off by this many limits of the largest magnitude.
-_ELEMENT_SHARE = 10
-#: Mean and Norm of integers are sums that collectors take in float32.
-_INTEGER_SUMS = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +49,7 @@ class DistanceLimits:
     @classmethod
     def with_changes(cls, changes: tuple[tuple[str, float], ...]) -> DistanceLimits:
         """The default limits, some of them replaced."""
-        return cls({**DISTANCES, **dict(changes)})
+        return cls({**{name: row.step for name, row in DTYPES.items()}, **dict(changes)})
 
     def limit(self, *dtypes: str) -> float:
         """The largest distance between tensors of `dtypes`: that of the coarsest of them."""
@@ -80,7 +62,7 @@ class DistanceLimits:
 
     def element_limit(self, distance_limit: float, peak: float) -> float:
         """The largest difference of one element of a tensor whose largest magnitude is `peak`."""
-        return _ELEMENT_SHARE * distance_limit * peak
+        return Times.ELEMENT * distance_limit * peak
 
     def excess(self, figures: Figures, *dtypes: str, limit: float | None = None) -> float:
         """How many times the limit of the coarsest of `dtypes` a difference is, by its distance or its worst element.
@@ -157,11 +139,11 @@ def _allowed(name: str, golden: TensorValue, limit: float, agreement: DistanceLi
     if name == "Mean":
         rms = norm / math.sqrt(max(1, golden.size))
         return limit * rms, rms
-    return agreement.element_limit(limit, peak), _ELEMENT_SHARE * peak
+    return agreement.element_limit(limit, peak), Times.ELEMENT * peak
 
 
 def _exactly(name: str, golden: float) -> tuple[float, float]:
-    return (_INTEGER_SUMS * abs(golden) if name in ("Mean", "Norm") else 0.0), max(abs(golden), 1.0)
+    return (Relative.STATISTICS * abs(golden) if name in ("Mean", "Norm") else 0.0), max(abs(golden), 1.0)
 
 
 #: `unmatched` and `unreadable` are not verdicts: nothing was compared. `skip` is what no comparison can judge.

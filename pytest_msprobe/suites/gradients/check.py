@@ -19,9 +19,6 @@ from pytest_msprobe.suites.gradients.findings import GradientResult, SignAgreeme
 from pytest_msprobe.suites.gradients.options import GradientSettings
 from pytest_msprobe.suites.gradients.run import GradientRow, RunPair, StepSummary, read_summary
 
-#: The weight of a new norm in the mean of many, as in the AnomalyTurbulence rule of the existing tool's monitor.
-_LEAST_WEIGHT = 0.01
-
 
 @dataclass(frozen=True, slots=True)
 class RunningMean:
@@ -38,7 +35,8 @@ class RunningMean:
         """The mean after one more step."""
         if not (math.isfinite(norm) and norm > 0):
             return self
-        weight = max(1 / (self.count + 1), _LEAST_WEIGHT)
+        # As in the AnomalyTurbulence rule of the existing tool's monitor.
+        weight = max(1 / (self.count + 1), 0.01)
         return RunningMean(self.mean + weight * (norm - self.mean), self.count + 1)
 
 
@@ -83,15 +81,16 @@ def judge_norm(
     return kind, f"norm {norm:.4g} is {times}"
 
 
-#: 0.98 - 0.95 is more than 0.03 in floating point.
-_ROUNDING = 1e-12
-
-
 class EarlierStep(NamedTuple):
     """A parameter's similarity at a step before."""
 
     step: int
     similarity: float
+
+
+def _is_below(value: float, limit: float) -> bool:
+    """Whether a value is below its limit, and not by rounding alone: 0.98 - 0.95 is more than 0.03."""
+    return value < limit - 1e-12
 
 
 def judge_similarity(
@@ -104,23 +103,19 @@ def judge_similarity(
     steps = iter(earlier())
     before = next(steps, None)
     if before is None:
-        if similarity < settings.first - _ROUNDING:
+        if _is_below(similarity, settings.first):
             return f"similarity {similarity:.4f} at the first step is below {settings.first:g}", "first step"
         return "", "first step"
     wrong = ""
-    if before.similarity - similarity > settings.drop + _ROUNDING:
+    if _is_below(settings.drop, before.similarity - similarity):
         fall = f"{before.similarity - similarity:.4f} below that of step {before.step}; it may fall by"
         wrong = f"similarity {similarity:.4f} is {fall} {settings.drop:g}"
     elif settings.drift is not None:
         best = max((before, *steps), key=lambda entry: entry.similarity)
-        if best.similarity - similarity > settings.drift + _ROUNDING:
+        if _is_below(settings.drift, best.similarity - similarity):
             fall = f"{best.similarity - similarity:.4f} below the best, of step {best.step}; it may drift by"
             wrong = f"similarity {similarity:.4f} is {fall} {settings.drift:g}"
     return wrong, f"{similarity - before.similarity:+.4f} since step {before.step}"
-
-
-#: Summaries in memory: of both runs, for the step that is judged and the one before.
-_KEPT_SUMMARIES = 4
 
 
 class GradientCheck:
@@ -132,7 +127,8 @@ class GradientCheck:
     def __init__(self, pair: RunPair, settings: GradientSettings) -> None:
         self.pair = pair
         self._settings = settings
-        self._read = lru_cache(_KEPT_SUMMARIES)(read_summary)
+        # Summaries in memory: of both runs, for the step that is judged and the one before.
+        self._read = lru_cache(4)(read_summary)
         self._agreements: dict[tuple[int, int, str], SignAgreement | None] = {}
         self._histories: dict[int, NormHistory] = {}
         self._steps = {rank: pair.steps(rank) for rank in pair.target.ranks}

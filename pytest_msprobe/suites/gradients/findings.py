@@ -21,9 +21,6 @@ from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.gradients.run import GradientRow, StepSummary, number_ranges
 from pytest_msprobe.verdicts import Status, VerdictRow, Wire
 
-#: Elements compared at a time: the only temporary, whatever the size of the gradient.
-_CHUNK = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class SignAgreement:

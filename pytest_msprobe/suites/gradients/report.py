@@ -182,9 +182,6 @@ def write_similarities(folder: Path, findings: Findings, rank: int) -> Path:
     return path
 
 
-_LONGEST_STEM = 200
-
-
 class GradientReport(SuiteReport):
     """Collects verdicts, and writes and says at the end what they amount to."""
 
@@ -249,7 +246,7 @@ class GradientReport(SuiteReport):
         folder.mkdir()
         try:
             for picture in chain([pictures.heat_map()], pictures.lines()):
-                path = folder / f"{escape(picture.stem)[:_LONGEST_STEM]}.png"
+                path = folder / f"{escape(picture.stem)[:200]}.png"
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
                     file.write(picture.png)
                 if self._has_page:

@@ -30,11 +30,10 @@ from pytest_msprobe.engines.protocol import (
 )
 from pytest_msprobe.engines.recorded import gradient_field
 from pytest_msprobe.engines.selection import Engines
+from pytest_msprobe.numerics.expected import Absolute
 from pytest_msprobe.suites.overflow.values import ObservedValue, OverflowDump
 
 Cause = Literal["abnormal", "normal-range", "normal-math", "undecided"]
-#: Largest finite Float32, 2**128 - 2**104: the widest range that training uses.
-_FLOAT32_MAX = 3.4028234663852886e38
 _DIRECTIONS: dict[str, Direction] = {"forward": "forward", "backward": "backward"}
 _DRAWN = (
     "the CPU stays finite on random inputs in the recorded range, which proves nothing; dump this step with task tensor"
@@ -78,7 +77,7 @@ class _Kind:
         return cls(
             bool(np.isnan(values).any()),
             bool(np.isinf(values).any()),
-            largest > _FLOAT32_MAX,
+            largest > Absolute.LARGEST_FLOAT32,
             has_places and bool(finite.any()) and not finite.all(),
         )
 

@@ -30,6 +30,7 @@ from pytest_msprobe.engines.protocol import (
     output_label,
 )
 from pytest_msprobe.numerics.dtypes import float_format, in_spacings, kind_of, unit_roundoff
+from pytest_msprobe.numerics.expected import Roundoffs
 from pytest_msprobe.suites.repeat.results import bytes_of
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
@@ -37,12 +38,8 @@ _ARRAY = "__array_interface__"
 #: Rows that run alone, at most: the first, the last and some between them.
 _MOST_ALONE = 8
 _SHOWN = 6
-#: Changes above so many unit roundoffs of the largest value are none of another order of additions.
-_ROUNDING = 1024
 #: Kind of what changes with the batch by no more than another order of additions does.
 DEPENDS_ON_BATCH = "depends on the batch"
-#: How often the tensors of a doubled batch are in memory, results included.
-_COPIES = 4
 
 
 class UnknownBatch(Exception):
@@ -197,7 +194,7 @@ class _Found:
 
     def is_large(self, dtype: np.dtype[Any]) -> bool:
         """Whether the change is more than sums in another order make of values of `dtype`."""
-        return self.ulp is not None and self.share > _ROUNDING * unit_roundoff(dtype)
+        return self.ulp is not None and self.share > Roundoffs.OTHER_ORDER * unit_roundoff(dtype)
 
 
 def variants(size: int) -> Iterator[tuple[str, list[Array]]]:
@@ -261,7 +258,8 @@ class BatchCheck:
     ) -> None:
         call = with_rows(self._call, batch, rows)
         held = sum(value.nbytes for _, value in leaves(call) if hasattr(value, _ARRAY))
-        if len(rows) > batch.size and _COPIES * held > self._memory:
+        # How often the tensors of a doubled batch are in memory, results included.
+        if len(rows) > batch.size and 4 * held > self._memory:
             return
         of_rows = incoming and tuple(_taken(array, batch.size, rows) for array in incoming)
         arrays = self._rows_of(call, replace(batch, size=len(rows)), of_rows)

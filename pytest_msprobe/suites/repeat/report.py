@@ -19,9 +19,6 @@ from pytest_msprobe.suites.api_calls import direction_and_device
 from pytest_msprobe.suites.table_report import TableReport
 from pytest_msprobe.verdicts import VerdictRow
 
-#: Outputs with more elements are described by their flat positions.
-_MOST_ELEMENTS = 1 << 24
-
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
@@ -82,7 +79,8 @@ def _where(parts: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]
 def _region(blocks: Sequence[int], length: int, shape: tuple[int, ...]) -> str:
     """Where the elements of `blocks` are, each of so many elements; "" where they are everywhere."""
     size = math.prod(shape)
-    if size > _MOST_ELEMENTS:
+    # Outputs with more elements are described by their flat positions.
+    if size > 1 << 24:
         return f"elements {blocks[0] * length} to {min(size, (blocks[-1] + 1) * length) - 1}"
     import numpy as np
 

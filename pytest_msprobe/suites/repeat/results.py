@@ -20,13 +20,10 @@ from pytest_msprobe.apis.topics import Kind
 from pytest_msprobe.cases.call_run import CapturedError
 from pytest_msprobe.engines.protocol import OutputValue, Unsupported
 from pytest_msprobe.numerics.dtypes import kind_of, unit_roundoff
+from pytest_msprobe.numerics.expected import Relative, Roundoffs
 from pytest_msprobe.numerics.patterns import Pattern, describe_region, find_pattern
 from pytest_msprobe.verdicts import OutputRow, Status, Verdict
 
-#: Elements whose bits are looked at, from the first one that differs.
-_MOST_ELEMENTS = 1 << 20
-#: Up to this size a copy of the bytes costs less than their hash.
-_SMALL_BYTES = 1 << 12
 #: Kinds of patterns that say more than which bits have changed.
 _TELLING = ("not finite", "zero", "swapped", "copied", "repeated", "shifted", "lookalike", "transposed")
 
@@ -60,7 +57,8 @@ def content_of(value: object, *, by_columns: bool = False) -> tuple[object, ...]
     if type(value) is not np.ndarray:
         return type(value), repr(value)
     read = value.T if by_columns else value
-    if value.nbytes <= _SMALL_BYTES:
+    # Up to this size a copy of the bytes costs less than their hash.
+    if value.nbytes <= 1 << 12:
         return value.dtype, value.shape, read.tobytes()
     return value.dtype, value.shape, xxh3_128_digest(bytes_of(read).data)
 
@@ -99,7 +97,7 @@ def is_reordering(difference: BitDifference, dtype: np.dtype[Any]) -> bool:
     if kind_of(dtype) != "float":
         return False
     unit = unit_roundoff(dtype)
-    return difference.size <= max(4 * unit, min(1024 * unit, 2.0**-8))
+    return difference.size <= max(Roundoffs.SHORTEST_SUM * unit, min(Roundoffs.OTHER_ORDER * unit, Relative.HALF_SUMS))
 
 
 def _bits_phrase(changed: npt.NDArray[np.uint8], *, is_one: bool) -> str:
@@ -135,8 +133,6 @@ Outcome = tuple[OutputValue, ...] | CapturedError | Unsupported
 
 #: Different results that are kept, so that they can be described; more are only counted.
 _KEPT = 4
-#: Parts of an output that have a digest of their own.
-_BLOCKS = 32
 
 
 @dataclass(slots=True)
@@ -221,7 +217,8 @@ def content_digest(labels: Sequence[str], outputs: Sequence[OutputValue]) -> tup
         array = value if isinstance(value, np.ndarray) else None
         shape = [] if array is None else list(array.shape)
         held = memoryview(repr(value).encode()) if array is None else bytes_of(array).data
-        length = 1 if array is None else max(1, -(-array.size // _BLOCKS))
+        # Parts of an output that have a digest of their own.
+        length = 1 if array is None else max(1, -(-array.size // 32))
         step = len(held) if array is None else length * array.itemsize
         blocks = [xxh32_intdigest(held[start : start + step]) for start in range(0, len(held), step)]
         whole.update(f"{label} {type(value).__name__ if array is None else array.dtype} {shape}".encode())

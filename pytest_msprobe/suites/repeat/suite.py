@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from pytest_msprobe.suites.repeat.check import RepeatCheck
 
 
-#: Other batches of a call: some rows alone, both halves, all twice, all in other order, and the batch itself.
-_BATCH_RUNS = 13
-
-
 class RepeatSuite(ApiCallSuite):
     """Runs API calls on a device, and compares their bytes between runs and between devices."""
 
@@ -108,7 +104,9 @@ class RepeatSuite(ApiCallSuite):
         return f"tested: {verdict.device}; {self.settings.runs} runs"
 
     def cost(self, file: Path, group: Group) -> float:
-        runs = self.settings.runs + self.settings.batch * _BATCH_RUNS
+        # Other batches of a call: some rows alone, both halves, all twice, all in other order, and
+        # the batch itself.
+        runs = self.settings.runs + self.settings.batch * 13
         return runs * estimate_cost(self.dump(file), group.call)
 
     def header(self) -> list[str]:

@@ -14,6 +14,7 @@ from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import text_of
+from pytest_msprobe.numerics.expected import Roundoffs
 from pytest_msprobe.suites.sharded.inference import MESSAGES, Call, Spread, alike, plain, tensors
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of
 from pytest_msprobe.suites.sharded.ranks import RankDump, listed
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 _OPERATION = re.compile(r"(?:RedOpType|ReduceOp)\.(\w+)|^(sum|avg|max|min|product|prod|mul)$", re.IGNORECASE)
 #: Functional collectives, whose dimension follows the tensor, or the reduction.
 _ALONG = ("all_gather_single", "reduce_scatter_single")
-#: A sum over ranks, in any order, is this many unit roundoffs of the sum of magnitudes away for each rank.
-_ROUNDINGS = 4
 
 
 class Collectives:
@@ -154,7 +153,7 @@ def _reduced(parts: Sequence[Array], forms: dict[int, _Form]) -> tuple[list[Arra
     if len({part.shape for part in parts}) > 1:
         return None, 0.0
     size = float(np.linalg.norm(np.sum([abs(part) for part in parts], axis=0)))
-    allowed = _ROUNDINGS * len(parts) * form.roundoff * size
+    allowed = Roundoffs.SUM_OVER_RANKS * len(parts) * form.roundoff * size
     if form.operation in ("SUM", "AVG"):
         total = np.sum(parts, axis=0)
         return [total / len(parts) if form.operation == "AVG" else total], allowed

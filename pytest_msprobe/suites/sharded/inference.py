@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msprobe_collector.dump_format import DumpError, is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.numerics.expected import Relative, Roundoffs
 from pytest_msprobe.suites.sharded.judgement import (
     SETTINGS,
     Form,
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 Alike = Literal["equal", "different", "constant", "unknown"]
 #: What ranks of a group share: the whole model, not all parameters, not the layers.
 Sharing = Literal["data", "model", "pipeline", "unknown"]
-#: Values that ranks compute for themselves, each in the same way, stay this many unit roundoffs together.
-_ROUNDINGS = 1024
-_LARGEST_TOLERANCE = 0.25
 _GROUP = re.compile(rb'"group_ranks"\s*:\s*\[([0-9,\s]{1,100000})\]')
 #: Names of groups whose ranks are stages of a pipeline.
 STAGES = ("pp", "pipe", "pipeline", "stage")
@@ -132,7 +130,7 @@ def is_constant(leaf: Leaf) -> bool:
 
 def tolerance_of(dtype: str) -> float:
     """How far copies of this dtype may be apart, relative to their norm."""
-    return min(_LARGEST_TOLERANCE, _ROUNDINGS * roundoff_of(dtype))
+    return min(Relative.LARGEST_OF_A_RUN, Roundoffs.OTHER_ORDER * roundoff_of(dtype))
 
 
 class Spread:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from msprobe_collector.dump_format.values import array_dtype, find_dtype
 from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.suites.sharded.ranks import RankDump
 from pytest_msprobe.verdicts import FigureWire
@@ -22,10 +21,6 @@ from pytest_msprobe.verdicts import FigureWire
 State = Literal["placed", "illegal", "unexplained", "missing", "unreadable", "unjudged"]
 #: What values are judged by.
 Form = Literal["tensor", "sketch", "statistics"]
-#: Statistics are written as decimal numbers of float32 sums.
-_STATISTICS_TOLERANCE = 1e-5
-#: Of a distance by 16 shard counters, relative to the true one: two standard deviations.
-_FARTHEST_ESTIMATE = 1.25
 #: Places of what an optimizer was set to.
 SETTINGS = "input.settings."
 Phase = Literal["forward", "backward", "optimizer"]
@@ -167,8 +162,8 @@ def form_of(leaves: Iterable[Leaf]) -> Form:
 def widened(tolerance: float, form: Form) -> float:
     """A tolerance, with what the estimate of a sketch adds to it, or statistics that are written as decimals."""
     if form == "statistics":
-        return max(tolerance, _STATISTICS_TOLERANCE)
-    return tolerance * _FARTHEST_ESTIMATE if form == "sketch" else tolerance
+        return max(tolerance, Relative.STATISTICS)
+    return tolerance * Times.ESTIMATE if form == "sketch" else tolerance
 
 
 def loaded(leaf: Leaf, dump: RankDump, form: Form = "tensor") -> Any:
@@ -196,14 +191,13 @@ def loaded(leaf: Leaf, dump: RankDump, form: Form = "tensor") -> Any:
 
 
 def roundoff_of(dtype_text: str) -> float:
-    """Unit roundoff of a dtype as dumps write it; 0 for whole numbers, whose values must be equal."""
+    """Unit roundoff of a dtype as dumps write it; 0 for what is no number and for whole ones: they must be equal."""
     from pytest_msprobe.numerics.dtypes import unit_roundoff
 
-    dtype = find_dtype(dtype_text)
-    if dtype is None or dtype.kind not in ("float", "complex"):
+    try:
+        return unit_roundoff(dtype_text)
+    except ValueError:
         return 0.0
-    array = array_dtype(dtype)
-    return unit_roundoff(array) if array is not None else 2.0**-4
 
 
 def is_given(leaf: Leaf) -> bool:

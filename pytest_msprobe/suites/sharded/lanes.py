@@ -18,8 +18,6 @@ KINDS = {
     "wrong": ("#c0392b", "not what the logical run holds"),
 }
 _WIDTH, _LEFT, _HEIGHT, _SMALL = 900, 64, 14, 5
-#: More lanes than this are drawn small.
-_MANY = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,8 @@ def picture(places: Sequence[Place]) -> str:
     ranks = sorted({rank for place in ordered for rank in place.ranks})
     if not ranks:
         return ""
-    step, height = _WIDTH / len(ordered), _HEIGHT if len(ranks) <= _MANY else _SMALL
+    # More lanes than this are drawn small.
+    step, height = _WIDTH / len(ordered), _HEIGHT if len(ranks) <= 24 else _SMALL
     body = [line for lane, rank in enumerate(ranks) for line in _lane(ordered, rank, lane * height, step, height)]
     for at, place in enumerate(ordered):
         if place.is_first:

@@ -34,8 +34,6 @@ from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of
 from pytest_msprobe.suites.sharded.matching import CLIP
 from pytest_msprobe.suites.sharded.ranks import RankDump, listed
 
-#: A number that is written in decimals, relative.
-_SAME_NUMBER = 1e-6
 _PRODUCTS = {"linear": 2, "dense": 2, "addmm": 0, "baddbmm": 0}
 #: Calls between a product and the communication that adds its terms up.
 _NEAR = 8
@@ -432,9 +430,6 @@ def _ranks_by_content(spread: Spread) -> dict[Any, dict[int, str]]:
 
 class ClipNorms:
     """The norm that gradients are clipped by is that of all gradients, copies counted once, the same on all ranks."""
-
-    _FINEST = 1e-5
-    _ROUNDINGS = 64
 
     def findings(self, call: Call) -> Iterator[ValueFinding]:
         """Findings on the norm."""

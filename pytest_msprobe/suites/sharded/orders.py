@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.sharded.placements import Axis, Placement, distance, norm_of
 
 #: The process groups over which a value is sharded along a dimension, and how long it is there.
 Kind = tuple[tuple[str, ...], int]
 Order = tuple[int, ...]
-#: The order of what is farther from the logical value, as noise is, is not known.
-_FARTHEST = 0.05
 
 
 @dataclass(frozen=True)

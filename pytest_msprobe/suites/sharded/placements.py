@@ -16,17 +16,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from pytest_msprobe.numerics.expected import Relative, Times
+
 Array = np.ndarray[Any, Any]
 _ARRAYS = (np.ndarray, np.generic)
 Kind = Literal["R", "S", "P"]
-#: Dimensions with more indices are put together in the order of the ranks only: matching indices is quadratic.
-_MOST_INDICES = 4096
-#: A placement that is nearer than the tolerance by this factor, or than this distance, leaves no doubt.
-_COARSE, _FINE = 16, 1e-3
-#: Copies on ranks are nearer to each other than this, whatever the rounding of a whole run explains.
-_FARTHEST_COPIES = 0.05
-#: Into how many chunks fused layers may put what each rank has: gate and up; query, key and value.
-_CHUNKS = (2, 3, 4)
 #: Numbers by which indices of a dimension are told apart.
 _PROJECTIONS = 16
 
@@ -281,7 +275,7 @@ def tried(
 
 def near(tolerance: float) -> float:
     """What leaves no doubt: what a coarse tolerance allows may be another order of what fits much better."""
-    return min(tolerance, max(tolerance / _COARSE, _FINE))
+    return min(tolerance, max(tolerance / Times.NO_DOUBT, Relative.NO_DOUBT))
 
 
 def wholes(
@@ -417,7 +411,7 @@ def _merged(
                 return None
             joined[key], apart = result
             spread = max(spread, apart)
-        if spread > max(tolerance, _FARTHEST_COPIES):
+        if spread > max(tolerance, Relative.COPIES):
             return None
         values = joined
         remaining.remove(place)
@@ -557,7 +551,9 @@ def _in_order(axes: tuple[Axis, ...], words: Mapping[int, str]) -> tuple[Axis, .
 def _orders(count: int, shards: int) -> Iterator[tuple[Sequence[int], str]]:
     """Orders in which shards may put `count` indices: chunks of fused layers, zigzag."""
     if shards > 1 and count % shards == 0:
-        for chunks in _CHUNKS:
+        # Into how many chunks fused layers may put what each rank has: gate and up; query, key and
+        # value.
+        for chunks in (2, 3, 4):
             if count % (shards * chunks) == 0:
                 blocks = np.arange(count).reshape(chunks, shards, -1)
                 yield blocks.swapaxes(0, 1).ravel().tolist(), f"in {chunks} chunks"
@@ -582,7 +578,9 @@ def matching_indices(value: Array, whole: Array, dimension: int, allowed: float)
     `allowed` is how far both may be apart.
     """
     count = whole.shape[dimension]
-    if not 1 < count <= _MOST_INDICES or not np.isfinite(value).all() or not np.isfinite(whole).all():
+    # Dimensions with more indices are put together in the order of the ranks only: matching
+    # indices is quadratic.
+    if not 1 < count <= 4096 or not np.isfinite(value).all() or not np.isfinite(whole).all():
         return None
     rest = whole.size // count
     signs = np.random.default_rng(0).standard_normal((rest, _PROJECTIONS)) / math.sqrt(_PROJECTIONS)

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 #: The group of all ranks, which tells nothing that the others do not.
 WORLD = "world"
-_MOST_GROUPS = 6
-#: Bytes of a file that are read at a time.
-_WINDOW = 1 << 16
 #: Placements of a DTensor that are checked; terms of a mean, and shards of shards, are not.
 _KIND = re.compile(r"R|S\((\d+)\)|P\(sum\)")
 _DTENSOR = re.compile(rb'"dtensor"\s*:')
@@ -244,7 +241,8 @@ class Slices(Mapping[str, Any]):
             try:
                 with open_plain(self._path) as file:
                     file.seek(first)
-                    self._first, self._text = first, file.read(max(end - first, _WINDOW))
+                    # Bytes of a file that are read at a time.
+                    self._first, self._text = first, file.read(max(end - first, 1 << 16))
             except OSError as error:
                 raise DumpError(f"cannot be read: {error.strerror}", file=str(self._path), record=name) from None
         return memoryview(self._text)[first - self._first : end - self._first]

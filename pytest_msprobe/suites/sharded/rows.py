@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msprobe_collector.dump_format.leaves import Leaf
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.sharded.copies import named, parameter_of
 from pytest_msprobe.suites.sharded.judgement import form_of, loaded
 from pytest_msprobe.suites.sharded.placements import distance, norm_of
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _BEFORE = "input.parameters."
-#: Elements of a row that is put together.
-_MOST_ELEMENTS = 1 << 27
-#: Relative distance of parameters that are those of the row: what is in another order is farther away.
-_FARTHEST = 0.1
 
 
 class Rows:

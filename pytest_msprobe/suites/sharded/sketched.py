@@ -20,9 +20,6 @@ from pytest_msprobe.suites.sharded.placements import relative
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
-#: Of the norm of what was put together: distances below it may be the rounding of sketches.
-_RESOLUTION = 2e-6
-
 
 @dataclass(frozen=True, slots=True)
 class Sketched:

@@ -22,6 +22,7 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.apis.topics import text_of
+from pytest_msprobe.numerics.expected import Relative, Roundoffs, Times
 from pytest_msprobe.suites.sharded.copies import parameter_of
 from pytest_msprobe.suites.sharded.judgement import Form, Phase, ValueFinding, form_of, forward_of, loaded, roundoff_of
 from pytest_msprobe.suites.sharded.layer_names import layer_path, without_wrappers
@@ -36,21 +37,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _Held = Sequence[tuple[RankDump, Leaf]]
-#: Distances of right runs stay this many roundings below the tolerance, per square root of the records before.
-_ROUNDINGS = 8
-#: However long and coarse a run is: wrong placements are farther away than this.
-LARGEST = 0.25
-_FEWEST_RECORDS = 4
-#: How many times what goes in and one rounding a linear operation may be off: right runs of the catalogue stay below 4.
-_GROWTH = 16
-#: Relative errors of an update are as the square root of those of gradients where it is made of their signs: the share
-#: of elements that change sign is about the relative error, and each of them changes the update by twice its size.
-_SIGNS = 4
-#: An element of an update is off by at most this many times what its gradient is; from a noise of this part of the
-#: gradient on, the element may be anything.
-_OF_ELEMENT = 8
-#: Elements that are nearer than this need no room of their own.
-_NEAR_ELEMENT = 1e-4
 
 
 class Tolerances:
@@ -95,7 +81,7 @@ class Tolerances:
     def of(self, operation: Operation, leaf: Leaf, path: str) -> float:
         """The largest distance that the run up to here explains: parameters are as they were, the rest came far.
 
-        From `LARGEST` on, what the value is made of is within its own noise, and so is the value.
+        From `Relative.LARGEST_OF_A_RUN` on, what the value is made of is within its own noise, and so is the value.
         """
         finest = roundoff_of(leaf.dtype)
         if not finest:
@@ -122,7 +108,7 @@ class Tolerances:
         is_update, name = operation.record.startswith("Optimizer."), parameter_of(value.path)
         if is_update and value.path.startswith("input.parameters."):
             self._before[operation.record, name] = leaf
-            if self._steps and is_known and distance > 4 * roundoff_of(leaf.dtype):
+            if self._steps and is_known and distance > Roundoffs.SAME_VALUE * roundoff_of(leaf.dtype):
                 self.begins[name] = value.distance or 0.0
                 self._apart[name] = distance
         is_gradient = is_known and is_update and value.path.startswith("input.gradients.")
@@ -236,10 +222,10 @@ class Tolerances:
         Where elements are not known, those that are noise are not known either.
         """
         noise = self._apart.get(f"{operation.record}.input.gradients.{name}", 0.0)
-        if math.isfinite(noise) and _OF_ELEMENT * noise >= 1:
+        if math.isfinite(noise) and Times.ELEMENT_OF_UPDATE * noise >= 1:
             return math.inf
         are_unknown = name not in self._of_elements and self._sums[1].get(name, 0.0) > 0
-        return max(_SIGNS * math.sqrt(error), 2.0 if are_unknown else 0.0)
+        return max(Times.UNSURE_SIGNS_ON_RANKS * math.sqrt(error), 2.0 if are_unknown else 0.0)
 
     def _handed(self, operation: Operation, leaf: Leaf, path: str) -> float:
         """What is handed on to a value: of an input the distance of what made it, of an output those of its inputs."""
@@ -305,7 +291,7 @@ class Tolerances:
         if arrived is None or not math.isfinite(arrived):
             return math.inf
         if ".state." in f".{path}":
-            return _GROWTH * (arrived + unit)
+            return Times.GROWTH_ON_RANKS * (arrived + unit)
         if before is None or form_of((before, leaf)) == "statistics":
             return math.inf
         try:
@@ -358,7 +344,7 @@ def _noise_of(value: Array, whole: Array, level: float) -> Array:
     level = max(float(np.linalg.norm(off)), level) / math.sqrt(max(1, off.size))
     with np.errstate(invalid="ignore", divide="ignore"):
         noise = np.where(size > 0, np.maximum(off, level) / size, 0.0)
-    noise = np.where(noise < _NEAR_ELEMENT, 0.0, noise)
+    noise = np.where(noise < Relative.NEAR_ELEMENT, 0.0, noise)
     return noise.astype(np.float32) if noise.any() else noise[:0]
 
 

@@ -11,9 +11,10 @@ from mindspore.experimental import optim
 
 from msprobe_collector.mindspore.hyperparameters import steps_done
 from msprobe_laws.formulas import FORMULAS
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF
 
 #: Unit roundoff of what hyper-parameters are combined in: they are float32 tensors.
-PRECISION = 2.0**-24
+PRECISION = FLOAT32_ROUNDOFF
 #: Names in PyTorch of states, by the attribute that holds one for each parameter; "" for what is no moment.
 _STATES = {
     "moment1": "exp_avg",

@@ -15,11 +15,13 @@ import torch
 from torch import nn
 
 from msprobe_laws.law import Checked, Finding, Unchecked
-from msprobe_laws.observation import Array, unit_roundoff
+from msprobe_laws.observation import Array
 from msprobe_laws.pytorch.tensors import dtype_of, local_part, some
 from msprobe_laws.session import LawSession
 from msprobe_laws.steps import Step
 from msprobe_laws.training import EMA_DECAY
+from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics.expected import Relative, Roundoffs, Share
 
 _DECAYS = ("decay", "ema_decay", "beta", "alpha", "momentum", "tau")
 #: Those that are decays of an average wherever they stand.
@@ -27,15 +29,10 @@ _SAID = ("decay", "ema_decay", "tau", "momentum")
 _ELEMENTS = 32
 #: Steps at which averages are looked for.
 _LOOKS = (0, 3)
-#: By how much the share of the average in its successor may differ between parameters, and fall.
-_ALIKE = 0.02
-#: By how much of its distance from 1 a share may differ from one that is declared, and updates that settle it.
-_NEAR, _ENOUGH = 0.05, 3
-_COPY = 2.0**-12
+#: Updates that settle a share.
+_ENOUGH = 3
 #: Steps in which the share of an average that is no longer warming up stays as it is.
 _SETTLED = 8
-#: Roundings of an average, in units of its summands, and the share of elements that must be within them.
-_ROUNDING, _MOST = 8, 0.8
 
 
 class _Average:
@@ -71,7 +68,7 @@ class _Average:
         values = [max(value, 1 - value) for name, value in declared if name in _SAID and 0 < value < 1]
         decays = [*values, *(value**self.rests for value in values)]
         self.first = share if self.first is None else self.first
-        is_other = share > _COPY and not any(_is_near(share, decay) for decay in decays)
+        is_other = share > Relative.COPY and not any(_is_near(share, decay) for decay in decays)
         # A decay that warms up changes; a copy keeps nothing on purpose.
         self.constant = self.constant + 1 if is_other and _is_near(share, self.first) else -(10**9)
         if self.constant != _ENOUGH or not decays:
@@ -86,8 +83,12 @@ class _Average:
             clear = np.abs(taken) > 2.0**-6 * size
             shares = (rest / np.where(clear, taken, 1.0))[clear]
             middle = float(np.median(shares)) if shares.size >= 4 else 0.0
-            alike = np.abs(shares - middle) * np.abs(taken[clear]) <= _ROUNDING * unit * size[clear]
-            if _COPY < middle < 1 - _COPY and not _is_near(1 - middle, decay) and np.mean(alike) > _MOST:
+            alike = np.abs(shares - middle) * np.abs(taken[clear]) <= Roundoffs.AVERAGE * unit * size[clear]
+            if (
+                Relative.COPY < middle < 1 - Relative.COPY
+                and not _is_near(1 - middle, decay)
+                and np.mean(alike) > Share.OF_AVERAGE
+            ):
                 return True
         return False
 
@@ -102,7 +103,7 @@ class _Average:
             return ""
         for name, value in _decays_of(owner).items():
             was = self.declared.get(name, value)
-            if was - settled > _ALIKE and value != was and _feeds_on_itself(type(owner), name):
+            if was - settled > Relative.SHARE_OF_AVERAGE and value != was and _feeds_on_itself(type(owner), name):
                 return (
                     f"the average keeps {settled:.4g} of itself, and its {name} was {was:.4g}: its update computes the "
                     f"{name} from that of the step before, which is {value:.4g} by now"
@@ -218,7 +219,7 @@ class Averages:
 
 
 def _is_near(share: float, other: float) -> bool:
-    return abs(share - other) <= _NEAR * min(1 - share, 1 - other) + 2.0**-16
+    return abs(share - other) <= Relative.DECLARED_SHARE * min(1 - share, 1 - other) + 2.0**-16
 
 
 def _share(value: Array, before: Array, taken: Array, unit: float) -> float | None:
@@ -232,8 +233,8 @@ def _share(value: Array, before: Array, taken: Array, unit: float) -> float | No
         return float("nan")
     shares = ((value - taken) / np.where(clear, distance, 1.0))[clear]
     middle = float(np.median(shares))
-    alike = np.abs(shares - middle) <= _ROUNDING * unit * size[clear] / np.abs(distance[clear])
-    return middle if np.mean(alike) > _MOST else None
+    alike = np.abs(shares - middle) <= Roundoffs.AVERAGE * unit * size[clear] / np.abs(distance[clear])
+    return middle if np.mean(alike) > Share.OF_AVERAGE else None
 
 
 def _averages_of(items: Sequence[Any]) -> Iterator[_Average]:

@@ -15,6 +15,8 @@ from msprobe_laws.models import Running
 from msprobe_laws.observation import Array, unit_roundoff
 from msprobe_laws.pytorch.tensors import dtype_of, first
 from msprobe_laws.training import FRESH
+from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics.expected import Roundoffs
 
 _ELEMENTS = 32
 

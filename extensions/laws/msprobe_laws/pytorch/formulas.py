@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from msprobe_laws.formulas import FORMULAS
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
 
 
 def formula_of(optimizer: Any, frame: FrameType) -> tuple[str, str, bool]:
@@ -81,8 +82,8 @@ def precision_of(optimizer: Any) -> float:
         betas = group.get("betas", ())
         values = (group.get("lr"), *(betas if isinstance(betas, (tuple, list)) else ()))
         if group.get("fused") or group.get("capturable") or any(isinstance(value, torch.Tensor) for value in values):
-            return 2.0**-24
-    return 2.0**-53 if _is_torchs(type(optimizer).__module__) else 2.0**-24
+            return FLOAT32_ROUNDOFF
+    return unit_roundoff("float64") if _is_torchs(type(optimizer).__module__) else FLOAT32_ROUNDOFF
 
 
 def declared(optimizer: Any, frame: FrameType) -> dict[str, object]:

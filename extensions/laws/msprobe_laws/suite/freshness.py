@@ -15,13 +15,9 @@ from itertools import chain
 import numpy as np
 
 from msprobe_laws.law import Checked, Finding, Unchecked, few_digits, listed
-from msprobe_laws.observation import Array, Update, UpdatedParameter, smallest, unit_roundoff
+from msprobe_laws.observation import Array, Update, UpdatedParameter, coarsest_roundoff, smallest
 from msprobe_laws.training import FRESH
-
-#: Bits by which elements must agree before a sum is what a step got, and where one factor is fitted to them.
-_BITS, _BITS_OF_FITTED = 20.0, 40.0
-#: Factors of two parameters are the same to within this part: each is fitted to rounded values.
-_SAME = 0.02
+from pytest_msprobe.numerics.expected import Absolute, Relative
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +136,7 @@ def fresh(update: Update, before: Update | None, passes_of: Callable[[str], Iter
 def _judged(gradient: Array, dtype: str, before: UpdatedParameter | None, passes: Passes) -> _Judged:
     older = None if before is None else before.gradient
     dtypes = (dtype, *passes.dtypes)
-    unit, tiny = max(map(unit_roundoff, dtypes)), max(map(smallest, dtypes))
+    unit, tiny = coarsest_roundoff(dtypes), max(map(smallest, dtypes))
     off = partial(_off, gradient, None, unit, tiny)
     arrays = [*passes.gradients, *passes.late, gradient, *(() if older is None else (older,))]
     if any(array is None or array.size != gradient.size or not np.all(np.isfinite(array)) for array in arrays):

@@ -18,6 +18,7 @@ from msprobe_collector.dump_format import find_dtype
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import UNKNOWN, Provenance
+from pytest_msprobe.numerics.expected import Relative, Share, Times
 from pytest_msprobe.suites.comparison.accounting.arguments import Differences, Numbers, listed_differences
 from pytest_msprobe.suites.comparison.content.content import ContentState
 from pytest_msprobe.suites.comparison.content.place import Region
@@ -399,27 +400,21 @@ def _kind(dtype: str) -> str:
 BORN_TARGET, INHERITED, DEFINED, BORN_GOLDEN = PARTS = ("born_target", "inherited", "defined", "born_golden")
 
 
-#: A part is to blame only when it is this share of the difference: rounding alarms of later operations are far less.
-SHARE = 0.05
-#: Results of the benchmark, in float64, are nearer to each other than this where they are the same.
-_EXACT = 1e-13
-#: A rounding of float32 cannot grow by more and be told from what was there before.
-_LARGEST_GROWTH = 2.0**23
-#: A difference is called inherited when the inputs made this share of it.
-_MOSTLY = 0.5
-
-
 def kind_of_outputs(outputs: Sequence[OutputAccount]) -> Kind:
     """`fault`, `inherited` or `rounding`."""
     if any(output.blamed for output in outputs):
         return "fault"
-    is_inherited = any(abs(output.shares.get(INHERITED, 0.0)) >= _MOSTLY for output in outputs)
+    is_inherited = any(abs(output.shares.get(INHERITED, 0.0)) >= Share.INHERITED for output in outputs)
     return "inherited" if is_inherited else "rounding"
 
 
 def of_equal_inputs(output: OutputAccount) -> OutputAccount:
     """Equal inputs pass no difference on: the two calls differ in something that is no tensor, and not in the dumps."""
-    if output.blamed or abs(output.shares[INHERITED]) < SHARE or output.sizes[INHERITED] < _EXACT:
+    if (
+        output.blamed
+        or abs(output.shares[INHERITED]) < Share.BLAMED
+        or output.sizes[INHERITED] < Relative.EXACT_RESULTS
+    ):
         return output
     words = "defined differently: all inputs are equal, and the exact results are not"
     return structs.replace(output, blamed={DEFINED: words})
@@ -453,4 +448,4 @@ def with_growth(output: OutputAccount, inputs: float) -> OutputAccount:
     None where an input differs by less than a rounding of its norm, which a masked value may be most of.
     """
     growth = output.sizes[INHERITED] / inputs if 0 < inputs < math.inf else math.inf
-    return structs.replace(output, growth=growth) if growth < _LARGEST_GROWTH else output
+    return structs.replace(output, growth=growth) if growth < Times.LARGEST_GROWTH else output

@@ -41,11 +41,11 @@ from pytest_msprobe.engines.protocol import (
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.numerics import kind_of, unit_roundoff
 from pytest_msprobe.numerics.dtypes import float_format
+from pytest_msprobe.numerics.expected import Share, Times
 from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
     DEFINED,
-    SHARE,
     Account,
     OutputAccount,
     ValueKey,
@@ -172,14 +172,7 @@ def _of_width(array: Array, other: Array) -> Array:
     return array.astype(other.dtype) if array.dtype.kind in "iu" and other.dtype.kind in "iu" else array
 
 
-#: It is to blame only when its error is this many times what rounding explains: of ten thousand right outputs a few are
-#: slightly beyond.
-_EXCESS = 2.0
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden run"}
-#: So many times the difference of its inputs a call may give, of which it cannot be told what it does with them.
-_GROWTH = 10.0
-#: From this growth on it is looked whether something in the inputs has a size beside which their differences vanish.
-_STEEP = 100.0
 
 
 def _given_back(compared: OperationComparison, keys: Sequence[ValueKey]) -> dict[str, OutputAccount]:
@@ -443,16 +436,16 @@ class Accountant:
         ratio: float | None = None
         pattern = ""
         for part, call, output in ((BORN_TARGET, pair.target, mine), (BORN_GOLDEN, pair.golden, theirs)):
-            if terms.parts[part].weight < SHARE or not terms.is_own(part):
+            if terms.parts[part].weight < Share.BLAMED or not terms.is_own(part):
                 continue
             judgement = call.judge(direction, output)
-            if judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS):
+            if judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= Times.EXCESS):
                 blamed[part] = f"arises in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
                 ratio = judgement.ratio if ratio is None else ratio
                 pattern = pattern or call.pattern(direction, output)
         defined = terms.parts[DEFINED]
-        is_blamed = pair.is_defined_otherwise and defined.weight >= SHARE
-        if is_blamed and defined.size > max(_roundoff(mine.recorded), _roundoff(theirs.recorded)):
+        is_blamed = pair.is_defined_otherwise and defined.weight >= Share.BLAMED
+        if is_blamed and defined.size > max(unit_roundoff(mine.recorded.dtype), unit_roundoff(theirs.recorded.dtype)):
             words = "defined differently" if pair.definition[0].name == OTHER_API else "called otherwise"
             blamed[DEFINED] = f"{words}: {listed_differences(pair.definition)}"
         sizes = {name: part.size for name, part in terms.parts.items()}
@@ -480,7 +473,3 @@ def _distance(key: ValueKey) -> float:
     if key.distance is not None:
         return key.distance
     return math.inf if key.differs else 0.0
-
-
-def _roundoff(array: Array) -> float:
-    return unit_roundoff(array.dtype) if array.dtype.kind not in "iub" else 0.0

@@ -47,7 +47,6 @@ def open_key(step: Step) -> str:
 
 
 Outcome = Literal["fault", "rounding", "equal", "unaccounted"]
-_MOST_GROWTHS = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.values import array_dtype
 from pytest_msprobe.numerics.dtypes import kind_of, part_dtype
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.comparison.accounting.terms import load
 from pytest_msprobe.suites.comparison.accounting.views import (
     CHUNK,
@@ -73,11 +74,8 @@ class Source:
 
 _LOWEST = 1024
 _SORTED = 4 * _LOWEST
-#: Samples are compared by their first hashes before all of them are.
-_FIRST = 8
 #: A value of fewer distinct numbers, zero left out, is like others by chance.
 _FEWEST = 16
-_LARGEST_COUNT = 2.0**20
 _MODULUS = 1 << 64
 _NARROW = tuple(map(np.dtype, (ml_dtypes.bfloat16, np.float16, np.float32)))
 
@@ -147,7 +145,8 @@ class Fingerprint:
         sample = self.lowest[: int(np.searchsorted(self.lowest, np.uint64(whole.bound), side="right"))]
         if not sample.size:
             return 0
-        for some in (sample[:_FIRST], sample):
+        # Samples are compared by their first hashes before all of them are.
+        for some in (sample[:8], sample):
             at = np.minimum(np.searchsorted(whole.lowest, some), whole.lowest.size - 1)
             if not np.array_equal(whole.lowest[at], some):
                 return None
@@ -174,7 +173,7 @@ def _lowest_of(lowest: Hashes, hashes: Hashes) -> Hashes:
 def _is_counting(numbers: Array) -> bool:
     with np.errstate(all="ignore"):
         wide = numbers.astype(np.float64)
-        return bool(((np.rint(wide) == wide) & (np.abs(wide) < _LARGEST_COUNT)).all())
+        return bool(((np.rint(wide) == wide) & (np.abs(wide) < 2.0**20)).all())
 
 
 def _narrowest(array: Array) -> np.dtype[Any]:
@@ -201,8 +200,6 @@ _FEWEST_LOOKED_UP = 3
 _MOST_NUMBERS = 1 << 24
 _MOST_PIECES = 64
 _MOST_TRIES = 20_000
-#: Recorded extremes are compared with this tolerance, a share of the larger one: a cast rounds them.
-_EXTREMES = 2.0**-6
 Place = tuple[str, str]
 
 
@@ -266,7 +263,7 @@ class _Wanted:
         if inner is None or outer is None:
             return True
         peaks = [max(map(abs, pair)) for pair in (inner, outer)]
-        slack = _EXTREMES * max(peaks)
+        slack = Relative.CAST_EXTREMES * max(peaks)
         if not self.is_signed:
             return peaks[0] <= peaks[1] + slack
         return inner[0] >= outer[0] - slack and inner[1] <= outer[1] + slack

@@ -7,16 +7,10 @@ from collections.abc import Sequence
 
 from pytest_msprobe.apis.fact_table import is_name_in_place
 from pytest_msprobe.apis.topics import text_of
+from pytest_msprobe.numerics.expected import Relative, Times
 from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.arguments import Differences, numbers_of
 from pytest_msprobe.suites.comparison.accounting.flow import Maker, Source
-
-#: A view cannot enlarge the largest difference of an element; figures are rounded.
-_NO_VIEW = 1.01
-#: An argument that is a number, rounded to float32, changes results by less.
-ARGUMENT_ROUNDED = 2.0**-22
-#: Another one, such as a word, changes exact results by more.
-ARGUMENT_EXACT = 1e-13
 
 
 def shared_makers(mine: Source, theirs: Source) -> list[Maker]:
@@ -35,7 +29,7 @@ def is_enlarged(key: ValueKey, makers: Sequence[Maker]) -> bool:
     """Whether an element of a value is off by more than any of its makers, as a view of them cannot be."""
     largest = max((maker.key.max_abs or 0.0 for maker in makers), default=0.0)
     is_one_dtype = all(maker.key.limits == key.limits for maker in makers)
-    return is_one_dtype and key.max_abs is not None and 0 < _NO_VIEW * largest < key.max_abs
+    return is_one_dtype and key.max_abs is not None and 0 < Times.VIEW * largest < key.max_abs
 
 
 def overwrites(step: Step, key: ValueKey) -> bool:
@@ -65,16 +59,13 @@ def by_how_much(key: ValueKey) -> str:
     return f"by {key.distance:.3g} "
 
 
-#: A dtype that fewer calls change is that of a place, not of a run.
-_FEWEST_CHANGED = 3
-
-
 def is_policy(steps: Sequence[Step]) -> bool:
     """Whether most calls of the APIs that make another dtype of equal ones do so, as under autocast."""
     forwards = [step for step in steps if step.operation.phase == "forward"]
     changing = {step.operation.bare for step in forwards if step.account.is_cast}
     changed = [bool(step.account.dtype) for step in forwards if step.operation.bare in changing]
-    return sum(changed) >= _FEWEST_CHANGED and 2 * sum(changed) >= len(changed)
+    # A dtype that fewer calls change is that of a place, not of a run.
+    return sum(changed) >= 3 and 2 * sum(changed) >= len(changed)
 
 
 def node_of_value(key: ValueKey) -> str:

@@ -22,8 +22,6 @@ from pytest_msprobe.suites.comparison.accounting.account import (
 from pytest_msprobe.suites.comparison.accounting.arguments import listed_differences, numbers_of
 from pytest_msprobe.suites.comparison.accounting.causes import OBSERVED, Causes, Fault, FaultKind, from_another_rank
 from pytest_msprobe.suites.comparison.accounting.evidence import (
-    ARGUMENT_EXACT,
-    ARGUMENT_ROUNDED,
     has_other_number,
     is_cast,
     is_inside,

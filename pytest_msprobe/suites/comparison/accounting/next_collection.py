@@ -27,7 +27,6 @@ from pytest_msprobe.suites.comparison.content.place import Region
 
 _MOST_CALLS = 10
 _MOST_PARAMETERS = 3
-_OF_ONE_DTYPE = 5
 #: Kinds of faults that are shown by where a value comes from.
 _OF_VALUES = ("rewired", "unrecorded", "gradient")
 

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 
 from msprobe_collector.dump_format.leaves import Leaf
+from pytest_msprobe.numerics.expected import Times
 from pytest_msprobe.suites.comparison.accounting.account import (
     Account,
     Basis,
@@ -36,7 +37,6 @@ from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueCompari
 FIRST = "first"
 #: The same where the arguments show why.
 ARGUMENTS = "arguments"
-_KEY_BYTES = 8
 _BASES: dict[str, Basis] = {
     "v": "values",
     "f": "fingerprints",
@@ -169,7 +169,7 @@ def _content(leaf: Leaf | None, kind: str) -> str:
     if all(number is None for number in leaf.statistics):
         return ""
     text = f"{leaf.shape}{leaf.statistics}".encode()
-    return f"s{hashlib.blake2b(text, digest_size=_KEY_BYTES).hexdigest()}"
+    return f"s{hashlib.blake2b(text, digest_size=8).hexdigest()}"
 
 
 def _basis(keys: Sequence[ValueKey]) -> Basis:

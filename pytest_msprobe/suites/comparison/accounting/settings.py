@@ -76,10 +76,6 @@ def called_alike(reasons: Explained, diagnosis: RunDiagnosis) -> Iterator[Step]:
             yield step
 
 
-#: What explains other numbers with a lower likelihood, such as how an optimizer is implemented, may change none.
-_SURE = 0.9
-
-
 def of_unseen_updates(
     differences: Sequence[ManifestDifference], diagnoses: Sequence[RunDiagnosis]
 ) -> list[ManifestDifference]:

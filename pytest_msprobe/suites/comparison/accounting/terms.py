@@ -29,6 +29,7 @@ from msprobe_collector.dump_format import DumpError, TensorFolder
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.sketches import distance, merged
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, unit_roundoff
+from pytest_msprobe.numerics.expected import Relative, Times
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, is_same, unravelled, widened
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, PARTS, Step, ValueKey
 from pytest_msprobe.suites.comparison.figures import content_key
@@ -82,10 +83,6 @@ class Part:
     share: float
     nonfinite: int = 0
     weight: float = 0.0
-
-
-#: From this relative size on a difference from the benchmark is no rounding, and two are alike up to this factor.
-_FAR, _ALIKE = 0.02, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +266,7 @@ def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
     worst = 0.0
     for _, (total, *terms) in chunks(whole, *(_oriented(part, whole.shape) for part in parts)):
         worst = max(worst, _excess(total, [term.astype(np.float64) for term in terms], unit, tiny, largest))
-        if worst > _ANOTHER:
+        if worst > Times.OTHER_SUM:
             return False
     return True if worst <= 1 else None
 
@@ -289,10 +286,6 @@ def _oriented(part: Array, shape: tuple[int, ...]) -> Array:
     mine = [length for length in part.shape if length > 1]
     other = [length for length in shape if length > 1]
     return part.reshape(mine).T if len(mine) == 2 and mine != other and mine[::-1] == other else part
-
-
-#: Times the limit of the dtype that sketches of a sum are off by where it is none.
-_NO_SUM = 4.0
 
 
 def is_wrong_sum(

@@ -10,10 +10,10 @@ from msgspec import structs
 
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.comparison.content.parameters import Results, results_of, share_parameters
 from pytest_msprobe.suites.comparison.content.place import Region, region_of, region_of_results
 from pytest_msprobe.suites.comparison.content.regions import (
-    LONG_SUMS,
     Found,
     Located,
     Parting,

@@ -14,24 +14,9 @@ from itertools import chain, combinations
 from operator import attrgetter
 from typing import Literal
 
-from pytest_msprobe.suites.comparison.content.regions import GROWTH, LONG_SUMS, MOST, Located, tolerance_of
-from pytest_msprobe.suites.comparison.content.values import HeldParameter, HeldRun, HeldValue
-
-#: So many parameters may be joined into one, as query, key and value are.
-_MOST_JOINED = 3
-#: Of a norm, in steps of the learning rate: 6 sqrt(p), where a share p = 0.001 of the elements has gradients that are
-#: rounding, so that Adam may move them either way by one step.
-_UNSURE_STEPS = 0.2
-#: Share of the parameters that two runs of one model have in common; a port may join or transform the others.
-_ONE_MODEL = 0.2
-#: Ratios of updates that differ by less have one cause.
-_ONE_FACTOR = 1.3
-#: Parts of one parameter stand so near to each other.
-_NEAR = 32
-#: Of the norm: what parameters that start equal differ by at most.
-_ONE_NORM = 2e-6
-#: Digits of the norm by which parts of a joined parameter are looked up.
-_DIGITS = 5
+from pytest_msprobe.numerics.expected import Relative, Share, Times
+from pytest_msprobe.suites.comparison.content.regions import Located, tolerance_of
+from pytest_msprobe.suites.comparison.content.values import LOOK_DIGITS, HeldParameter, HeldRun, HeldValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +107,7 @@ def _looks(run: HeldRun) -> set[tuple[object, ...]]:
 def _sure(updates: Sequence[tuple[float, Lost]]) -> list[Lost]:
     """Updates that are not what Adam makes of gradients that are rounding: of matrices, or of several by one factor."""
     ratios = [ratio for ratio, _ in updates]
-    is_one = len(ratios) > 1 and 0 < max(ratios, key=abs) / min(ratios, key=abs) < _ONE_FACTOR
+    is_one = len(ratios) > 1 and 0 < max(ratios, key=abs) / min(ratios, key=abs) < Times.ONE_FACTOR
     return [lost for _, lost in updates if is_one or len(lost.value.shape) > 1]
 
 
@@ -162,8 +147,8 @@ def _pairs(target: Sequence[HeldParameter], golden: Sequence[HeldParameter], tol
     """Parameters of both runs that start equal; those that are tied in one run alone meet the same one."""
     by_norm, alone, taken = sorted(golden, key=_norm), list[HeldParameter](), set[str]()
     for mine in target:
-        start = bisect_left(by_norm, _norm(mine) * (1 - _ONE_NORM), key=_norm)
-        end = bisect_right(by_norm, _norm(mine) * (1 + _ONE_NORM), key=_norm)
+        start = bisect_left(by_norm, _norm(mine) * (1 - Relative.LONG_SUMS), key=_norm)
+        end = bisect_right(by_norm, _norm(mine) * (1 + Relative.LONG_SUMS), key=_norm)
         partners = [theirs for theirs in by_norm[start:end] if _start_equal(mine, theirs, tolerance)]
         if not partners:
             alone.append(mine)
@@ -230,9 +215,10 @@ def _together(
 def _neighbours(parts: Sequence[HeldParameter], count: int) -> Iterator[tuple[HeldParameter, ...]]:
     """As many parameters as `count`, of those that stand near each other in the model."""
     for index, part in enumerate(parts):
-        for others in combinations(parts[index + 1 : index + _NEAR], count - 1):
+        # Parts of one parameter stand within so many places.
+        for others in combinations(parts[index + 1 : index + 32], count - 1):
             yield part, *others
 
 
 def _look(size: int, square: float) -> tuple[int, str]:
-    return size, f"{math.sqrt(square):.{_DIGITS}e}"
+    return size, f"{math.sqrt(square):.{LOOK_DIGITS}e}"

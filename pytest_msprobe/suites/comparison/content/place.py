@@ -12,6 +12,7 @@ import msgspec
 from msgspec import structs
 
 from msprobe_collector.dump_format import is_compiled_record
+from pytest_msprobe.numerics.expected import Relative, Share
 from pytest_msprobe.suites.comparison.content.parameters import Lost
 from pytest_msprobe.suites.comparison.content.regions import Found, Located, Parting, maker_record
 from pytest_msprobe.suites.comparison.content.values import HeldValue
@@ -20,10 +21,6 @@ from pytest_msprobe.suites.comparison.content.values import HeldValue
 _MOST_RECORDS, _MOST_VALUES = 400, 24
 #: A region of more calls of the target is no place.
 _MOST_CALLS, _MOST_GOLDEN = 16, 32
-#: Values of the same size that are further apart correspond to nothing.
-_FARTHEST = 0.3
-#: A factor is at least that far from 1, and all statistics agree in it to that part of the way.
-_LEAST_FACTOR, _SAME_FACTOR = 1e-4, 0.01
 
 
 class Region(msgspec.Struct, frozen=True):
@@ -105,8 +102,8 @@ def _nearest(located: Located) -> Region:
     candidates = list(_candidates(located, target, golden))
     # In the sharpest region one run computes in one call what the other one may compute in several.
     sharp = [it for it in candidates if it.is_first and len(it.region.golden) <= _MOST_GOLDEN]
-    near = [it for it in sharp if it.region.distance < _FARTHEST]
-    near = near or [it for it in candidates if it.region.distance < _FARTHEST / 3]
+    near = [it for it in sharp if it.region.distance < Relative.CORRESPONDING]
+    near = near or [it for it in candidates if it.region.distance < Relative.CORRESPONDING / 3]
     if near:
         return min(near, key=lambda candidate: candidate.rank).region
     # The same call of a value that one more call of one run has changed may be far from it.
@@ -197,9 +194,9 @@ def _factor(value: HeldValue, other: HeldValue) -> float:
     """By which all statistics of two values differ; 0 where there is no such factor, or it is 1."""
     factor = value.norm / other.norm if other.norm else 0.0
     off = abs(factor - 1)
-    allowed = _SAME_FACTOR * off * min(1.0, factor)
+    allowed = Share.SAME_FACTOR * off * min(1.0, factor)
     largest = max(abs(other.most), abs(other.least))
     pairs = ((value.most, other.most), (value.least, other.least), (value.mean, other.mean))
     scales = (largest, largest, other.norm / math.sqrt(other.size))
     is_one = all(abs(x - factor * y) <= allowed * scale for (x, y), scale in zip(pairs, scales))
-    return factor if is_one and off > _LEAST_FACTOR else 0.0
+    return factor if is_one and off > Relative.LEAST_FACTOR else 0.0

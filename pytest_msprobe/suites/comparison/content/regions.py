@@ -13,16 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
 
+from pytest_msprobe.numerics.expected import Relative, Roundoffs, Times
 from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, HeldValue, split_name
-
-#: Roundings of its dtype by which one operation may change a statistic.
-_ROUNDINGS = 8.0
-#: What sums of thousands of terms in float32, of which statistics are some, may be off; and sums of few.
-LONG_SUMS, _SHORT_SUMS = 50 * 2.0**-24, 8 * 2.0**-24
-#: So many times as far as what it is made of may be, a value may be off: measured where runs differ by rounding alone.
-GROWTH = 8.0
-#: What differs by more is another value in any precision.
-MOST = 0.15
 
 
 @dataclass(slots=True)
@@ -126,7 +118,8 @@ class _Run:
     def _nearest(self, value: HeldValue, unit: float, least: float, widest: float) -> list[tuple[float, HeldValue]]:
         """The same of all values up to the distance `widest`; where there are many, of the nearest of them."""
         around = self._around(value, widest)
-        is_crowded = sum(map(len, around)) > _FEW and widest > _NARROWEST
+        # More values than that within reach are looked at from the nearest on.
+        is_crowded = sum(map(len, around)) > 64 and widest > Relative.EQUAL_STATISTICS
         near = self._nearest(value, unit, least, widest / 2) if is_crowded else []
         return near or self._near(value, unit, least, around)
 
@@ -135,23 +128,17 @@ class _Run:
 
         They are sorted into cells that no such distance reaches across, of a power of 2 each.
         """
-        width = 2.0 ** math.ceil(math.log2(_SPREAD * min(widest, _WIDEST)))
+        width = 2.0 ** math.ceil(math.log2(Times.CELL * min(widest, Relative.WIDEST_CELL)))
         if (value.size, width) not in self._grids:
             grid = self._grids[value.size, width] = {}
             for other in self._by_size.get(value.size, ()):
                 grid.setdefault(_cell(other, width), []).append(other)
         grid = self._grids[value.size, width]
-        if len(grid) == 1 or widest > _WIDEST:
+        if len(grid) == 1 or widest > Relative.WIDEST_CELL:
             return list(grid.values())
         middle = _cell(value, width)
         places = (tuple(map(sum, zip(middle, step))) for step in product((-1, 0, 1), repeat=len(middle)))
         return [grid[place] for place in places if place in grid]
-
-
-#: More values than that within reach are looked at from the nearest on, down to a distance at which they are equal.
-_FEW, _NARROWEST = 64, 2.0**-24
-#: So many times their distance are two values at most apart in what `_cell` divides, at a distance up to `_WIDEST`.
-_SPREAD, _WIDEST = 2.0, 0.5
 
 
 def _cell(value: HeldValue, width: float) -> tuple[int, ...]:
@@ -177,7 +164,7 @@ def _users(value: HeldValue, records: Mapping[str, HeldRecord]) -> set[str]:
     return maker.users.get(value.path, set()) if maker is not None else set()
 
 
-def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
+def find(target: HeldRun, golden: HeldRun, sums: float = Relative.LONG_SUMS) -> Found:
     """Return where the outputs of `target`, in the order of execution, are held by `golden`; `sums` is what sums in
     float32 may be off.
     """
@@ -187,7 +174,7 @@ def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
         level = max((levels.get(name, 0.0) for name in sources_of(record, target.records)), default=0.0)
         for value in record.outputs:
             levels[value.name] = level
-            least = max(sums, min(GROWTH * level, MOST))
+            least = max(sums, min(Times.GROWTH_OF_ROUNDING * level, Relative.OTHER_VALUE))
             if not value.is_finite:
                 if not value.is_known or theirs.has_infinite(value):
                     matches.silent.add(value.name)
@@ -213,7 +200,7 @@ def find(target: HeldRun, golden: HeldRun, sums: float = LONG_SUMS) -> Found:
 
 def tolerance_of(unit: float) -> float:
     """How far rounding to a dtype with that roundoff may move a statistic in one operation."""
-    return _ROUNDINGS * unit
+    return Roundoffs.STATISTIC * unit
 
 
 def _rivals(
@@ -431,8 +418,8 @@ def locate(target: HeldRun, golden: HeldRun) -> Located:
     Where they do, small models may have differences that are below what long sums explain: then sums are taken to be
     short, so that the place is the earliest that shows.
     """
-    located = _located(target, golden, LONG_SUMS)
-    return _located(target, golden, _SHORT_SUMS) if located.target.parted or located.golden.parted else located
+    located = _located(target, golden, Relative.LONG_SUMS)
+    return _located(target, golden, Relative.SHORT_SUMS) if located.target.parted or located.golden.parted else located
 
 
 def _located(target: HeldRun, golden: HeldRun, sums: float) -> Located:

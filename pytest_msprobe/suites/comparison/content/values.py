@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from msprobe_collector.dump_format import DIRECTIONS, DumpError, is_optimizer_record
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from msprobe_collector.dump_format.values import PlainValue, array_dtype, find_dtype
+from msprobe_collector.dump_format.values import PlainValue, find_dtype
 from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 #: Digits of a statistic that do not depend on the order of a sum.
-_LOOK_DIGITS = 5
+LOOK_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)

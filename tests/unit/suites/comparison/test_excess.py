@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from pytest_msprobe.numerics.expected import DTYPES
 from pytest_msprobe.suites.comparison.figures import measure_pair
-from pytest_msprobe.suites.comparison.values import DISTANCES, DistanceLimits
+from pytest_msprobe.suites.comparison.values import DistanceLimits
 
 LIMITS = DistanceLimits.with_changes(())
 GOLDEN = np.random.default_rng(3).normal(size=4096).astype(np.float32)
@@ -28,8 +29,8 @@ def test_a_scaled_tensor_is_that_many_limits_off(dtype: str, times: float) -> No
 
 def test_the_coarsest_dtype_counts() -> None:
     figures = measure_pair(moved(0.01), GOLDEN)
-    assert LIMITS.excess(figures, "Float32") == pytest.approx(0.01 / DISTANCES["Float32"], rel=1e-3)
-    assert LIMITS.excess(figures, "Float32", "BFloat16") == pytest.approx(0.01 / DISTANCES["BFloat16"], rel=1e-3)
+    assert LIMITS.excess(figures, "Float32") == pytest.approx(0.01 / DTYPES["Float32"].step, rel=1e-3)
+    assert LIMITS.excess(figures, "Float32", "BFloat16") == pytest.approx(0.01 / DTYPES["BFloat16"].step, rel=1e-3)
 
 
 def test_one_wrong_element_of_many_is_beyond() -> None:
@@ -37,7 +38,7 @@ def test_one_wrong_element_of_many_is_beyond() -> None:
     target = golden.copy()
     target[7] += np.float32(2e-3)
     figures = measure_pair(target, golden)
-    assert figures.distance < DISTANCES["Float32"]
+    assert figures.distance < DTYPES["Float32"].step
     assert LIMITS.excess(figures, "Float32") == pytest.approx(2, rel=1e-3)
 
 

@@ -10,7 +10,7 @@ import pytest
 from dump_builder import DumpBuilder
 
 from msprobe_collector.dump_format import DumpError
-from pytest_msprobe.suites.comparison.noise import FACTOR, FLOORS
+from pytest_msprobe.numerics.expected import DTYPES, Times
 from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.values import ValueComparison
@@ -44,7 +44,7 @@ def test_a_value_may_differ_by_some_times_the_noise(tmp_path: Path, mode: str, e
     assert value.status in (status, "warning" if status == "pass" else status)
     assert value.tolerance is not None
     assert value.tolerance.basis == "noise"
-    assert value.tolerance.limit == pytest.approx(FACTOR * 1e-5, rel=0.05)
+    assert value.tolerance.limit == pytest.approx(Times.NOISE * 1e-5, rel=0.05)
     assert ("10 times what the noise run differs by" in value.message) == (status == "error")
 
 
@@ -54,7 +54,7 @@ def test_where_the_noise_run_is_equal_the_least_tolerance_of_the_dtype_holds(tmp
     assert close.status in ("pass", "warning")
     assert far.status == "error"
     assert far.tolerance is not None
-    assert (far.tolerance.basis, far.tolerance.limit) == ("floor", FLOORS["Float32"])
+    assert (far.tolerance.basis, far.tolerance.limit) == ("floor", DTYPES["Float32"].operation)
     assert "the noise run hardly differs" in far.message
 
 

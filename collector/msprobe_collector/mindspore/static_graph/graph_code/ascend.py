@@ -18,8 +18,6 @@ from mindspore import Tensor, ops
 from msprobe_collector.mindspore.static_graph.files import staged_name
 from msprobe_collector.mindspore.static_graph.graph_code.saving import FLOATS
 
-#: Arguments or outputs of a call that are seen; those beyond are passed over.
-_MOST_VALUES = 32
 _dump = ops.TensorDump()
 _dump_gradient = ops.DumpGradient()
 
@@ -51,7 +49,8 @@ def tapped_construct(cell: Any, label: str, *, folder: Path, gradients: bool) ->
     original = cell.construct
 
     def paths(direction: str, part: str) -> tuple[str, ...]:
-        return tuple(str(folder / staged_name(label, direction, part, index)) for index in range(_MOST_VALUES))
+        # Arguments or outputs of a call that are seen; those beyond are passed over.
+        return tuple(str(folder / staged_name(label, direction, part, index)) for index in range(32))
 
     inputs, outputs = paths("forward", "input"), paths("forward", "output")
     input_gradients, output_gradients = paths("backward", "output"), paths("backward", "input")
