@@ -129,7 +129,7 @@ def _refuse_large(case: Case, tensors: Sequence[Array], limit: int) -> None:
     dtypes = [*(dtype_of_array(tensor.dtype) for tensor in tensors), *case.output_dtypes()]
     largest = max(tensor.itemsize for tensor in tensors)
     is_exact = all(dtype is not None and dtype.kind in ("int", "bool") for dtype in dtypes)
-    beside = _COPIES_BESIDE * largest if is_exact else _BYTES_BESIDE
+    beside = 4 * largest if is_exact else 4 * 8
     elements = sum(tensor.size for tensor in tensors)
     elements += (_repeats(tensors) - 1) * sum(tensor.size for tensor in tensors if _is_along(tensor, tensors))
     needed = elements * (largest + beside)

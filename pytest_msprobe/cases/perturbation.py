@@ -12,7 +12,8 @@ import numpy as np
 
 from msprobe_collector.dump_format import Dtype, array_dtype
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, arrays_in, leaves, with_leaves
-from pytest_msprobe.numerics import kind_of, unit_roundoff
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, kind_of, unit_roundoff
+from pytest_msprobe.numerics.expected import Relative, Roundoffs
 
 #: Number of an incoming gradient among the tensors of a call: behind all its arguments.
 _FIRST_INCOMING = 10_000

@@ -82,7 +82,7 @@ class Product:
     def norms_at(self, places: Array) -> Floats:
         """The 2-norm of the terms of the elements at flat positions, shape (m,), float32."""
         norms: Floats = np.empty(len(places), np.float32)
-        step = max(1, _GATHERED // self.first.shape[-1])
+        step = max(1, (1 << 20) // self.first.shape[-1])
         batches = self._product_shape[:-2]
         first = np.broadcast_to(self.first, batches + self.first.shape[-2:])
         second = np.broadcast_to(self.second, batches + self.second.shape[-2:]).swapaxes(-1, -2)

@@ -43,6 +43,8 @@ from pytest_msprobe.engines.protocol import (
     with_leaves,
 )
 from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, Sensitivity, kind_of, measure, unit_roundoff
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.numerics.judgement import MOST_PROBED, Deviations, KnownDeviations, Moved
 
 #: Explicit bits of a significand, by the name of the mode of the device.
@@ -162,7 +164,7 @@ class ExtraRuns:
             metrics,
             OutputSensitivity(self, position, reference, accumulated),
             accumulated=accumulated,
-            kernel_error=FLOAT32_ERROR if self.is_known_as("elementary") else 0.0,
+            kernel_error=Relative.ELEMENTARY if self.is_known_as("elementary") else 0.0,
             operand_roundoff=self.bench.operand_roundoff,
             narrow_sums=self._narrow_sums(tested.dtype.name, accumulated),
             has_kinks=bool(self.incoming) and is_elementwise and not self._selects(reference.size),
@@ -171,7 +173,7 @@ class ExtraRuns:
     def _narrow_sums(self, dtype: str, accumulated: int) -> int:
         """How many partial sums of `accumulated` terms are added up in `dtype`: those of blocks, or all where inf."""
         most = self.bench.narrow_sums.get(dtype, 1)
-        return max(1, accumulated) if math.isinf(most) else max(1, int(min(most, accumulated // _SHORTEST_BLOCK)))
+        return max(1, accumulated) if math.isinf(most) else max(1, int(min(most, accumulated // 64)))
 
     def moved(self, kind: Moved, numbers: Sequence[int]) -> list[_MovedRun]:
         """Runs under the perturbations of these numbers, each made once; without those that the benchmark refuses."""
@@ -253,7 +255,7 @@ class ExtraRuns:
     def has_terms_of_products(self) -> bool:
         """Whether all elements are sums of products that float32 can tell the sizes of."""
         arrays = [*self.tensors.values(), *self.incoming_arrays]
-        is_wide = any(unit_roundoff(array.dtype) < _FLOAT32_ROUNDOFF for array in arrays)
+        is_wide = any(unit_roundoff(array.dtype) < FLOAT32_ROUNDOFF for array in arrays)
         is_real = all(kind_of(array.dtype) == "float" for array in arrays)
         return bool(arrays) and is_real and not (is_wide or self.factors) and self.is_known_as("multilinear")
 
@@ -355,7 +357,7 @@ class OutputSensitivity(Sensitivity):
     def runs(self, moved: Moved) -> tuple[Perturbed, ...]:
         """See `Sensitivity`."""
         perturbed = []
-        for moving, results in self._runs.moved(moved, _PERTURBATIONS):
+        for moving, results in self._runs.moved(moved, (1, 2)):
             array = self._of_this(results)
             if array is not None:
                 perturbed.append(Perturbed(array, moving.relative_size))
@@ -395,7 +397,7 @@ class OutputSensitivity(Sensitivity):
     @cached_property
     def _restriction(self) -> Restriction | None:
         """This output in small calls; None where the call is not large."""
-        if self._runs.is_part or self._runs.elements <= _SMALL:
+        if self._runs.is_part or self._runs.elements <= 1 << 17:
             return None
         # Not a method of this object: it would be in a cycle, and large arrays stay until garbage is collected.
         wanted = self._runs.wanted if self._incoming else ()
@@ -466,7 +468,8 @@ class OutputSensitivity(Sensitivity):
         orders = self._terms_of_gradient(at) if self._incoming else self._terms_of_output(at)
         expected = self._reference.item(at)
         with np.errstate(invalid="ignore"):  # infinite inputs
-            is_sum = all(abs(terms.sum() - expected) <= _SAME * np.abs(terms).sum() for terms in orders)
+            most = [Relative.FLOAT64_RESULTS * np.abs(terms).sum() for terms in orders]
+            is_sum = all(abs(terms.sum() - expected) <= limit for terms, limit in zip(orders, most))
         return orders if is_sum else ()
 
     def _terms_of_output(self, at: int) -> tuple[Array, ...]:

@@ -136,11 +136,11 @@ def _step(
     if is_refused:
         return Step(suite, arguments, why, Costs.START_SECONDS, is_main, if_clean=if_clean)
     computes = suite == "precheck" or (suite == "comparison" and has_tensors)
-    rate = _RECORDS.get(suite, _OF_OTHERS) if has_tensors or suite == "precheck" else _WITHOUT_TENSORS
-    seconds = (_WITH_FRAMEWORK if computes else _START) + records / rate
+    rate = _RECORDS.get(suite, 300) if has_tensors or suite == "precheck" else 3000
+    seconds = (Costs.FRAMEWORK_SECONDS if computes else Costs.START_SECONDS) + records / rate
     if computes:
-        seconds += sum(holding.cost for holding in holdings) / _ELEMENTS
-    seconds += sum(holding.bytes for holding in holdings) / _BYTES
+        seconds += sum(holding.cost for holding in holdings) / Costs.ELEMENTS_PER_SECOND
+    seconds += sum(holding.bytes for holding in holdings) / Costs.BYTES_PER_SECOND
     in_process = suite != "precheck" or has_tensors
     computes = computes or suite == "overflow"
     step = Step(suite, arguments, why, seconds, is_main, if_clean=if_clean)

@@ -173,7 +173,7 @@ def give_idle_memory_back() -> None:
     """
     global _held  # noqa: PLW0603  # one per process, as its memory is
     size = _private_bytes()
-    library = _c_library("libc.so.6") if size > _held + _MOST_IDLE else None
+    library = _c_library("libc.so.6") if size > _held + (1 << 26) else None
     if library is not None and hasattr(library, "malloc_trim"):
         for give_back in _pools:
             give_back(library, size)

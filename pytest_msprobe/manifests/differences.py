@@ -36,7 +36,7 @@ def differences(target: Manifest, golden: Manifest) -> list[ManifestDifference]:
     listed += _random_states(target, golden, has_other_values=has_other_values)
     listed += _script(target, golden)
     listed.sort(key=lambda difference: -difference.likelihood)
-    return listed[:_MOST]
+    return listed[:200]
 
 
 def _step(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:

@@ -347,7 +347,7 @@ class KnownDeviations:
 
     def sample(self) -> tuple[Array, Floats]:
         """See `Deviations`."""
-        places = np.unique(np.random.default_rng(0).integers(0, self.all_values.size, _SAMPLED))
+        places = np.unique(np.random.default_rng(0).integers(0, self.all_values.size, 1 << 14))
         return places, self.all_values[places]
 
 

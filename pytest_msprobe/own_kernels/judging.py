@@ -60,7 +60,7 @@ class Allowed:
     seed: int
 
     def __post_init__(self) -> None:
-        for name, choices in (("accumulates", (*_ROUNDOFFS, "same")), ("reduced", (None, "tf32", "hf32"))):
+        for name, choices in (("accumulates", (*_ACCUMULATORS, "same")), ("reduced", (None, "tf32", "hf32"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {', '.join(filter(None, choices))}")
         if not isinstance(self.seed, int):
@@ -131,8 +131,8 @@ class _OnlyRounding(BackwardError):
         tested, reference = (widened(side.reshape(-1)) for side in (pair.tested, pair.reference))
         is_finite = np.isfinite(tested) & np.isfinite(reference)
         error, size = (float(np.linalg.norm(part[is_finite])) for part in (tested - reference, reference))
-        is_small = error <= _SMALL * unit_roundoff(pair.tested.dtype) * size
-        return Judgement("pass") if is_small or self.has_narrow_sums or pair.tested.size < _FEW else judgement
+        is_small = error <= Roundoffs.RIGHT_OUTPUT * unit_roundoff(pair.tested.dtype) * size
+        return Judgement("pass") if is_small or self.has_narrow_sums or pair.tested.size < 8 else judgement
 
 
 class _OwnCase(Case):
@@ -275,7 +275,7 @@ class _Judge:
         if hasattr(function, "double") and hasattr(function, "parameters"):  # a module, with weights of its own
             function = copy.deepcopy(function).double()
         roundoffs = [unit_roundoff(value.dtype) for _, value in leaves(self.case.call) if _is_float(value)]
-        roundoff = max(roundoffs, default=0.0) if allowed.accumulates == "same" else _ROUNDOFFS[allowed.accumulates]
+        roundoff = max(roundoffs, default=0.0) if allowed.accumulates == "same" else unit_roundoff(allowed.accumulates)
         return sides.TorchReference(
             function, self.arguments, allowed.device, allowed.seed, roundoff if roundoff > FLOAT32_ROUNDOFF else None
         )

@@ -225,7 +225,8 @@ class TorchReference(TorchEngine):
 
     def _with_own_roundoffs(self, call: Call) -> Call:
         """`call` with what is moved inside moved by what the kernel may add in; storage formats say nothing of that."""
-        computed = max((roundoff for roundoff in self._given if roundoff <= NARROWEST_COMPUTED), default=_FLOAT32)
+        computing = [roundoff for roundoff in self._given if roundoff <= NARROWEST_COMPUTED]
+        computed = max(computing, default=FLOAT32_ROUNDOFF)
         largest = max(self._given, default=computed)
         inside, saved, total = call.arithmetic_roundoff, call.saved_roundoff, call.total_roundoff
         if self._roundoff is not None:

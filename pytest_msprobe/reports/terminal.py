@@ -112,7 +112,7 @@ def table(columns: Sequence[Column], width: int) -> list[str]:
     Names that are longer than most are cut in their middle; columns go until the rest fits beside these.
     """
     shown = list(columns)
-    least = min(columns[0].width, _NAME_WIDTH) - columns[0].width
+    least = min(columns[0].width, 40) - columns[0].width
     for column in sorted(columns, key=lambda column: column.can_go):
         if column.can_go and _width(shown) + least > width:
             shown.remove(column)
@@ -294,7 +294,7 @@ class VerdictCounts(RowCounts):
             names.update(name for name, value in output.figures.items() if value is not None)
         severity = self.suite.severity_figures
         ranked = sorted(self.suite.figures, key=lambda figure: figure.name not in severity)
-        return [figure for figure in ranked if figure.name in names][:_FIGURES]
+        return [figure for figure in ranked if figure.name in names][:3]
 
 
 def _figure_text(value: float | None, figure: Figure) -> str:

@@ -390,7 +390,7 @@ class CallStacks:
 def _stack(frames: Sequence[Frame]) -> list[list[str]]:
     """(place, source line) of every frame, innermost first."""
     stack = []
-    for frame in frames[:_FRAMES]:
+    for frame in frames[:50]:
         place = f"{frame.file}:{frame.line}, in {frame.function}" if frame.file else ""
         stack.append([place[:_LONGEST], frame.source[:_LONGEST]])
     return stack

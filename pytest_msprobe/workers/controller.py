@@ -343,7 +343,7 @@ class WorkersPlugin:
         """`: it did not end within 60 s` for an item that met its time limit, else ""."""
         limit = self._index.time_limit_seconds(node_id)
         started = self._begun.pop(node_id, None)
-        if limit is None or started is None or monotonic() - started < _NEARLY * limit or code not in (None, EXIT_CODE):
+        if limit is None or started is None or monotonic() - started < 0.8 * limit or code not in (None, EXIT_CODE):
             return ""
         return f": it did not end within {limit:.3g} s (--msprobe-timeout)"
 

@@ -142,7 +142,7 @@ def distance(first: Sketch, second: Sketch) -> Distance:
     has_whole = first.has_whole and second.has_whole
     value = _norm(first.counters - second.counters, has_whole=has_whole)
     relative = 0.5 / math.sqrt(COUNTERS if has_whole else COUNTERS - _WHOLE)
-    return Distance(value, relative, _RESOLUTION * max(first.norm, second.norm))
+    return Distance(value, relative, RESOLUTION * max(first.norm, second.norm))
 
 
 def merged(parts: Sequence[Sketch], dimension: int | None) -> Sketch:

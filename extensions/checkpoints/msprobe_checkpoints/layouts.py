@@ -200,7 +200,7 @@ class Pool:
             square, whole = squares[:, count - 1], float(np.vdot(values, values).real)
             apart = square + whole - 2 * (heads[:, :count] @ values.conj()).real
             away = np.sqrt(np.maximum(apart, 0) / np.maximum(np.maximum(square, whole), 1e-300))
-        fits = (away <= NEAR) & (sizes % groups == 0) & (sizes <= shape[axis])
+        fits = (away <= Relative.LAYOUT) & (sizes % groups == 0) & (sizes <= shape[axis])
         free = [int(place) for place in np.flatnonzero(fits) if names[place] in self.tensors]
         if len(free) > _MOST_CANDIDATES:
             alike = [place for place in free if likeness(names[place], like)[0]]
@@ -248,14 +248,14 @@ def find_parts(name: str, whole: Tensor, parts: Pool) -> tuple[tuple[str, ...], 
                 sample = sampled(view) if sample is None else sample
                 is_flat = is_constant(sample)
                 tried.append((distance(sample, sampled(joined)), names, way, view, joined))
-        if any(fit[0] <= _SURE for fit in tried) and not is_flat:
+        if any(fit[0] <= Relative.SURE_LAYOUT for fit in tried) and not is_flat:
             break
     tried.sort(key=lambda fit: fit[0])
-    if not tried or tried[0][0] > NEAR:
+    if not tried or tried[0][0] > Relative.LAYOUT:
         return None
     best = tried[0][0]
-    same = [fit for fit in tried if fit[0] <= best * (1 + _SAME) + _SAME]
-    near = [fit for fit in tried if fit[0] <= best * _FACTOR + _SAME]
+    same = [fit for fit in tried if fit[0] <= best * (1 + Relative.EXACT_RESULTS) + Relative.EXACT_RESULTS]
+    near = [fit for fit in tried if fit[0] <= best * Times.OTHER_LAYOUT + Relative.EXACT_RESULTS]
     preferred = [_preferred(0.0, fit[1][0], name) for fit in near]
     chosen = near[preferred.index(min(preferred))]
     # Weights of norms are all near one: where content does not tell, names must.

@@ -93,7 +93,7 @@ class Pairing:
             b = sampled(Part(theirs, ours.shape))
             # Weights of norms are all near one: what they are beside that must be near, too.
             with np.errstate(invalid="ignore"):
-                is_near = max(distance(a, b), distance(a - a.sum() / a.size, b - b.sum() / b.size)) <= NEAR
+                is_near = max(distance(a, b), distance(a - a.sum() / a.size, b - b.sum() / b.size)) <= Relative.LAYOUT
             if not is_near and not (is_open and ours.shape == theirs.shape):
                 return None
         except ReadError:  # said where they are compared
@@ -211,7 +211,7 @@ class Pairing:
             ours, theirs = self.pools[0].tensors.get(name), self.pools[1].tensors.get(other)
             if ours is not None and theirs is not None and (name in names[0] or other in names[1]):
                 layout = _longer(name, other, ours, theirs, "content")
-                if layout is not None and distance(sampled(layout.left), sampled(layout.right)) <= NEAR:
+                if layout is not None and distance(sampled(layout.left), sampled(layout.right)) <= Relative.LAYOUT:
                     self._add(layout)
 
     def _reordered(self) -> None:

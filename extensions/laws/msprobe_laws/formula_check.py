@@ -147,7 +147,7 @@ class FormulaCheck:
         first = batch.parameters[0]
         dtypes = [first.before.place.dtype, first.gradient_dtype]
         dtypes += [place.dtype for name, place in first.after.state_places.items() if name != COUNTER]
-        unit, tiny = max(map(unit_roundoff, dtypes)), smallest(first.before.place.dtype)
+        unit, tiny = coarsest_roundoff(dtypes), smallest(first.before.place.dtype)
 
         def number(arrays: Iterable[Array]) -> Rounded:
             return Rounded(batch.joined(arrays), unit=unit, tiny=tiny)
@@ -218,8 +218,8 @@ def compared_with(
     if by_projection:
         found_along = _projected(batch.parameters[0], tested, value)
         return ([], 0) if found_along is None else (found_along, 1)
-    unit = max(map(unit_roundoff, dtypes))
-    tolerance = _MARGIN * (error + 2 * unit * np.abs(value)) + smallest(dtypes[0])
+    unit = coarsest_roundoff(dtypes)
+    tolerance = Times.RUNNING_ERROR * (error + 2 * unit * np.abs(value)) + smallest(dtypes[0])
     with np.errstate(invalid="ignore"):
         sizes = np.abs(tested - value) / tolerance
     sizes[np.isnan(sizes) & ~np.isfinite(value)] = 0.0  # NaN and Inf of a gradient are its own matter
@@ -248,7 +248,7 @@ def _projected(item: UpdatedParameter, tested: Array, right: Array) -> list[Devi
     before = item.before.values.reshape(-1)
     wanted = right - before
     length = float(wanted @ wanted)
-    if length < float(before @ before) * (16 * unit_roundoff(item.after.place.dtype)) ** 2:
+    if length < float(before @ before) * (Roundoffs.HIDDEN * coarsest_roundoff([item.after.place.dtype])) ** 2:
         return None
     share = float((tested - before) @ wanted) / length if length > 0 else 1.0
     size = abs(share - 1) / Relative.ALONG_UPDATE

@@ -245,15 +245,16 @@ def fingerprint(parts: Iterable[tuple[tuple[int, ...], str, Array]]) -> tuple[st
     return digest.hexdigest(), distinct < 12 or count < 24
 
 
-def unit_roundoff(dtype: str) -> float:
-    """Return the largest relative error of rounding to `dtype`, half a unit in the last place; float64's for others."""
-    return _UNITS.get(dtype.rpartition(".")[2].lower(), 2.0**-53)
+def coarsest_roundoff(dtypes: Iterable[str]) -> float:
+    """Return the unit roundoff of the coarsest of these dtypes; "" stands for a tensor that is not there.
+
+    Raises:
+        ValueError: a dtype is not known.
+    """
+    return max((unit_roundoff(dtype) for dtype in dtypes if dtype), default=unit_roundoff("float64"))
 
 
 def smallest(dtype: str) -> float:
     """Return the absolute error that a result of `dtype` may have near zero: smaller ones may be flushed to zero."""
-    return _SMALLEST.get(dtype.rpartition(".")[2].lower(), float(np.finfo(np.float64).tiny))
-
-
-_UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
-_SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126}
+    named = find_dtype(dtype)
+    return DTYPES[named.name if named is not None and named.name in DTYPES else "Float64"].least

@@ -12,8 +12,7 @@ import numpy as np
 from msprobe_laws.law import Checked, Finding, Law, Unchecked, few_digits
 from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels
 from msprobe_laws.training import BATCHES_DIFFER, CLIP_NORM
-from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
-from pytest_msprobe.numerics.expected import Roundoffs
+from pytest_msprobe.numerics.dtypes import unit_roundoff
 
 
 class ClipNorm(Law[Clipping]):

@@ -13,7 +13,6 @@ from msprobe_laws.formula_check import COUNTER, Deviation, FormulaCheck
 from msprobe_laws.formulas import FORMULAS, PARAMETER
 from msprobe_laws.law import Checked, Finding, Law, Unchecked, few_digits
 from msprobe_laws.observation import Array, Update, UpdatedParameter
-from pytest_msprobe.numerics.expected import Share
 
 
 class UpdateFormula(Law[FormulaCheck]):

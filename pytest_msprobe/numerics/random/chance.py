@@ -165,7 +165,7 @@ def judge_counts(counts: Sequence[Count], law: str, *, share: float = 0.5) -> Sa
 
 def _limit(tests: int, share: float) -> float:
     """The surprise beyond which one of so many tests alarms, each on two sides, together at `share` of the rate."""
-    return math.log(2 * tests / (share * FALSE_ALARM_RATE))
+    return math.log(2 * tests / (share * Chance.FALSE_ALARM))
 
 
 def judge_moments(moments: Sequence[Moment]) -> SampleResult:
@@ -177,7 +177,7 @@ def judge_moments(moments: Sequence[Moment]) -> SampleResult:
 def _too_few(size: int, law: str) -> str:
     """The note on a sample that is too small."""
     elements = "1 element is" if size == 1 else f"{size} elements are"
-    rate = f"a false-alarm rate of {FALSE_ALARM_RATE:g}"
+    rate = f"a false-alarm rate of {Chance.FALSE_ALARM:g}"
     return f"{elements} too few to test {law} at {rate}: judged by range and form only"
 
 
@@ -190,7 +190,7 @@ def judge_runs(repeats: npt.NDArray[np.bool_], chance: float, what: str) -> Samp
     if not repeats.size or not 0 <= chance < 1:
         return SampleResult()
     length, end = longest_run(repeats)
-    longest_likely = math.log(4 * repeats.size / FALSE_ALARM_RATE) / -math.log(chance) if chance else 0.0
+    longest_likely = math.log(4 * repeats.size / Chance.FALSE_ALARM) / -math.log(chance) if chance else 0.0
     if length <= longest_likely:
         return SampleResult()
     return SampleResult(

@@ -364,10 +364,10 @@ class _Tolerances:
         self.roundoff = unit_roundoff(pair.tested.dtype)
         self.input_roundoff = pair.operand_roundoff or self.roundoff
         # Squares of what shorter types hold are within the range of float64, and a tenth of the work.
-        self._hypot = _root_of_squares if self.roundoff >= _FLOAT32_ROUNDOFF else np.hypot
+        self._hypot = _root_of_squares if self.roundoff >= FLOAT32_ROUNDOFF else np.hypot
         self._factors = Factors(standard.sensitivity, standard.single_sensitivity)
         # float64 is computed with better functions than the wide ones of shorter types.
-        self.kernel = pair.kernel_error if self.roundoff >= _FLOAT32_ROUNDOFF else 0.0
+        self.kernel = pair.kernel_error if self.roundoff >= FLOAT32_ROUNDOFF else 0.0
         #: Relative error of adding up the terms of an element.
         self._summation = 0.0
         if standard.has_exact_inputs or (self.responses and not self.responses[0].overall.is_single):
@@ -382,7 +382,7 @@ class _Tolerances:
     @property
     def sum_roundoff(self) -> float:
         """Unit roundoff of the sums that kernels keep."""
-        return min(self.roundoff, _FLOAT32_ROUNDOFF)
+        return min(self.roundoff, FLOAT32_ROUNDOFF)
 
     def chunks(self) -> Iterator[tuple[int, Array, Array]]:
         """Flat start, tested and reference values in reach of the dtype."""
@@ -534,7 +534,7 @@ class _Weighed:
         sums = tolerances.pair.sensitivity.partial_sums()
         if sums is None or sums.shape != tolerances.pair.tested.shape:
             return self
-        rounded = _ROUNDED * tolerances.sum_roundoff
+        rounded = Roundoffs.ROOT_MEAN_SQUARE * tolerances.sum_roundoff
         of_partial_sums = tolerances.standard.sensitivity * rounded * sums.reshape(-1)
         return _weigh(replace(tolerances, of_partial_sums=of_partial_sums))
 
@@ -589,7 +589,7 @@ class _Weighed:
         if allowed < needed and tolerances.kernel and not self.errors.beyond and self._are_several_so_far_off():
             allowed = max(allowed, tolerances.kernel * self._size_of_terms(at))
         orders = tolerances.pair.sensitivity.terms(at) if allowed < needed else ()
-        rounded = factor * _ROUNDED * tolerances.sum_roundoff
+        rounded = factor * Roundoffs.ROOT_MEAN_SQUARE * tolerances.sum_roundoff
         for terms in orders:
             allowed = max(allowed, rounded * largest_partial_sums(terms), 2 * largest_error_of_sums(terms))
         return allowed
@@ -644,7 +644,7 @@ def _fault(tolerances: _Tolerances, errors: ErrorStatistics, limit: float) -> st
 
 def _beyond(tolerances: _Tolerances, errors: ErrorStatistics) -> str:
     verb = "is" if errors.beyond == 1 else "are"
-    times = f"{number(errors.largest_use)} times" if errors.largest_use < COUNTABLE else "beyond"
+    times = f"{number(errors.largest_use)} times" if errors.largest_use < Times.COUNTABLE else "beyond"
     is_known = any(response.is_known for response in tolerances.responses)
     caveat = "" if is_known else " of rounding alone, as the benchmark did not run on perturbed inputs"
     what = "inside and of the output" if tolerances.standard.has_exact_inputs else "of inputs and output"

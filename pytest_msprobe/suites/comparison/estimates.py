@@ -120,8 +120,8 @@ def _estimate(sketches: tuple[Sketch, Sketch], leaves: tuple[Leaf, Leaf], slack:
         reason = f"NaN, +Inf and -Inf are {_counts(target)} in the target and {_counts(golden)} in the golden dump."
         return Estimate(math.inf, apart.relative, 0.0, contents, reason)
     norms = [_norm(leaf.tensor, sketch) for leaf, sketch in zip(leaves, sketches)]
-    least = max(0.0, _proved(leaves) - max(slack, _ROUNDED) * max(norms))
-    if least > _CONTRADICTION * apart.value + apart.resolution:
+    least = max(0.0, _proved(leaves) - max(slack, Relative.STATISTICS) * max(norms))
+    if least > Times.CONTRADICTION * apart.value + apart.resolution:
         raise _contradiction(leaves[0], apart.value, least)
     scale = norms[1]
     if scale == 0.0:

@@ -112,8 +112,9 @@ class _Off:
 
     def leaves(self, inputs: Pair, units: Pair, length: float) -> Farther:
         """Which run leaves the exact one, `inputs` being off so far, with sums of `length` terms."""
-        growth = (_OF_STATISTICS if self.is_bound else _GROWTH) * (1 + _OF_ONE / self.size)
-        sums = _LONG_SUMS if self.is_bound else 0.0
+        growth = Times.GROWTH_BY_STATISTICS if self.is_bound else Times.GROWTH_OF_ROUNDING
+        growth *= 1 + Times.ONE_ELEMENT / self.size
+        sums = Relative.LONG_SUMS if self.is_bound else 0.0
         least = [max(1.0, math.sqrt(length), sums / unit) for unit in units]
         relative = [error * unit for error, unit in zip(self.errors, units)]
         for side, other in ((0, 1), (1, 0)):
@@ -436,7 +437,7 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
         return _exact("alike", "", together[0], judged)
     dtypes = _coarser(judged, 0), _coarser(judged, 1)
     both = replace(target if most[0] >= most[1] else golden, errors=most, dtypes=dtypes)
-    return _exact("near" if max(most) < _FAR else "alike", "", both, judged)
+    return _exact("near" if max(most) < Roundoffs.FAR else "alike", "", both, judged)
 
 
 def _exact(kind: ExactKind, farther: Farther, errors: RecordErrors, judged: Sequence[RecordErrors]) -> Exact:
@@ -468,7 +469,7 @@ def _lasts(place: RecordErrors, judged: Sequence[RecordErrors]) -> bool:
     if place.other_input in _SIDES:
         side = _SIDES.index(place.other_input)
         later = [(pair[side], pair[side]) for pair in later]
-    return median([*map(min, later)] or [math.inf]) > _GROWTH
+    return median([*map(min, later)] or [math.inf]) > Times.GROWTH_OF_ROUNDING
 
 
 def _is_farther(errors: RecordErrors, side: int) -> bool:

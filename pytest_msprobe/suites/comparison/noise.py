@@ -163,7 +163,7 @@ class RecordNoise:
             if golden.tensor is not None and golden.tensor.size == 1:
                 distance = max(distance, most)
             elif golden.path in self.bounds:
-                distance = max(distance, min(most, _CHANCE * distance))
+                distance = max(distance, min(most, Times.NOISE_BY_CHANCE * distance))
         rms = _rms(golden.tensor) if golden.tensor is not None else 0.0
         return self._run.tolerance((target.dtype, golden.dtype), distance, rms)
 
@@ -171,7 +171,7 @@ class RecordNoise:
 def apply_tolerance(verdict: ValueComparison, tolerance: Tolerance) -> ValueComparison:
     """The verdict with its tolerance; no verdict on a value that rounding alone can change entirely."""
     is_integer = is_whole(verdict.golden)
-    says_nothing = tolerance.limit >= _ANYTHING or (is_integer and tolerance.basis == "noise")
+    says_nothing = tolerance.limit >= Relative.ANYTHING or (is_integer and tolerance.basis == "noise")
     is_open = verdict.status in ("pass", "warning") and verdict.distance != 0
     is_open |= is_integer and verdict.status == "error" and verdict.distance != math.inf
     if says_nothing and is_open:

@@ -132,8 +132,8 @@ class OperationComparison:
         if farthest is None:
             return 0.0, 0.0
         dtype = find_dtype(farthest.dtype)
-        if dtype is not None:
-            before = max(before, DISTANCES.get(dtype.name, 0.0) / 100)
+        if dtype is not None and dtype.name in DTYPES:
+            before = max(before, DTYPES[dtype.name].step / 100)
         return after, after / before if before else 0.0
 
     @cached_property
@@ -145,7 +145,7 @@ class OperationComparison:
         is_unknown = any(value.is_wrong or value.is_lone for value in inputs)
         if self.held_by != "both" or not distances or is_unknown:
             return False
-        return farthest_of(distances) > GROWTH * max((value.distance or 0.0 for value in inputs), default=0.0)
+        return farthest_of(distances) > Times.GROWTH * max((value.distance or 0.0 for value in inputs), default=0.0)
 
     @property
     def message(self) -> str:
@@ -408,7 +408,7 @@ class DumpComparison:
             return self._held is not None
         farthest = max((other.distance or 0.0 for other in before if not other.is_output), default=0.0)
         is_given = any(other.status not in ("pass", "warning") for other in before)
-        is_given |= not target.is_output or (value.distance or 0.0) <= _UNSURE * math.sqrt(farthest)
+        is_given |= not target.is_output or (value.distance or 0.0) <= Times.UNSURE_SIGNS * math.sqrt(farthest)
         return is_given and self._held.is_update(operation)
 
     def pairs(self, operation: Operation) -> Iterator[tuple[Leaf, Leaf | None]]:

@@ -159,7 +159,7 @@ def _argument(value: ValueComparison) -> ArgumentDifference:
 
 def _short(leaf: Leaf | None) -> str:
     value = leaf.statistics[0] if leaf is not None else ""
-    return value if isinstance(value, str) and len(value) <= _SHORT else abbreviated(value)
+    return value if isinstance(value, str) and len(value) <= 40 else abbreviated(value)
 
 
 #: Parts of the step for which the largest distance is said.

@@ -47,7 +47,7 @@ def compare_signs(row: GradientRow, target: StepSummary, golden: StepSummary) ->
 
     tested, reference = _signs(row, target), _signs(row, golden)
     agreeing = 0
-    for _, (part, expected) in chunks(tested, reference, elements=_CHUNK):
+    for _, (part, expected) in chunks(tested, reference, elements=1 << 20):
         agreeing += int(np.count_nonzero(part == expected))
     return SignAgreement(agreeing, row.size)
 

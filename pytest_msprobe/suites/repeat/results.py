@@ -78,7 +78,7 @@ def describe_bits(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> BitD
     off = (bytes_of(tested) ^ bytes_of(reference)).reshape(tested.size, -1)  # a row per element
     is_off = off.any(axis=1)
     places = np.flatnonzero(is_off)
-    changed = np.unpackbits(off[places[:_MOST_ELEMENTS]], axis=1, bitorder="little")
+    changed = np.unpackbits(off[places[: 1 << 20]], axis=1, bitorder="little")
     where = describe_region(is_off.reshape(reference.shape)) or "everywhere"
     what = find_pattern(tested, reference) if tested.size > 1 else Pattern()
     pattern = _bits_phrase(changed, is_one=places.size == 1)

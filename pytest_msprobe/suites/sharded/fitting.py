@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.sharded.judgement import (
     Form,
     State,
@@ -26,7 +27,7 @@ from pytest_msprobe.suites.sharded.judgement import (
 )
 from pytest_msprobe.suites.sharded.outline import StepOutline
 from pytest_msprobe.suites.sharded.ranks import RankDump, Stated, contradicted
-from pytest_msprobe.suites.sharded.tolerances import LARGEST, Tolerances
+from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.sharded.logical import Whole
@@ -143,7 +144,7 @@ class Fitting:
 
     def _wholes(self, value: ValueParts, held: Sequence[tuple[RankDump, Leaf]], form: Form) -> Iterator[Whole]:
         """What the logical run may have, of which its ranks hold `held`."""
-        tolerance = min(LARGEST, self._tolerances.of(value.operation, value.leaf, value.path))
+        tolerance = min(Relative.LARGEST_OF_A_RUN, self._tolerances.of(value.operation, value.leaf, value.path))
         is_legal = may_be_partial(value.operation, value.leaf)
         for axes, whole in self._run.wholes(held, tolerance, form, may_be_partial=is_legal):
             yield axes, whole / self._shares(axes) if value.is_loss else whole
@@ -169,7 +170,7 @@ class Fitting:
         room = tolerances.room(leaf, path) if form == "tensor" else None
         if value.factor != 1:
             parts = [part / value.factor for part in parts]
-        tolerance = widened(min(LARGEST, tolerances.of(operation, leaf, path)), form)
+        tolerance = widened(min(Relative.LARGEST_OF_A_RUN, tolerances.of(operation, leaf, path)), form)
         ranks = len(parts) + len(self._run.ranks) - 1
         close = widened(tolerances.close(operation, leaf, path, ranks), form)
         if tolerances.is_only_close(operation):
@@ -244,7 +245,7 @@ class Fitting:
             # The mean of the loss over more parts than the logical run has calls.
             values = [part / self.gradient_factor for part in values]
         together = replace(value, grids=self._outline.grids_of(calls_of_ranks))
-        tolerance = widened(min(LARGEST, self._tolerances.of(operation, leaf, path)), form)
+        tolerance = widened(min(Relative.LARGEST_OF_A_RUN, self._tolerances.of(operation, leaf, path)), form)
         is_legal = may_be_partial(operation, leaf)
         for whole in self._run.wholes(by_rank, tolerance, form, may_be_partial=is_legal, calls=len(records)):
             finding, placements = self._tried(together, whole, values, tolerance, calls=len(records))

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.apis.topics import text_of
+from pytest_msprobe.numerics.expected import Relative, Times
 from pytest_msprobe.suites.sharded.ranks import RankDump
 from pytest_msprobe.verdicts import FigureWire
 

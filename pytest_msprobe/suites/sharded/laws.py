@@ -16,6 +16,7 @@ from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import fact_of, is_a
+from pytest_msprobe.numerics.expected import Relative, Roundoffs
 from pytest_msprobe.suites.sharded.communication import Collectives, Messages, reduction_of
 from pytest_msprobe.suites.sharded.inference import (
     Alike,
@@ -72,7 +73,7 @@ def _is_mean(dump: RankDump, operation: Operation, leaf: Leaf, count: int) -> bo
     after = dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR]
     for name in chain(islice(made, 1), after):
         factor = _factor(dump, name)
-        if factor is not None and abs(count * factor - 1) < _SAME_NUMBER:
+        if factor is not None and abs(count * factor - 1) < Relative.DECIMALS:
             return True
     return False
 
@@ -470,7 +471,7 @@ class ClipNorms:
 
     def _tolerance(self, leaves: Iterable[Leaf]) -> float:
         roundoffs = (roundoff_of(leaf.dtype) for leaf in leaves)
-        return max(self._FINEST, self._ROUNDINGS * max(roundoffs, default=0.0))
+        return max(Relative.STATISTICS, Roundoffs.NORM_OF_GRADIENTS * max(roundoffs, default=0.0))
 
     @staticmethod
     def _expected(held: Sequence[tuple[RankDump, dict[str, Leaf]]]) -> float | None:

@@ -37,7 +37,7 @@ class Along:
     @classmethod
     def of(cls, path: str, placement: Placement | None, tolerance: float) -> Iterator[Along]:
         """What is known of a value along each dimension in which it is sharded; of a whole one along the first."""
-        if placement is not None and placement.pair is not None and placement.apart <= _FARTHEST:
+        if placement is not None and placement.pair is not None and placement.apart <= Relative.ORDERED:
             split = {axis.dimension for axis in placement.axes if axis.kind == "S"}
             if not split and placement.pair[1].ndim:
                 split = {0}

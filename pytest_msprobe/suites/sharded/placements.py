@@ -288,7 +288,7 @@ def wholes(
     """
     if any(part.ndim != parts[0].ndim for part in parts):
         return
-    tolerance = min(max(tolerance, _FINE), _FARTHEST_COPIES)
+    tolerance = min(max(tolerance, Relative.NO_DOUBT), Relative.COPIES)
     values = dict(zip(grid.coordinates, parts))
     for axes, orders in readings(grid, parts[0].ndim):
         sums = [place for place, axis in enumerate(axes) if axis.kind == "P"]
@@ -535,7 +535,7 @@ def _reordered(
                 fitting.append(replace(placement, orders=places_along))
         if fitting:
             # Any order at all has more freedom to come near than one that frameworks use.
-            yield min(fitting, key=lambda placement: placement.distance * (_COARSE if placement.is_reordered else 1))
+            yield min(fitting, key=lambda it: it.distance * (Times.NO_DOUBT if it.is_reordered else 1))
 
 
 def _in_order(axes: tuple[Axis, ...], words: Mapping[int, str]) -> tuple[Axis, ...]:

@@ -394,7 +394,7 @@ def coordinates(memberships: Mapping[int, Membership]) -> Iterator[tuple[tuple[s
     """(names of groups, place of each rank in them) that tell the ranks apart; the fewest groups first."""
     places = _dimensions(memberships)
     sizes = {name: len(set(indices.values())) for name, indices in places.items()}
-    varying = [name for name, size in sizes.items() if size > 1][:_MOST_GROUPS]
+    varying = [name for name, size in sizes.items() if size > 1][:6]
     for count in range(1, len(varying) + 1):
         for chosen in combinations(varying, count):
             place_of = {}

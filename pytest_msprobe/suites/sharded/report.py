@@ -13,7 +13,6 @@ from msgspec import structs
 from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.answers import Answer, Finding, Gap, Place, Reach, RunRows
 from pytest_msprobe.answers.from_rows import place_of_calls, short_source
-from pytest_msprobe.numerics.expected import Roundoffs
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.sharded.alone import LawsSession
 from pytest_msprobe.suites.sharded.judgement import PHASES, SETTINGS, WRONG, RecordFinding, ValueFinding, roundoff_of

@@ -41,7 +41,7 @@ class Rows:
         values = [loaded(leaves[_BEFORE + name], logical).ravel() for name in names]
         for order in (-1, 1):
             joined = np.concatenate(values[::order])
-            if distance(row[: joined.size], joined, norm_of(joined)) <= _FARTHEST:
+            if distance(row[: joined.size], joined, norm_of(joined)) <= Relative.ROW:
                 self._names = names[::order]
 
     def value(self, path: str) -> Array | None:
@@ -71,7 +71,7 @@ class Rows:
             if len(leaves) != 1 or len(leaves[0].shape) != 1 or form_of(leaves) != "tensor":
                 return None
             parts.append((dump, leaves[0]))
-        if not parts or sum(math.prod(leaf.shape) for _, leaf in parts) > _MOST_ELEMENTS:
+        if not parts or sum(math.prod(leaf.shape) for _, leaf in parts) > 1 << 27:
             return None
         row: Array = np.concatenate([loaded(leaf, dump) for dump, leaf in parts])
         return row

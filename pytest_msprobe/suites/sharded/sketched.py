@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msprobe_collector.dump_format.sketches import COUNTERS, Sketch, distance, merged
+from msprobe_collector.dump_format.sketches import COUNTERS, RESOLUTION, Sketch, distance, merged
 from pytest_msprobe.suites.sharded.placements import relative
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Sketched:
         sketch, other = self.sketch, whole._as_split(self.sketch.splits)
         if other is None or sketch.shape != other.shape or sketch.not_finite != other.not_finite:
             return math.inf
-        away = max(0.0, distance(sketch, other).value - _RESOLUTION * max(self.reach, whole.reach))
+        away = max(0.0, distance(sketch, other).value - RESOLUTION * max(self.reach, whole.reach))
         # Distance and norm are of the same counters, so that a multiple of the whole is as far as it is.
         norm = replace(other, has_whole=sketch.has_whole and other.has_whole).norm
         if norm:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.sharded.copies import Copies, parameter_of
 from pytest_msprobe.suites.sharded.fitting import Fitting, ValueParts, order_of_wrong
 from pytest_msprobe.suites.sharded.inference import settings_of
@@ -31,7 +32,7 @@ from pytest_msprobe.suites.sharded.matching import Calls
 from pytest_msprobe.suites.sharded.orders import Along, Kind, Order, disordered
 from pytest_msprobe.suites.sharded.outline import StepOutline
 from pytest_msprobe.suites.sharded.ranks import RankDump
-from pytest_msprobe.suites.sharded.tolerances import LARGEST, Tolerances
+from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.sharded.logical import Whole
@@ -130,7 +131,7 @@ class RecordJudge:
             averaged = self._fitting.fit(replace(value, factor=1))  # they may be averaged already
             fit = min(fit, averaged, key=lambda fit: (fit[0].is_wrong, *order_of_wrong(fit)))
         finding, placement = fit[0], next(iter(fit[1]), None)
-        if finding.is_wrong and tolerances.of(value.operation, value.leaf, value.path) > LARGEST:
+        if finding.is_wrong and tolerances.of(value.operation, value.leaf, value.path) > Relative.LARGEST_OF_A_RUN:
             finding = replace(finding, state="unjudged", message=_NOISE, reason=_NOISE, is_noise=True)
         tolerances.arrived(value.operation, finding, value.leaf, placement)
         if finding.state == "illegal" and all(dump.is_partial(part) for dump, part in value.parts):

@@ -88,10 +88,10 @@ class Tolerances:
             return 0.0
         unit = max(finest, self._roundoffs[operation.index])
         if path.startswith(("parameters.", "input.parameters.")) and self._phase(operation) != "backward":
-            return max(4 * finest, min(LARGEST, self._of_begin(operation, leaf, path, unit)))
-        rounded = _ROUNDINGS * unit * math.sqrt(max(_FEWEST_RECORDS, operation.index))
-        rounded += _GROWTH * max(self.begins.values(), default=0.0)
-        return max(min(LARGEST, rounded), self._handed(operation, leaf, path))
+            return max(4 * finest, min(Relative.LARGEST_OF_A_RUN, self._of_begin(operation, leaf, path, unit)))
+        rounded = Roundoffs.RUN * unit * math.sqrt(max(4, operation.index))
+        rounded += Times.GROWTH_ON_RANKS * max(self.begins.values(), default=0.0)
+        return max(min(Relative.LARGEST_OF_A_RUN, rounded), self._handed(operation, leaf, path))
 
     def arrived(self, operation: Operation, value: ValueFinding, leaf: Leaf, best: Placement | None = None) -> None:
         """Take note of a value, of which the logical run has `leaf`, and of how the ranks hold it."""
@@ -142,7 +142,7 @@ class Tolerances:
             return self._of_update(operation, leaf, path, unit)
         arrived = max(self._arrived.get((name, ""), math.inf) for name in self._sources(operation))
         terms = 1 + ranks + self._inside.get(forward_of(operation), 0)
-        return _GROWTH * (arrived + unit * math.sqrt(terms))
+        return Times.GROWTH_ON_RANKS * (arrived + unit * math.sqrt(terms))
 
     def is_only_close(self, operation: Operation) -> bool:
         """Whether what the operation itself explains is all that it may be off."""
@@ -184,8 +184,8 @@ class Tolerances:
                 return None
             pairs = _pairs(self._run.held(begins[0]), self._run.held(leaf), "tensor")
             largest = max(abs(after - before).max(initial=0) for before, after in pairs)
-            return np.where(noise * _OF_ELEMENT >= 1, np.inf, noise * _OF_ELEMENT * largest)
-        return np.where(noise * _OF_ELEMENT >= 1, np.inf, 0.0) if self._steps else None
+            return np.where(noise * Times.ELEMENT_OF_UPDATE >= 1, np.inf, noise * Times.ELEMENT_OF_UPDATE * largest)
+        return np.where(noise * Times.ELEMENT_OF_UPDATE >= 1, np.inf, 0.0) if self._steps else None
 
     @staticmethod
     def _name(leaf: Leaf, path: str) -> str:
@@ -202,7 +202,7 @@ class Tolerances:
             return 0.0
         if not path.startswith("input."):
             away = 2 * self._apart.get(self._name(leaf, path), 0.0)
-            return away or (0.0 if self._before else _ROUNDINGS * unit * math.sqrt(self._steps))
+            return away or (0.0 if self._before else Roundoffs.RUN * unit * math.sqrt(self._steps))
         name = parameter_of(path)
         for after in self._leaves(operation):
             if after.path.startswith("output.") and ".parameters." in after.path and parameter_of(after.path) == name:
@@ -233,10 +233,11 @@ class Tolerances:
             made = leaf.provenance.made_by or without_wrappers(leaf.provenance.leaf or "") or _content(leaf)
             return 2 * _if_finite(self._apart.get(made, 0.0))
         if not operation.record.startswith("Optimizer."):
-            return _GROWTH * max(_if_finite(self._arrived.get((name, ""), 0.0)) for name in self._sources(operation))
+            arrived = (self._arrived.get((name, ""), 0.0) for name in self._sources(operation))
+            return Times.GROWTH_ON_RANKS * max(map(_if_finite, arrived))
         if ".state." in path:
             gradient = f"{operation.record}.input.gradients.{parameter_of(path)}"
-            return _GROWTH * _if_finite(self._apart.get(gradient, 0.0))
+            return Times.GROWTH_ON_RANKS * _if_finite(self._apart.get(gradient, 0.0))
         if not leaf.is_output:
             return 0.0
         unit = max(roundoff_of(leaf.dtype), self._roundoffs[operation.index])
@@ -302,7 +303,7 @@ class Tolerances:
         signs = self._signs(operation, key[1], max(arrived, unit))
         if not share:
             return 4 * roundoff_of(leaf.dtype)
-        return min(LARGEST, 4 * roundoff_of(leaf.dtype) + begin + signs * share)
+        return min(Relative.LARGEST_OF_A_RUN, 4 * roundoff_of(leaf.dtype) + begin + signs * share)
 
     def _leaves(self, operation: Operation) -> list[Leaf]:
         with suppress(DumpError):

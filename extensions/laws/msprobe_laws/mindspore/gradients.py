@@ -15,11 +15,12 @@ from mindspore import Parameter, Tensor
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Checked, Finding, Unchecked
 from msprobe_laws.mindspore.tensors import dtype_of, factors_of, norm_of, some_elements, tensors_in
-from msprobe_laws.observation import Array, Clipping, unit_roundoff
+from msprobe_laws.observation import Array, Clipping
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
 from msprobe_laws.training import CLIP_NORM, FRESH, SCALE_REMOVED
+from pytest_msprobe.numerics.dtypes import unit_roundoff
 
 #: Elements of the gradient of one parameter.
 _GRADIENT = 32

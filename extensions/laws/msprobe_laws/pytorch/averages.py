@@ -116,10 +116,10 @@ class _Average:
         if all(abs(1 - share) < self.least for share in shares.values()):
             return names, "the average is written, and takes nothing of the parameter (is it computed from itself?)"
         middle = float(np.median(list(shares.values())))
-        away = [name for name, share in shares.items() if not -_ALIKE <= share <= 1 + 1e-4]
+        away = [name for name, share in shares.items() if not -Relative.SHARE_OF_AVERAGE <= share <= 1 + 1e-4]
         if away:
             return away, f"the average moves away from the parameter: {shares[away[0]]:.4g} times as far as before"
-        odd = [name for name, share in shares.items() if abs(share - middle) > _ALIKE]
+        odd = [name for name, share in shares.items() if abs(share - middle) > Relative.SHARE_OF_AVERAGE]
         if odd and len(odd) < len(shares) / 2:
             return odd, f"its average keeps {shares[odd[0]]:.4g} of itself, those of the others {middle:.4g}"
         self.shares.append(middle)
@@ -129,7 +129,7 @@ class _Average:
         if message := self.lost_decay():
             return names, message
         fell, self.largest = self.largest - middle, max(self.largest, middle)
-        if fell <= _ALIKE or odd:
+        if fell <= Relative.SHARE_OF_AVERAGE or odd:
             return names, ""
         return names, f"the average keeps {middle:.4g} of itself, and kept {self.largest:.4g} in an earlier step"
 

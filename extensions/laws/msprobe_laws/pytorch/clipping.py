@@ -17,7 +17,7 @@ from torch import nn
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws.law import Finding, few_digits
-from msprobe_laws.observation import Clipping, unit_roundoff
+from msprobe_laws.observation import Clipping
 from msprobe_laws.pytorch.models import Running, ids_in_optimizers, is_away
 from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.tensors import address_of, dtype_of, norm_of, version_of
@@ -25,6 +25,7 @@ from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
 from msprobe_laws.training import CLIP_NORM
+from pytest_msprobe.numerics.dtypes import unit_roundoff
 
 #: What clipping gets: parameters with gradients, others, the norm or why it is not known, and `Clipped.is_used`.
 _Before = tuple[list[Any], list[Any], float | None, str, bool]

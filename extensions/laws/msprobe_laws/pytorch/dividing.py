@@ -12,7 +12,7 @@ import torch
 
 from msprobe_laws.law import Finding
 from msprobe_laws.models import Running
-from msprobe_laws.observation import Array, unit_roundoff
+from msprobe_laws.observation import Array
 from msprobe_laws.pytorch.tensors import dtype_of, first
 from msprobe_laws.training import FRESH
 from pytest_msprobe.numerics.dtypes import unit_roundoff
@@ -72,7 +72,9 @@ class Dividing:
             if now.size != before.size or not clear.any():
                 continue
             ratios = now[clear] / before[clear]
-            if float(ratios.max() - ratios.min()) <= 16 * unit_roundoff(dtype_of(item.grad)) * abs(float(ratios[0])):
+            if float(ratios.max() - ratios.min()) <= Roundoffs.SAME_DIVISOR * unit_roundoff(dtype_of(item.grad)) * abs(
+                float(ratios[0])
+            ):
                 factors[name] = float(ratios[0])
         return factors
 

@@ -96,7 +96,9 @@ class _Judged:
         if self.is_certain:
             return self.fits[0]
         for is_stale, factor in sorted(self.fits):
-            if any(is_stale == kind and abs(factor - other) <= _SAME * other for kind, other in certain):
+            if any(
+                is_stale == kind and abs(factor - other) <= Relative.SAME_FACTORS * other for kind, other in certain
+            ):
                 return is_stale, factor
         return None
 
@@ -146,7 +148,7 @@ def _judged(gradient: Array, dtype: str, before: UpdatedParameter | None, passes
     sums = list(_sums(passes, older if older is not None and np.any(older) else None, gradient.size))
     off = partial(_off, gradient, next((total for total in sums if not total.is_stale), None), unit, tiny)
     fits: list[_Fit] = []
-    for factor, least in ((1.0, _BITS), (None, _BITS_OF_FITTED)):
+    for factor, least in ((1.0, Absolute.BITS_OF_A_SUM), (None, Absolute.BITS_OF_FITTED)):
         fitting: dict[bool, tuple[float, float]] = {}
         for total in sums:
             if (fit := _fits(gradient, total, factor, unit, tiny)) is not None:

@@ -14,8 +14,9 @@ import numpy as np
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.values import PlainValue
-from msprobe_laws.observation import Array, Clipping, Content, Place, Update, UpdatedParameter, unit_roundoff
+from msprobe_laws.observation import Array, Clipping, Content, Place, Update, UpdatedParameter
 from msprobe_laws.suite.steps import NotRecordedError
+from pytest_msprobe.numerics.dtypes import unit_roundoff
 
 #: Elements of a tensor that are looked at, and those of one that is small enough to be looked at as a whole.
 _SAMPLE, _WHOLE = 4096, 1 << 16

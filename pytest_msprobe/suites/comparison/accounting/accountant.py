@@ -278,7 +278,7 @@ class Accountant:
         other = {value.path for value in compared.values if is_sure and not _has_one_shape(value)}
         made = max((_distance(key) for key in keys if key.is_output and key.path not in other), default=0.0)
         before = max((key.distance or 0.0 for key in inputs), default=0.0)
-        return any(key.is_beyond for key in inputs) or (before > 0 and made <= _GROWTH * before)
+        return any(key.is_beyond for key in inputs) or (before > 0 and made <= Times.GROWTH * before)
 
     def _other_arguments(self, compared: OperationComparison, partner: Operation) -> Differences:
         """How two calls that return the same differ in what is no value of a tensor."""
@@ -304,7 +304,7 @@ class Accountant:
         farthest = max((key.distance or 0.0 for key in inputs), default=0.0)
         split = self._outputs(pair, direction, pairs, changed - given_back.keys())
         outputs = tuple(with_growth(output, farthest) for output in split)
-        if any(output.growth is not None and output.growth > _STEEP for output in outputs):
+        if any(output.growth is not None and output.growth > Times.STEEP_GROWTH for output in outputs):
             farthest = max(map(self._distance_of_differing, compared.values), default=0.0)
             outputs = tuple(with_growth(output, farthest) for output in split)
         outputs += tuple(output for path, output in given_back.items() if path in changed)

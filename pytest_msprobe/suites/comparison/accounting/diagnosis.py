@@ -169,7 +169,7 @@ class RunDiagnosis:
                 is_used = (step.record, output.path) in self.passed_on
                 if is_used and output.growth is not None and math.isfinite(output.growth):
                     growths.append((step.record, output.growth))
-        return sorted(growths, key=lambda entry: -entry[1])[:_MOST_GROWTHS]
+        return sorted(growths, key=lambda entry: -entry[1])[:5]
 
     @property
     def unaccounted(self) -> list[Step]:

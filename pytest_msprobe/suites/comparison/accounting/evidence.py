@@ -47,7 +47,7 @@ def has_other_number(definition: Differences) -> bool:
     for numbers in filter(None, map(numbers_of, definition)):
         target, golden = numbers
         is_axis = target.is_integer() and golden.is_integer() and (target < 0) != (golden < 0)
-        if not is_axis and abs(target - golden) > ARGUMENT_ROUNDED * max(abs(target), abs(golden)):
+        if not is_axis and abs(target - golden) > Relative.ARGUMENT_ROUNDED * max(abs(target), abs(golden)):
             return True
     return False
 

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
@@ -229,7 +230,7 @@ def _other_arguments(step: Step, run: RunTraits) -> Iterator[Fault]:
         return
     are_numbers = all(map(numbers_of, account.definition))
     effect = max((output.sizes.get(DEFINED, 0.0) for output in account.outputs), default=0.0)
-    if effect > (ARGUMENT_ROUNDED if are_numbers else ARGUMENT_EXACT):
+    if effect > (Relative.ARGUMENT_ROUNDED if are_numbers else Relative.EXACT_RESULTS):
         words = f"its exact result is another one by {effect:.3g}"
     elif has_other_number(account.definition):
         words = "no value of this step shows an effect"

@@ -157,7 +157,7 @@ def _of_one_dtype(flow: DataFlow) -> list[Step]:
     """Small calls that give one dtype on both sides: without them another dtype may be that of a whole run."""
     forwards = (step for step in flow.steps.values() if step.operation.phase == "forward" and step.account.partner)
     steps = [step for step in forwards if step.gives_floats and not step.account.dtype]
-    return sorted(steps, key=_size)[:_OF_ONE_DTYPE]
+    return sorted(steps, key=_size)[:5]
 
 
 def _size(step: Step) -> int:

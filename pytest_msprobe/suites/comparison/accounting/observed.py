@@ -30,7 +30,7 @@ from pytest_msprobe.suites.comparison.accounting.arguments import (
     numbers_taken,
     other_arguments,
 )
-from pytest_msprobe.suites.comparison.operations import GROWTH, OperationComparison
+from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, farthest_of, is_whole
 
 #: The part of a difference that is the first one, beside those of `terms.PARTS`.
@@ -93,7 +93,7 @@ def _kind(keys: Sequence[ValueKey]) -> Kind:
         return "within"
     inputs = [key for key in keys if not key.is_output and key.target and key.golden]
     nearest = farthest_of([key.distance for key in outputs if key.is_beyond])
-    is_first = not any_beyond(inputs) and nearest > GROWTH * largest_distance(inputs)
+    is_first = not any_beyond(inputs) and nearest > Times.GROWTH * largest_distance(inputs)
     return "first" if is_first else "carried"
 
 

@@ -86,7 +86,7 @@ def of_unseen_updates(
         is_optimizer = any(is_optimizer_record(step.record) for step in diagnosis.steps)
         if math.isinf(last) or is_optimizer or max(calls, default=-1) > last:
             return []
-    return [other for other in differences if other.section == "optimizer" and other.likelihood > _SURE]
+    return [other for other in differences if other.section == "optimizer" and other.likelihood > 0.9]
 
 
 def _last_backward(diagnosis: RunDiagnosis) -> tuple[float, float]:

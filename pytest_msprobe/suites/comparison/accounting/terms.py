@@ -208,7 +208,7 @@ class _Sums:
         far = [_finite_size(mine), _finite_size(theirs)]
         if far[0]:
             far[0] *= _over(golden, target)
-        is_of_another_value = min(far) >= _FAR and max(far) < _ALIKE * min(far)
+        is_of_another_value = min(far) >= Relative.NO_ROUNDING and max(far) < Times.ALIKE * min(far)
         return Terms(size, parts, _over(born_size, golden), is_of_another_value, chain)
 
     def _part(self, place: int, whole: float, norm: float) -> Part:
@@ -323,7 +323,7 @@ def _sketches_add_up(side: ComparedDump, leaves: list[Leaf], limit: float) -> bo
     share = apart.value / max(sum(part.norm for part in parts), whole.norm, apart.resolution)
     if share <= limit:
         return True
-    return False if share > _NO_SUM * limit else None
+    return False if share > Times.NO_SUM_OF_SKETCHES * limit else None
 
 
 def _leaf(side: ComparedDump, step: Step, key: ValueKey, *, is_golden: bool) -> Leaf | None:

@@ -120,7 +120,7 @@ class Content:
         matches = self._located.in_golden
         judged = [value for value in mine.outputs if value.name in matches.partners]
         for value in judged:
-            limit = max(matches.distances[value.name], LONG_SUMS)
+            limit = max(matches.distances[value.name], Relative.LONG_SUMS)
             if any(value.size == other.size and value.distance(other) <= limit for other in theirs.outputs):
                 return True
         if judged or mine.output_shapes != theirs.output_shapes:

@@ -63,7 +63,8 @@ def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
     values = chain.from_iterable(record.outputs for record in located.target.records.values())
     unit = max((value.unit for value in values), default=0.0)
     farthest = max(located.in_golden.distances.values(), default=0.0)
-    tolerance = max(LONG_SUMS, tolerance_of(unit), min(GROWTH * farthest, MOST))
+    grown = min(Times.GROWTH_OF_ROUNDING * farthest, Relative.OTHER_VALUE)
+    tolerance = max(Relative.LONG_SUMS, tolerance_of(unit), grown)
     rate = max(target.rate, golden.rate)
     lost: list[Lost] = []
     updates: list[tuple[float, Lost]] = []
@@ -82,7 +83,7 @@ def results_of(target: HeldRun, golden: HeldRun, located: Located) -> Results:
         after, other = _whole(mine, "after"), _whole(theirs, "after")
         if after is None or other is None:
             continue
-        if not abs(after.norm - other.norm) <= tolerance * after.norm + _UNSURE_STEPS * rate:
+        if not abs(after.norm - other.norm) <= tolerance * after.norm + Times.UNSURE_STEP * rate:
             ratio = after.norm / other.norm - 1 if other.norm else math.inf
             updates.append((ratio, Lost(*names, after, is_gradient=False)))
     every = set(_names(target.parameters)), set(_names(golden.parameters))
@@ -96,7 +97,7 @@ def _names(parameters: Sequence[HeldParameter]) -> tuple[str, ...]:
 def share_parameters(target: HeldRun, golden: HeldRun) -> bool:
     """Return whether a part of the parameters that a port may leave as they are is the same in both runs."""
     mine, theirs = _looks(target), _looks(golden)
-    return len(mine & theirs) >= _ONE_MODEL * max(min(len(mine), len(theirs)), 1)
+    return len(mine & theirs) >= Share.ONE_MODEL * max(min(len(mine), len(theirs)), 1)
 
 
 def _looks(run: HeldRun) -> set[tuple[object, ...]]:
@@ -201,7 +202,7 @@ def _together(
 ) -> tuple[HeldParameter, ...]:
     """The parameters that are joined in one; () for none."""
     smaller = [part for part in parts if part.before.size < whole.size and part.before.norm < whole.norm]
-    for count in range(1, _MOST_JOINED):
+    for count in range(1, 3):
         for chosen in _neighbours(smaller, count):
             size = whole.size - sum(part.before.size for part in chosen)
             square = whole.norm**2 - sum(part.before.norm**2 for part in chosen)

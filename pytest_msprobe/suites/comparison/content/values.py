@@ -60,8 +60,8 @@ class HeldValue:
             return True, self.size, self.record, self.path
         parts = [self.most, self.least, self.mean * math.sqrt(self.size)]
         if self.norm:
-            parts = [round(part / self.norm, _LOOK_DIGITS) for part in parts]
-        return True, self.size, f"{self.norm:.{_LOOK_DIGITS}e}", *parts
+            parts = [round(part / self.norm, LOOK_DIGITS) for part in parts]
+        return True, self.size, f"{self.norm:.{LOOK_DIGITS}e}", *parts
 
     @property
     def is_finite(self) -> bool:
@@ -262,8 +262,7 @@ def held_value(leaf: Leaf, operation: Operation | None = None) -> HeldValue | No
     numbers = [float(it) for it in leaf.statistics if isinstance(it, (bool, int, float))]
     is_known = len(numbers) == 4
     most, least, mean, norm = numbers if is_known else [math.nan] * 4
-    elements = array_dtype(dtype)
-    unit = unit_roundoff(elements) if elements is not None and dtype.kind in ("float", "complex") else 0.0
+    unit = unit_roundoff(dtype.name) if dtype.kind in ("float", "complex") else 0.0
     return HeldValue(
         getattr(operation, "record", ""),
         leaf.path,
