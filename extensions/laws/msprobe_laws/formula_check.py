@@ -42,7 +42,10 @@ class Batch:
         flat = [array.reshape(-1) for array in arrays]
         if self.is_whole:
             return flat[0]
-        return np.concatenate([np.resize(array, size) for array, size in zip(flat, self.sizes)])
+        for at, size in enumerate(self.sizes):
+            if flat[at].size != size:
+                flat[at] = np.full(size, flat[at][0])
+        return np.concatenate(flat)
 
 
 @dataclass(frozen=True, slots=True)
