@@ -65,9 +65,9 @@ def _activate(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         _set_up_writer(config, run, Unjudged(config, settings, suite, plain))
     if config.getoption("htmlpath", None):
-        from pytest_msprobe.run.nodes import CallStacks
+        from pytest_msprobe.run.nodes import StackReports
 
-        config.pluginmanager.register(CallStacks(), "msprobe-call-stacks")
+        config.pluginmanager.register(StackReports(), "msprobe-call-stacks")
     if are_read(config):
         config.pluginmanager.register(PropertyPlugin(), "msprobe-properties")
 

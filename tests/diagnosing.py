@@ -9,7 +9,7 @@ from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.suites.comparison.accounting.account import Account, Step
+from pytest_msprobe.suites.comparison.accounting.account import Account, AccountStep
 from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.observed import observed
@@ -31,11 +31,11 @@ def diagnose(target: Path, golden: Path, *, observes: bool = False) -> RunDiagno
     def account(found: OperationComparison) -> Account:
         return observed(found, comparison.limits) if observes else accountant.account(found)
 
-    def step(operation: Operation, dump: Dump, found: OperationComparison) -> Step:
+    def step(operation: Operation, dump: Dump, found: OperationComparison) -> AccountStep:
         cells = cells_of(dump, operation.record, f"{operation.call}.forward")
-        return Step(operation, account(found), cells)
+        return AccountStep(operation, account(found), cells)
 
-    def steps() -> Iterator[Step]:
+    def steps() -> Iterator[AccountStep]:
         for group in group_operations(comparison.target.operations):
             for operation in group.payload.by_part.values():
                 yield step(operation, comparison.target, comparison.verdict(operation, for_account=not observes))

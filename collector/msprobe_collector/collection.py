@@ -20,7 +20,7 @@ from msprobe_collector.recording.manifest import ManifestRecorder
 from msprobe_collector.recording.recorder import Recorder
 from msprobe_collector.recording.saved_values import SavedValues
 from msprobe_collector.recording.session import Session
-from msprobe_collector.run_folder import ONLY_PROCESS, Written, closing_lines, own_folder
+from msprobe_collector.run_folder import ONLY_PROCESS, WrittenRun, closing_lines, own_folder
 
 #: Backwards that are kept before those that are complete are thrown out.
 _LEAST_UNFINISHED = 256
@@ -56,7 +56,7 @@ class Collection:
         self._range: tuple[int, int] | None = None
         self._pid = os.getpid()
         self._began = time.time()
-        self._written = Written()
+        self._written = WrittenRun()
         #: Numbers of the steps that had a dump before the one that is open.
         self._steps_before: set[int] = set()
         #: Another process writes to the folder of this one's rank, or to that of the only process.

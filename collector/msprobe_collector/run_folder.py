@@ -22,7 +22,7 @@ from msprobe_collector.recording.script import error_facts, script_facts, time_t
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenRun:
     """What a process has written.
 
     Attributes:
@@ -49,7 +49,7 @@ def show_messages() -> None:
         logger.setLevel(logging.INFO)
 
 
-def closing_lines(configuration: Configuration, written: Written) -> list[str]:
+def closing_lines(configuration: Configuration, written: WrittenRun) -> list[str]:
     """What was written where, how it is checked, and what became of earlier dumps; one line each."""
     root = Path(os.path.commonpath(written.roots or [configuration.dump_path]))
     what = f"task {configuration.task}, level {configuration.level}"

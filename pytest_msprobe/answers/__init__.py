@@ -23,7 +23,7 @@ from pytest_msprobe.answers.finding import (
     Place,
     Reach,
 )
-from pytest_msprobe.answers.from_rows import RunFacts, RunRows
+from pytest_msprobe.answers.from_rows import RowFacts, RunRows
 
 __all__ = [
     "CONFIDENCES",
@@ -42,7 +42,7 @@ __all__ = [
     "Outcome",
     "Place",
     "Reach",
-    "RunFacts",
+    "RowFacts",
     "RunRows",
     "TakenStep",
     "with_findings",

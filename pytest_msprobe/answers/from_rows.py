@@ -48,7 +48,7 @@ _COUNTED = ("passed", "failed", "skipped", "xfailed", "xpassed")
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
+class RowFacts:
     """What is known of a run beside its rows.
 
     Attributes:
@@ -163,7 +163,7 @@ class RunRows:
         following: node ids of what follows from the causes that the suite has named, or shows the same cause once more.
     """
 
-    def __init__(self, facts: RunFacts, counts: RowCounts) -> None:
+    def __init__(self, facts: RowFacts, counts: RowCounts) -> None:
         self.facts = facts
         self.counts = counts
         self.known: frozenset[str] = frozenset()

@@ -21,7 +21,7 @@ _MAGNITUDES = np.linspace(0.5, 1.5, 256)
 
 
 @dataclass(frozen=True, slots=True)
-class Perturbation:
+class RoundingPerturbation:
     """One way to move every element of the inputs by a rounding error; equal ones move them alike.
 
     Attributes:

@@ -24,7 +24,7 @@ _FEWEST_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SmallCall:
     """A small call and what the benchmark makes of it.
 
     Attributes:
@@ -119,7 +119,7 @@ class Restriction:
         self._compute = compute
         self._size = self._elements(call, incoming) + reference.size
 
-    def part(self, places: Sequence[int] | Array = ()) -> Part | None:
+    def part(self, places: Sequence[int] | Array = ()) -> SmallCall | None:
         """A small call that makes the elements at these flat positions and a sample of others.
 
         None where no way to restrict the call holds, or the small call is not small.
@@ -130,13 +130,13 @@ class Restriction:
         return self._made(way, np.unique(np.asarray(places) // way.row_size))
 
     @cached_property
-    def _sample(self) -> tuple[_Way, Part] | None:
+    def _sample(self) -> tuple[_Way, SmallCall] | None:
         """The first way that holds for a sample."""
         none = np.zeros(0, np.intp)
         tried = ((way, self._made(way, none)) for way in _ways(self._reference.shape))
         return next(((way, part) for way, part in tried if part is not None), None)
 
-    def _made(self, way: _Way, chosen: Array) -> Part | None:
+    def _made(self, way: _Way, chosen: Array) -> SmallCall | None:
         rows = np.concatenate([chosen, np.setdiff1d(way.sample(), chosen)])
         if rows.size > Share.SMALL_CALL * way.rows:
             return None
@@ -154,7 +154,7 @@ class Restriction:
         places = (rows[:, None] * way.row_size + np.arange(way.row_size)).reshape(shape)
         if not _is_same(result, self._reference.reshape(-1)[places]):
             return None
-        return Part(call, incoming, places, result, chosen.size * way.row_size)
+        return SmallCall(call, incoming, places, result, chosen.size * way.row_size)
 
     @staticmethod
     def _elements(call: Call, incoming: Incoming) -> int:

@@ -19,7 +19,7 @@ from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incom
 from pytest_msprobe.cases.outputs import in_one_order
 from pytest_msprobe.cases.partial_sums import norms_of_partial_sums
 from pytest_msprobe.cases.perturbation import (
-    Perturbation,
+    RoundingPerturbation,
     accumulated_terms,
     float_elements,
     float_tensors,
@@ -98,7 +98,7 @@ _PROBES = tuple(range(3, 19))
 _MANY_TERMS, _SOME_TERMS = 64, 3
 
 #: A perturbation and the results under it.
-_MovedRun = tuple[Perturbation, Sequence[Any]]
+_MovedRun = tuple[RoundingPerturbation, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class ExtraRuns:
         # Some APIs refuse what lies beyond their inputs' range, such as a probability above 1.
         for is_clipped in (False, True):
             operands = self.bench.operand_roundoff
-            moving = Perturbation(number, is_clipped=is_clipped, held=self._held, operands=operands)
+            moving = RoundingPerturbation(number, is_clipped=is_clipped, held=self._held, operands=operands)
             call, incoming = moving.call(self.call), moving.incoming(self.call, self.incoming)
             results = self._results(self.bench.engine, call, incoming, str(moving))
             if results is not None:
@@ -197,7 +197,7 @@ class ExtraRuns:
         return None
 
     def _with_moved_arithmetic(self, kind: Moved, number: int) -> _MovedRun | None:
-        moving = Perturbation(number)
+        moving = RoundingPerturbation(number)
         saves_exactly = kind == "arithmetic"
         call = moving.inside(self.call, saves_exactly=saves_exactly, is_composite=self._rounds_each_result)
         variant = f"{kind} {number}{', each result' * self._rounds_each_result}"
@@ -215,7 +215,7 @@ class ExtraRuns:
 
     def _jumps_with(self, number: int) -> bool:
         others = frozenset(range(float_tensors(self.call))) - {number}
-        moved = Perturbation(2, held=others).call(self.call)
+        moved = RoundingPerturbation(2, held=others).call(self.call)
         engine = self.bench.engine
         exact = _float_outputs(self.run.ask(engine, OUTPUTS, call=self.call))
         changed = _float_outputs(self.run.ask(engine, OUTPUTS, call=moved, variant=f"label {number}"))
@@ -431,7 +431,7 @@ class OutputSensitivity(Sensitivity):
     @property
     def _size_of_moves(self) -> np.float32:
         """How far rounding moves a product of what this output is made of, relative to it."""
-        moving = Perturbation(1, operands=self._bench.operand_roundoff)
+        moving = RoundingPerturbation(1, operands=self._bench.operand_roundoff)
         sizes = sorted(moving.size(array.dtype) for array in (*self._others, *self._runs.incoming_arrays))
         return np.float32(math.hypot(*sizes[-2:]))
 
@@ -442,7 +442,7 @@ class OutputSensitivity(Sensitivity):
         is_input = not incoming or self._runs.wanted[self._position] == next(iter(tensors), None)
         if name not in ROW_FUNCTIONS or not (is_input and 1 <= len(tensors) <= 3 and len(incoming) <= 1):
             return None
-        moving = Perturbation(1, operands=self._bench.operand_roundoff)
+        moving = RoundingPerturbation(1, operands=self._bench.operand_roundoff)
         gradient = incoming[0] if incoming else None
         for epsilon in (*self._runs.factors, 1e-5, 1e-6) if name in WITH_EPSILON else (0.0,):
             call = row_call(list(tensors.values()), gradient, moving.size, epsilon=epsilon)

@@ -21,7 +21,7 @@ from pytest_msprobe.answers.file import check_replaceable, to_json, write_answer
 from pytest_msprobe.answers.words import lines as lines_of
 from pytest_msprobe.commands.common import CommandError, check_place, stated_errors
 from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
-from pytest_msprobe.diagnose.planning import Step, plan
+from pytest_msprobe.diagnose.planning import PlannedRun, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
 from pytest_msprobe.diagnose.setup import (
     looks_wrong,
@@ -129,7 +129,7 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Answer, int]
     return answer, INTERRUPTED if was_interrupted else answer.exit_code
 
 
-def _with_exact(steps: Sequence[Step], exact: Path) -> list[Step]:
+def _with_exact(steps: Sequence[PlannedRun], exact: Path) -> list[PlannedRun]:
     """`steps`, of which the comparison says which run is nearer to the exact one.
 
     Raises:
@@ -146,7 +146,7 @@ def _with_exact(steps: Sequence[Step], exact: Path) -> list[Step]:
     return [_with_exact_run(step, exact) for step in steps]
 
 
-def _with_exact_run(step: Step, exact: Path) -> Step:
+def _with_exact_run(step: PlannedRun, exact: Path) -> PlannedRun:
     arguments = (*step.arguments, f"--msprobe-exact={exact}")
     return replace(step, arguments=arguments) if step.suite == "comparison" else step
 
@@ -169,7 +169,7 @@ def _with_own_file(answer: Answer, folder: Path, arguments: argparse.Namespace) 
     return structs.replace(answer, next=tuple(steps))
 
 
-def _run(runner: StepRunner, steps: list[Step], talk: TextIO) -> list[Ran]:
+def _run(runner: StepRunner, steps: list[PlannedRun], talk: TextIO) -> list[Ran]:
     ran: list[Ran] = []
     for step in steps:
         wrong = [run for run in ran if run.answer.outcome == "wrong"]
@@ -204,10 +204,10 @@ def _why_unlike(target: Holding, golden: Holding) -> str:
 
 def _is_one_model(target: Holding, golden: Holding) -> bool:
     """Whether two runs compute with the same parameters, in other shapes or with another batch."""
-    from pytest_msprobe.suites.comparison.content.content import Content
+    from pytest_msprobe.suites.comparison.content.content import CommonContent
     from pytest_msprobe.suites.comparison.sides import ComparedDump
 
-    content = Content.of(*(ComparedDump(side.dumps[0].path) for side in (target, golden)))
+    content = CommonContent.of(*(ComparedDump(side.dumps[0].path) for side in (target, golden)))
     return content is not None and content.is_one_model
 
 

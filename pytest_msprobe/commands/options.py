@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from pytest_msprobe.commands.common import CommandError
-from pytest_msprobe.run.option_help import Section, sections, suites_of
+from pytest_msprobe.run.option_help import OptionSection, sections, suites_of
 from pytest_msprobe.run.settings import CONFIG, DUMP, all_options
 from pytest_msprobe.suites.options import Option
 from pytest_msprobe.suites.registry import SUITES
@@ -69,7 +69,7 @@ def _option(name: str) -> Option:
     return by_name[plain]
 
 
-def _listing(section: Section, width: int) -> Iterator[str]:
+def _listing(section: OptionSection, width: int) -> Iterator[str]:
     entry = SUITES.get(section.title)
     yield f"{section.title}: {entry.question}?" if entry is not None else section.title
     if section.shared:

@@ -27,7 +27,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedRun:
     """One run of pytest.
 
     Attributes:
@@ -53,12 +53,12 @@ class Step:
     computes: bool = True
 
 
-def plan(target: Holding, golden: Holding | None) -> list[Step]:
+def plan(target: Holding, golden: Holding | None) -> list[PlannedRun]:
     """The runs that answer what is wrong with `target`, held to `golden` where there is one."""
     return list(_steps(target, golden))
 
 
-def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
+def _steps(target: Holding, golden: Holding | None) -> Iterator[PlannedRun]:
     dump = f"--msprobe-dump={target.path}"
     is_pair = golden is not None and golden.is_dump
     if target.gradients:
@@ -94,11 +94,11 @@ def _is_sharded(target: Holding, golden: Holding) -> bool:
     return target.ranks_differ_in_shapes or of_one_model(target, golden) < 0.9
 
 
-def _gradients(target: Holding, golden: Holding | None) -> Iterator[Step]:
+def _gradients(target: Holding, golden: Holding | None) -> Iterator[PlannedRun]:
     arguments = [f"--msprobe-gradients={target.runs[0]}"]
     if golden is not None and golden.gradients:
         arguments.append(f"--msprobe-golden={golden.runs[0]}")
-    yield Step(
+    yield PlannedRun(
         "gradients",
         tuple(arguments),
         "at which step gradients go wrong",
@@ -107,7 +107,7 @@ def _gradients(target: Holding, golden: Holding | None) -> Iterator[Step]:
     )
 
 
-def _others(target: Holding) -> Iterator[Step]:
+def _others(target: Holding) -> Iterator[PlannedRun]:
     """The suites whose entries say that they judge something of what is there."""
     for entry in SUITES.values():
         files = target.others.get(entry.name, [])
@@ -128,13 +128,13 @@ def _step(
     *holdings: Holding,
     is_main: bool = True,
     if_clean: bool = False,
-) -> Step:
+) -> PlannedRun:
     has_tensors = all(holding.holds_tensors for holding in holdings)
     records = max(holding.records for holding in holdings)
     # What would compare a CPU with itself is refused record by record, before anything runs.
     is_refused = suite == "precheck" and all(holding.tests_no_device for holding in holdings)
     if is_refused:
-        return Step(suite, arguments, why, Costs.START_SECONDS, is_main, if_clean=if_clean)
+        return PlannedRun(suite, arguments, why, Costs.START_SECONDS, is_main, if_clean=if_clean)
     computes = suite == "precheck" or (suite == "comparison" and has_tensors)
     rate = _RECORDS.get(suite, 300) if has_tensors or suite == "precheck" else 3000
     seconds = (Costs.FRAMEWORK_SECONDS if computes else Costs.START_SECONDS) + records / rate
@@ -143,5 +143,5 @@ def _step(
     seconds += sum(holding.bytes for holding in holdings) / Costs.BYTES_PER_SECOND
     in_process = suite != "precheck" or has_tensors
     computes = computes or suite == "overflow"
-    step = Step(suite, arguments, why, seconds, is_main, if_clean=if_clean)
+    step = PlannedRun(suite, arguments, why, seconds, is_main, if_clean=if_clean)
     return replace(step, in_process=in_process, computes=computes)

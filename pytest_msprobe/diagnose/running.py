@@ -18,7 +18,7 @@ import msgspec
 from msgspec import structs
 
 from pytest_msprobe.answers import CONFIDENCES, Answer, Gap, TakenStep, with_findings
-from pytest_msprobe.diagnose.planning import Step
+from pytest_msprobe.diagnose.planning import PlannedRun
 
 if TYPE_CHECKING:
     import pytest
@@ -38,7 +38,7 @@ class Ran:
         rows: file of its rows; None where none were asked for.
     """
 
-    step: Step
+    step: PlannedRun
     code: int
     answer: Answer
     rows: Path | None = None
@@ -58,7 +58,7 @@ class StepRunner:
         self._show = show
         self._count = 0
 
-    def run(self, step: Step) -> Ran:
+    def run(self, step: PlannedRun) -> Ran:
         """Run one step to its end."""
         self._count += 1
         answer = self._folder / f"{self._count}.json"
@@ -76,7 +76,7 @@ class StepRunner:
         code, said = self._in_process(step, arguments) if step.in_process else _apart(arguments)
         return Ran(step, code, _read(answer, step, said), rows if rows is not None and rows.exists() else None)
 
-    def _in_process(self, step: Step, arguments: Sequence[str]) -> tuple[int, str]:
+    def _in_process(self, step: PlannedRun, arguments: Sequence[str]) -> tuple[int, str]:
         import pytest
 
         said = io.StringIO()
@@ -141,7 +141,7 @@ def _apart(arguments: Sequence[str]) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
-def _read(path: Path, step: Step, said: str) -> Answer:
+def _read(path: Path, step: PlannedRun, said: str) -> Answer:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Answer)
     except (OSError, msgspec.DecodeError):
@@ -200,6 +200,6 @@ def _with_others(best: Ran, ran: Sequence[Ran]) -> Answer:
     return answer
 
 
-def command_of(step: Step) -> str:
+def command_of(step: PlannedRun) -> str:
     """The command that repeats a step."""
     return shlex.join(("pytest", *step.arguments))

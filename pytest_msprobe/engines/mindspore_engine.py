@@ -34,7 +34,7 @@ from pytest_msprobe.engines.protocol import (
     LeafPath,
     NumpyArgument,
     Output,
-    Repetition,
+    RepeatedCall,
     Seeds,
     Unsupported,
     argument_dtype,
@@ -189,7 +189,7 @@ _LENT_BYTES = 1 << 20
 
 
 @dataclass
-class ReadyCall:
+class MindSporeCall:
     """A call with its arguments converted, before it runs.
 
     Attributes:
@@ -222,7 +222,7 @@ class ReadyCall:
 class MindSporeExecution:
     """A forward that MindSpore has run, with its graph when leaves are to be differentiated."""
 
-    def __init__(self, call: ReadyCall) -> None:
+    def __init__(self, call: MindSporeCall) -> None:
         """Runs `call`, whose Cell keeps the graph of the last such run only."""
         self._mindspore = call.mindspore
         self._target = call.target
@@ -406,9 +406,9 @@ class MindSporeEngine:
 
     def repeated(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Callable[[], MindSporeExecution]:
         """See `DeviceEngine.repeated`."""
-        return Repetition(partial(self._made_ready, call, differentiate), partial(self._run, call))
+        return RepeatedCall(partial(self._made_ready, call, differentiate), partial(self._run, call))
 
-    def _made_ready(self, call: Call, differentiate: tuple[LeafPath, ...]) -> ReadyCall:
+    def _made_ready(self, call: Call, differentiate: tuple[LeafPath, ...]) -> MindSporeCall:
         refusal = self.refusal(call.api, call.framework)
         if refusal is not None:
             raise Unsupported(refusal)
@@ -445,9 +445,9 @@ class MindSporeEngine:
                     raise
                 raise Unsupported(self._misfit(call, error)) from None
 
-        return ReadyCall(self._mindspore, self.target, run, tensors, tuple(leaves[path] for path in differentiate))
+        return MindSporeCall(self._mindspore, self.target, run, tensors, tuple(leaves[path] for path in differentiate))
 
-    def _run(self, call: Call, ready: ReadyCall) -> MindSporeExecution:
+    def _run(self, call: Call, ready: MindSporeCall) -> MindSporeExecution:
         with guarded(self._mindspore, self.target):
             return MindSporeExecution(ready)
 

@@ -455,7 +455,7 @@ class Ready(Protocol):
         """A function that says whether the tensors among the arguments are as they are now."""
 
 
-class Repetition(Generic[_Ready, _Execution]):
+class RepeatedCall(Generic[_Ready, _Execution]):
     """Runs a call each time it is called: on the same tensors, unless the first run has written into them."""
 
     def __init__(self, make: Callable[[], _Ready], run: Callable[[_Ready], _Execution]) -> None:

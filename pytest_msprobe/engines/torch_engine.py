@@ -24,7 +24,7 @@ from pytest_msprobe.engines.protocol import (
     LeafPath,
     NumpyArgument,
     Output,
-    Repetition,
+    RepeatedCall,
     Seeds,
     Unsupported,
     argument_dtype,
@@ -38,7 +38,7 @@ from pytest_msprobe.engines.protocol import (
     plain_argument,
 )
 from pytest_msprobe.engines.slices import FEWEST_SLICED, run_sliced
-from pytest_msprobe.engines.torch_map.bindings import MissingAttributes, MissingInTorch, Refusal, lookup
+from pytest_msprobe.engines.torch_map.bindings import MissingAttributes, MissingInTorch, NoCounterpart, lookup
 from pytest_msprobe.support import how_to_install, is_installed
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _NO_DERIVATIVE = ("derivative for", "not differentiable")
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyCall:
+class TorchCall:
     """A call with its arguments converted and bound, before it runs.
 
     Attributes:
@@ -85,7 +85,7 @@ class TorchExecution:
 
     def __init__(
         self,
-        call: ReadyCall,
+        call: TorchCall,
         returned: object,
         arithmetic: AbstractContextManager[object],
         changed: Sequence[Tensor] = (),
@@ -279,7 +279,7 @@ class TorchEngine:
     def refusal(self, api: ApiName, framework: str) -> str | None:
         """Why PyTorch has no counterpart of `api`, or None."""
         binding = lookup(api.type, api.table_name, framework)
-        return binding.reason if isinstance(binding, Refusal) else None
+        return binding.reason if isinstance(binding, NoCounterpart) else None
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Execution:
         """See `Engine.forward`. The benchmark of a large call runs in slices where it can.
@@ -301,11 +301,11 @@ class TorchEngine:
 
     def repeated(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Callable[[], TorchExecution]:
         """See `DeviceEngine.repeated`."""
-        return Repetition(partial(self._made_ready, call, differentiate), partial(self._run, call))
+        return RepeatedCall(partial(self._made_ready, call, differentiate), partial(self._run, call))
 
-    def _made_ready(self, call: Call, differentiate: tuple[LeafPath, ...]) -> ReadyCall:
+    def _made_ready(self, call: Call, differentiate: tuple[LeafPath, ...]) -> TorchCall:
         binding = lookup(call.api.type, call.api.table_name, call.framework)
-        if isinstance(binding, Refusal):
+        if isinstance(binding, NoCounterpart):
             raise Unsupported(binding.reason)
         leaves: dict[LeafPath, Tensor] = {}
         tensors: list[Tensor] = []
@@ -337,9 +337,9 @@ class TorchEngine:
             else:
                 function = binding.bound(arguments, keywords, self._roots, attributes)
         wanted = [leaves[path] for path in differentiate]
-        return ReadyCall(self._torch, function, binding.target, tensors, wanted, may_write=may_write)
+        return TorchCall(self._torch, function, binding.target, tensors, wanted, may_write=may_write)
 
-    def _run(self, call: Call, ready: ReadyCall) -> TorchExecution:
+    def _run(self, call: Call, ready: TorchCall) -> TorchExecution:
         torch = self._torch
         saving = perturbed_saving(torch, call, ready.tensors) if call.saved_roundoff else nullcontext()
         arithmetic = _rounded_arithmetic(call)

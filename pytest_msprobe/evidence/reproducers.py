@@ -26,7 +26,7 @@ from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.apis.operators import find_operator, refused_argument, unknown_operator
 from pytest_msprobe.cases.edge_cases import EDGE_CASES
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, map_leaves
-from pytest_msprobe.engines.torch_map.bindings import Refusal, lookup
+from pytest_msprobe.engines.torch_map.bindings import NoCounterpart, lookup
 from pytest_msprobe.evidence.evidence import BothResults, Evidence, dump_folder, file_stem
 from pytest_msprobe.evidence.folder import EvidenceFolder, make_folder, write_file
 from pytest_msprobe.numerics import round_once
@@ -459,7 +459,7 @@ def torch_text(call: Call, texts: Sequence[str], named: Mapping[str, str]) -> st
     binding = lookup(call.api.type, call.api.table_name, call.framework)
     has_dtypes: list[bool] = []
     map_leaves(call, lambda _, value: has_dtypes.append(isinstance(value, (Dtype, NumpyArgument))))
-    if isinstance(binding, Refusal) or any(has_dtypes):
+    if isinstance(binding, NoCounterpart) or any(has_dtypes):
         return None
     if binding.target.startswith("references."):
         return None

@@ -17,7 +17,7 @@ from pytest_msprobe.manifests.differences import ManifestDifference, differences
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ManifestFile:
     """A manifest that was found: its file, step, and the name of its rank's folder. It is read when it is asked for,
     since a run of 1,000 ranks has as many.
     """
@@ -27,7 +27,7 @@ class Found:
     owner: str
 
     @classmethod
-    def at(cls, path: Path) -> Found:
+    def at(cls, path: Path) -> ManifestFile:
         """The manifest in the file at `path`; its step is that of its folders, or its own."""
         absolute = path.absolute()
         step = Slot.of(absolute).step
@@ -42,17 +42,19 @@ class Found:
         return Slot.of(self.path.absolute()).rank
 
 
-def manifests_in(path: Path) -> list[Found]:
+def manifests_in(path: Path) -> list[ManifestFile]:
     """The manifests in a folder, of a run, a step or a rank, or in one file.
 
     Beside a dump.json that is named the manifest of that folder is taken.
     """
-    return [Found.at(file) for file in _files(path)]
+    return [ManifestFile.at(file) for file in _files(path)]
 
 
-def differences_of(pairs: Sequence[tuple[Found, Found]]) -> tuple[list[tuple[Found, ManifestDifference]], list[str]]:
+def differences_of(
+    pairs: Sequence[tuple[ManifestFile, ManifestFile]],
+) -> tuple[list[tuple[ManifestFile, ManifestDifference]], list[str]]:
     """What each of the pairs differs in, and a line for each manifest that cannot be read."""
-    differing: list[tuple[Found, ManifestDifference]] = []
+    differing: list[tuple[ManifestFile, ManifestDifference]] = []
     problems = []
     for pair in pairs:
         manifests = []
@@ -79,8 +81,8 @@ def _files(path: Path) -> list[Path]:
 
 
 def paired(
-    target: Sequence[Found], golden: Sequence[Found]
-) -> tuple[list[tuple[Found, Found]], list[Found], list[Found]]:
+    target: Sequence[ManifestFile], golden: Sequence[ManifestFile]
+) -> tuple[list[tuple[ManifestFile, ManifestFile]], list[ManifestFile], list[ManifestFile]]:
     """Manifests of one step and rank, in the order of the steps; then those that only one run has.
 
     One manifest on each side is a pair whatever they are called, and so are the only ranks of a step.

@@ -11,7 +11,7 @@ from pathlib import Path
 from msprobe_collector.dump_format.manifest import read_manifest
 from msprobe_collector.dump_format.values import DumpError, counted, printable
 from pytest_msprobe.manifests.alone import facts, suspicions
-from pytest_msprobe.manifests.folders import Found, differences_of, manifests_in, paired
+from pytest_msprobe.manifests.folders import ManifestFile, differences_of, manifests_in, paired
 from pytest_msprobe.manifests.wording import names, numbers
 
 EQUAL, DIFFERS, UNREADABLE = 0, 1, 2
@@ -52,20 +52,22 @@ def lines_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
     ], EQUAL
 
 
-def _step_numbers(files: Sequence[Found]) -> str:
+def _step_numbers(files: Sequence[ManifestFile]) -> str:
     return numbers(file.step for file in files if file.step is not None) or "unknown"
 
 
-def _of_step(pairs: Sequence[tuple[Found, Found]]) -> tuple[dict[str, list[Found]], list[str]]:
+def _of_step(pairs: Sequence[tuple[ManifestFile, ManifestFile]]) -> tuple[dict[str, list[ManifestFile]], list[str]]:
     """Return the manifests of a step by the sentences on what differs in them, and what cannot be read."""
-    groups: dict[str, list[Found]] = {}
+    groups: dict[str, list[ManifestFile]] = {}
     differing, problems = differences_of(pairs)
     for file, difference in differing:
         groups.setdefault(difference.sentence, []).append(file)
     return groups, problems
 
 
-def _by_ranks(groups: Mapping[str, Sequence[Found]], pairs: Sequence[tuple[Found, Found]]) -> list[str]:
+def _by_ranks(
+    groups: Mapping[str, Sequence[ManifestFile]], pairs: Sequence[tuple[ManifestFile, ManifestFile]]
+) -> list[str]:
     """Return lines on what differs in a step, what all ranks have first."""
     by_ranks: dict[tuple[str, ...], list[str]] = {}
     for sentence, files in groups.items():
@@ -77,7 +79,7 @@ def _by_ranks(groups: Mapping[str, Sequence[Found]], pairs: Sequence[tuple[Found
     return lines
 
 
-def _ranks(owners: Sequence[str], pairs: Sequence[tuple[Found, Found]]) -> str:
+def _ranks(owners: Sequence[str], pairs: Sequence[tuple[ManifestFile, ManifestFile]]) -> str:
     if len(pairs) == 1:
         return ""
     if len(owners) == len(pairs):
@@ -89,13 +91,13 @@ def _ranks(owners: Sequence[str], pairs: Sequence[tuple[Found, Found]]) -> str:
     return f", rank{'' if len(numbered) == 1 else 's'} {numbers(numbered)}"
 
 
-def sentences_of(pairs: Sequence[tuple[Found, Found]]) -> list[str]:
+def sentences_of(pairs: Sequence[tuple[ManifestFile, ManifestFile]]) -> list[str]:
     """What differs between the manifests of the pairs, most likely explanation first; one sentence each. Then a line
     for each manifest that cannot be read.
 
     What only some ranks or steps show stands with these.
     """
-    groups: dict[str, list[Found]] = {}
+    groups: dict[str, list[ManifestFile]] = {}
     likelihood: dict[str, float] = {}
     differing, problems = differences_of(sorted(pairs, key=lambda pair: pair[0].step or 0))
     for file, difference in differing:

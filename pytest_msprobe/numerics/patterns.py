@@ -273,7 +273,7 @@ def find_pattern(
     if "other" in (kind_of(tested.dtype), kind_of(reference.dtype)) or tested.dtype.kind == "c":
         return Pattern()
     with np.errstate(all="ignore"):
-        wrong = _Wrong.of(tested, reference, tolerance, others or {})
+        wrong = _WrongElements.of(tested, reference, tolerance, others or {})
         if not wrong.is_off.any():
             # Each element is within its tolerance, but not all of them together.
             bias = find_rounding_bias(tested, reference) if kind_of(tested.dtype) == "float" else None
@@ -293,7 +293,7 @@ def find_pattern(
 
 
 @dataclass(frozen=True, slots=True)
-class _Wrong:
+class _WrongElements:
     """An output with its wrong elements.
 
     Attributes:
@@ -318,7 +318,7 @@ class _Wrong:
         reference: Array,
         tolerance: Array | float,
         others: Mapping[str, Array],
-    ) -> _Wrong:
+    ) -> _WrongElements:
         wide, right = tested.astype(np.float64), round_once(reference, tested.dtype).astype(np.float64)
         is_float = kind_of(tested.dtype) == "float"
         allowed = np.broadcast_to(np.asarray(tolerance, np.float64), wide.shape)
@@ -357,7 +357,7 @@ class _Wrong:
 _Named = str | tuple[str, float]
 
 
-def _not_finite(wrong: _Wrong) -> str:
+def _not_finite(wrong: _WrongElements) -> str:
     tested, right = wrong.tested_off, wrong.right_off
     if np.isnan(tested).all():
         return "NaN where finite" if np.isfinite(right).all() else "NaN"
@@ -366,19 +366,19 @@ def _not_finite(wrong: _Wrong) -> str:
     return "" if np.isfinite(tested).any() else "NaN and Inf"
 
 
-def _zero(wrong: _Wrong) -> str:
+def _zero(wrong: _WrongElements) -> str:
     if (wrong.tested_off != 0).any():
         return ""
     return "all zero" if not wrong.tested.any() else "zero"
 
 
-def _swapped(wrong: _Wrong) -> str:
+def _swapped(wrong: _WrongElements) -> str:
     tested, right = wrong.tested_off, wrong.right_off
     is_pair = tested.size == 2 and tested[0] == right[1] and tested[1] == right[0]
     return "two elements swapped" if is_pair else ""
 
 
-def _copied(wrong: _Wrong) -> str:
+def _copied(wrong: _WrongElements) -> str:
     """One element that is another one, the first or a neighbour."""
     places = np.flatnonzero(wrong.is_off)
     if places.size != 1 or kind_of(wrong.dtype) != "float":
@@ -388,7 +388,7 @@ def _copied(wrong: _Wrong) -> str:
     return next((f"repeats block {k} (one element)" for k in blocks if right[k] == wrong.tested.flat[at]), "")
 
 
-def _integer_step(wrong: _Wrong) -> _Named:
+def _integer_step(wrong: _WrongElements) -> _Named:
     if kind_of(wrong.dtype) == "float":
         return ""
     steps = np.unique(wrong.tested_off - wrong.right_off)
@@ -399,14 +399,14 @@ def _integer_step(wrong: _Wrong) -> _Named:
     return f"{'too large' if steps[0] > 0 else 'too small'} by {abs(steps[0]):g}", float(steps[0])
 
 
-def _other(wrong: _Wrong) -> str:
+def _other(wrong: _WrongElements) -> str:
     for name, other in wrong.others.items():
         if other.size == wrong.tested.size and wrong.is_explained_by(other.reshape(wrong.tested.shape)):
             return name
     return ""
 
 
-def _factor(wrong: _Wrong) -> _Named:
+def _factor(wrong: _WrongElements) -> _Named:
     """The benchmark times one number, by least squares."""
     tested, right = wrong.tested_off, wrong.right_off
     usable = np.isfinite(tested) & np.isfinite(right) & (right != 0)
@@ -425,7 +425,7 @@ def _factor(wrong: _Wrong) -> _Named:
     return f"{shown} x too {'large' if abs(factor) > 1 else 'small'}", factor
 
 
-def _offset(wrong: _Wrong) -> _Named:
+def _offset(wrong: _WrongElements) -> _Named:
     """The benchmark plus one number, by the median."""
     difference = wrong.tested_off - wrong.right_off
     if wrong.tested.size < 4 or difference.size < 4 or not np.isfinite(difference).all():
@@ -437,7 +437,7 @@ def _offset(wrong: _Wrong) -> _Named:
     return (shown, offset) if offset and wrong.is_explained_by(wrong.right + offset, spread=spread) else ""
 
 
-def _shifted(wrong: _Wrong) -> str:
+def _shifted(wrong: _WrongElements) -> str:
     if wrong.tested.size < 3:
         return ""
     flat = wrong.right.reshape(-1)
@@ -450,14 +450,14 @@ def _shifted(wrong: _Wrong) -> str:
     return ""
 
 
-def _transposed(wrong: _Wrong) -> str:
+def _transposed(wrong: _WrongElements) -> str:
     if wrong.right.ndim < 2:
         return ""
     laid_out = wrong.right.swapaxes(-1, -2).reshape(wrong.right.shape)
     return "transposed" if wrong.is_explained_by(laid_out) else ""
 
 
-def _repeated(wrong: _Wrong) -> str:
+def _repeated(wrong: _WrongElements) -> str:
     """A run of elements that repeats an earlier, or a later, run of the right result."""
     places = np.flatnonzero(wrong.is_off)
     first, length = int(places[0]), int(places[-1]) - int(places[0]) + 1
@@ -473,7 +473,7 @@ def _repeated(wrong: _Wrong) -> str:
     return ""
 
 
-def _narrower(wrong: _Wrong) -> _Named:
+def _narrower(wrong: _WrongElements) -> _Named:
     """The right result in fewer bits, or one that fits into fewer."""
     if kind_of(wrong.dtype) != "float":
         return ""
@@ -494,7 +494,7 @@ def _to_bits(values: Floats, bits: int) -> Floats:
     return np.ldexp(np.rint(np.ldexp(significand, bits)), exponent - bits)
 
 
-def _to_one_side(wrong: _Wrong) -> str:
+def _to_one_side(wrong: _WrongElements) -> str:
     """Nearly all errors of one sign, as a biased computation leaves them."""
     error = wrong.tested_off - wrong.right_off
     if error.size < 32 or not np.isfinite(error).all():
@@ -505,7 +505,7 @@ def _to_one_side(wrong: _Wrong) -> str:
     return ""
 
 
-def _spread(wrong: _Wrong) -> Pattern:
+def _spread(wrong: _WrongElements) -> Pattern:
     """Errors everywhere without a rule: how large they are."""
     error = np.abs(wrong.tested_off - wrong.right_off)
     size = np.abs(wrong.right_off)
@@ -517,7 +517,7 @@ def _spread(wrong: _Wrong) -> Pattern:
 
 
 #: The most special first: zero is also a factor, and a shift of equal values is anything.
-_RULES: Mapping[str, Callable[[_Wrong], _Named]] = {
+_RULES: Mapping[str, Callable[[_WrongElements], _Named]] = {
     "not finite": _not_finite,
     "swapped": _swapped,
     "zero": _zero,

@@ -30,7 +30,7 @@ from pytest_msprobe.engines.protocol import (
     leaves,
 )
 from pytest_msprobe.engines.reference import Reference, ReferenceEngine, ReferenceExecution
-from pytest_msprobe.engines.torch_engine import ReadyCall, TorchEngine, TorchExecution, to_tensor
+from pytest_msprobe.engines.torch_engine import TorchCall, TorchEngine, TorchExecution, to_tensor
 from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
 from pytest_msprobe.own_kernels.arguments import Arguments, array_of, clone_of, framework_of, is_same
 from pytest_msprobe.support import place_of, text_of
@@ -123,7 +123,7 @@ def _watch(torch: Any, trace: Trace) -> AbstractContextManager[Any]:
     """Context that fills `trace`."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class CallWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False
@@ -133,7 +133,7 @@ def _watch(torch: Any, trace: Trace) -> AbstractContextManager[Any]:
             trace.add(torch, func, args, kwargs or {}, returned)
             return returned
 
-    return Watch()  # type: ignore[no-untyped-call]
+    return CallWatcher()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -218,7 +218,7 @@ class TorchReference(TorchEngine):
 
         positional, keywords = self._arguments.with_arrays(call, convert)
         function = partial(self._watched, _flat(self._function, paths, self._seed), positional, keywords)
-        ready = ReadyCall(torch, function, "", tensors, [wanted[path] for path in differentiate], may_write=True)
+        ready = TorchCall(torch, function, "", tensors, [wanted[path] for path in differentiate], may_write=True)
         execution = self._run(self._with_own_roundoffs(call), ready)
         changed = [places[id(tensor)] for tensor in execution._changed]
         return _with_paths(execution, paths, changed)  # type: ignore[no-any-return]
@@ -306,7 +306,7 @@ class MindSporeSide(mindspore_engine.MindSporeEngine):
             return _flat(self._function, paths, self._seed)(*positional, **keywords)
 
         wanted = tuple(tensors[path] for path in differentiate)
-        ready = mindspore_engine.ReadyCall(mindspore, self.target, run, [*tensors.values()], wanted)
+        ready = mindspore_engine.MindSporeCall(mindspore, self.target, run, [*tensors.values()], wanted)
         return _with_paths(self._run(call, ready), paths, ())
 
 
@@ -390,7 +390,7 @@ class Kernel:
             turned = [value for value in returned if filled and _is_own_gradient(torch, value)]
             for value in turned:  # as the operation behind it may give it in training
                 value.register_hook(lambda incoming: incoming.mT.contiguous().mT)
-            ready = ReadyCall(torch, tuple, "", [], wanted, may_write=False, keeps_graph=keeps)
+            ready = TorchCall(torch, tuple, "", [], wanted, may_write=False, keeps_graph=keeps)
             execution: Any = TorchExecution(ready, returned, nullcontext(), [*written.values()])
             execution.is_turned = bool(turned)
         else:

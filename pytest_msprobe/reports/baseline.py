@@ -37,7 +37,7 @@ _MOST_BYTES = 1 << 28
 _PART_OF_DUMP = re.compile(r"(step|rank|proc)\d*")
 
 
-class Known(msgspec.Struct, frozen=True, omit_defaults=True):
+class BaselineEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A failure that is known.
 
     Attributes:
@@ -71,7 +71,7 @@ class KnownRun(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         suite: of the run.
         says: what it is, without numbers.
-        since, reason: as in `Known`.
+        since, reason: as in `BaselineEntry`.
     """
 
     suite: str
@@ -94,7 +94,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     baseline: int
     about: str = ""
     worse: float = _FACTOR
-    known: tuple[Known, ...] = ()
+    known: tuple[BaselineEntry, ...] = ()
     run: tuple[KnownRun, ...] = ()
 
 
@@ -133,7 +133,7 @@ def encode_baseline(baseline: Baseline) -> bytes:
     return "\n".join([*lines, "}", ""]).encode()
 
 
-def _listed(key: str, entries: Sequence[Known | KnownRun]) -> Iterator[str]:
+def _listed(key: str, entries: Sequence[BaselineEntry | KnownRun]) -> Iterator[str]:
     yield f' "{key}": ['
     for place, entry in enumerate(entries, start=1):
         yield f"  {_json(entry)}{',' if place < len(entries) else ''}"
@@ -190,7 +190,7 @@ def known_places(files: Iterable[str], baseline: Iterable[str]) -> dict[str, str
 
 
 def way_of(row: VerdictRow) -> tuple[str, dict[str, float | None], str]:
-    """(figure, outputs, message): how a row fails, as `Known` has it."""
+    """(figure, outputs, message): how a row fails, as `BaselineEntry` has it."""
     wrong = [output for output in row.outputs if output.status == "error"]
     known_by = {name for output in wrong for name in output.figures if _finite(output, name) is not None}
     figure = next(filter(known_by.__contains__, BADNESS), "")
@@ -210,7 +210,7 @@ def _finite(output: OutputRow, figure: str) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class BaselineRow:
     """A row held to the baseline.
 
     Attributes:
@@ -232,11 +232,11 @@ class Held:
         return f"{self.state}: {self.text}" if self.text else self.state
 
 
-def state_of(row: VerdictRow) -> Held | None:
+def state_of(row: VerdictRow) -> BaselineRow | None:
     """What the baseline said of a row; None where it said nothing, or there was none."""
     text = next((str(value) for key, value in row.properties if key == PROPERTY), "")
     state, _, why = text.partition(": ")
-    return Held(state, why) if state in STATES else None
+    return BaselineRow(state, why) if state in STATES else None
 
 
 def complaint_of(row: VerdictRow) -> str:
@@ -267,23 +267,23 @@ class KnownFailures:
         self._worse = baseline.worse
         self.run = frozenset(fault.says for fault in baseline.run if fault.suite == suite)
 
-    def of(self, row: VerdictRow) -> Known | None:
+    def of(self, row: VerdictRow) -> BaselineEntry | None:
         """What is known of the record of `row`; None for nothing."""
         place = self._places.get(row.dump)
         return None if place is None else self.known.get((self._suite, place, printable(row.call), row.part))
 
-    def hold(self, row: VerdictRow, *, fails: bool) -> Held | None:
+    def hold(self, row: VerdictRow, *, fails: bool) -> BaselineRow | None:
         """What the baseline says of a row, which `fails` or not; None where neither says anything."""
         before = self.of(row)
         if before is None:
-            return Held("new") if fails else None
+            return BaselineRow("new") if fails else None
         if fails:
             return self._compared(before, row)
         if row.status == "skip":
-            return Held("unjudged", "it failed in the baseline, and was not judged")
-        return Held("gone")
+            return BaselineRow("unjudged", "it failed in the baseline, and was not judged")
+        return BaselineRow("gone")
 
-    def _compared(self, before: Known, row: VerdictRow) -> Held:
+    def _compared(self, before: BaselineEntry, row: VerdictRow) -> BaselineRow:
         figure, outputs, says = way_of(row)
         reference = f"known since {before.since}" if before.since else "known"
         if before.reason:
@@ -291,24 +291,24 @@ class KnownFailures:
         source = f"in the baseline, {reference}"
         if others := [label for label in outputs if label not in before.outputs]:
             was = ", ".join(before.outputs) or "none"
-            return Held("worse", f"{', '.join(others)} fails as well, not only {was} as {source}")
+            return BaselineRow("worse", f"{', '.join(others)} fails as well, not only {was} as {source}")
         if before.figure and figure and figure != before.figure:
-            return Held("worse", f"it is judged by {figure}, not by {before.figure} as {source}")
+            return BaselineRow("worse", f"it is judged by {figure}, not by {before.figure} as {source}")
         for label, value in outputs.items():
             then = before.outputs[label]
             if value is None and then is not None:
-                return Held("worse", f"{label}: no figure ({says}), {before.figure} {then:.4g} {source}")
+                return BaselineRow("worse", f"{label}: no figure ({says}), {before.figure} {then:.4g} {source}")
             if value is not None and then is not None and value > self._worse * then:
                 more = f"more than {self._worse:g} times as much"
-                return Held("worse", f"{label}: {figure} {value:.4g}, {then:.4g} {source}: {more}")
+                return BaselineRow("worse", f"{label}: {figure} {value:.4g}, {then:.4g} {source}: {more}")
         if says and says != before.says and not any(then is not None for then in before.outputs.values()):
-            return Held("worse", f"it fails in another way than {source}: {before.says or 'with figures'}")
+            return BaselineRow("worse", f"it fails in another way than {source}: {before.says or 'with figures'}")
         if outputs and self._is_better(before, outputs):
             largest, largest_before = _largest(outputs.values()), _largest(before.outputs.values())
-            return Held("better", f"{reference}; better: {figure} {largest}, {largest_before} in the baseline")
-        return Held("known", reference)
+            return BaselineRow("better", f"{reference}; better: {figure} {largest}, {largest_before} in the baseline")
+        return BaselineRow("known", reference)
 
-    def _is_better(self, before: Known, outputs: Mapping[str, float | None]) -> bool:
+    def _is_better(self, before: BaselineEntry, outputs: Mapping[str, float | None]) -> bool:
         """Whether fewer outputs fail, or all of them by much less."""
         if len(outputs) < len(before.outputs):
             return True
@@ -402,7 +402,7 @@ def baseline_of(
         by_suite.setdefault(row.suite, []).append(row)
     earlier = earlier or Baseline(1)
     before = {failure.key: failure for failure in earlier.known}
-    failures: dict[tuple[str, str, str, str], Known] = {}
+    failures: dict[tuple[str, str, str, str], BaselineEntry] = {}
     judged: set[tuple[str, str, str, str]] = set()
     for suite, rows_of_suite in by_suite.items():
         place = places(row.dump for row in rows_of_suite)
@@ -410,8 +410,8 @@ def baseline_of(
             key = suite, place[row.dump], printable(row.call), row.part
             judged.add(key)
             if _is_failure(row):
-                was = before.get(key, Known(*key, since=since))
-                failures[key] = Known(*key, *way_of(row), was.since, was.reason)
+                was = before.get(key, BaselineEntry(*key, since=since))
+                failures[key] = BaselineEntry(*key, *way_of(row), was.since, was.reason)
     kept = {key: entry for key, entry in before.items() if is_partial or key[0] not in by_suite}
     failures.update((key, entry) for key, entry in kept.items() if key not in judged)
     faults_before = {(fault.suite, fault.says): fault for fault in earlier.run}

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from msprobe_collector.dump_format.manifest import StepError
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.answers import About, Answer, Finding, Gap, Place, RunFacts, RunRows, file, with_findings, with_open
+from pytest_msprobe.answers import About, Answer, Finding, Gap, Place, RowFacts, RunRows, file, with_findings, with_open
 from pytest_msprobe.answers.about import about_of
 from pytest_msprobe.answers.file import write_answer
 from pytest_msprobe.reports import sarif
@@ -71,7 +71,7 @@ class RunAnswering:
         self._answer: Answer | None = None
         targets = [folder.path for folder in settings.folders] or suite.files
         self.rows = RunRows(
-            RunFacts(
+            RowFacts(
                 suite=suite.name,
                 item_noun="records" if " by " in suite.item_noun else suite.item_noun,
                 arguments=tuple(map(str, config.invocation_params.args)),

@@ -25,7 +25,7 @@ from msprobe_collector.dump_format.values import printable, printable_lines
 from pytest_msprobe.engines.process import DeviceFailure, ending_after, time_limit_seconds
 from pytest_msprobe.reports.baseline import PROPERTY, complaint_of
 from pytest_msprobe.run.settings import ENDED, ENDED_IN_WORKER, ROW, RUN, STATUS, SUITE
-from pytest_msprobe.suites.contract import Group, Problem, Record, Suite, SuiteError, file_id
+from pytest_msprobe.suites.contract import Group, ItemRecord, Problem, Suite, SuiteError, file_id
 from pytest_msprobe.verdicts import EXPECTED, OUTCOMES, Outcome, Status, Verdict, VerdictRow
 
 if TYPE_CHECKING:
@@ -144,10 +144,10 @@ class RecordItem(pytest.Item):
         return item
 
     @property
-    def record(self) -> Record:
+    def record(self) -> ItemRecord:
         """What the suite judges."""
         selected = self.parent.selected if isinstance(self.parent, GroupNode) else (self.part,)
-        return Record(self.path, self.group, self.part, selected)
+        return ItemRecord(self.path, self.group, self.part, selected)
 
     def runtest(self) -> None:
         """Judge, keep the row for the report, and raise, skip or xfail as the verdict says.
@@ -227,13 +227,13 @@ class RecordItem(pytest.Item):
         attachment = self.config.stash[SUITE].attachment_of_unjudged(self.record, status, message)
         return self._row(self.record, Verdict(status, message, attachment=attachment), seconds=seconds)
 
-    def _time_limit(self, record: Record) -> float | None:
+    def _time_limit(self, record: ItemRecord) -> float | None:
         if not hasattr(self.config, "workerinput"):
             return None  # the only process of a run cannot be replaced
         run = self.config.stash[RUN]
         return time_limit_seconds(run.settings.timeout_seconds, run.suite.cost(record.file, record.group))
 
-    def _row(self, record: Record, verdict: Verdict, *, seconds: float) -> VerdictRow:
+    def _row(self, record: ItemRecord, verdict: Verdict, *, seconds: float) -> VerdictRow:
         settings = self.config.stash[RUN].settings
         return row_of(
             self.nodeid,
@@ -276,7 +276,7 @@ def _place_below(root: Path, recorded: str) -> str:
 
 
 def row_of(
-    node_id: str, record: Record, verdict: Verdict, *, suite: Suite, seed: int, host: str, seconds: float = 0.0
+    node_id: str, record: ItemRecord, verdict: Verdict, *, suite: Suite, seed: int, host: str, seconds: float = 0.0
 ) -> VerdictRow:
     """The row for `verdict` on `record`; its outcome is that of an item without marks."""
     return VerdictRow(
@@ -373,7 +373,7 @@ def _outcome(report: pytest.TestReport) -> Outcome:
 _LONGEST = 300
 
 
-class CallStacks:
+class StackReports:
     """Puts the call stack of a failing item on its report, in builtin types. Registered for `--html` only."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

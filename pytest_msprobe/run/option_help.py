@@ -22,7 +22,7 @@ EVERY_SUITE = "every suite"
 
 
 @dataclass(frozen=True)
-class Section:
+class OptionSection:
     """The options of a suite.
 
     Attributes:
@@ -36,14 +36,14 @@ class Section:
     shared: tuple[Option, ...] = ()
 
 
-def sections() -> Iterator[Section]:
+def sections() -> Iterator[OptionSection]:
     """All options, each once: those of every suite, then by the first suite that has them."""
-    yield Section(EVERY_SUITE, by_question([DUMP, CONFIG, *RUN_OPTIONS]))
+    yield OptionSection(EVERY_SUITE, by_question([DUMP, CONFIG, *RUN_OPTIONS]))
     listed: set[str] = set()
     for entry in SUITES.values():
         new = [option for option in entry.options if option.name not in listed]
         shared = tuple(option for option in entry.options if option.name in listed)
-        yield Section(entry.name, by_question(new), shared)
+        yield OptionSection(entry.name, by_question(new), shared)
         listed.update(option.name for option in new)
 
 

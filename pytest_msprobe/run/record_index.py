@@ -10,7 +10,7 @@ from msprobe_collector.dump_format import DumpError
 from pytest_msprobe.engines.process import time_limit_seconds
 from pytest_msprobe.run.nodes import row_of
 from pytest_msprobe.run.run import names_of
-from pytest_msprobe.suites.contract import Group, Record, Suite, SuiteError, file_id
+from pytest_msprobe.suites.contract import Group, ItemRecord, Suite, SuiteError, file_id
 from pytest_msprobe.verdicts import Verdict, VerdictRow
 
 
@@ -37,7 +37,7 @@ class RecordIndex:
     def device_of(self, node_id: str) -> str | None:
         """The device that must judge an item; None for any."""
         place = self._group_of(node_id)
-        return None if place is None else self._suite.device_of(Record(*place, node_id.rpartition("::")[2]))
+        return None if place is None else self._suite.device_of(ItemRecord(*place, node_id.rpartition("::")[2]))
 
     def time_limit_seconds(self, node_id: str) -> float | None:
         """How long the check of an item may take in a worker."""
@@ -57,7 +57,7 @@ class RecordIndex:
         file, group = place
         selected_parts = {other.rpartition("::")[2] for other in selected}
         parts = tuple(part for part in group.parts if part in selected_parts)
-        record = Record(file, group, node_id.rpartition("::")[2], parts)
+        record = ItemRecord(file, group, node_id.rpartition("::")[2], parts)
         attachment = self._suite.attachment_of_unjudged(record, "error", message)
         verdict = Verdict("error", message, device=device, attachment=attachment)
         return row_of(node_id, record, verdict, suite=self._suite, seed=self._seed, host=host)

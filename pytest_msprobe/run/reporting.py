@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from msprobe_collector.dump_format.values import counted, printable
-from pytest_msprobe.answers import EXIT_CODES, Answer, RunFacts
+from pytest_msprobe.answers import EXIT_CODES, Answer, RowFacts
 from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
@@ -95,7 +95,7 @@ class RunPage:
                 self._folder.cleanup()
 
 
-def started_as(config: pytest.Config, facts: RunFacts) -> dict[str, object]:
+def started_as(config: pytest.Config, facts: RowFacts) -> dict[str, object]:
     """Command line, folder and version of the run, and the limits of its standard.
 
     The command line is without files that the run writes, and without options that only change what it prints.

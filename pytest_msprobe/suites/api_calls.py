@@ -21,7 +21,7 @@ from msprobe_collector.dump_format import (
 from msprobe_collector.dump_format.values import FieldPath, Value, printable, tensors_in
 from pytest_msprobe.engines.protocol import own_device
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.suites.contract import Group, Placement, Record, Suite, escape, place_in
+from pytest_msprobe.suites.contract import Group, ItemRecord, Suite, WorkerPlacement, escape, place_in
 from pytest_msprobe.suites.options import DeviceOptions
 from pytest_msprobe.verdicts import StepPosition, Verdict
 
@@ -70,7 +70,7 @@ class ApiCallSuite(Suite):
         done: what is done to a call, for what has no name of one.
         settings: what the run was asked to do.
         engines: who executes.
-        compares_devices: see `Placement`.
+        compares_devices: see `WorkerPlacement`.
     """
 
     done: ClassVar[str]
@@ -80,7 +80,7 @@ class ApiCallSuite(Suite):
     _check: tuple[Group, Any] | None = None
 
     @abstractmethod
-    def make_check(self, record: Record) -> Any:
+    def make_check(self, record: ItemRecord) -> Any:
         """Return an object with a method `run(direction)`, which gives verdicts on the call of the record."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class ApiCallSuite(Suite):
         """Return the name of the recorded call that a group runs."""
         return group.call
 
-    def judge(self, record: Record) -> Verdict:
+    def judge(self, record: ItemRecord) -> Verdict:
         """Run one direction of the call; a failure says in full what differs and which line made the call."""
         if record.part == RECORD:
             return Verdict("error", f"{record.file}: {name_fault(record.call)}; it cannot be {self.done}")
@@ -114,7 +114,7 @@ class ApiCallSuite(Suite):
             properties = (*properties, ("called_from", f"{frame.file}:{frame.line}"))
         return replace(verdict, explanation="\n\n".join(texts), properties=properties)
 
-    def read_ahead(self, record: Record) -> None:
+    def read_ahead(self, record: ItemRecord) -> None:
         """Have the tensors of a large call read while the one before it is judged.
 
         Raises:
@@ -133,32 +133,32 @@ class ApiCallSuite(Suite):
         """Free the tensors of an API call."""
         self._check = None
 
-    def headline(self, record: Record) -> str:
+    def headline(self, record: ItemRecord) -> str:
         """Name the call: `Mint.matmul, call 2, forward`."""
         if record.part == RECORD:
             return f"record {record.call}"
         api = parse_api_name(record.call)
         return f"{api.type}.{api.api}, call {api.number}, {record.part}"
 
-    def api(self, record: Record) -> ApiName | None:
+    def api(self, record: ItemRecord) -> ApiName | None:
         """Return the name that hooks get; a record without a valid name has none."""
         return None if record.part == RECORD else parse_api_name(self.call_of(record.group))
 
-    def place(self, record: Record) -> StepPosition:
+    def place(self, record: ItemRecord) -> StepPosition:
         """Return the place in the order and the Cells of the dump, on any device."""
         call = self.call_of(record.group)
         name = call if record.part == RECORD else f"{call}.{direction_and_device(record.part)[0]}"
         return place_in(self.dump(record.file), name, f"{call}.forward")
 
-    def marks(self, record: Record) -> tuple[str, ...]:
+    def marks(self, record: ItemRecord) -> tuple[str, ...]:
         """Return direction and API type."""
         return direction_and_device(record.part)[0], record.call.partition(".")[0]
 
-    def placement(self) -> Placement:
+    def placement(self) -> WorkerPlacement:
         """Ask for workers on devices, also of other hosts."""
         settings = self.settings
         device = settings.device
-        return Placement(
+        return WorkerPlacement(
             target=self.engines.choice.device_target(),
             device_index=device.index,
             devices=settings.device_ids,

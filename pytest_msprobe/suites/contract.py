@@ -53,7 +53,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ItemRecord:
     """One item of a run, as a suite sees it.
 
     Attributes:
@@ -87,7 +87,7 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class WorkerPlacement:
     """What a suite wants of the workers of a run.
 
     Attributes:
@@ -301,14 +301,14 @@ class Suite(ABC):
         """The groups of records of `file`. Raises SuiteError or DumpError when it cannot be read."""
 
     @abstractmethod
-    def judge(self, record: Record) -> Verdict:
+    def judge(self, record: ItemRecord) -> Verdict:
         """The verdict on `record`."""
 
-    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
+    def attachment_of_unjudged(self, record: ItemRecord, status: Status, message: str) -> Mapping[str, Any] | None:
         """The attachment of a record that was not judged: skipped by a mark, lost with its process, or faulty."""
         return None
 
-    def read_ahead(self, record: Record) -> None:  # noqa: B027  # most suites read little
+    def read_ahead(self, record: ItemRecord) -> None:  # noqa: B027  # most suites read little
         """Have the files of a record read while the one before it is judged."""
 
     def release(self, group: Group) -> None:  # noqa: B027  # most suites keep nothing
@@ -317,11 +317,11 @@ class Suite(ABC):
     def close(self) -> None:  # noqa: B027  # most suites start nothing
         """End what outlives the records, such as child processes."""
 
-    def headline(self, record: Record) -> str:
+    def headline(self, record: ItemRecord) -> str:
         """What the record is, for the headline of a failure: `Mint.matmul.2, forward`."""
         return f"{record.call}, {record.part}"
 
-    def api(self, record: Record) -> ApiName | None:
+    def api(self, record: ItemRecord) -> ApiName | None:
         """The record's name as hooks get it; None for what no hook chooses, which is always judged."""
         name, _, number = record.call.rpartition(".")
         if not number.isdecimal():
@@ -329,16 +329,16 @@ class Suite(ABC):
         kind, _, rest = name.partition(".")
         return ApiName(kind, rest or name, int(number))
 
-    def marks(self, record: Record) -> tuple[str, ...]:
+    def marks(self, record: ItemRecord) -> tuple[str, ...]:
         """Markers of its item: direction and API type."""
         return (record.part, record.call.partition(".")[0])
 
-    def place(self, record: Record) -> StepPosition:
+    def place(self, record: ItemRecord) -> StepPosition:
         """Where the record stands in its training step. Must not raise for a record of `groups`."""
         name = f"{record.call}.{record.part}" if record.part in DIRECTIONS else record.call
         return place_in(self.dump(record.file), name, f"{record.call}.forward")
 
-    def frames(self, record: Record) -> Sequence[Frame]:
+    def frames(self, record: ItemRecord) -> Sequence[Frame]:
         """Call stack of the record, innermost first, for the HTML page; by default that of the forward."""
         return self.dump(record.file).stacks.frames(f"{record.call}.forward")
 
@@ -346,14 +346,14 @@ class Suite(ABC):
         """Estimated cost of a group, in elements computed: what goes out first to workers, and how shards are even."""
         return 1.0
 
-    def placement(self) -> Placement:
+    def placement(self) -> WorkerPlacement:
         """What the suite wants of workers."""
-        return Placement()
+        return WorkerPlacement()
 
     def assign(self, devices: tuple[str, ...]) -> None:  # noqa: B027  # most suites judge each record once
         """Learn which devices the workers of the run have, each once, before groups are asked for; () for a CPU."""
 
-    def device_of(self, record: Record) -> str | None:
+    def device_of(self, record: ItemRecord) -> str | None:
         """The device that must judge a record; None for any."""
         return None
 

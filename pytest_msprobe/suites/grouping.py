@@ -9,7 +9,7 @@ from math import prod
 from msprobe_collector.dump_format import DIRECTIONS, ApiName, Dump
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import text_of
-from pytest_msprobe.suites.contract import Group, Record, escape
+from pytest_msprobe.suites.contract import Group, ItemRecord, escape
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Operations:
         return next(iter(self.by_part.values())).call
 
 
-def operation_of(record: Record) -> Operation:
+def operation_of(record: ItemRecord) -> Operation:
     """Return the operation of a record of `group_operations`."""
     payload: Operations = record.payload
     return payload.by_part[record.part]

@@ -21,7 +21,7 @@ from pytest_msprobe.engines.protocol import VISIBLE
 from pytest_msprobe.reports.junit import are_read, properties
 from pytest_msprobe.reports.resume import LOST, LOST_AGAIN, EarlierRun
 from pytest_msprobe.run.record_index import RecordIndex
-from pytest_msprobe.suites.contract import Placement
+from pytest_msprobe.suites.contract import WorkerPlacement
 from pytest_msprobe.workers.hosts import (
     WorkerPlace,
     check_devices,
@@ -129,7 +129,7 @@ class WorkersPlugin:
         self,
         config: pytest.Config,
         dumps: Sequence[Path],
-        placement: Placement,
+        placement: WorkerPlacement,
         index: RecordIndex,
     ) -> None:
         """Plan for the workers of `config`, which judge `dumps`, as `placement` wants it.

@@ -17,7 +17,7 @@ from pytest_msprobe.apis.operators import find_operator, operator_names
 from pytest_msprobe.engines.mindspore_engine import found_at, instance_of, method_of
 from pytest_msprobe.engines.protocol import Unsupported
 from pytest_msprobe.engines.torch_map import adapters
-from pytest_msprobe.engines.torch_map.bindings import MissingInTorch, Refusal, lookup, names
+from pytest_msprobe.engines.torch_map.bindings import MissingInTorch, NoCounterpart, lookup, names
 from quality.operator_audit.names import TYPES
 
 Caller = Callable[..., object]
@@ -60,7 +60,7 @@ def call_operators(watch: Watch, first: int, *, every: int, canary: str) -> Iter
 def _callers(framework: str, api_type: str, name: str) -> Iterator[tuple[Caller, Callable[[], Any]]]:
     """(callable, maker of a tensor for it) of each engine that has one."""
     binding = lookup(api_type, name, framework)
-    if not isinstance(binding, Refusal):
+    if not isinstance(binding, NoCounterpart):
         with suppress(MissingInTorch):
             yield binding.resolve({"torch": torch, "adapters": adapters}), _torch_tensor
     if framework == "mindspore" and (path := find_operator("mindspore", api_type, name)) is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from pytest_msprobe.apis.operators import find_operator
-from pytest_msprobe.engines.torch_map.bindings import Refusal, lookup
+from pytest_msprobe.engines.torch_map.bindings import NoCounterpart, lookup
 
 #: API types of the records, by the framework of the dump.
 TYPES = {
@@ -49,7 +49,7 @@ def may_be_called(framework: str, api_type: str, name: str) -> bool:
     known = name.rpartition(".")[2] if api_type == "Primitive" else name
     if framework == "mindspore" and find_operator("mindspore", api_type, known) is not None:
         return True
-    return not isinstance(lookup(api_type, known, framework), Refusal)
+    return not isinstance(lookup(api_type, known, framework), NoCounterpart)
 
 
 def _surface_names() -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("mindspore")
 
-from msprobe_laws.mindspore.watch import Watch
+from msprobe_laws.mindspore.watch import MindSporeWatch
 from quality.laws.answers import Answer, read
 from quality.laws.entries import catalogue
 
@@ -34,7 +34,7 @@ def answer(name: str, folder: Path) -> Answer:
     """What the laws say of the last start of a script."""
     entry = ENTRIES[name]
     for run in range(entry.runs):
-        watch = Watch(folder / f"run{run}" / "msprobe_laws", ())
+        watch = MindSporeWatch(folder / f"run{run}" / "msprobe_laws", ())
         watch.install()
         try:
             entry.train()

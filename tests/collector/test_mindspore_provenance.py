@@ -129,7 +129,7 @@ def test_writes_that_have_no_record_wait_for_nothing(make_debugger, origin, monk
 
 def test_what_communication_receives_is_made_by_it(make_debugger):
     """Also where the tensor was a part of other memory, and in lists."""
-    provenances = provenance.TensorProvenances(Guard(Activity(), FaultLog()), sees_writes=True)
+    provenances = provenance.MindSporeProvenances(Guard(Activity(), FaultLog()), sees_writes=True)
     x = mint.square(batch(2, 3))
     row = x[1]
     provenances.record("Mint.square.0.forward").of(x, "output.0")

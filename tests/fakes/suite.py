@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from msprobe_collector.dump_format import Dump, Frame
-from pytest_msprobe.suites.contract import Group, Record, Suite, SuiteError, SuiteReport
+from pytest_msprobe.suites.contract import Group, ItemRecord, Suite, SuiteError, SuiteReport
 from pytest_msprobe.verdicts import OUTCOMES, Figure, Outcome, OutputRow, Status, StepPosition, Verdict, VerdictRow
 
 BOTH = ("forward", "backward")
@@ -56,19 +56,19 @@ class FakeSuite(Suite):
             raise SuiteError(f"{file}: is broken")
         yield from self._files[file]
 
-    def judge(self, record: Record) -> Verdict:
+    def judge(self, record: ItemRecord) -> Verdict:
         return Verdict("pass")
 
-    def headline(self, record: Record) -> str:
+    def headline(self, record: ItemRecord) -> str:
         return record.call
 
-    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
+    def attachment_of_unjudged(self, record: ItemRecord, status: Status, message: str) -> Mapping[str, Any]:
         return {"unrun": message}
 
-    def place(self, record: Record) -> StepPosition:
+    def place(self, record: ItemRecord) -> StepPosition:
         return StepPosition()
 
-    def frames(self, record: Record) -> Sequence[Frame]:
+    def frames(self, record: ItemRecord) -> Sequence[Frame]:
         return ()
 
     def dumps(self) -> Iterator[Dump]:

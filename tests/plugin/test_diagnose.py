@@ -19,7 +19,7 @@ from pytest_msprobe.__main__ import main
 from pytest_msprobe.answers import Answer, Gap, Measure, Outcome
 from pytest_msprobe.answers.answer import SCHEMA_FILE
 from pytest_msprobe.answers.words import MOST_LINES
-from pytest_msprobe.diagnose.planning import Step
+from pytest_msprobe.diagnose.planning import PlannedRun
 from pytest_msprobe.diagnose.running import Ran, summed_up
 
 ROOT = Path(__file__).parents[2]
@@ -185,7 +185,7 @@ def ran(suite: str, outcome: Outcome, *gaps: str) -> Ran:
     open_parts = tuple(Gap(kind=kind, what=gap, reason="random") for gap in gaps)
     answer = Answer(suite=suite, outcome=outcome, open=open_parts, measure=measure)
     is_main = suite not in ("laws", "overflow")
-    return Ran(Step(suite, (), "", 1.0, is_main=is_main), 0, answer)
+    return Ran(PlannedRun(suite, (), "", 1.0, is_main=is_main), 0, answer)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from msprobe_collector.dump_format.records import decode_value
 from msprobe_collector.dump_format.values import UNKNOWN, Provenance, TensorValue, tensors_in
-from msprobe_collector.pytorch.provenance import Memory, TensorProvenances, may_overlap, place_of
+from msprobe_collector.pytorch.provenance import Memory, TorchProvenances, may_overlap, place_of
 from msprobe_collector.recording.guard import Activity, FaultLog, Guard
 
 
@@ -273,16 +273,16 @@ def test_several_arguments_in_one_memory(origins: Any) -> None:
     assert found["Tensor.sin.2"] == [UNKNOWN]
 
 
-def taken(provenances: TensorProvenances, tensor: torch.Tensor) -> str:
+def taken(provenances: TorchProvenances, tensor: torch.Tensor) -> str:
     return str(provenances.record("Tensor.sin.0.forward").of(tensor, "input.0") or "")
 
 
 @pytest.fixture
-def provenances() -> TensorProvenances:
-    return TensorProvenances(Guard(Activity(), FaultLog()), lambda: 0)
+def provenances() -> TorchProvenances:
+    return TorchProvenances(Guard(Activity(), FaultLog()), lambda: 0)
 
 
-def test_a_call_that_returns_a_part_of_what_it_changed(provenances: TensorProvenances) -> None:
+def test_a_call_that_returns_a_part_of_what_it_changed(provenances: TorchProvenances) -> None:
     value = torch.ones(3)
     provenances.record("Torch.exp.0.forward").of(value, "output.0")
     call = provenances.record("own.double.0.forward")
@@ -294,7 +294,7 @@ def test_a_call_that_returns_a_part_of_what_it_changed(provenances: TensorProven
     assert '"own.double.0.forward.input.0"' in taken(provenances, value)
 
 
-def test_a_part_that_overlaps_itself_is_not_all_that_lies_between_its_ends(provenances: TensorProvenances) -> None:
+def test_a_part_that_overlaps_itself_is_not_all_that_lies_between_its_ends(provenances: TorchProvenances) -> None:
     for shape, strides in (((2, 2), (0, 3)), ((2, 2, 2), (1, 1, 5)), ((2, 3), (2, 1))):
         value = torch.ones(8)
         provenances.record("Torch.exp.0.forward").of(value.as_strided(shape, strides), "output.0")
@@ -444,7 +444,7 @@ def test_memory_that_is_used_again_is_other_memory(origins: Any) -> None:
     assert all(freed)
 
 
-def test_only_storages_in_use_are_kept(provenances: TensorProvenances) -> None:
+def test_only_storages_in_use_are_kept(provenances: TorchProvenances) -> None:
     kept = torch.ones(3)
     provenances.record("Torch.exp.0.forward").of(kept, "output.0")
     for number in range(5000):

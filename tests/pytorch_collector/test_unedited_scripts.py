@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from msprobe_collector.__main__ import main
 from msprobe_collector.dump_format.manifest import empty_run_of, read_manifest
-from msprobe_collector.pytorch.unedited_scripts import MOST_STEPS_OF_ONE, StepFinder
+from msprobe_collector.pytorch.unedited_scripts import MOST_STEPS_OF_ONE, TorchStepFinder
 
 
 def network() -> nn.Sequential:
@@ -111,7 +111,7 @@ def test_each_step_is_found_and_the_training_stays_bit_identical(
     training: Callable[[], list[nn.Module]], make_debugger: Any, records: Any, tmp_path: Path
 ) -> None:
     alone = trained(training)
-    finder = StepFinder(make_debugger(level="mix", common={"step": [0, 2]}))
+    finder = TorchStepFinder(make_debugger(level="mix", common={"step": [0, 2]}))
     finder.install()
     collected = trained(training)
     finder.uninstall()
@@ -129,7 +129,7 @@ def test_each_step_is_found_and_the_training_stays_bit_identical(
 def test_an_optimizer_that_is_used_no_more_is_waited_for_once(make_debugger: Any, records: Any, tmp_path: Path) -> None:
     gc.collect()
     left_over = torch.optim.SGD(network().parameters(), lr=0.1)
-    finder = StepFinder(make_debugger(common={"step": [1, 2]}))
+    finder = TorchStepFinder(make_debugger(common={"step": [1, 2]}))
     finder.install()
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -144,7 +144,7 @@ def test_an_optimizer_that_is_used_no_more_is_waited_for_once(make_debugger: Any
 
 def test_gradients_of_every_step_are_those_of_the_optimizer_of_the_model(make_debugger: Any, tmp_path: Path) -> None:
     debugger = make_debugger(level=None, task="grad_probe", grad_level="L1")
-    finder = StepFinder(debugger)
+    finder = TorchStepFinder(debugger)
     finder.install()
     trained(scheduled)
     finder.uninstall()
@@ -257,7 +257,7 @@ def test_a_script_that_trains_nothing_has_its_first_forward_collected(
     torch.manual_seed(0)
     model, inputs = Coder(), torch.randn(2, 3)
     alone = model.generate(inputs)
-    finder = StepFinder(make_debugger(level="mix", common={"step": [0]}))
+    finder = TorchStepFinder(make_debugger(level="mix", common={"step": [0]}))
     finder.install()
     assert torch.equal(model.generate(inputs), alone)
     finder.uninstall()
@@ -270,7 +270,7 @@ def test_the_line_that_put_a_model_into_eval_mode_is_told(make_debugger: Any, tm
     gc.collect()
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    finder = StepFinder(make_debugger(level="mix", common={"step": [0, 1]}))
+    finder = TorchStepFinder(make_debugger(level="mix", common={"step": [0, 1]}))
     finder.install()
     for mode in (False, True):
         model.eval()
@@ -292,7 +292,7 @@ def test_a_training_behind_an_evaluation_takes_its_place(
 ) -> None:
     gc.collect()
     model, inputs = Coder(), torch.randn(2, 3)
-    finder = StepFinder(make_debugger(level="mix", common={"step": [0]}))
+    finder = TorchStepFinder(make_debugger(level="mix", common={"step": [0]}))
     finder.install()
     if is_whole:
         model.generate(inputs)

@@ -22,7 +22,7 @@ from pytest_msprobe.cases.case import Case, read_case, read_incoming
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.engines.protocol import NotJudged, NumpyArgument, argument_dtype, map_leaves
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.engines.torch_map.bindings import Binding, CallMapping, Refusal, lookup
+from pytest_msprobe.engines.torch_map.bindings import Binding, CallMapping, NoCounterpart, lookup
 
 Array = np.ndarray
 Step = Callable[[], object]
@@ -85,7 +85,7 @@ class TorchSide:
         """See `Side`."""
         name = case.api.table_name
         binding = lookup(case.api.type, name, case.call.framework)
-        if isinstance(binding, Refusal):
+        if isinstance(binding, NoCounterpart):
             raise CannotRunError(binding.reason)
         prepared = prepare(case, incoming, self._torch, is_raised=self._is_raised)
         function = self._function(binding, prepared)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from msprobe_laws.pytorch.watch import Watch
+from msprobe_laws.pytorch.watch import TorchWatch
 
 
 class Block(nn.Module):
@@ -78,7 +78,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         from pathlib import Path
 
-        watch = Watch(Path(folder), ())
+        watch = TorchWatch(Path(folder), ())
         watch.install()
         watch.optimizers.uninstall()
         watch.signals.uninstall()

@@ -11,7 +11,7 @@ from importlib import import_module
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.topics import random_apis, reason_not_judged
-from pytest_msprobe.engines.torch_map.bindings import MissingInTorch, Refusal, lookup
+from pytest_msprobe.engines.torch_map.bindings import MissingInTorch, NoCounterpart, lookup
 from tools.operators.mindspore_surface import PublicApi
 
 
@@ -64,7 +64,7 @@ def _state(api: PublicApi) -> tuple[State, str]:
 
 def _benchmark(api: PublicApi) -> tuple[State, str]:
     found = lookup(api.type, api.name)
-    if not isinstance(found, Refusal):
+    if not isinstance(found, NoCounterpart):
         try:
             found.resolve(_roots())
         except MissingInTorch as error:

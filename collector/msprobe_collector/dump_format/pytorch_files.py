@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Content(Protocol):
+class ByteSource(Protocol):
     """The bytes of a file, or of a part of one."""
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class KnownCall:
     call: Callable[..., object]
 
 
-class _Hooks:
+class _NoHooks:
     """The empty OrderedDict of backward hooks."""
 
 
@@ -291,7 +291,7 @@ _KNOWN = {
     ("torch._utils", "_rebuild_tensor_v3"): KnownCall(_rebuild_untyped),
     ("torch._utils", "_rebuild_tensor_v2"): KnownCall(_rebuild_tensor),
     ("torch._utils", "_rebuild_parameter"): KnownCall(_rebuild_parameter),
-    ("collections", "OrderedDict"): KnownCall(_Hooks),
+    ("collections", "OrderedDict"): KnownCall(_NoHooks),
 }
 
 
@@ -327,7 +327,7 @@ class Member:
     checksum: int
 
 
-def stored_members(content: Content, most: int = _MOST_MEMBERS) -> list[Member]:
+def stored_members(content: ByteSource, most: int = _MOST_MEMBERS) -> list[Member]:
     """Return the members of the archive that `content` is.
 
     Raises:
@@ -353,7 +353,7 @@ def stored_members(content: Content, most: int = _MOST_MEMBERS) -> list[Member]:
     return members
 
 
-def _directory(content: Content) -> tuple[int, int]:
+def _directory(content: ByteSource) -> tuple[int, int]:
     """(number of members, where the first is described) of an archive."""
     end = content.rfind(_SIGNATURE_OF_END, max(0, len(content) - _END.size - _MOST_COMMENT_BYTES))
     place: tuple[int, int] = _unpacked(_END, _SIGNATURE_OF_END, content, end)
@@ -364,7 +364,7 @@ def _directory(content: Content) -> tuple[int, int]:
     return place
 
 
-def _unpacked(layout: struct.Struct, signature: bytes, content: Content, at: int) -> tuple[Any, ...]:
+def _unpacked(layout: struct.Struct, signature: bytes, content: ByteSource, at: int) -> tuple[Any, ...]:
     """Return the fields at a place behind the signature that must stand there."""
     if 0 <= at <= len(content) - layout.size:
         signature_here, *fields = layout.unpack(content[at : at + layout.size])
@@ -386,7 +386,7 @@ def _with_large(extra: bytes, *numbers: int) -> tuple[int, ...]:
     return numbers
 
 
-def _member(content: Content, name: str, header: int, size: int, checksum: int) -> Member:
+def _member(content: ByteSource, name: str, header: int, size: int, checksum: int) -> Member:
     end_of_header = header + _LOCAL_HEADER.size
     if end_of_header <= len(content):
         signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(content[header:end_of_header])
@@ -441,14 +441,14 @@ def _content(file: BinaryIO) -> bytearray | mmap.mmap:
     return bytearray(file.read(size))
 
 
-def _checked(content: Content, member: Member, otherwise: str) -> bytes:
+def _checked(content: ByteSource, member: Member, otherwise: str) -> bytes:
     stored = bytes(content[member.start : member.start + member.size])
     if zlib.crc32(stored) != member.checksum:
         raise StoredZipError(otherwise)
     return stored
 
 
-def _check_byte_order(content: Content, members: list[Member]) -> None:
+def _check_byte_order(content: ByteSource, members: list[Member]) -> None:
     for member in members:
         if content[member.start : member.start + min(member.size, 16)] != b"little":
             raise PytorchFileError("was not written on a little-endian machine; save the tensor again")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msprobe_collector.dump_format.sketches import NUMBERS, SEED, VERSION, Row, Sketch
+from msprobe_collector.dump_format.sketches import NUMBERS, SEED, VERSION, Sketch, SketchRow
 from msprobe_collector.dump_format.tensors import open_plain
 from msprobe_collector.dump_format.values import SKETCH, DumpError, FieldPath, abbreviated
 
@@ -59,7 +59,7 @@ class SketchRows:
         """Return what `add` gave for a value of this content, "" for none."""
         return self._known.get(content, "")
 
-    def add(self, row: Row, content: Hashable | None = None) -> str:
+    def add(self, row: SketchRow, content: Hashable | None = None) -> str:
         """The key of a row as JSON text, for a value of which `content` is a key; "" where the disk takes no more."""
         with self._lock:
             if self._is_full:
@@ -155,7 +155,7 @@ class SketchFile:
         if reference.row >= (rows := len(self.numbers)):
             problem = f"row {reference.row} is not in {self.path}, which holds {rows} rows (was the training killed?)"
             raise place.fault(problem, SKETCH)
-        row = Row(self.numbers[reference.row], reference.exponent, reference.not_finite)
+        row = SketchRow(self.numbers[reference.row], reference.exponent, reference.not_finite)
         sketch = Sketch.of_row(row, value.shape)
         if problem := _contradiction(sketch, value):
             raise place.fault(f"row {reference.row} of {self.path} contradicts the statistics: {problem}", SKETCH)

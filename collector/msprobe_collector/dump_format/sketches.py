@@ -53,7 +53,7 @@ _LEAST_SQUARE = 1e-280
 RESOLUTION = 2e-6
 
 
-class Row(NamedTuple):
+class SketchRow(NamedTuple):
     """What a dump holds of one value.
 
     Attributes:
@@ -111,7 +111,7 @@ class Sketch:
         return merged([cls.of(part) for part in np.split(array, count, dimension)], dimension)
 
     @classmethod
-    def of_row(cls, row: Row, shape: Sequence[int]) -> Sketch:
+    def of_row(cls, row: SketchRow, shape: Sequence[int]) -> Sketch:
         """Return the sketch that a dump holds of a tensor of `shape`."""
         numbers = row.numbers.astype(np.float64)
         if row.exponent:
@@ -459,7 +459,7 @@ def memory_order(strides: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(strides)), key=lambda dimension: -abs(strides[dimension])))
 
 
-def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Row:
+def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> SketchRow:
     """The sketch of an array of any shape and numeric dtype (bfloat16 and float8 through ml_dtypes too).
 
     Elements are multiplied in float32, those of 64 bits and integers of 32 in float64. `largest` is the largest
@@ -471,31 +471,31 @@ def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Row:
     if array.dtype.kind in WITHOUT_NUMBERS:
         raise ValueError(f"an array of {array.dtype} holds no numbers")
     if array.size == 0:
-        return Row(np.zeros(NUMBERS, np.float32))
+        return SketchRow(np.zeros(NUMBERS, np.float32))
     if array.dtype.kind == "c":
         array = np.stack([array.real, array.imag], axis=-1)
     order = None if array.flags.c_contiguous else memory_order(array.strides)
     flat = array.reshape(-1) if order is None else array.transpose(order).reshape(-1)
     plan = plan_of(array.shape, order)
     if array.dtype.kind in "biu":
-        return Row(_folded(flat, plan, is_wide=array.dtype.itemsize > 2))
+        return SketchRow(_folded(flat, plan, is_wide=array.dtype.itemsize > 2))
     if largest is None:
         with np.errstate(all="ignore"):
             largest = max(abs(float(np.maximum.reduce(flat))), abs(float(np.minimum.reduce(flat))))
     if LEAST < largest < MOST or largest == 0.0:
-        return Row(_folded(flat, plan, is_wide=array.dtype == np.float64))
+        return SketchRow(_folded(flat, plan, is_wide=array.dtype == np.float64))
     with np.errstate(all="ignore"):
         return _row_of_extremes(flat.astype(np.float64), plan)
 
 
-def _row_of_extremes(flat: np.ndarray[Any, Any], plan: Plan) -> Row:
+def _row_of_extremes(flat: np.ndarray[Any, Any], plan: Plan) -> SketchRow:
     """Of elements that are not finite, or whose sums may leave the range of float32."""
     masks = (np.isnan(flat), flat == np.inf, flat == -np.inf)
     nan, above, below = (int(np.count_nonzero(mask)) for mask in masks)
     flat = np.where(np.isfinite(flat), flat, 0.0)
     largest = float(np.abs(flat).max())
     exponent = 0 if LEAST < largest < MOST or largest == 0.0 else math.frexp(largest)[1]
-    return Row(_folded(np.ldexp(flat, -exponent), plan, is_wide=True), exponent, (nan, above, below))
+    return SketchRow(_folded(np.ldexp(flat, -exponent), plan, is_wide=True), exponent, (nan, above, below))
 
 
 def _folded(flat: np.ndarray[Any, Any], plan: Plan, *, is_wide: bool) -> np.ndarray[Any, Any]:

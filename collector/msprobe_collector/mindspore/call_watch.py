@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from msprobe_collector.log import logger
-from msprobe_collector.mindspore.calls import CommunicationWaits, named_cells, own_parameters
+from msprobe_collector.mindspore.calls import MindSporeWaits, named_cells, own_parameters
 from msprobe_collector.mindspore.discovery import JitCalls, PrimitiveCalls, find_apis, is_searched, unreachable_names
-from msprobe_collector.mindspore.gradients import GradientTap
+from msprobe_collector.mindspore.gradients import MindSporeTap
 from msprobe_collector.mindspore.mindspore_internals import is_graph_mode
 from msprobe_collector.mindspore.optimizers import OptimizerCalls
-from msprobe_collector.mindspore.provenance import TensorProvenances
+from msprobe_collector.mindspore.provenance import MindSporeProvenances
 from msprobe_collector.mindspore.static_graph.taps import GraphTaps
 from msprobe_collector.recording.gradients import ParameterGradients
 from msprobe_collector.recording.observing import CallObserver, LayerObserver
@@ -38,12 +38,12 @@ class MindSporeCallWatch:
 
         self._session = session
         self._guard = guard = session.guard
-        self._tap = GradientTap(guard)
-        self._waits = CommunicationWaits(guard)
+        self._tap = MindSporeTap(guard)
+        self._waits = MindSporeWaits(guard)
         api_calls = CallObserver(session, self._tap, self._waits)
         self._cells = CellObserver(session, self._tap, nn.Cell)
         self._parameters = ParameterGradients(session.recorder, guard)
-        self._provenances = TensorProvenances(guard, sees_writes=session.configuration.collects_apis)
+        self._provenances = MindSporeProvenances(guard, sees_writes=session.configuration.collects_apis)
         session.recorder.provenances = self._provenances if self._provenances.is_supported else None
         self._apis = Installation(api_calls.wrapped, is_searched=is_searched)
         self._primitives = PrimitiveCalls(api_calls.wrapped, guard)

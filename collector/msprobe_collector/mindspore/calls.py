@@ -25,7 +25,7 @@ def own_parameters(cell: Any) -> dict[str, Any]:
     return {name if ends.count(end) > 1 else end: parameter for end, (name, parameter) in zip(ends, held.items())}
 
 
-class CommunicationWaits(Waits):
+class MindSporeWaits(Waits):
     """Sees the training wait on handles, and lets operations of a batch be named by recorded functions."""
 
     def _is_handle(self, value: Any) -> bool:

@@ -136,9 +136,9 @@ class MindSpore:
 
     def kernel_dump(self, configuration: Configuration) -> KernelDump:
         """MindSpore's own dump; it must be set up before MindSpore's runtime begins."""
-        from msprobe_collector.mindspore.kernel_dump import KernelDump
+        from msprobe_collector.mindspore.kernel_dump import MindSporeKernelDump
 
-        return KernelDump(configuration)
+        return MindSporeKernelDump(configuration)
 
     def optimizers(self) -> OptimizerAccess:
         """Return what this framework's optimizers are called with."""

@@ -23,7 +23,7 @@ _LEAF_SEQUENCE = (1 << 64) - 1
 _FLOATING = ("Float", "BFloat", "Complex", "HiFloat")
 
 
-class Sources(NamedTuple):
+class MindSporeSources(NamedTuple):
     """Where the gradients of a call's arguments go.
 
     Attributes:
@@ -40,8 +40,8 @@ class Sources(NamedTuple):
     paths: tuple[str, ...]
 
 
-class GradientTap:
-    """Attaches to the backward nodes of calls; a `GradientTap` of observing."""
+class MindSporeTap:
+    """Attaches to the backward nodes of calls; a `MindSporeTap` of observing."""
 
     def __init__(self, guard: Guard) -> None:
         from mindspore import Tensor
@@ -65,7 +65,9 @@ class GradientTap:
             self._handles.pop().remove()
         self._passed.clear()
 
-    def before(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_in_place: bool = False) -> Sources | None:
+    def before(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_in_place: bool = False
+    ) -> MindSporeSources | None:
         """Where the gradients of the arguments go; a call may change one of them in place."""
         if not self.is_supported:
             return None
@@ -77,12 +79,17 @@ class GradientTap:
             has_floating |= any(str(tensor.dtype).startswith(_FLOATING) for tensor in tensors)
             nodes += [tensor._grad_node for tensor in inner.values()]
         places = [getattr(tensor, "_output_index", None) for tensor in (*tensors, *inner.values())]
-        return Sources(nodes, places, len(tensors) if has_floating else 0, tuple(inner))
+        return MindSporeSources(nodes, places, len(tensors) if has_floating else 0, tuple(inner))
 
     def attach(
-        self, before: Sources, result: Any, *, on_complete: Completed, on_begin: Callable[[], None] | None = None
+        self,
+        before: MindSporeSources,
+        result: Any,
+        *,
+        on_complete: Completed,
+        on_begin: Callable[[], None] | None = None,
     ) -> BackwardCall | None:
-        """See `GradientTap`. With `on_begin`, outputs are watched before their node runs."""
+        """See `MindSporeTap`. With `on_begin`, outputs are watched before their node runs."""
         returned = Outputs.of(result, self._values.parts)
         with errors_of_the_script(returned.tensors):
             outputs = _by_node(returned.tensors)

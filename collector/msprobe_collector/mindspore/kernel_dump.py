@@ -89,7 +89,7 @@ DUMP_SETTINGS = "MINDSPORE_DUMP_CONFIG"
 _ACL_SETTINGS = "MS_ACL_DUMP_CFG_PATH"
 
 
-class KernelDump:
+class MindSporeKernelDump:
     """Has MindSpore dump kernels between start and stop, in dynamic and static graphs.
 
     MindSpore reads the file when its runtime begins, so it is to be made before the first operator runs. The dump lies

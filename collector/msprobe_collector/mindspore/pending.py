@@ -47,7 +47,7 @@ _LEAST_BYTES = 512
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _WaitingValue:
     """A value while its numbers are on the device.
 
     Attributes:
@@ -86,7 +86,7 @@ class MindSporePending:
         """Nothing waits yet."""
         self._has_sketches = has_sketches
         self._numbers = numbers_from()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingValue] = deque()
         self._waiting_bytes = 0
         self._thread = get_ident()
         #: Whether the device has the operations for a dtype.
@@ -133,7 +133,7 @@ class MindSporePending:
         count = math.prod(tensor.shape)
         if count and not self._supports(tensor):
             return None
-        value = _Waiting(next(self._numbers), tensor.dtype, tuple(tensor.shape))
+        value = _WaitingValue(next(self._numbers), tensor.dtype, tuple(tensor.shape))
         with Outside():
             if 0 < count <= _FEW:
                 value.copy = mint.cat([tensor.reshape(-1)])
@@ -209,10 +209,10 @@ class MindSporePending:
             raise failure
 
     def _statistics(
-        self, values: Sequence[_Waiting], arrays: Iterator[np.ndarray[Any, Any]]
+        self, values: Sequence[_WaitingValue], arrays: Iterator[np.ndarray[Any, Any]]
     ) -> Iterator[tuple[int, Statistics, Sketched]]:
         """Yield what `fetch` does; `arrays` are the tensors of the values, one after the other."""
-        copies: dict[Any, list[tuple[_Waiting, np.ndarray[Any, Any]]]] = {}
+        copies: dict[Any, list[tuple[_WaitingValue, np.ndarray[Any, Any]]]] = {}
         for value in values:
             if value.copy is not None:
                 copies.setdefault(value.dtype, []).append((value, next(arrays)))
@@ -226,7 +226,9 @@ class MindSporePending:
             for (value, array), statistics in zip(same, statistics_of_parts(flat, sizes)):
                 yield value.number, statistics, TensorValues(array.reshape(value.shape), described(dtype)[0], TENSOR)
 
-    def _of_blocks(self, value: _Waiting, arrays: Iterator[np.ndarray[Any, Any]]) -> tuple[Statistics, DeviceSketch]:
+    def _of_blocks(
+        self, value: _WaitingValue, arrays: Iterator[np.ndarray[Any, Any]]
+    ) -> tuple[Statistics, DeviceSketch]:
         rows = []
         for numbers, size in value.blocks:
             row = [next(arrays).item() for _ in numbers]
@@ -244,7 +246,7 @@ class MindSporePending:
             logger.warning("a device gives no statistics of some values, which are recorded without them: %s", error)
 
 
-def _arrays_of(values: Sequence[_Waiting]) -> Iterator[np.ndarray[Any, Any]]:
+def _arrays_of(values: Sequence[_WaitingValue]) -> Iterator[np.ndarray[Any, Any]]:
     """Return the elements of all tensors of the values."""
     tensors = [tensor for value in values for tensor in value.tensors()]
     return iter(on_host(tensors) if tensors else ())

@@ -179,7 +179,7 @@ def _facts(call: str) -> _Facts:
     return _Facts(False, is_writing, call.rpartition(".")[2] in _FACTORIES, changed)
 
 
-class TensorProvenances:
+class MindSporeProvenances:
     """See `Provenances` of the recorder; gradients are known by the call that returns them."""
 
     def __init__(self, guard: Guard, *, sees_writes: bool) -> None:
@@ -208,9 +208,9 @@ class TensorProvenances:
         """Put the original back."""
         self._swaps.uninstall()
 
-    def record(self, name: str) -> RecordOrigins:
+    def record(self, name: str) -> MindSporeOrigins:
         """See `Provenances`."""
-        return RecordOrigins(self, name)
+        return MindSporeOrigins(self, name)
 
     def passed(self, name: str, arguments: Sequence[Any]) -> None:
         """Forget what stood in the memory that a call writes to of which there is no record."""
@@ -288,12 +288,12 @@ class TensorProvenances:
                     self._gradients[id(gradient)] = weakref.ref(gradient), weight.name
 
 
-class RecordOrigins:
+class MindSporeOrigins:
     """See `Origins` of encoding."""
 
     __slots__ = ("_changed", "_facts", "_inputs", "_name", "_provenances")
 
-    def __init__(self, provenances: TensorProvenances, name: str) -> None:
+    def __init__(self, provenances: MindSporeProvenances, name: str) -> None:
         """Follow the tensors of the forward record `name`."""
         self._provenances = provenances
         self._name = name

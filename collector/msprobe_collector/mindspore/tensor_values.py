@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import Tensor, mint, ops
 from mindspore._c_expression import typing
 
-from msprobe_collector.dump_format.writing.encoding import EncodeInner, Part, PendingStatistics, TensorValues
+from msprobe_collector.dump_format.writing.encoding import EncodeInner, PendingStatistics, TensorValues, WrittenPart
 from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.mindspore.device import TENSOR, Outside, copied, described, is_on_host
 from msprobe_collector.mindspore.pending import MindSporePending
@@ -66,7 +66,7 @@ class DeviceValues(TensorValues):
         """See `TensorValues`; the copy is made where the tensor is, in the order of the training's operations."""
         self._tensor = copied(self._tensor) if has_elements else None
 
-    def take(self, part: Part) -> bool:
+    def take(self, part: WrittenPart) -> bool:
         """See `TensorValues`."""
         with Outside():
             inside = part.part_of(self._tensor)

@@ -42,12 +42,12 @@ def run_script(
     if is_exact:
         raise ConfigurationError("the exact run is that of a script of PyTorch", place="collect", field="--dtype")
     debugger = PrecisionDebugger(**settings)
-    steps = StepFinder(debugger, ends_after_steps=ends_after_steps)
+    steps = MindSporeStepFinder(debugger, ends_after_steps=ends_after_steps)
     main_script.run_watched(debugger, steps, script, arguments, is_module=is_module)
     return 0 if steps.has_begun else 1
 
 
-class StepFinder:
+class MindSporeStepFinder:
     """Starts and ends the steps of a script that does not do so itself.
 
     Attributes:

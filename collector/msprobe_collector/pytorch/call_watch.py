@@ -8,14 +8,14 @@ from typing import Any
 
 from msprobe_collector.pytorch.calls import ApiCalls, named_modules
 from msprobe_collector.pytorch.checkpoints import CheckpointSwaps, Recomputation
-from msprobe_collector.pytorch.communication import CommunicationWaits, PeerOperations
+from msprobe_collector.pytorch.communication import PeerOperations, TorchWaits
 from msprobe_collector.pytorch.compiled_graphs import CompiledGraphs
-from msprobe_collector.pytorch.gradients import GradientTap
+from msprobe_collector.pytorch.gradients import TorchTap
 from msprobe_collector.pytorch.installation import ApiInstallation
 from msprobe_collector.pytorch.optimizers import OptimizerSteps
 from msprobe_collector.pytorch.parameter_names import inside_compiled, own_parameters
 from msprobe_collector.pytorch.pipelines import PipelineStages
-from msprobe_collector.pytorch.provenance import TensorProvenances
+from msprobe_collector.pytorch.provenance import TorchProvenances
 from msprobe_collector.pytorch.reduced_gradients import ReducedGradients
 from msprobe_collector.pytorch.tensor_values import torch_values
 from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, GraphCaptures, ThreadSwaps
@@ -47,13 +47,13 @@ class TorchCallWatch:
         self._session = session
         self._guard = guard = session.guard
         self._threads = ThreadSwaps(guard, self._seen_in_thread)
-        tap = GradientTap(guard, torch_values(), self._threads)
+        tap = TorchTap(guard, torch_values(), self._threads)
         self._recomputation = recomputation = Recomputation([])
         self._parameters = ParameterGradients(session.recorder, guard)
         self._reduced = ReducedGradients(self._parameters, guard, torch_values())
         self._checkpoints = CheckpointSwaps(recomputation, guard, self._reduced)
-        self._waits = CommunicationWaits(guard)
-        self._provenances = TensorProvenances(guard, lambda: self._checkpoints.backward_passes)
+        self._waits = TorchWaits(guard)
+        self._provenances = TorchProvenances(guard, lambda: self._checkpoints.backward_passes)
         if session.configuration.task != "overflow_check":  # which record is in the dump is not known while it runs
             session.recorder.provenances = self._provenances
         self._peers = PeerOperations()

@@ -25,7 +25,7 @@ from msprobe_collector.pytorch.parameter_names import without_compiler
 from msprobe_collector.recording.observing import CallObserver, ObservedCall, Waits, named_layers
 
 if TYPE_CHECKING:
-    from msprobe_collector.pytorch.provenance import RecordOrigins
+    from msprobe_collector.pytorch.provenance import TorchOrigins
     from msprobe_collector.recording.observing import GradientTap, Number
     from msprobe_collector.recording.recorder import OpenRecord
     from msprobe_collector.recording.session import Session
@@ -48,7 +48,7 @@ _FACTORIES = (
 )
 
 
-class _Thread(threading.local):
+class _CallThread(threading.local):
     is_in_backward = False
 
 
@@ -59,7 +59,7 @@ class CallMode(torch.overrides.TorchFunctionMode):
         super().__init__()
         self._calls = calls
         self._names = names
-        self._thread = _Thread()
+        self._thread = _CallThread()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func`, recorded if it is to be; inside it the mode is off, so that only outermost calls are seen."""
@@ -159,12 +159,12 @@ class ApiCalls(CallObserver):
         if is_any_on() and (autocast := autocast_of(args, kwargs)):
             self.recorder.part(record, AUTOCAST, AUTOCAST, autocast)
         if record.origins is not None and not (call.communicates and is_functional(call.function)):
-            cast("RecordOrigins", record.origins).expect(call.what, args, kwargs)
+            cast("TorchOrigins", record.origins).expect(call.what, args, kwargs)
 
     def _take_outputs(self, record: OpenRecord, result: Any) -> None:
         """Of a call that returns nothing, the arguments into which it has written."""
         if result is None and record.origins is not None:
-            result = cast("RecordOrigins", record.origins).changed() or None
+            result = cast("TorchOrigins", record.origins).changed() or None
         super()._take_outputs(record, result)
 
     def _shown(self, outputs: Any) -> Any:

@@ -31,7 +31,7 @@ _CALLS = "_msprobe_calls"
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class CheckpointCall:
     """A call inside a checkpoint; a `Repeatable` of observing.
 
     Attributes:
@@ -98,17 +98,17 @@ class Repetition:
     Contents are compared on the device, and read together when someone asks.
     """
 
-    def __init__(self, calls: Sequence[Call], *, has_graph: bool) -> None:
+    def __init__(self, calls: Sequence[CheckpointCall], *, has_graph: bool) -> None:
         """It will make `calls`; `has_graph`: gradients go through it, and not through the graph of the first time."""
         self.has_graph = has_graph
         #: Last first.
         self._expected = list(reversed(calls))
         #: Who made what lies in a storage, by its number, which belongs to it as long as it is referred to.
-        self._makers: dict[int, tuple[Any, Call]] = {}
+        self._makers: dict[int, tuple[Any, CheckpointCall]] = {}
         #: Calls, what made their arguments, and their contents of both times that are not compared yet.
-        self._open: deque[tuple[Call, list[Call], list[tuple[Any, Any]]]] = deque()
+        self._open: deque[tuple[CheckpointCall, list[CheckpointCall], list[tuple[Any, Any]]]] = deque()
 
-    def next(self, call: str) -> Call | None:
+    def next(self, call: str) -> CheckpointCall | None:
         """The call that is repeated; None where another one was to come, and for all after that."""
         if self._expected and self._expected[-1].call == call:
             repeated = self._expected.pop()
@@ -117,12 +117,12 @@ class Repetition:
         self._expected = []
         return None
 
-    def began(self, call: Call, storages: Mapping[int, Any]) -> None:
+    def began(self, call: CheckpointCall, storages: Mapping[int, Any]) -> None:
         """`call` gets what lies there."""
         makers = [self._makers[number][1] for number in storages if number in self._makers]
         self._open.append((call, makers, []))
 
-    def returned(self, call: Call, made: Sequence[Any], contents: Sequence[tuple[Any, Any]]) -> None:
+    def returned(self, call: CheckpointCall, made: Sequence[Any], contents: Sequence[tuple[Any, Any]]) -> None:
         """`call` has made what lies in these storages, of these contents the first time and now."""
         comparable = [pair for pair in contents if pair[0] is not None and type(pair[0]) is type(pair[1])]
         self._open.append((call, [], comparable))
@@ -156,16 +156,16 @@ class Recomputation(threading.local):
         """`passes` says of each backward pass that runs, in any thread, whether it builds a graph (create_graph)."""
         self._passes = passes
         #: Lists of the checkpoints whose forward runs, outermost first.
-        self._noting: list[list[Call]] = []
+        self._noting: list[list[CheckpointCall]] = []
         self._repetition: Repetition | None = None
         #: The same two of what each repetition that runs has interrupted.
-        self._interrupted: list[tuple[list[list[Call]], Repetition | None]] = []
+        self._interrupted: list[tuple[list[list[CheckpointCall]], Repetition | None]] = []
 
-    def open(self, calls: list[Call]) -> None:
+    def open(self, calls: list[CheckpointCall]) -> None:
         """The forward of a checkpoint begins; `calls` takes those that it makes."""
         self._noting.append(calls)
 
-    def close(self, calls: list[Call]) -> None:
+    def close(self, calls: list[CheckpointCall]) -> None:
         """It ends."""
         if self._noting and self._noting[-1] is calls:
             self._noting.pop()
@@ -174,7 +174,7 @@ class Recomputation(threading.local):
         """Nobody will see it end."""
         self._noting = []
 
-    def begin(self, calls: Sequence[Call] = (), *, has_graph: bool = False) -> None:
+    def begin(self, calls: Sequence[CheckpointCall] = (), *, has_graph: bool = False) -> None:
         """A checkpoint begins to compute its forward again, which made `calls`; for `has_graph` see `Repetition`."""
         self._interrupted.append((self._noting, self._repetition))
         self._noting, self._repetition = [], Repetition(calls, has_graph=has_graph)
@@ -198,7 +198,7 @@ class Recomputation(threading.local):
 
     def number(
         self, call: str, parent: str | None, make_name: Callable[[str], str]
-    ) -> tuple[str, str | None, bool, Call | None]:
+    ) -> tuple[str, str | None, bool, CheckpointCall | None]:
         """See `Number` of observing. A repetition of a call that is not known, or without a graph, has no name."""
         if self.is_running():
             repeated = self._repetition.next(call) if self._repetition is not None else None
@@ -209,11 +209,11 @@ class Recomputation(threading.local):
         name = make_name(call)
         if not self._noting:
             return name, parent, False, None
-        made = Call(call, name, parent)
+        made = CheckpointCall(call, name, parent)
         self._note(made)
         return name, parent, False, made
 
-    def _note(self, call: Call) -> None:
+    def _note(self, call: CheckpointCall) -> None:
         """`call` may be inside checkpoints that are repeated later, which may stand in one that is repeated now."""
         for calls in self._noting:
             calls.append(call)
@@ -295,7 +295,7 @@ class CheckpointSwaps:
     def _noted_forward(self, original: Any) -> Any:
         @wraps(original.__func__)
         def forward(context: Any, *args: Any) -> Any:
-            enter, calls = self._guard.enter, list[Call]()
+            enter, calls = self._guard.enter, list[CheckpointCall]()
             enter("a checkpoint", self._state.open, calls)
             try:
                 return original.__func__(context, *args)

@@ -179,7 +179,7 @@ class PeerOperations:
         return fields if microbatch is None else {**fields, "microbatch": microbatch}
 
 
-class CommunicationWaits(Waits):
+class TorchWaits(Waits):
     """Sees the training wait on the handles of asynchronous communication."""
 
     def _is_handle(self, value: Any) -> bool:

@@ -125,7 +125,7 @@ sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 
-class Sources(NamedTuple):
+class TorchSources(NamedTuple):
     """Where the gradients of a call's arguments go.
 
     Attributes:
@@ -227,12 +227,12 @@ class Before(NamedTuple):
     threads: int
     tensors: list[Any]
     inner: dict[str, Any]
-    sources: Sources | None = None
+    sources: TorchSources | None = None
     changed: Any = None
 
 
-class GradientTap:
-    """Attaches to the backward nodes of calls; a `GradientTap` of observing."""
+class TorchTap:
+    """Attaches to the backward nodes of calls; a `TorchTap` of observing."""
 
     def __init__(self, guard: Guard, values: FrameworkValues, threads: ThreadSwaps) -> None:
         self._guard = guard
@@ -245,7 +245,7 @@ class GradientTap:
             self._cast_node: Any = type(leaf.to(torch.float64).grad_fn)
 
     def before(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_in_place: bool = False) -> Before | None:
-        """See `GradientTap`."""
+        """See `TorchTap`."""
         if not torch.is_grad_enabled():
             return None
         floor = sequence_number()
@@ -259,7 +259,7 @@ class GradientTap:
             return before._replace(sources=sources, changed=args[0] if args else None)
         return before
 
-    def _sources(self, before: Before, floor: int, *, changes_first: bool = False) -> Sources:
+    def _sources(self, before: Before, floor: int, *, changes_first: bool = False) -> TorchSources:
         """Where the gradients of the arguments go.
 
         To be asked after the call: a view that was changed through another one has its node made when someone looks at
@@ -271,12 +271,12 @@ class GradientTap:
             edges[0] = edge_of_base(tensors[0])
         has_floating = any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
         listed = len(tensors) if has_floating else 0
-        return Sources(edges if has_floating else edges[len(tensors) :], listed, tuple(inner), floor, is_any_on())
+        return TorchSources(edges if has_floating else edges[len(tensors) :], listed, tuple(inner), floor, is_any_on())
 
     def attach(
         self, before: Before, result: Any, *, on_complete: Completed, on_begin: Callable[[], None] | None = None
     ) -> BackwardCall | None:
-        """See `GradientTap`."""
+        """See `TorchTap`."""
         is_in_place = before.sources is not None
         if result is None and is_in_place:
             result = before.changed
@@ -321,7 +321,7 @@ class GradientTap:
                 watched.node.register_hook(hook)
         return hooks
 
-    def _add_edges(self, nodes: _Nodes, sources: Sources, targets: _Targets, made: _Made) -> None:
+    def _add_edges(self, nodes: _Nodes, sources: TorchSources, targets: _Targets, made: _Made) -> None:
         """Add the edges of the call's nodes that lead to arguments, and from one output to another."""
         if len(made) < 2:
             made = {}

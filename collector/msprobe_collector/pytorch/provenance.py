@@ -165,7 +165,7 @@ class Keys(str):
         return self
 
 
-class TensorProvenances:
+class TorchProvenances:
     """See `Provenances` of the recorder.
 
     Attributes:
@@ -183,12 +183,12 @@ class TensorProvenances:
         self._parameters: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._with_gradients: list[Memory] = []
 
-    def record(self, name: str) -> RecordOrigins:
+    def record(self, name: str) -> TorchOrigins:
         """See `Provenances`."""
         if self._passes_seen != self._passes():
             self._passes_seen = self._passes()
             self.guard.faults.guarded("gradients of parameters", self._find_gradients)
-        return RecordOrigins(self, name)
+        return TorchOrigins(self, name)
 
     def passed(self, name: str, arguments: Sequence[Any]) -> None:
         """See `Provenances`. Versions tell of most writes, but not of those through `.data`."""
@@ -260,12 +260,12 @@ class TensorProvenances:
                 self._with_gradients.append(place[0])
 
 
-class RecordOrigins:
+class TorchOrigins:
     """See `Origins` of encoding."""
 
     __slots__ = ("_inputs", "_is_layer", "_name", "_provenances", "_uncounted", "_versions", "_written")
 
-    def __init__(self, provenances: TensorProvenances, name: str) -> None:
+    def __init__(self, provenances: TorchProvenances, name: str) -> None:
         """Follow the tensors of the forward record `name`."""
         self._provenances = provenances
         self._name = name

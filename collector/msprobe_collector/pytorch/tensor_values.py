@@ -18,9 +18,9 @@ from torch.utils import _pytree
 from msprobe_collector.dump_format.sketches import LEAST, MOST, memory_order
 from msprobe_collector.dump_format.writing.encoding import (
     EncodeInner,
-    Part,
     PendingStatistics,
     TensorValues,
+    WrittenPart,
     fingerprint_of,
 )
 from msprobe_collector.dump_format.writing.parts import ValueParts
@@ -105,7 +105,7 @@ class TorchTensorValues(TensorValues):
         else:
             self._tensor, self._wait = _outside_transforms(copied_to_host, tensor)
 
-    def take(self, part: Part) -> bool:
+    def take(self, part: WrittenPart) -> bool:
         """See `TensorValues`."""
         inside = part.part_of(self._tensor)
         if inside is not None:

@@ -73,7 +73,7 @@ def run_script(
     debugger = PrecisionDebugger(**settings)
     if is_exact and debugger.configuration.task == "grad_probe":
         raise ConfigurationError("task grad_probe has no exact run", place="collect", field="--dtype")
-    steps = StepFinder(debugger, ends_after_steps=ends_after_steps, is_exact=is_exact)
+    steps = TorchStepFinder(debugger, ends_after_steps=ends_after_steps, is_exact=is_exact)
     if debugger.configuration.task == "tensor":
         steps.cost = StepCost(debugger._guard, lambda: debugger.written_tensors, is_agreed=is_agreed)
     main_script.run_watched(debugger, steps, script, arguments, is_module=is_module)
@@ -89,7 +89,7 @@ def run_script(
     return 1
 
 
-class StepFinder:
+class TorchStepFinder:
     """Starts and ends the steps of a training that does not do so itself.
 
     Attributes:

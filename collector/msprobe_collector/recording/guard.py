@@ -22,7 +22,7 @@ from msprobe_collector.dump_format.values import counted
 from msprobe_collector.log import logger
 
 
-class RecordedCall(Protocol):
+class GuardedCall(Protocol):
     """A call whose `record` is told what went wrong; None while it has none."""
 
     @property
@@ -85,7 +85,7 @@ class FaultLog:
         where: str,
         action: Callable[..., Any],
         *args: Any,
-        call: RecordedCall | None = None,
+        call: GuardedCall | None = None,
         otherwise: Any = None,
     ) -> Any:
         """What `action(*args)` returns; `otherwise` after its exception went to the log and into the record of `call`.
@@ -102,7 +102,7 @@ class FaultLog:
             self.note_in(where, error, call)
             return otherwise
 
-    def note_in(self, where: str, error: Exception, call: RecordedCall | None) -> None:
+    def note_in(self, where: str, error: Exception, call: GuardedCall | None) -> None:
         """As `note`, and write it into the record of `call`."""
         self.note(where, error)
         if call is not None and call.record is not None:
@@ -197,7 +197,7 @@ class Guard:
         where: str,
         action: Callable[..., Any],
         *args: Any,
-        call: RecordedCall | None = None,
+        call: GuardedCall | None = None,
         otherwise: Any = None,
     ) -> Any:
         """As `FaultLog.guarded`, for work of the collector: nothing of the script sees it, and it leaves no records.

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from msprobe_checkpoints.files import Contents
-from msprobe_checkpoints.layouts import Layout, is_constant, sampled, wide
+from msprobe_checkpoints.layouts import TensorLayout, is_constant, sampled, wide
 from msprobe_checkpoints.names import match_names, parted, roles
 from msprobe_checkpoints.pairing import Pairing, is_order
-from msprobe_checkpoints.rules import Finding, Rules
+from msprobe_checkpoints.rules import RuleMismatch, Rules
 from msprobe_checkpoints.tensors import Array, ReadError, Scaled, Tensor
 from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.numerics.dtypes import kind_of, round_once
@@ -78,7 +78,7 @@ class Difference:
 
 
 @dataclass
-class Result:
+class ComparedTensor:
     """What a comparison found.
 
     Attributes:
@@ -105,7 +105,7 @@ class Result:
     tied: list[tuple[str, str]] = field(default_factory=list)
     buffers: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
     states: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[RuleMismatch] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     nbytes: int = 0
 
@@ -127,7 +127,7 @@ class Result:
         return 5 if self.problems or not (self.compared or self.equal_entries) else 0
 
 
-def compare(target: Contents, golden: Contents, progress: Callable[[int, int], None]) -> Result:
+def compare(target: Contents, golden: Contents, progress: Callable[[int, int], None]) -> ComparedTensor:
     """What differs between two checkpoints.
 
     Args:
@@ -135,7 +135,7 @@ def compare(target: Contents, golden: Contents, progress: Callable[[int, int], N
         golden: the same of the one that differences are relative to.
         progress: called with the bytes that have been compared, of how many.
     """
-    result = Result(problems=[*target.problems, *golden.problems])
+    result = ComparedTensor(problems=[*target.problems, *golden.problems])
     watch = _Watch(progress, min(target.nbytes, golden.nbytes))
     pairing = Pairing(target, golden, lambda: watch.add(0))
     try:
@@ -160,17 +160,17 @@ def compare(target: Contents, golden: Contents, progress: Callable[[int, int], N
     return result
 
 
-def _misplaced(layouts: list[Layout]) -> Iterator[Finding]:
+def _misplaced(layouts: list[TensorLayout]) -> Iterator[RuleMismatch]:
     """Tensors that differ, and hold what another one of them holds on the golden side."""
     held = {(layout.right.shape, sampled(layout.right).tobytes()): layout for layout in layouts}
     for layout in layouts:
         sample = sampled(layout.left)
         other = held.get((layout.left.shape, sample.tobytes()), layout)
         if other is not layout and not is_constant(sample):
-            yield Finding("names", layout, other.golden, (), layout.way)
+            yield RuleMismatch("names", layout, other.golden, (), layout.way)
 
 
-def _measured(layout: Layout, watch: _Watch) -> Difference | str:
+def _measured(layout: TensorLayout, watch: _Watch) -> Difference | str:
     """What differs, or why that cannot be read."""
     try:
         return measure(layout, watch)
@@ -196,14 +196,14 @@ class _Watch:
             self._progress(self.done, self._total)
 
 
-def measure(layout: Layout, watch: _Watch) -> Difference:
+def measure(layout: TensorLayout, watch: _Watch) -> Difference:
     """What differs between two tensors of as many elements.
 
     Raises:
         ReadError: a file ends early.
     """
     ours, theirs = layout.left, layout.right
-    sums = _Sums(ours.array_dtype, theirs.array_dtype)
+    sums = _BlockSums(ours.array_dtype, theirs.array_dtype)
     scaled = next((tensor for tensor in (ours, theirs) if isinstance(tensor, Scaled)), None)
     equal = []
     for start, stop in _blocks(ours, theirs):
@@ -254,7 +254,7 @@ def _blocks(ours: Tensor, theirs: Tensor) -> Iterator[tuple[int, int]]:
         yield start, min(start + count, ours.size)
 
 
-class _Sums:
+class _BlockSums:
     """What is counted and added up over the blocks of two tensors."""
 
     def __init__(self, target: np.dtype[Any], golden: np.dtype[Any]) -> None:
@@ -354,7 +354,7 @@ def _wide(values: Array) -> Array:
     return wide(values)
 
 
-def _leftovers(result: Result, pairing: Pairing) -> None:
+def _leftovers(result: ComparedTensor, pairing: Pairing) -> None:
     """What one side alone has: tied parameters and buffers that the other side does not save are no difference."""
     ours, theirs = (pool.tensors for pool in pairing.pools)
     for name, other in pairing.named:
@@ -393,7 +393,7 @@ def _tied(contents: Contents, alone: Mapping[str, Tensor]) -> dict[str, str]:
         is_shared = "vocabulary" in roles(name) or not parted(name)[1]  # a layer may be saved twice by mistake
         is_same = bool(other) and tensor.key == contents.tensors[other].key
         if other and is_shared and (is_same or not is_constant(sample)):
-            layout = Layout((), (), tensor, contents.tensors[other])
+            layout = TensorLayout((), (), tensor, contents.tensors[other])
             if not measure(layout, _Watch(lambda done, total: None, 0)).unequal:
                 tied[name] = other
     return tied
@@ -411,7 +411,7 @@ def _is_buffer(name: str, tensor: Tensor) -> bool:
     return False
 
 
-def _entries(result: Result, target: Contents, golden: Contents) -> None:
+def _entries(result: ComparedTensor, target: Contents, golden: Contents) -> None:
     """Numbers and texts that differ; what a form cannot hold is not missing."""
     ours, theirs = _compared_entries(target), _compared_entries(golden)
     matched = {match.target: match.golden for match in match_names(ours, theirs)}

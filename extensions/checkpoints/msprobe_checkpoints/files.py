@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from msprobe_checkpoints.pickles import Made, find_storages, flattened, read_objects, shown
-from msprobe_checkpoints.tensors import File, Held, ReadError, Span, Stored, Tensor
+from msprobe_checkpoints.tensors import File, LoadedTensor, ReadError, Span, Stored, Tensor
 from msprobe_collector.dump_format.pytorch_files import (
     DescriptionError,
     Member,
@@ -330,7 +330,7 @@ def _made(described: TensorDescription, place: _Place) -> Tensor:
     if len(described.strides) != len(shape):
         raise ReadError("its strides do not fit its shape")
     if not prod(shape):
-        return Held(dtype, shape, np.empty(shape, array))
+        return LoadedTensor(dtype, shape, np.empty(shape, array))
     last = described.offset + sum((n - 1) * s for n, s in zip(shape, described.strides))
     if last >= described.storage.size:
         raise ReadError("its elements are outside its storage")
@@ -376,7 +376,7 @@ def _add(contents: Contents, name: str, leaf: object, place: _Place, needs_code:
     elif isinstance(leaf, np.ndarray):
         dtype = dtype_of_array(cast(Any, leaf.dtype))
         if dtype is not None:
-            contents.tensors[name] = Held(dtype, leaf.shape, np.ascontiguousarray(leaf))
+            contents.tensors[name] = LoadedTensor(dtype, leaf.shape, np.ascontiguousarray(leaf))
     elif isinstance(leaf, Made):
         if leaf.needs_code:
             needs_code[shown(leaf)] = needs_code.get(shown(leaf), 0) + 1

@@ -197,7 +197,7 @@ def _read_distributed(folder: Path) -> Contents:
     if not isinstance(described, dict) or not isinstance(stored, dict):
         raise ReadError("is no .metadata of torch.distributed.checkpoint")
     contents = Contents("torch.distributed.checkpoint", files=0)
-    places = _Places(folder, stored, contents)
+    places = _StoragePlaces(folder, stored, contents)
     for name, description in described.items():
         size = _field(description, "size")
         try:
@@ -227,7 +227,7 @@ def _field(value: object, name: str) -> object:
     return value.state.get(name) if isinstance(value, Made) and isinstance(value.state, dict) else None
 
 
-class _Places:
+class _StoragePlaces:
     """Where the files of a folder hold what its metadata describes."""
 
     def __init__(self, folder: Path, stored: dict[object, object], contents: Contents) -> None:
@@ -271,7 +271,7 @@ class _Places:
         return read_torch_zip(Span(file, start, length))
 
 
-def _add_entry(contents: Contents, name: str, places: _Places) -> None:
+def _add_entry(contents: Contents, name: str, places: _StoragePlaces) -> None:
     inner = places.archive(name, None)
     for key, value in inner.entries.items():
         contents.entries[name if key == "value" else f"{name}.{key}"] = value
@@ -280,7 +280,7 @@ def _add_entry(contents: Contents, name: str, places: _Places) -> None:
     contents.problems += [f"{abbreviated(name)}: {problem}" for problem in inner.problems]
 
 
-def _put_together(described: object, name: str, places: _Places) -> Tensor:
+def _put_together(described: object, name: str, places: _StoragePlaces) -> Tensor:
     """A tensor from its chunks."""
     shape, chunks = _sizes(_field(described, "size")), _field(described, "chunks")
     properties = getattr(_field(described, "properties"), "state", None)
@@ -304,7 +304,7 @@ def _put_together(described: object, name: str, places: _Places) -> Tensor:
     return Joined(dtype, shape, [Piece.whole(tensor, at) for at, _, tensor in pieces])
 
 
-def _chunk(places: _Places, name: str, at: tuple[int, ...], sizes: tuple[int, ...], dtype: Dtype) -> Tensor:
+def _chunk(places: _StoragePlaces, name: str, at: tuple[int, ...], sizes: tuple[int, ...], dtype: Dtype) -> Tensor:
     held = places.archive(name, at)
     (tensor,) = held.tensors.values() if len(held.tensors) == 1 else [held.tensors.get(name)]
     if tensor is None or tensor.shape != sizes or tensor.dtype is not dtype:

@@ -97,7 +97,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """How tensors of one side make up one of the other.
 
     Attributes:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from msprobe_checkpoints.files import Contents
-from msprobe_checkpoints.layouts import Layout, Pool, Way, distance, find_parts, is_constant, reordered, sampled
+from msprobe_checkpoints.layouts import Pool, TensorLayout, Way, distance, find_parts, is_constant, reordered, sampled
 from msprobe_checkpoints.names import GATES, match_names, parted, roles
 from msprobe_checkpoints.rules import Siblings
-from msprobe_checkpoints.tensors import Joined, Part, ReadError, Scaled, Tensor, Transposed
+from msprobe_checkpoints.tensors import Joined, ReadError, Scaled, Tensor, TensorSlice, Transposed
 from pytest_msprobe.numerics.expected import Relative
 
 #: How names belong together of which one side has several.
@@ -34,7 +34,7 @@ class Pairing:
     def __init__(self, target: Contents, golden: Contents, progress: Callable[[], None]) -> None:
         """The pairs of these. `progress` is called now and then."""
         self.sides = (target, golden)
-        self.layouts: list[Layout] = []
+        self.layouts: list[TensorLayout] = []
         self.pools = (Pool(_plain(target)), Pool(_plain(golden)))
         self.states = (_states(target), _states(golden))
         self._progress = progress
@@ -73,7 +73,7 @@ class Pairing:
         self._copies()
         self._add_states()
 
-    def _add(self, layout: Layout | None) -> None:
+    def _add(self, layout: TensorLayout | None) -> None:
         """Take a pair, and its names from the pools."""
         if layout is not None:
             self.layouts.append(layout)
@@ -81,7 +81,7 @@ class Pairing:
                 for name in names:
                     pool.tensors.pop(name, None)
 
-    def _of_names(self, name: str, other: str) -> Layout | None:
+    def _of_names(self, name: str, other: str) -> TensorLayout | None:
         """Two tensors of matching names that hold the same, in some shape, up to a difference."""
         ours, theirs = self.pools[0].tensors[name], self.pools[1].tensors[other]
         how = self.named[name, other]
@@ -90,7 +90,7 @@ class Pairing:
                 return None
             a = sampled(ours)
             is_open = not ours.shape or is_constant(a)
-            b = sampled(Part(theirs, ours.shape))
+            b = sampled(TensorSlice(theirs, ours.shape))
             # Weights of norms are all near one: what they are beside that must be near, too.
             with np.errstate(invalid="ignore"):
                 is_near = max(distance(a, b), distance(a - a.sum() / a.size, b - b.sum() / b.size)) <= Relative.LAYOUT
@@ -98,14 +98,14 @@ class Pairing:
                 return None
         except ReadError:  # said where they are compared
             is_open = True
-        return Layout((name,), (other,), ours, theirs, match=how, is_open=is_open)
+        return TensorLayout((name,), (other,), ours, theirs, match=how, is_open=is_open)
 
-    def _rest_of_names(self, name: str, other: str) -> Layout | None:
+    def _rest_of_names(self, name: str, other: str) -> TensorLayout | None:
         """Two tensors of matching names, which hold nothing that was found elsewhere."""
         ours, theirs = self.pools[0].tensors[name], self.pools[1].tensors[other]
         how = self.named[name, other]
         if ours.shape == theirs.shape:
-            return Layout((name,), (other,), ours, theirs, match=how, is_open=True)
+            return TensorLayout((name,), (other,), ours, theirs, match=how, is_open=True)
         return _longer(name, other, ours, theirs, how)
 
     def _by_content(self) -> None:
@@ -119,7 +119,7 @@ class Pairing:
                     pairs = (((name,), whole), (names, joined))
                     (target, ours), (golden, theirs) = pairs if side == 0 else pairs[::-1]
                     match = self.named.get((target[0], golden[0]), "content") if len(names) == 1 else _SEVERAL
-                    self._add(Layout(target, golden, ours, theirs, way, match, is_open))
+                    self._add(TensorLayout(target, golden, ours, theirs, way, match, is_open))
 
     def _virtual(self, side: int) -> dict[str, tuple[str, ...]]:
         """Put tensors in the pool that are parts of one, or made of several; by name, which they stand for."""
@@ -135,7 +135,7 @@ class Pairing:
             if any((tensor.shape[0], len(tensor.shape) - 1, size) in stacks for size in sizes):
                 for index in range(tensor.shape[0]):
                     made[f"{name}[{index}]"] = (name,)
-                    tensors[f"{name}[{index}]"] = Part(tensor, tensor.shape[1:], index * tensor.width)
+                    tensors[f"{name}[{index}]"] = TensorSlice(tensor, tensor.shape[1:], index * tensor.width)
             if name in self.sides[side].several and tensor.shape:
                 inner = len(parted(self.sides[side].several[name])[1])
                 for key in list(_places(name))[: len(parted(name)[1]) - inner]:
@@ -179,7 +179,7 @@ class Pairing:
                     if name in wholes and all(partner in parts for partner in names):
                         self._add(self._as_sibling(side, name, names, sibling.way))
 
-    def _as_sibling(self, side: int, name: str, names: tuple[str, ...], way: Way) -> Layout | None:
+    def _as_sibling(self, side: int, name: str, names: tuple[str, ...], way: Way) -> TensorLayout | None:
         whole = self.pools[side].tensors[name]
         parts = [self.pools[1 - side].tensors[part] for part in names]
         view = way.view(whole)
@@ -188,7 +188,7 @@ class Pairing:
             return None
         pairs = (((name,), view), (names, joined))
         (target, ours), (golden, theirs) = pairs if side == 0 else pairs[::-1]
-        return Layout(target, golden, ours, theirs, way, _SEVERAL if len(names) > 1 else "siblings", is_open=True)
+        return TensorLayout(target, golden, ours, theirs, way, _SEVERAL if len(names) > 1 else "siblings", is_open=True)
 
     def _constants(self) -> None:
         """What is left and constant, such as weights of norms that are all one, in the order of its names."""
@@ -202,7 +202,7 @@ class Pairing:
         for names, others in alike.values():
             for name, other in zip(sorted(names, key=_numbers_first), sorted(others, key=_numbers_first)):
                 ours, theirs = self.pools[0].tensors[name], self.pools[1].tensors[other]
-                self._add(Layout((name,), (other,), ours, theirs, match="content", is_open=True))
+                self._add(TensorLayout((name,), (other,), ours, theirs, match="content", is_open=True))
 
     def _padded(self, names: Sequence[set[str]]) -> None:
         """Vocabularies of other names, of which one side has more rows; one of the names is among `names`."""
@@ -230,13 +230,13 @@ class Pairing:
                 joined = way.joined([theirs], ours.shape) if way is not None else None
                 if way is not None and joined is not None and other in self.pools[1].tensors:
                     match = self.named.get((name, other), "content")
-                    self._add(Layout((name,), (other,), ours, joined, way, match))
+                    self._add(TensorLayout((name,), (other,), ours, joined, way, match))
                     break
 
     def _copies(self) -> None:
         """What several ranks hold alike is compared with what the copy of another rank was compared with."""
         for side, contents in enumerate(self.sides):
-            paired: dict[str, list[tuple[str, Layout]]] = defaultdict(list)
+            paired: dict[str, list[tuple[str, TensorLayout]]] = defaultdict(list)
             for layout in self.layouts:
                 name, *more = layout.names(side)
                 if not more and name in contents.several:
@@ -246,7 +246,7 @@ class Pairing:
                         paired[parted(plain)[0]].append((name, layout))
             for name, tensor in list(self.pools[side].tensors.items()):
                 plain = contents.several.get(name, "")
-                alike: list[tuple[float, Layout]] = []
+                alike: list[tuple[float, TensorLayout]] = []
                 for other, layout in paired[plain] or paired[parted(plain)[0]]:
                     copy = contents.tensors[other]
                     if copy.shape == tensor.shape:
@@ -276,11 +276,11 @@ class Pairing:
                     if name not in paired:
                         self.pools[side].tensors[name] = contents.tensors[name]
 
-    def _kinds_of(self, layout: Layout, side: int) -> list[dict[str, str]]:
+    def _kinds_of(self, layout: TensorLayout, side: int) -> list[dict[str, str]]:
         """What the optimizer of one side holds of each of its parameters: names by kind."""
         return [self.states[side].get(name, {}) for name in layout.names(side)]
 
-    def _as_parameter(self, layout: Layout, names: list[tuple[str, ...]]) -> Iterator[Layout]:
+    def _as_parameter(self, layout: TensorLayout, names: list[tuple[str, ...]]) -> Iterator[TensorLayout]:
         """The tensors of both sides, of these names, as the layout of their parameter has them."""
         parts = [list(map(contents.tensors.__getitem__, of_side)) for contents, of_side in zip(self.sides, names)]
         match = "" if names[0] == names[1] else "their parameter"
@@ -288,7 +288,7 @@ class Pairing:
             for number in range(max(map(len, names))):
                 name, other = (of_side[number % len(of_side)] for of_side in names)
                 ours, theirs = (of_side[number % len(of_side)] for of_side in parts)
-                yield Layout((name,), (other,), ours, theirs, match=match, is_open=True)
+                yield TensorLayout((name,), (other,), ours, theirs, match=match, is_open=True)
             return
         views: list[Tensor | None] = []
         for of_side, of_parameter in zip(parts, (layout.left, layout.right)):
@@ -304,7 +304,7 @@ class Pairing:
         if joined[0] is None or joined[1] is None:
             return
         if joined[0].size == joined[1].size:
-            yield Layout(names[0], names[1], joined[0], joined[1], layout.way, match, is_open=True)
+            yield TensorLayout(names[0], names[1], joined[0], joined[1], layout.way, match, is_open=True)
         elif longer := _longer(names[0][0], names[1][0], joined[0], joined[1], match):
             yield replace(longer, is_open=True)
 
@@ -329,7 +329,7 @@ def _plain(contents: Contents) -> dict[str, Tensor]:
         sizes = largest[contents.several.get(name, name), len(tensor.shape)]
         shape = tuple(size for size, most in zip(tensor.shape, sizes) if most != 1)
         if 1 < len(tensor.shape) != len(shape) and "scale" not in name:
-            tensors[name] = Part(tensor, shape or (1,))
+            tensors[name] = TensorSlice(tensor, shape or (1,))
     return tensors
 
 
@@ -344,16 +344,16 @@ def _stands_for(name: str, virtual: Mapping[str, tuple[str, ...]]) -> tuple[str,
     return names if len(names) > 1 else (name,)
 
 
-def _longer(name: str, other: str, ours: Tensor, theirs: Tensor, how: str) -> Layout | None:
+def _longer(name: str, other: str, ours: Tensor, theirs: Tensor, how: str) -> TensorLayout | None:
     """Two tensors of which one has more rows than the other, as a vocabulary that was padded."""
     if not (_is_vocabulary(name) and _is_vocabulary(other)) or not (ours.size and theirs.size and ours.shape):
         return None
     if ours.shape[1:] != theirs.shape[1:]:
         return None
     rows, longer = min(ours.shape[0], theirs.shape[0]), max(ours, theirs, key=lambda tensor: tensor.size)
-    first, second = (Part(tensor, (rows, *tensor.shape[1:])) for tensor in (ours, theirs))
-    rest = Part(longer, (longer.shape[0] - rows, *longer.shape[1:]), rows * longer.width)
-    return Layout((name,), (other,), first, second, match=how, rest=rest)
+    first, second = (TensorSlice(tensor, (rows, *tensor.shape[1:])) for tensor in (ours, theirs))
+    rest = TensorSlice(longer, (longer.shape[0] - rows, *longer.shape[1:]), rows * longer.width)
+    return TensorLayout((name,), (other,), first, second, match=how, rest=rest)
 
 
 def _scale(tensors: dict[str, Tensor], other: Mapping[str, Tensor]) -> None:

@@ -11,10 +11,10 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from msprobe_checkpoints.comparison import Difference, Result
+from msprobe_checkpoints.comparison import ComparedTensor, Difference
 from msprobe_checkpoints.files import Contents
 from msprobe_checkpoints.names import parted
-from msprobe_checkpoints.rules import Finding
+from msprobe_checkpoints.rules import RuleMismatch
 from msprobe_collector.dump_format.values import abbreviated, printable
 
 #: Rows of each table without --all.
@@ -25,7 +25,7 @@ _MOST_KINDS = 4
 _SCHEMA = 2
 
 
-def lines(result: Result, sides: Sequence[tuple[Path, Contents]], *, everything: bool = False) -> Iterator[str]:
+def lines(result: ComparedTensor, sides: Sequence[tuple[Path, Contents]], *, everything: bool = False) -> Iterator[str]:
     """The report as text; tables end after 20 rows unless `everything` is wanted."""
     most = None if everything else _SHOWN
     for letter, (path, contents) in zip("AB", sides):
@@ -51,7 +51,7 @@ def _other_value(name: str, target: object, golden: object) -> str:
     return f"other value: {_name(name)}: A {abbreviated(target)}, B {abbreviated(golden)}"
 
 
-def _casts(result: Result) -> Iterator[str]:
+def _casts(result: ComparedTensor) -> Iterator[str]:
     """What differs as a cast rounds, all of one pair of dtypes in one line."""
     pairs = Counter(tensor.dtypes for tensor in result.compared if tensor.is_cast)
     for (dtype, other), count in pairs.items():
@@ -92,7 +92,7 @@ def _how(tensor: Difference) -> str:
     return f"{tensor.how}: {_name(tensor.golden[0])}"
 
 
-def _notes(result: Result, sides: Sequence[tuple[Path, Contents]], most: int | None) -> Iterator[str]:
+def _notes(result: ComparedTensor, sides: Sequence[tuple[Path, Contents]], most: int | None) -> Iterator[str]:
     """What is no difference, but worth knowing."""
     matches = Counter(tensor.match for tensor in result.compared if tensor.match)
     if matches:
@@ -122,7 +122,7 @@ def _notes(result: Result, sides: Sequence[tuple[Path, Contents]], most: int | N
                 yield f"{what} only in {letter}, not counted{why}: {len(names)}: {shown}{more}"
 
 
-def _rules(result: Result) -> Iterator[str]:
+def _rules(result: ComparedTensor) -> Iterator[str]:
     """What was said of tensors that are equal in another form: transposed, padded, rounded to few bits."""
     turned = [_kind(tensor.name) for tensor in result.compared if tensor.how.startswith("transposed")]
     if turned:
@@ -135,7 +135,7 @@ def _rules(result: Result) -> Iterator[str]:
         yield f"numbers of 8 bits with a scale: {rounded} tensors, compared to half a step"
 
 
-def _summary(result: Result) -> str:
+def _summary(result: ComparedTensor) -> str:
     equal = sum(tensor.is_equal for tensor in result.compared)
     casts = sum(tensor.is_cast for tensor in result.compared)
     parts = [f"{equal} tensors equal", f"{len(result.compared) - equal} differ"]
@@ -154,7 +154,7 @@ def _summary(result: Result) -> str:
     return f"{outcome}: {'; '.join(clauses)}"
 
 
-def sentences(findings: Iterable[Finding]) -> list[str]:
+def sentences(findings: Iterable[RuleMismatch]) -> list[str]:
     """What needs another rule than its siblings: what was exchanged together in one sentence."""
     listed: dict[str, None] = {}
     exchanges = _Exchanges()
@@ -170,7 +170,7 @@ def _have_same_form(name: str, other: str) -> bool:
     return len(parted(name)[1]) == len(parted(other)[1])
 
 
-def _sentence(finding: Finding) -> str:
+def _sentence(finding: RuleMismatch) -> str:
     """What a finding says that is no exchange of numbers."""
     layout, names = finding.layout, finding.names
     kind, where = _kind(layout.golden[0]), _layer(layout.golden[0])
@@ -193,7 +193,7 @@ def _sentence(finding: Finding) -> str:
     return f"{prefix}{kind} is {way}, {others}"
 
 
-def _order(finding: Finding) -> str:
+def _order(finding: RuleMismatch) -> str:
     """How parts are joined in another order."""
     layout, names, expected = finding.layout, finding.names, finding.expected
     words, expected_words = _changing(names, names), _changing(names, expected)
@@ -212,7 +212,7 @@ class _Exchanges:
         self._numbers: dict[tuple[str, str], list[set[int]]] = defaultdict(list)
         self._kinds: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: RuleMismatch) -> None:
         """Take a finding; numbers that it has in common with earlier ones were exchanged together."""
         (_, actual), (words, expected) = parted(finding.names[0]), parted(finding.expected[0])
         place = next((place for place, numbers in enumerate(zip(actual, expected)) if numbers[0] != numbers[1]), 0)
@@ -304,7 +304,7 @@ def _bytes(count: int) -> str:
     raise AssertionError
 
 
-def as_json(result: Result, sides: Sequence[tuple[Path, Contents]]) -> str:
+def as_json(result: ComparedTensor, sides: Sequence[tuple[Path, Contents]]) -> str:
     """The whole report; infinite figures are texts."""
     layouts = [tensor for tensor in result.compared if tensor.how]
     shapes = [{"name": name, "target": shape, "golden": other} for name, shape, other in result.shapes]
@@ -346,7 +346,7 @@ def _checkpoint(path: Path, contents: Contents) -> dict[str, Any]:
     }
 
 
-def _rule(finding: Finding) -> dict[str, Any]:
+def _rule(finding: RuleMismatch) -> dict[str, Any]:
     return {
         "kind": finding.kind,
         "target": finding.layout.target,

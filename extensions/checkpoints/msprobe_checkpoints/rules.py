@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import chain, combinations
 
 from msprobe_checkpoints.files import Contents
-from msprobe_checkpoints.layouts import Layout, Way, orders
+from msprobe_checkpoints.layouts import TensorLayout, Way, orders
 from msprobe_checkpoints.names import GATES, parted, roles
 
 _TOKEN = re.compile(r"\d+|[^\d._/\[\]]+|[._/\[\]]")
@@ -26,7 +26,7 @@ _UP_FIRST = re.compile(r"up_?gate|w3_?w?1")
 
 
 @dataclass(frozen=True)
-class Finding:
+class RuleMismatch:
     """A tensor that needs another rule than its siblings, or that its names call something else.
 
     Attributes:
@@ -39,7 +39,7 @@ class Finding:
     """
 
     kind: str
-    layout: Layout
+    layout: TensorLayout
     names: tuple[str, ...]
     expected: tuple[str, ...]
     rule: Way
@@ -110,7 +110,7 @@ class _Rule:
 class Rules:
     """The rules that pairs of two checkpoints follow."""
 
-    def __init__(self, layouts: Sequence[Layout], target: Contents, golden: Contents) -> None:
+    def __init__(self, layouts: Sequence[TensorLayout], target: Contents, golden: Contents) -> None:
         """The rules of these pairs, of two checkpoints."""
         self._layouts = [layout for layout in layouts if not layout.is_open]
         self._sides = [(_side(layout.target), _side(layout.golden)) for layout in self._layouts]
@@ -122,16 +122,16 @@ class Rules:
             self._names.append(set(map(parted, names)))
             self._roles.append(set(chain.from_iterable(roles(name).items() for name in names)))
 
-    def broken(self) -> list[Finding]:
+    def broken(self) -> list[RuleMismatch]:
         """The pairs that follow another rule than their siblings, or than their names say."""
-        findings: dict[int, Finding] = {}
+        findings: dict[int, RuleMismatch] = {}
         for side in (0, 1):
             for index, finding in self._against_siblings(side):
                 findings.setdefault(index, finding)
         rest = [index for index in range(len(self._layouts)) if index not in findings]
         return [*findings.values(), *self._by_names(rest), *self._by_ranks(), *self._by_order()]
 
-    def _against_siblings(self, which: int) -> Iterator[tuple[int, Finding]]:
+    def _against_siblings(self, which: int) -> Iterator[tuple[int, RuleMismatch]]:
         """What is not as with siblings whose names on side `which` are alike, but for one number."""
         families: dict[object, list[tuple[int, int]]] = defaultdict(list)
         for index, sides in enumerate(self._sides):
@@ -140,7 +140,7 @@ class Rules:
                 key = side.words, side.inner, side.numbers[:place], place, side.numbers[place + 1 :], dimensions
                 families[key].append((number, index))
         regular: set[int] = set()
-        wrong: dict[int, Finding] = {}
+        wrong: dict[int, RuleMismatch] = {}
         for members in map(sorted, families.values()):
             yield from self._exchanged([index for _, index in members], 1 - which)
             rule, fitting = self._rule_of(members, 1 - which)
@@ -152,7 +152,7 @@ class Rules:
                     wrong.setdefault(index, finding)
         yield from ((index, finding) for index, finding in wrong.items() if index not in regular)
 
-    def _exchanged(self, members: list[int], which: int) -> Iterator[tuple[int, Finding]]:
+    def _exchanged(self, members: list[int], which: int) -> Iterator[tuple[int, RuleMismatch]]:
         """Members whose numbers go back on that side where those of the other side go on."""
         alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for index in members:
@@ -162,7 +162,7 @@ class Rules:
             for index, expected in zip(indices, sorted(numbers, key=self._sides[indices[0]][which].chunk_first)):
                 layout, side = self._layouts[index], self._sides[index][which]
                 if side.numbers != expected:
-                    yield index, Finding("numbers", layout, layout.names(which), side.named(expected), layout.way)
+                    yield index, RuleMismatch("numbers", layout, layout.names(which), side.named(expected), layout.way)
 
     def _rule_of(self, members: list[tuple[int, int]], side: int) -> tuple[_Rule | None, set[int]]:
         """The rule that most members follow, and which; None where they have nothing in common."""
@@ -198,7 +198,7 @@ class Rules:
         side, way = self._sides[index][which], self._layouts[index].way
         return (side.words, way, side.numbers) == (rule.words, rule.way, rule.at(number))
 
-    def _against(self, index: int, rule: _Rule, numbers: tuple[int, ...] | None, which: int) -> Finding | None:
+    def _against(self, index: int, rule: _Rule, numbers: tuple[int, ...] | None, which: int) -> RuleMismatch | None:
         """What a pair does against a rule, if that side has what the rule would give."""
         layout, side = self._layouts[index], self._sides[index][which]
         if numbers is None or (
@@ -210,9 +210,9 @@ class Rules:
             kind = "order" if sorted(side.words) == sorted(rule.words) else "names"
         else:
             kind = "layout" if layout.way != rule.way else "numbers"
-        return Finding(kind, layout, layout.names(which), expected, rule.way)
+        return RuleMismatch(kind, layout, layout.names(which), expected, rule.way)
 
-    def _by_names(self, indices: list[int]) -> Iterator[Finding]:
+    def _by_names(self, indices: list[int]) -> Iterator[RuleMismatch]:
         """What names say without siblings."""
         others = [layout for layout in self._layouts if not _is_square(layout)]
         axes: dict[tuple[str, ...], tuple[int, ...]] = {}
@@ -224,19 +224,19 @@ class Rules:
             expected = self._order(index)
             weight = weights.get(tuple(re.sub(r"bias$", "weight", name) for name in layout.target), way)
             if expected != parts:
-                yield Finding("order", layout, parts, expected, way)
+                yield RuleMismatch("order", layout, parts, expected, way)
             elif len(parts) == 1 and self._is_other(layout):
-                yield Finding("names", layout, layout.golden, (), way)
+                yield RuleMismatch("names", layout, layout.golden, (), way)
             elif (weight.groups, weight.heads) != (way.groups, way.heads):
-                yield Finding("layout", layout, layout.golden, (), weight)
+                yield RuleMismatch("layout", layout, layout.golden, (), weight)
             elif _is_square(layout) and not roles(layout.golden[0]).get("vocabulary"):
                 words = self._sides[index][0].words
                 if words not in axes:
                     axes[words] = _axes_beside(layout, others)
                 if axes[words] != way.axes and (axes[words] or count[words] == 1):
-                    yield Finding("layout", layout, layout.golden, (), Way(axes[words]))
+                    yield RuleMismatch("layout", layout, layout.golden, (), Way(axes[words]))
 
-    def _by_ranks(self) -> Iterator[Finding]:
+    def _by_ranks(self) -> Iterator[RuleMismatch]:
         """Parts of ranks that are not parts of the same tensors."""
         for side, contents in enumerate(self._contents):
             words_of: dict[str, set[tuple[str, ...]]] = defaultdict(set)
@@ -247,11 +247,11 @@ class Rules:
                     words_of[plain].add(words)
                     is_cut = len(names) > 1 < len(words) and layout.way.groups % len(names)
                     if is_cut or len(words_of[plain]) > 1:
-                        yield Finding("ranks", layout, names, (), layout.way)
+                        yield RuleMismatch("ranks", layout, names, (), layout.way)
 
-    def _by_order(self) -> Iterator[Finding]:
+    def _by_order(self) -> Iterator[RuleMismatch]:
         """Heads of queries and keys must have their rows in the same order; gates of a recurrent layer, too."""
-        layers: dict[object, dict[str, tuple[object, Layout]]] = defaultdict(dict)
+        layers: dict[object, dict[str, tuple[object, TensorLayout]]] = defaultdict(dict)
         for layout, (_, golden) in zip(self._layouts, self._sides):
             name = layout.golden[0]
             role = roles(name).get("attention", "")
@@ -263,7 +263,7 @@ class Rules:
         for several in layers.values():
             if len({order for order, _ in several.values()}) > 1:
                 layout = next(layout for order, layout in several.values() if order)
-                yield Finding("layout", layout, layout.golden, (), Way())
+                yield RuleMismatch("layout", layout, layout.golden, (), Way())
 
     def _order(self, index: int) -> tuple[str, ...]:
         """The parts of a layout in the order of their numbers, or of their roles."""
@@ -284,7 +284,7 @@ class Rules:
                     return tuple(name for *_, name in sorted(places))
         return parts
 
-    def _is_other(self, layout: Layout) -> bool:
+    def _is_other(self, layout: TensorLayout) -> bool:
         """Whether the two names of a pair say that they are two things, both of which both sides have."""
         golden_roles = roles(layout.golden[0])
         for kind, role in roles(layout.target[0]).items():
@@ -295,16 +295,16 @@ class Rules:
         return name in self._names[1] and name[0] != parted(layout.golden[0])[0]
 
 
-def _is_square(layout: Layout) -> bool:
+def _is_square(layout: TensorLayout) -> bool:
     """Whether its shape allows another order of dimensions, too."""
     shape = layout.left.shape
     return any(tuple(map(shape.__getitem__, axes)) == shape for axes in orders(len(shape)))
 
 
-def _axes_beside(layout: Layout, others: Sequence[Layout]) -> tuple[int, ...]:
+def _axes_beside(layout: TensorLayout, others: Sequence[TensorLayout]) -> tuple[int, ...]:
     """The order of dimensions of the tensors that stand nearest to one by their names, and are not square."""
 
-    def common(other: Layout) -> int:
+    def common(other: TensorLayout) -> int:
         pairs = zip(_TOKEN.findall(layout.target[0]), _TOKEN.findall(other.target[0]))
         return next((place for place, (a, b) in enumerate(pairs) if a != b), 99)
 
@@ -317,9 +317,9 @@ def _axes_beside(layout: Layout, others: Sequence[Layout]) -> tuple[int, ...]:
 class Siblings:
     """Finds the pairs of names that are as others, but for one word or number."""
 
-    def __init__(self, layouts: Iterable[Layout]) -> None:
+    def __init__(self, layouts: Iterable[TensorLayout]) -> None:
         """The pairs of which one side has a single name."""
-        self._pairs: dict[tuple[str, ...], list[tuple[str, tuple[str, ...], Layout]]] = defaultdict(list)
+        self._pairs: dict[tuple[str, ...], list[tuple[str, tuple[str, ...], TensorLayout]]] = defaultdict(list)
         for layout in layouts:
             for names, others in ((layout.target, layout.golden), (layout.golden, layout.target)):
                 words = _TOKEN.findall(names[0]) if len(names) == 1 else []
@@ -327,7 +327,7 @@ class Siblings:
                     key = (*words[:place], "", *words[place + 1 :])
                     self._pairs[key].append((word, others, layout))
 
-    def partners(self, name: str) -> Iterator[tuple[tuple[str, ...], Layout]]:
+    def partners(self, name: str) -> Iterator[tuple[tuple[str, ...], TensorLayout]]:
         """(names that the other side should have of a tensor, the pair that says so)."""
         words = _TOKEN.findall(name)
         for place, new in enumerate(words):

@@ -273,7 +273,7 @@ class Stored(Tensor):
 
 
 @dataclass(frozen=True)
-class Held(Tensor):
+class LoadedTensor(Tensor):
     """A small tensor that was read with the description of its file, such as an array in a pickle."""
 
     dtype: Dtype
@@ -346,7 +346,7 @@ class Joined(Tensor):
                 yield piece
 
 
-class Part(Tensor):
+class TensorSlice(Tensor):
     """Elements of a tensor that follow each other, in another shape."""
 
     def __init__(self, tensor: Tensor, shape: tuple[int, ...], first: int = 0) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from msprobe_checkpoints import comparison
-from msprobe_checkpoints.comparison import Result, compare
+from msprobe_checkpoints.comparison import ComparedTensor, compare
 from msprobe_checkpoints.folders import read_checkpoint
-from msprobe_checkpoints.layouts import Layout
+from msprobe_checkpoints.layouts import TensorLayout
 from pytest_msprobe.__main__ import main
 
 CODES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "int64": "I64", "float16": "F16", "bool": "BOOL"}
@@ -36,7 +36,7 @@ def write(path: Path, state: State) -> Path:
     return path
 
 
-def compared(folder: Path, target: State, golden: State) -> Result:
+def compared(folder: Path, target: State, golden: State) -> ComparedTensor:
     sides = [read_checkpoint(write(folder / name, state)) for name, state in (("a", target), ("b", golden))]
     return compare(*sides, lambda done, total: None)
 
@@ -260,7 +260,7 @@ def test_tensors_are_compared_by_several_threads(tmp_path: Path, monkeypatch: py
     """Each of two waits for the other one."""
     both = threading.Barrier(2, timeout=60)
 
-    def measured(layout: Layout, watch: object) -> str:
+    def measured(layout: TensorLayout, watch: object) -> str:
         both.wait()
         return layout.target[0]
 

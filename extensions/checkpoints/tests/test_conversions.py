@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from msprobe_checkpoints.comparison import Result, compare
+from msprobe_checkpoints.comparison import ComparedTensor, compare
 from msprobe_checkpoints.folders import read_checkpoint
 from msprobe_checkpoints.report import sentences
 
@@ -496,7 +496,7 @@ WRONG: dict[str, tuple[Callable[[], Sides], str]] = {
 }
 
 
-def result_of(folder: Path, sides: Sides) -> Result:
+def result_of(folder: Path, sides: Sides) -> ComparedTensor:
     contents = []
     for name, side in zip("ab", sides):
         if isinstance(side, list):

@@ -21,7 +21,7 @@ _CORRECTIONS = ("correct_bias", "bias_correction", "debias")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ParameterBatch:
     """Parameters that one evaluation of a formula takes together: the same group, dtypes and states.
 
     Attributes:
@@ -134,7 +134,7 @@ class FormulaCheck:
         self, what: str, parameter: UpdatedParameter, formula: Formula, settings: Mapping[str, Any]
     ) -> bool:
         """Return whether a formula with other settings gives the parameter or state that stands after the step."""
-        batch = Batch([parameter], is_whole=parameter.is_whole and formula.whole)
+        batch = ParameterBatch([parameter], is_whole=parameter.is_whole and formula.whole)
         inputs = self._inputs(batch, {**self.variant, **settings})
         if inputs is None:
             return False
@@ -142,7 +142,7 @@ class FormulaCheck:
             outputs = formula.compute(inputs)
         return what in outputs and not compared_with(batch, what, outputs[what])[0]
 
-    def _inputs(self, batch: Batch, variant: Mapping[str, Any]) -> Inputs | None:
+    def _inputs(self, batch: ParameterBatch, variant: Mapping[str, Any]) -> Inputs | None:
         settings = {**self.update.settings[batch.parameters[0].group], **variant}
         counters = [_counter(item, settings) for item in batch.parameters]
         if self.formula is not None and self.formula.counts and any(counter is None for counter in counters):
@@ -184,27 +184,27 @@ def _counter(item: UpdatedParameter, settings: Mapping[str, Any]) -> int | None:
     return int(settings[COUNTER]) if isinstance(settings.get(COUNTER), (int, float)) else item.steps or None
 
 
-def _batches(parameters: Iterable[UpdatedParameter], *, alone: bool) -> Iterator[Batch]:
+def _batches(parameters: Iterable[UpdatedParameter], *, alone: bool) -> Iterator[ParameterBatch]:
     kinds: dict[Any, list[UpdatedParameter]] = {}
     for item in parameters:
         if item.gradient is None or not item.before.values.size or item.gradient.size != item.before.values.size:
             continue
         if alone and item.is_whole:
-            yield Batch([item], is_whole=True)
+            yield ParameterBatch([item], is_whole=True)
             continue
         dtypes = tuple(sorted((name, place.dtype) for name, place in item.after.state_places.items()))
         states = tuple(sorted(name for name, value in item.before.states.items() if value.size))
         kinds.setdefault((item.group, item.before.place.dtype, item.gradient_dtype, dtypes, states), []).append(item)
-    yield from map(Batch, kinds.values())
+    yield from map(ParameterBatch, kinds.values())
 
 
-def _keeps(batch: Batch, outputs: Iterable[str]) -> bool:
+def _keeps(batch: ParameterBatch, outputs: Iterable[str]) -> bool:
     """Return whether the optimizer keeps the states of the formula: under other names nobody knows what they are."""
     return all(what in item.after.states for item in batch.parameters for what in outputs if what != PARAMETER)
 
 
 def compared_with(
-    batch: Batch, what: str, right: Rounded, *, by_projection: bool = False
+    batch: ParameterBatch, what: str, right: Rounded, *, by_projection: bool = False
 ) -> tuple[list[Deviation], int]:
     """Return the deviations above the tolerance, and how many tensors were compared."""
     arrays, dtypes = [], []

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from msprobe_laws.catalogue import LAWS, OF_RANKS
-from msprobe_laws.law import Checked, Finding, Unchecked, few_digits, listed
+from msprobe_laws.law import Checked, Unchecked, Violation, few_digits, listed
 
 FILE = "laws.jsonl"
 SCHEMA = 1
@@ -103,7 +103,7 @@ class Journal:
                 tally.written[words] = tally.written.get(words, 0) + 1
                 self._found(finding, about, step, source, is_first=tally.written[words] == 1)
 
-    def _found(self, finding: Finding, about: str, step: int, source: str, *, is_first: bool) -> None:
+    def _found(self, finding: Violation, about: str, step: int, source: str, *, is_first: bool) -> None:
         size = finding.size
         entry: dict[str, Any] = {
             "kind": "finding",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """A law that does not hold.
 
     Attributes:
@@ -28,7 +28,7 @@ class Finding:
     others: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, law: str, names: Sequence[str], message: str) -> Finding:
+    def of(cls, law: str, names: Sequence[str], message: str) -> Violation:
         """Return the finding that holds for all of `names`."""
         return cls(law, names[0], message, None, tuple(names[1:]))
 
@@ -48,7 +48,7 @@ class Unchecked:
     parameters: tuple[str, ...] = ()
 
 
-Checked = list[Finding] | Unchecked
+Checked = list[Violation] | Unchecked
 _Seen = TypeVar("_Seen", contravariant=True)
 
 
@@ -71,9 +71,9 @@ class Law(ABC, Generic[_Seen]):
     def check(self, subject: _Seen) -> Checked:
         """Return the findings; an empty list where the law holds; or why it could not be checked."""
 
-    def found(self, parameter: str, message: str, size: float | None = None, others: Any = ()) -> Finding:
+    def found(self, parameter: str, message: str, size: float | None = None, others: Any = ()) -> Violation:
         """Return a finding of this law."""
-        return Finding(self.name, parameter, message, size, tuple(others))
+        return Violation(self.name, parameter, message, size, tuple(others))
 
 
 def few_digits(number: float) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import xxhash
 
-from msprobe_laws.law import Checked, Finding, Unchecked
+from msprobe_laws.law import Checked, Unchecked, Violation
 from msprobe_laws.observation import Batch
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
@@ -25,7 +25,7 @@ Ties = list[tuple[str, str]]
 _MOST_BATCHES = 64
 
 
-class Framework(Protocol):
+class ModelFramework(Protocol):
     """What a framework says of its models; the module `models` of each is one. A part is a Module, or a Cell."""
 
     #: What may be missing where a model is trained in evaluation mode.
@@ -140,7 +140,7 @@ class Running:
         return source.partition(":")[0] + ":dropout", source
 
 
-def ties_of(framework: Framework, root: Any) -> Ties:
+def ties_of(framework: ModelFramework, root: Any) -> Ties:
     """Return the ties of a model as it is."""
     first: dict[int, str] = {}
     ties = []
@@ -153,7 +153,7 @@ def ties_of(framework: Framework, root: Any) -> Ties:
 class ModelLaws:
     """Laws on the models of a training."""
 
-    def __init__(self, session: LawSession, framework: Framework, running: Running) -> None:
+    def __init__(self, session: LawSession, framework: ModelFramework, running: Running) -> None:
         """Know no model yet."""
         self._session, self.framework, self.running = session, framework, running
         #: Ties that parts had until their parameters were replaced.
@@ -212,13 +212,13 @@ class ModelLaws:
                 model.modes.clear()
                 self._buffers_after(model, root, step)
 
-    def _training_mode(self, model: Model, root: Any) -> list[Finding]:
+    def _training_mode(self, model: Model, root: Any) -> list[Violation]:
         is_trained, was_trained = any(model.modes), model.trained
         model.trained |= is_trained
         if is_trained or not was_trained or not self.framework.has_modes(root):
             return []
         message = f"it is trained in eval mode, after steps in training mode ({self.framework.MODE_HINT})"
-        return [Finding(TRAINING_MODE, model.name, message)]
+        return [Violation(TRAINING_MODE, model.name, message)]
 
     def _ties_kept(self, model: Model, root: Any) -> Checked:
         """Look whether parameters that were one, or are declared to be one, are."""
@@ -226,22 +226,22 @@ class ModelLaws:
         for path, other_path in model.ties:
             item, other = (self.framework.parameter_at(root, name) for name in (path, other_path))
             if item is not None and other is not None and item is not other:
-                findings.append(Finding(TIES_KEPT, other_path, f"it is no longer the same parameter as {path}"))
+                findings.append(Violation(TIES_KEPT, other_path, f"it is no longer the same parameter as {path}"))
         declared = self.framework.declared_tie(root)
         if declared is not None and declared[0].data_ptr() != declared[1].data_ptr():
             message = "config.tie_word_embeddings is True, and it is another parameter than the input embedding"
-            findings.append(Finding(TIES_KEPT, "output embedding", message))
+            findings.append(Violation(TIES_KEPT, "output embedding", message))
         if not model.ties and declared is None:
             return Unchecked("the model has no tied parameters", is_moot=True)
         return findings
 
-    def _moved_buffers(self, model: Model, root: Any) -> list[Finding]:
+    def _moved_buffers(self, model: Model, root: Any) -> list[Violation]:
         before, model.buffers = model.buffers, self.framework.buffers(root)
         moved = [path for path, (dtype, _) in model.buffers.items() if before.get(path, (dtype, ""))[0] != dtype]
         if not moved or not model.trained:
             return []
         now, was = model.buffers[moved[0]][0], before[moved[0]][0]
-        return [Finding.of(BUFFERS_KEPT, moved, f"the buffer is {now}, and the step before has left it as {was}")]
+        return [Violation.of(BUFFERS_KEPT, moved, f"the buffer is {now}, and the step before has left it as {was}")]
 
     def _buffers_after(self, model: Model, root: Any, step: Step) -> None:
         if not model.buffers:
@@ -251,5 +251,5 @@ class ModelLaws:
             before = model.buffers.get(path, now)
             if before != now:
                 message = f"the buffer is {' on '.join(now)} after the step and was {' on '.join(before)} before it"
-                findings.append(Finding(BUFFERS_KEPT, path, message))
+                findings.append(Violation(BUFFERS_KEPT, path, message))
         self._session.say(BUFFERS_KEPT, model.name, findings, step=step.number)

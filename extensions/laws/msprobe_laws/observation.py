@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Where a tensor is, for the laws on aliases and on what a step may not change.
 
     Attributes:
@@ -52,9 +52,9 @@ class Content:
     """
 
     values: Array
-    place: Place
+    place: TensorPlace
     states: dict[str, Array] = field(default_factory=dict)
-    state_places: dict[str, Place] = field(default_factory=dict)
+    state_places: dict[str, TensorPlace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

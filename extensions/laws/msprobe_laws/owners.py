@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
-from msprobe_laws.law import Finding
+from msprobe_laws.law import Violation
 from msprobe_laws.models import ModelLaws
 from msprobe_laws.session import LawSession
 from msprobe_laws.steps import Step
@@ -33,7 +33,7 @@ class Owners:
         #: Elements of parameters with gradients that are in no optimizer, at the last step.
         self._suspects: dict[int, bytes] = {}
 
-    def step_begins(self, step: Step) -> list[Finding]:
+    def step_begins(self, step: Step) -> list[Violation]:
         """Return the parameters that the optimizer has twice, and those that another one updates in turn with it."""
         if self._stepping:
             outer = self._stepping[-1]
@@ -43,7 +43,7 @@ class Owners:
         counts = Counter(map(id, step.order))
         twice = [key for key, count in counts.items() if count > 1]
         message = f"it is in {step.name} twice, and updated twice"
-        findings = [Finding(EACH_IN_ONE, step.names[key], message) for key in twice]
+        findings = [Violation(EACH_IN_ONE, step.names[key], message) for key in twice]
         last = self._last.get(step.name, self._ticks)
         for other, held in self.held.items():
             if other == step.name or self._last[other] < last or (other, step.name) in self._nested:
@@ -59,7 +59,7 @@ class Owners:
         if name in self._stepping:
             del self._stepping[self._stepping.index(name) :]
 
-    def in_no_optimizer(self, candidates: Iterable[tuple[str, Any]], *, at_once: bool) -> list[Finding]:
+    def in_no_optimizer(self, candidates: Iterable[tuple[str, Any]], *, at_once: bool) -> list[Violation]:
         """Return those of the parameters with gradients that no optimizer has.
 
         Args:
@@ -82,7 +82,7 @@ class Owners:
         names = [missing[key][0] for key in self._suspects if at_once or key in before]
         if not names or is_updated:
             return []
-        return [Finding.of(IN_AN_OPTIMIZER, names, "it has a gradient and is in no optimizer: it is never updated")]
+        return [Violation.of(IN_AN_OPTIMIZER, names, "it has a gradient and is in no optimizer: it is never updated")]
 
 
 class Freezing:
@@ -109,7 +109,7 @@ class Freezing:
             if item.requires_grad:
                 self._made[id(item)] = weakref.ref(item)
 
-    def step_begins(self, step: Step) -> list[Finding]:
+    def step_begins(self, step: Step) -> list[Violation]:
         """Return the parameters that were frozen since the optimizer was made, or since its last step."""
         trained = self._trained.setdefault(step.name, set())
         frozen = [key for key, item in step.parameters.items() if not item.requires_grad]
@@ -152,4 +152,6 @@ class Freezing:
             is_whole = any(owners.held[name].keys() >= model.parameters.keys() for model in models)
             if count >= _LONG_ENOUGH and frozen and self._trained.get(name) and not is_whole:
                 message = f"{name} has it, and it never required a gradient in {count} steps"
-                self._session.say(STAYS_TRAINABLE, name, [Finding.of(STAYS_TRAINABLE, list(frozen.values()), message)])
+                self._session.say(
+                    STAYS_TRAINABLE, name, [Violation.of(STAYS_TRAINABLE, list(frozen.values()), message)]
+                )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from msprobe_laws import updates
 from msprobe_laws.formula_check import FormulaCheck
 from msprobe_laws.journal import Journal
-from msprobe_laws.law import Checked, Finding, Unchecked, listed
+from msprobe_laws.law import Checked, Unchecked, Violation, listed
 from msprobe_laws.observation import Batch, Clipping, DropoutMask, Labels, Update
 from msprobe_laws.signals import BatchesDiffer, ClipNorm, DropoutLaws, LabelsAligned
 from msprobe_laws.training import BATCHES_DIFFER, CLIP_NORM, FRESH, SCALE_REMOVED, STAYS_TRAINABLE
@@ -58,17 +58,17 @@ class LawSession:
             yield other.name, other.check(update)
         if again := [item.name for item in update.parameters if item.is_used_again]:
             message = "the step uses the gradient of the step before once more: no backward pass has written it since"
-            yield FRESH, [Finding.of(FRESH, again, message)]
+            yield FRESH, [Violation.of(FRESH, again, message)]
         if moved := [item.name for item in update.parameters if item.is_moved_frozen]:
             message = "requires_grad is False, and the step changes it: its gradient is 0 and not None"
-            yield STAYS_TRAINABLE, [Finding.of(STAYS_TRAINABLE, moved, message)]
+            yield STAYS_TRAINABLE, [Violation.of(STAYS_TRAINABLE, moved, message)]
 
     def clipping(self, clipping: Clipping) -> None:
         """Check that gradients were clipped rightly."""
         if clipping.scale != 1:
             names = list(clipping.names) or ["gradients"]
             message = f"gradients are clipped while they hold the scale {clipping.scale:g} of the loss scaler"
-            self.say(SCALE_REMOVED, "clipping", [Finding.of(SCALE_REMOVED, names, message)], source=clipping.source)
+            self.say(SCALE_REMOVED, "clipping", [Violation.of(SCALE_REMOVED, names, message)], source=clipping.source)
         self.say(CLIP_NORM, "clipping", self._clip_norm.check(clipping), source=clipping.source)
 
     def mask(self, mask: DropoutMask) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from msprobe_laws.law import Checked, Finding, Law, Unchecked, few_digits
+from msprobe_laws.law import Checked, Law, Unchecked, Violation, few_digits
 from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels
 from msprobe_laws.training import BATCHES_DIFFER, CLIP_NORM
 from pytest_msprobe.numerics.dtypes import unit_roundoff
@@ -32,7 +32,7 @@ class ClipNorm(Law[Clipping]):
     def check(self, clipping: Clipping) -> Checked:
         """Compare reported and true norm, and the norm that is left."""
         first = clipping.names[0] if clipping.names else "gradients"
-        findings: list[Finding] = []
+        findings: list[Violation] = []
         if clipping.unknown or clipping.norm_before is None or not math.isfinite(clipping.norm_before):
             return findings or Unchecked(clipping.unknown or "the norm of the gradients is not finite")
         relative = 16 * unit_roundoff(clipping.dtype) + 4 * math.sqrt(max(clipping.size, 1)) * 2.0**-24

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from msprobe_laws.law import Finding
+from msprobe_laws.law import Violation
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Step:
     def __post_init__(self) -> None:
         self.parameters = {id(item): item for item in self.order}
 
-    def findings(self, law: str, keys: Iterable[int], message: str) -> list[Finding]:
+    def findings(self, law: str, keys: Iterable[int], message: str) -> list[Violation]:
         """Return the finding that holds for the parameters with these ids; [] where there are none."""
         names = [self.names[key] for key in keys]
-        return [Finding.of(law, names, message)] if names else []
+        return [Violation.of(law, names, message)] if names else []

@@ -11,7 +11,7 @@ import numpy as np
 
 from msprobe_laws.formula_check import COUNTER, Deviation, FormulaCheck
 from msprobe_laws.formulas import FORMULAS, PARAMETER
-from msprobe_laws.law import Checked, Finding, Law, Unchecked, few_digits
+from msprobe_laws.law import Checked, Law, Unchecked, Violation, few_digits
 from msprobe_laws.observation import Array, Update, UpdatedParameter
 
 
@@ -188,7 +188,7 @@ class DecayAsDeclared(Law[FormulaCheck]):
             return Unchecked("there is no weight decay", is_moot=True)
         if not computed.compared.get(PARAMETER):
             return Unchecked(_why_none(computed))
-        findings: dict[str, Finding] = {}
+        findings: dict[str, Violation] = {}
         for item in computed.deviations:
             name = item.parameter.name
             otherwise = _explained(computed, item)
@@ -508,15 +508,15 @@ OF_FORMULA: tuple[type[Law[FormulaCheck]], ...] = (UpdateFormula, MomentsFormula
 OF_UPDATE: tuple[type[Law[Update]], ...] = (StepCounter, OwnState, StorageKept, SomethingUpdated, HyperParameters)
 
 
-def summed_up(findings: Sequence[Finding]) -> Iterator[Finding]:
+def summed_up(findings: Sequence[Violation]) -> Iterator[Violation]:
     """Return one finding for those of one law with the same words, the worst first, with the other names."""
-    by_kind: dict[tuple[str, str], list[Finding]] = {}
+    by_kind: dict[tuple[str, str], list[Violation]] = {}
     for item in findings:
         by_kind.setdefault((item.law, _kind_of(item.message)), []).append(item)
     for items in by_kind.values():
         worst = max(items, key=lambda item: -1.0 if item.size is None else item.size)
         names = [item.parameter for item in items if item is not worst]
-        yield Finding(worst.law, worst.parameter, worst.message, worst.size, (*worst.others, *names))
+        yield Violation(worst.law, worst.parameter, worst.message, worst.size, (*worst.others, *names))
 
 
 def _kind_of(message: str) -> str:

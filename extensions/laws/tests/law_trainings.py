@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from msprobe_laws.pytorch.watch import Watch
+from msprobe_laws.pytorch.watch import TorchWatch
 
 
 class Net(nn.Module):
@@ -265,7 +265,7 @@ def train(
     torch.manual_seed(0)
     watch = None
     if folder is not None:
-        watch = Watch(folder, (), laws_meant)
+        watch = TorchWatch(folder, (), laws_meant)
         watch.install()
     try:
         return [item.detach().clone() for item in _train(fault, steps)]
@@ -385,7 +385,7 @@ def _batches(fault: str) -> Iterator[torch.Tensor]:
 def train_plainly(folder: Path, fault: str) -> None:
     """A regression of two layers, watched into `folder`."""
     torch.manual_seed(0)
-    watch = Watch(folder, ())
+    watch = TorchWatch(folder, ())
     watch.install()
     try:
         _train_plainly(fault)

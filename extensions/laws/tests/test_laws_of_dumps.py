@@ -18,7 +18,7 @@ from msprobe_laws.suite.suite import LawsSuite
 from pytest_msprobe.__main__ import main
 from pytest_msprobe.diagnose.looking import look_at
 from pytest_msprobe.run.nodes import row_of
-from pytest_msprobe.suites.contract import Context, Record
+from pytest_msprobe.suites.contract import Context, ItemRecord
 from pytest_msprobe.verdicts import MOOT
 
 FRESH, CONTINUES = "gradients-are-fresh", "state-continues"
@@ -102,7 +102,7 @@ def judge(make_debugger: Any, tmp_path: Path) -> Judge:
         suite, summary, found = LawsSuite(context), LawsSummary(), {}
         for number, file in zip(steps, files):
             for group in suite.groups(file):
-                record = Record(file, group, group.parts[0])
+                record = ItemRecord(file, group, group.parts[0])
                 verdict = suite.judge(record)
                 summary.add(row_of(group.call, record, verdict, suite=suite, seed=0, host=""))
                 law = group.call.rpartition(".")[2]

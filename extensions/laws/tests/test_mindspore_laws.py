@@ -18,12 +18,12 @@ from mindspore.experimental import optim
 from mindspore_parts import Mlp, rows, squared
 
 from msprobe_laws.formulas import FORMULAS
-from msprobe_laws.mindspore.watch import Watch
+from msprobe_laws.mindspore.watch import MindSporeWatch
 
 
 @contextmanager
 def watched(folder: Path) -> Iterator[None]:
-    watch = Watch(folder, ())
+    watch = MindSporeWatch(folder, ())
     watch.install()
     try:
         yield

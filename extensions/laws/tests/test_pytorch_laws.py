@@ -18,8 +18,8 @@ from msprobe_collector.dump_format import Dump
 from msprobe_laws.catalogue import LAWS
 from msprobe_laws.formula_check import FormulaCheck
 from msprobe_laws.formulas import FORMULAS
-from msprobe_laws.observation import Content, Place, Update, UpdatedParameter
-from msprobe_laws.pytorch.watch import Watch
+from msprobe_laws.observation import Content, TensorPlace, Update, UpdatedParameter
+from msprobe_laws.pytorch.watch import TorchWatch
 from msprobe_laws.suite.recorded import update_of
 from msprobe_laws.updates import DecayAsDeclared, UpdateFormula
 
@@ -106,7 +106,7 @@ IN_DTYPES = [
 def test_optimizers_of_torch_obey_their_formulas(kind: str, dtype: torch.dtype, tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = nn.Linear(12, 20, bias=kind != "Muon").to(dtype)
-    watch = Watch(tmp_path, ["updates-arrive"])  # a step of bfloat16 may be lost, which is no fault of the formula
+    watch = TorchWatch(tmp_path, ["updates-arrive"])  # a step of bfloat16 may be lost, which is no fault of the formula
     watch.install()
     optimizer = getattr(torch.optim, kind)(net.parameters(), **OPTIMIZERS[kind])
     for _ in range(8):
@@ -124,7 +124,7 @@ def test_optimizers_of_torch_obey_their_formulas(kind: str, dtype: torch.dtype, 
 def test_every_formula_of_the_table_is_checked(kind: str, is_wrong: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = nn.Linear(12, 20, bias=kind != "Muon")
-    watch = Watch(tmp_path, ())
+    watch = TorchWatch(tmp_path, ())
     watch.install()
     settings = {name: value for name, value in OPTIMIZERS.get(kind, {}).items() if name not in ("fused", "foreach")}
     optimizer = OWN[kind](net.parameters()) if kind in OWN else getattr(torch.optim, kind)(net.parameters(), **settings)
@@ -164,7 +164,7 @@ def test_a_subclass_with_another_step_is_not_judged(tmp_path: Path) -> None:
                 item.sub_(item.grad.sign(), alpha=0.1)
 
     net = nn.Linear(4, 4)
-    watch = Watch(tmp_path, ())
+    watch = TorchWatch(tmp_path, ())
     watch.install()
     optimizer = Signed(net.parameters())
     for _ in range(2):
@@ -213,7 +213,7 @@ def test_own_states_are_known_by_usual_names(
     names: tuple[str, str], wrong: bool, laws: set[str], tmp_path: Path
 ) -> None:
     net = nn.Linear(4, 4)
-    watch = Watch(tmp_path, ())
+    watch = TorchWatch(tmp_path, ())
     watch.install()
     optimizer = type("Adam", (Moments,), {})(net.parameters(), names, wrong=wrong)
     for _ in range(3):
@@ -233,7 +233,7 @@ def test_a_class_derived_from_the_checkpoint_stays_its_own(tmp_path: Path) -> No
         def forward(context: Any, function: Any, preserves: bool, *args: Any) -> Any:
             return 2 * function(*args)
 
-    watch = Watch(tmp_path, ())
+    watch = TorchWatch(tmp_path, ())
     watch.install()
     assert Doubled.apply(torch.relu, False, torch.ones(2)).tolist() == [2, 2]
     watch.close()
@@ -246,7 +246,7 @@ def test_what_explains_an_update_begins_with_the_variant_that_the_others_follow(
     settings = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 0.0, "weight_decay": 0.0, "correct_bias": False, "step": 5}
     moments = {"exp_avg": 0.1 * gradient, "exp_avg_sq": 0.01 * gradient**2}
     zeros = dict.fromkeys(moments, np.zeros(4))
-    place = Place(0, "float64", shape=(4,))
+    place = TensorPlace(0, "float64", shape=(4,))
     before = Content(np.ones(4), place, zeros)
     correction = np.sqrt(1 - 0.99**5) / (1 - 0.9**5)
     parameters = [
@@ -261,7 +261,7 @@ def test_what_explains_an_update_begins_with_the_variant_that_the_others_follow(
 
 def test_averages_of_two_networks_of_one_kind(tmp_path: Path) -> None:
     """Two critics with an average each: of equal shapes, and averages of their own networks only."""
-    watch = Watch(tmp_path, ())
+    watch = TorchWatch(tmp_path, ())
     watch.install()
     torch.manual_seed(0)
     critics = [Net(), Net()]
@@ -295,7 +295,7 @@ class Words(nn.Module):
 @pytest.mark.parametrize(("offset", "said"), [(0, "learns to copy"), (1, ""), (2, "shifted twice")])
 def test_labels_of_language_models(offset: int, said: str, tmp_path: Path) -> None:
     net = Words()
-    watch = Watch(tmp_path, ())
+    watch = TorchWatch(tmp_path, ())
     watch.install()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(3):
@@ -359,7 +359,7 @@ def resumed(fault: str, path: Path) -> None:
     ],
 )
 def test_a_resumed_training_goes_on(fault: str, parts: set[str], tmp_path: Path) -> None:
-    watch = Watch(tmp_path / "laws", ())
+    watch = TorchWatch(tmp_path / "laws", ())
     watch.install()
     resumed(fault, tmp_path / "saved.pt")
     watch.close()
@@ -383,7 +383,7 @@ class Wrapped(torch.optim.Optimizer):
 
 def test_a_wrapper_of_an_optimizer_is_not_in_the_way(tmp_path: Path) -> None:
     net = nn.Linear(4, 4)
-    watch = Watch(tmp_path, ())
+    watch = TorchWatch(tmp_path, ())
     watch.install()
     optimizer = Wrapped(torch.optim.AdamW(net.parameters(), lr=0.1))
     for _ in range(2):
@@ -438,13 +438,13 @@ def test_what_is_meant_is_information(
 
 
 def test_a_law_that_does_not_exist_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    Watch(tmp_path, ["clip-norms"])
+    TorchWatch(tmp_path, ["clip-norms"])
     assert capfd.readouterr().err == "msprobe: there is no law clip-norms\n"
 
 
 def test_functions_that_are_transformed_are_no_fault(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
-    watch = Watch(tmp_path, ())
+    watch = TorchWatch(tmp_path, ())
     watch.install()
     optimizer = torch.optim.AdamW(net.parameters())
     values = {name: item.detach() for name, item in net.named_parameters()}
@@ -467,7 +467,7 @@ def test_functions_that_are_transformed_are_no_fault(tmp_path: Path, capfd: pyte
 def test_states_may_be_put_anew_with_their_parameters(is_coherent: bool, tmp_path: Path) -> None:
     """Lookahead without a class: slow weights are put in place, and momentum begins anew."""
     net = nn.Linear(8, 2)
-    watch = Watch(tmp_path, ())
+    watch = TorchWatch(tmp_path, ())
     watch.install()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     slow = [item.detach().clone() for item in net.parameters()]

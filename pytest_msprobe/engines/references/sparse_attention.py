@@ -45,7 +45,7 @@ def lightning_indexer(
     """
     if not return_value:
         raise Unsupported("without return_value its only output are indices, of which several are right under ties")
-    places = _Places(layout_query, layout_key, block_table, actual_seq_lengths_query, actual_seq_lengths_key)
+    places = _BatchPlaces(layout_query, layout_key, block_table, actual_seq_lengths_query, actual_seq_lengths_key)
     flat_query, flat_key, flat_weights = query.flatten(0, -3), key.flatten(0, -3), weights.flatten(0, -2)
     chosen = flat_query.new_full((flat_query.shape[0], 1, sparse_count), -torch.inf)
     for rows, keys, _ in places.of(query, key):
@@ -86,7 +86,7 @@ def sparse_flash_attention(
     """
     if query_rope is not None and key_rope is not None:
         query, key = torch.cat([query, query_rope], -1), torch.cat([key, key_rope], -1)
-    places = _Places(layout_query, layout_kv, block_table, actual_seq_lengths_query, actual_seq_lengths_kv)
+    places = _BatchPlaces(layout_query, layout_kv, block_table, actual_seq_lengths_query, actual_seq_lengths_kv)
     flat = [x.flatten(0, -3) for x in (query, key, value, sparse_indices)]
     elements = []
     for rows, keys, count in places.of(query, key):
@@ -149,7 +149,7 @@ def nsa_select_attention(
     """
     if atten_mask is not None:
         raise Unsupported("atten_mask: MindSpore 2.10 does not support it")
-    places = _Places("TND", "TND", None, actual_seq_qlen, actual_seq_kvlen)
+    places = _BatchPlaces("TND", "TND", None, actual_seq_qlen, actual_seq_kvlen)
     elements = [
         _attended(
             query[rows],
@@ -165,7 +165,7 @@ def nsa_select_attention(
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _BatchPlaces:
     """Where the queries and keys of each batch element stand, in layouts BSND and TND."""
 
     layout_query: str

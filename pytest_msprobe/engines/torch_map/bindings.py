@@ -177,7 +177,7 @@ def missing_attributes(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NoCounterpart:
     """Why an API call has no PyTorch counterpart."""
 
     reason: str
@@ -289,7 +289,7 @@ class Binding:
 
 
 @cache
-def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | Refusal:
+def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | NoCounterpart:
     """The PyTorch call for an API, or why there is none. Neither framework is imported.
 
     `name` may be dotted (``linalg.inv``); for ``Primitive`` it is the class name. Under the frameworks ``pytorch``
@@ -299,7 +299,7 @@ def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | 
     if framework in ("pytorch", "mindtorch"):
         return _lookup_in_torch(api_type, name, framework)
     if framework != "mindspore" or api_type not in _TABLE_OF_TYPE:
-        return Refusal(f"{api}: no PyTorch counterpart is known for type {api_type} of framework {framework}")
+        return NoCounterpart(f"{api}: no PyTorch counterpart is known for type {api_type} of framework {framework}")
     if api_type == "Mint" and name.startswith("nn.functional."):
         api_type, name = "MintFunctional", name.removeprefix("nn.functional.")
     references = facts("references").overloads(api_type, name)
@@ -310,25 +310,25 @@ def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | 
     if lines:
         return _from_lines(api, lines, "")
     if find_operator("mindspore", api_type, name) is None:
-        return Refusal(f"{api}: {unknown_operator('mindspore', api_type)}")
+        return NoCounterpart(f"{api}: {unknown_operator('mindspore', api_type)}")
     if api_type not in _NAMESAKES:
-        return Refusal(
+        return NoCounterpart(
             f"{api}: no PyTorch counterpart in the table ({_TABLE_OF_TYPE[api_type].rpartition('/')[2]}.txt)"
         )
     path = find_operator("torch", _NAMESAKES[api_type], name)
-    return Binding(api, path) if path else Refusal(f"{api}: PyTorch has no operator of its name")
+    return Binding(api, path) if path else NoCounterpart(f"{api}: PyTorch has no operator of its name")
 
 
-def _lookup_in_torch(api_type: str, name: str, framework: str) -> Binding | Refusal:
+def _lookup_in_torch(api_type: str, name: str, framework: str) -> Binding | NoCounterpart:
     api = f"{api_type}.{name}"
     if api_type == "NPU":
         return _from_lines(api, facts(_NPU).overloads(api_type, name), f"no reference is known ({_NPU}.txt)")
     if api_type not in _PYTORCH_TYPES:
-        return Refusal(f"{api}: PyTorch has no API of type {api_type}")
+        return NoCounterpart(f"{api}: PyTorch has no API of type {api_type}")
     if framework == "pytorch" and (reference := facts("references").typed("pytorch").get(api)) is not None:
         return Binding(api, f"references.{reference.text}")
     path = find_operator("torch", api_type, name)
-    return Binding(api, path) if path else Refusal(f"{api}: {unknown_operator('torch', api_type)}")
+    return Binding(api, path) if path else NoCounterpart(f"{api}: {unknown_operator('torch', api_type)}")
 
 
 def names(api_type: str) -> tuple[str, ...]:
@@ -337,10 +337,10 @@ def names(api_type: str) -> tuple[str, ...]:
     return tuple(name.partition(".")[2] for name in lines)
 
 
-def _from_lines(api: str, lines: Sequence[Fact], without: str) -> Binding | Refusal:
+def _from_lines(api: str, lines: Sequence[Fact], without: str) -> Binding | NoCounterpart:
     """What the lines of an API say; `without` is the reason for a refusal when there is none."""
     if not lines or lines[0].reason:
-        return Refusal(f"{api}: {lines[0].reason if lines else without}")
+        return NoCounterpart(f"{api}: {lines[0].reason if lines else without}")
     forms = tuple(_form(api.partition(".")[2], line) for line in lines)
     return Binding(api, forms[0].targets()[0] if forms[0].targets() else "torch.Tensor", forms)
 

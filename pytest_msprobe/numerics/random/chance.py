@@ -241,7 +241,7 @@ _TRUNCATED_MASS = 2 * _NORMAL.cdf(_TRUNCATED_AT) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class ElementLaw:
     """The law of an element: `location + scale * z`, where z has the distribution function `cdf` on [low, high].
 
     Attributes:
@@ -264,20 +264,20 @@ class Law:
     outer: float = 2.0**-12
 
 
-def uniform(low: Parameter, high: Parameter) -> Law:
+def uniform(low: Parameter, high: Parameter) -> ElementLaw:
     """Uniform between `low` and `high`."""
     scale = np.asarray(high, np.float64) - np.asarray(low, np.float64)
     text = f"uniform({_shown(low)}, {_shown(high)})"
-    return Law(text, _clipped, lambda p: p, low=0.0, high=1.0, location=low, scale=scale)
+    return ElementLaw(text, _clipped, lambda p: p, low=0.0, high=1.0, location=low, scale=scale)
 
 
-def normal(mean: Parameter, deviation: Parameter) -> Law:
+def normal(mean: Parameter, deviation: Parameter) -> ElementLaw:
     """Normal with mean and standard deviation."""
     text = f"normal({_shown(mean)}, {_shown(deviation)})"
-    return Law(text, _NORMAL.cdf, _NORMAL.inv_cdf, location=mean, scale=deviation)
+    return ElementLaw(text, _NORMAL.cdf, _NORMAL.inv_cdf, location=mean, scale=deviation)
 
 
-def truncated_normal() -> Law:
+def truncated_normal() -> ElementLaw:
     """Standard normal, within two standard deviations."""
 
     def cdf(z: float) -> float:
@@ -286,19 +286,19 @@ def truncated_normal() -> Law:
     def quantile(p: float) -> float:
         return _NORMAL.inv_cdf(_NORMAL.cdf(-_TRUNCATED_AT) + p * _TRUNCATED_MASS)
 
-    return Law("truncated normal(0, 1)", cdf, quantile, -_TRUNCATED_AT, _TRUNCATED_AT)
+    return ElementLaw("truncated normal(0, 1)", cdf, quantile, -_TRUNCATED_AT, _TRUNCATED_AT)
 
 
-def log_normal(mean: Parameter, deviation: Parameter) -> Law:
+def log_normal(mean: Parameter, deviation: Parameter) -> ElementLaw:
     """Log-normal: the logarithm is normal, with this mean and deviation."""
     text = f"log-normal({_shown(mean)}, {_shown(deviation)})"
-    return Law(text, _NORMAL.cdf, _NORMAL.inv_cdf, location=mean, scale=deviation, is_logarithmic=True)
+    return ElementLaw(text, _NORMAL.cdf, _NORMAL.inv_cdf, location=mean, scale=deviation, is_logarithmic=True)
 
 
-def exponential(rate: Parameter) -> Law:
+def exponential(rate: Parameter) -> ElementLaw:
     """Exponential with mean 1/rate."""
     scale = 1 / np.asarray(rate, np.float64)
-    return Law(
+    return ElementLaw(
         f"exponential({_shown(rate)})",
         lambda z: -math.expm1(-max(z, 0.0)),
         lambda p: -math.log1p(-p),
@@ -307,7 +307,7 @@ def exponential(rate: Parameter) -> Law:
     )
 
 
-def laplace(mean: Parameter, scale: Parameter) -> Law:
+def laplace(mean: Parameter, scale: Parameter) -> ElementLaw:
     """Laplace (double exponential) with variance 2 scale^2."""
 
     def cdf(z: float) -> float:
@@ -316,12 +316,12 @@ def laplace(mean: Parameter, scale: Parameter) -> Law:
     def quantile(p: float) -> float:
         return math.log(2 * p) if p < 0.5 else -math.log(2 * (1 - p))
 
-    return Law(f"Laplace({_shown(mean)}, {_shown(scale)})", cdf, quantile, location=mean, scale=scale)
+    return ElementLaw(f"Laplace({_shown(mean)}, {_shown(scale)})", cdf, quantile, location=mean, scale=scale)
 
 
-def cauchy(median: Parameter, half_width: Parameter) -> Law:
+def cauchy(median: Parameter, half_width: Parameter) -> ElementLaw:
     """Cauchy with median and half width at half maximum."""
-    return Law(
+    return ElementLaw(
         f"Cauchy({_shown(median)}, {_shown(half_width)})",
         lambda z: 0.5 + math.atan(z) / math.pi,
         lambda p: math.tan(math.pi * (p - 0.5)),
@@ -331,10 +331,10 @@ def cauchy(median: Parameter, half_width: Parameter) -> Law:
     )
 
 
-def integers(low: int, high: int) -> Law:
+def integers(low: int, high: int) -> ElementLaw:
     """Each integer from `low` to `high - 1` alike."""
     count = high - low
-    return Law(
+    return ElementLaw(
         f"integers({low}, {high})",
         lambda z: _clipped((math.floor(z) - low + 1) / count),
         None,
@@ -344,9 +344,9 @@ def integers(low: int, high: int) -> Law:
     )
 
 
-def geometric(probability: float) -> Law:
+def geometric(probability: float) -> ElementLaw:
     """Trials until the first success, 1 and up (torch.Tensor.geometric_)."""
-    return Law(
+    return ElementLaw(
         f"geometric({_shown(probability)})",
         lambda z: 1 - (1 - probability) ** max(math.floor(z), 0),
         None,
@@ -355,7 +355,7 @@ def geometric(probability: float) -> Law:
     )
 
 
-def poisson(mean: float) -> Law:
+def poisson(mean: float) -> ElementLaw:
     """Poisson; its distribution function is a sum over all integers below."""
 
     def cdf(z: float) -> float:
@@ -364,7 +364,7 @@ def poisson(mean: float) -> Law:
         terms = (math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(math.floor(z) + 1))
         return _clipped(math.fsum(terms))
 
-    return Law(f"Poisson({_shown(mean)})", cdf, None, 0, is_discrete=True)
+    return ElementLaw(f"Poisson({_shown(mean)})", cdf, None, 0, is_discrete=True)
 
 
 def _clipped(probability: float) -> float:
@@ -387,7 +387,7 @@ _POINTS = 4096
 MOST_VALUES = 4096
 
 
-def judge_sample(sample: npt.NDArray[Any], law: Law, *, rounded_to: np.dtype[Any] | None = None) -> SampleResult:
+def judge_sample(sample: npt.NDArray[Any], law: ElementLaw, *, rounded_to: np.dtype[Any] | None = None) -> SampleResult:
     """Whether every element of `sample`, of any real dtype, was drawn independently from `law`.
 
     `rounded_to` is the dtype that the values went through, if that is not their own. Elements whose `law` has scale 0
@@ -485,7 +485,9 @@ class _Resolution:
     absolute: float
 
     @classmethod
-    def of(cls, dtype: np.dtype[Any], law: Law, location: npt.NDArray[Any], scale: npt.NDArray[Any]) -> _Resolution:
+    def of(
+        cls, dtype: np.dtype[Any], law: ElementLaw, location: npt.NDArray[Any], scale: npt.NDArray[Any]
+    ) -> _Resolution:
         """Exact for integers; for floats one spacing of the value, of its location and of its scale."""
         if kind_of(dtype) != "float":
             return cls(0.0, 0.0)
@@ -497,20 +499,20 @@ class _Resolution:
         extent = float(np.max(np.abs(location))) + (1.0 if law.is_logarithmic else 0.0)
         return cls(relative, relative * (1 + 2 * extent / least))
 
-    def allows(self, z: npt.NDArray[Any], law: Law) -> npt.NDArray[np.bool_]:
+    def allows(self, z: npt.NDArray[Any], law: ElementLaw) -> npt.NDArray[np.bool_]:
         """Where z can be of the law; the ends are hard when nothing is added to z, as rounding keeps the order."""
         slack = 0.0 if self.absolute == self.relative else 2 * self.absolute
         is_allowed = (z >= law.low - slack) & (z <= law.high + slack + self.relative * abs(min(law.high, 1e300)))
         return np.asarray(is_allowed & ((z == np.floor(z)) if law.is_discrete else np.isfinite(z)))
 
-    def chances(self, law: Law, edge: float) -> tuple[float, float]:
+    def chances(self, law: ElementLaw, edge: float) -> tuple[float, float]:
         """Range of the probability that a stored z is at most `edge`."""
         slack = self.relative * abs(edge) + self.absolute
         if law.is_discrete and slack < 0.5:
             slack = 0.0
         return law.cdf(edge - slack), law.cdf(edge + slack)
 
-    def tie_chance(self, law: Law, edges: list[float]) -> float:
+    def tie_chance(self, law: ElementLaw, edges: list[float]) -> float:
         """More than the chance that an element equals the one before it."""
         if law.is_discrete:
             return 2 * max(law.cdf(edge) - law.cdf(edge - 1) for edge in edges)
@@ -519,7 +521,7 @@ class _Resolution:
 
 
 def _wide(
-    sample: npt.NDArray[Any], law: Law
+    sample: npt.NDArray[Any], law: ElementLaw
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """(sample, location, scale), flat; parameters that are one for all stay one element."""
     parameters = []
@@ -537,7 +539,7 @@ def _wide(
     return flat, location, scale
 
 
-def _edges(law: Law) -> list[float]:
+def _edges(law: ElementLaw) -> list[float]:
     """Ascending places in standard units at which to count."""
     if law.quantile is not None:
         return [law.quantile(level) for level in _LEVELS]
@@ -563,7 +565,7 @@ def _edge_counts(z: npt.NDArray[np.float64], edges: list[float], chances: list[t
         yield Count(f"values, in the law's standard units, are at most {edge:.4g}", int(hits), z.size, low, high)
 
 
-def _integer_counts(z: npt.NDArray[np.float64], law: Law) -> list[Count]:
+def _integer_counts(z: npt.NDArray[np.float64], law: ElementLaw) -> list[Count]:
     """Counts of the even ones among integers that are all alike, and of each value where there are few."""
     possible = int(law.high) - int(law.low) + 1
     share = (possible // 2 + (possible % 2 and int(law.low) % 2 == 0)) / possible
@@ -600,7 +602,7 @@ class _Moves:
 
     @classmethod
     def of(
-        cls, dtype: np.dtype[Any], law: Law, location: npt.NDArray[np.float64], scale: npt.NDArray[np.float64]
+        cls, dtype: np.dtype[Any], law: ElementLaw, location: npt.NDArray[np.float64], scale: npt.NDArray[np.float64]
     ) -> _Moves:
         if kind_of(dtype) != "float":
             return cls()
@@ -624,7 +626,7 @@ class _Moves:
         return np.where(size <= self.exact, 0.0, self.absolute + self.relative * size)
 
 
-def _moments(z: npt.NDArray[np.float64], law: Law, moves: _Moves) -> Iterator[Moment]:
+def _moments(z: npt.NDArray[np.float64], law: ElementLaw, moves: _Moves) -> Iterator[Moment]:
     """Mean and variance of the values, the outer ones moved in."""
     points, weights = _support(law)
     inside = np.clip(z, points[0], points[-1])
@@ -654,7 +656,7 @@ def _moment(
     return Moment(what, mean, sample.size, expected, moved=shift, deviation=deviation, bound=bound)
 
 
-def _support(law: Law) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _support(law: ElementLaw) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """(values of z in ascending order, their probabilities), the outer ones gathered where they begin."""
     if law.quantile is not None:
         # Closer together towards both ends, where quantiles are steep.

@@ -23,7 +23,7 @@ import msgspec
 
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.answers import Answer, Finding, Place, RunFacts, RunRows, with_findings
+from pytest_msprobe.answers import Answer, Finding, Place, RowFacts, RunRows, with_findings
 from pytest_msprobe.answers.words import about_in_words, said, sentence_of
 from pytest_msprobe.reports.baseline import PROPERTY, BaselineCounts
 from pytest_msprobe.reports.jsonl import Covered, answer_with, encodable, read_latest_rows
@@ -87,14 +87,14 @@ def heat_of(suite: type[Suite], output: OutputRow | None) -> float | None:
     return 1 - measured[0] if is_low_bad else sum(measured)
 
 
-class Section:
+class PageSection:
     """Takes rows in any order; gives columns in the order of execution."""
 
     def __init__(self, suite: type[Suite]) -> None:
         self._suite = suite
         self._tally = Tally()
         self._summary = suite.summary()
-        self._all = RunRows(RunFacts(suite=suite.name, excuses=suite.excuses), self._tally)
+        self._all = RunRows(RowFacts(suite=suite.name, excuses=suite.excuses), self._tally)
         self._known = BaselineCounts()
         self._faults: dict[str, None] = {}
         self._texts: dict[str, int] = {"": 0}
@@ -132,11 +132,11 @@ class Section:
         columns = self._columns(row, place, heat)
         self._rows.append((key, columns, [self._output(output) for output in row.outputs]))
 
-    def _facts(self) -> RunFacts:
+    def _facts(self) -> RowFacts:
         """What is known of the run beside its rows."""
         suite = self._suite
         first: Mapping[str, Any] = self._runs[0] if self._runs else {}
-        return RunFacts(
+        return RowFacts(
             suite=suite.name,
             item_noun=suite.item_noun,
             arguments=tuple(first.get("arguments") or ()),
@@ -361,14 +361,14 @@ def write_page(
         ValueError: a source holds something else than rows, or rows of a suite that is not known; the text names it.
         OSError: a source cannot be read, or the page not written; FileExistsError when another file stands there.
     """
-    sections: dict[str, Section] = {}
+    sections: dict[str, PageSection] = {}
     for row in read_latest_rows(sources):
         name = row.suite
         if name not in sections:
             suite = suite_of(name)
             if suite is None:
                 raise ValueError(f"rows of the suite {name!r}, which this version does not know")
-            sections[name] = Section(suite)
+            sections[name] = PageSection(suite)
         sections[name].add(row)
     answers = {answer.suite: answer} if answer is not None else {}
     page = render([section.content(answers.get(name)) for name, section in sections.items()])

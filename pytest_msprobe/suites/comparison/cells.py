@@ -72,7 +72,7 @@ class CellDifference:
         return _level(otherwise, is_born=bool(self.born), inherits=self.inherits, passes_on=self.passes_on)
 
 
-class Origin(NamedTuple):
+class DifferenceOrigin(NamedTuple):
     """Where a difference begins.
 
     Attributes:
@@ -89,7 +89,7 @@ class Origin(NamedTuple):
 
 class _Cell(NamedTuple):
     order: int
-    origin: Origin
+    origin: DifferenceOrigin
     facts: CellFacts
     inputs: frozenset[tuple[str, str]]
 
@@ -99,7 +99,7 @@ class CellDifferences:
     """Takes the rows of one dump in any order, and says of every Cell what a difference does in it."""
 
     _cells: list[_Cell] = field(default_factory=list)
-    _origins: list[Origin] = field(default_factory=list)
+    _origins: list[DifferenceOrigin] = field(default_factory=list)
     _differing: set[str] = field(default_factory=set)
     _levels: dict[str, tuple[tuple[str, str], str]] = field(default_factory=dict)
 
@@ -114,7 +114,7 @@ class CellDifferences:
         if CELL in attachment:
             facts = CellFacts.from_wire(attachment[CELL])
             inputs = _differing_inputs(attachment.get("account"))
-            origin = Origin(operation.record, operation.phase, cells)
+            origin = DifferenceOrigin(operation.record, operation.phase, cells)
             self._cells.append(_Cell(operation.index, origin, facts, inputs))
             self._levels[operation.record] = (row.call, row.part), str(dict(row.properties).get(LEVEL, ""))
         elif (
@@ -123,15 +123,15 @@ class CellDifferences:
             if summary["first"] and operation.phase == "forward":
                 self._differing.add(operation.call)
             if summary["is_origin"]:
-                self._origins.append(Origin(operation.record, operation.phase, cells))
+                self._origins.append(DifferenceOrigin(operation.record, operation.phase, cells))
 
-    def of(self, faults: Iterable[Origin] = ()) -> dict[str, CellDifference]:
+    def of(self, faults: Iterable[DifferenceOrigin] = ()) -> dict[str, CellDifference]:
         """Differences by record of the Cell, in the order of execution; Cells where nothing differs are left out."""
         self._cells.sort(key=lambda cell: cell.order)
         forwards = {cell.origin.cells: cell.facts for cell in self._cells if cell.origin.phase == "forward"}
         layers = (cell for cell in self._cells if cell.facts.arises and not cell.facts.is_accounted)
         born_in = [cell.origin for cell in layers if not _is_of_forward(cell, forwards)]
-        inside: dict[tuple[str, tuple[str, ...]], list[Origin]] = {}
+        inside: dict[tuple[str, tuple[str, ...]], list[DifferenceOrigin]] = {}
         for origin in (*faults, *filter(self._is_origin, self._origins), *born_in):
             for depth in range(1, len(origin.cells) + 1):
                 inside.setdefault((origin.phase, origin.cells[:depth]), []).append(origin)
@@ -149,11 +149,13 @@ class CellDifferences:
                 differences[record] = difference
         return differences
 
-    def _is_origin(self, origin: Origin) -> bool:
+    def _is_origin(self, origin: DifferenceOrigin) -> bool:
         """Whether the forward of a call does not differ already."""
         return origin.phase == "forward" or Operation.of(origin.record, 0).call not in self._differing
 
-    def changed(self, faults: Iterable[Origin] = (), *, only_born: bool = False) -> dict[tuple[str, str], str]:
+    def changed(
+        self, faults: Iterable[DifferenceOrigin] = (), *, only_born: bool = False
+    ) -> dict[tuple[str, str], str]:
         """(call, part) of the rows that say less than all rows together, with the words that they should have;
         where `only_born`, not those that then would say that nothing arose inside.
         """

@@ -18,7 +18,7 @@ from msprobe_collector.dump_format.manifest import CompiledCode
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import UnwrittenMemory, says_where, unwritten_memory
 from pytest_msprobe.numerics.expected import DTYPES, Share, Times
-from pytest_msprobe.suites.comparison.content.content import Content, ContentState
+from pytest_msprobe.suites.comparison.content.content import CommonContent, ContentState
 from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.content.rejoined import RowContent, parted_of
 from pytest_msprobe.suites.comparison.estimates import Sketches
@@ -265,11 +265,11 @@ class DumpComparison:
         return match(self.target, self.golden, self._naming, fuzzy=self._fuzzy, fixed=fixed)
 
     @cached_property
-    def _held(self) -> Content | None:
-        return Content.of(self.target, self.golden)
+    def _held(self) -> CommonContent | None:
+        return CommonContent.of(self.target, self.golden)
 
     @cached_property
-    def content(self) -> Content | None:
+    def content(self) -> CommonContent | None:
         """What both runs hold of each other; None where their calls are the same, or names are given.
 
         Of one run in another precision each value has another dtype, so that without tensors content decides.

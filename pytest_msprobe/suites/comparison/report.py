@@ -55,7 +55,7 @@ from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.manifests.value import ManifestDifference
-    from pytest_msprobe.suites.comparison.accounting.account import Step
+    from pytest_msprobe.suites.comparison.accounting.account import AccountStep
     from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
     from pytest_msprobe.suites.comparison.suite import ComparisonSuite
 
@@ -353,12 +353,12 @@ def _incomplete(detail: str, figures: Mapping[str, float | int | str] = _NONE) -
 
 
 @dataclass(slots=True)
-class _Pair:
+class _PairCounts:
     """What the rows of one target dump amount to."""
 
     divergence: Divergence = field(default_factory=Divergence)
     cells: CellDifferences = field(default_factory=CellDifferences)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[AccountStep] = field(default_factory=list)
     errors: list[RecordErrors] = field(default_factory=list)
     diagnosis: RunDiagnosis | None = None
     content: ContentRows = field(default_factory=ContentRows)
@@ -368,13 +368,13 @@ class ComparisonSummary(RowSummary):
     """The figures of each target dump; where differences were accounted for, what is at fault."""
 
     def __init__(self) -> None:
-        self._pairs: dict[str, _Pair] = {}
+        self._pairs: dict[str, _PairCounts] = {}
 
     def add(self, row: VerdictRow) -> None:
         """Count one operation."""
         if row.attachment is None:
             return
-        pair = self._pairs.setdefault(row.dump, _Pair())
+        pair = self._pairs.setdefault(row.dump, _PairCounts())
         pair.divergence.add(RecordSummary.from_wire(row.attachment["summary"]))
         if row.place is not None and row.place.cells:
             pair.cells.add(row)
@@ -383,9 +383,9 @@ class ComparisonSummary(RowSummary):
         if "content" in row.attachment:
             pair.content.add(RowContent.from_wire(row.attachment["content"]))
         if "account" in row.attachment:
-            from pytest_msprobe.suites.comparison.accounting.account import Step
+            from pytest_msprobe.suites.comparison.accounting.account import AccountStep
 
-            step = Step.of(row)
+            step = AccountStep.of(row)
             assert step is not None
             pair.steps.append(step)
 

@@ -14,7 +14,7 @@ from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.manifest import MANIFEST_FILE, manifest_beside
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.manifests.folders import Found, differences_of
+from pytest_msprobe.manifests.folders import ManifestFile, differences_of
 from pytest_msprobe.manifests.text import sentences_of
 from pytest_msprobe.manifests.value import ManifestDifference, of_other_step
 
@@ -104,11 +104,11 @@ def first_difference(target: Path, golden: Path) -> str | None:
     return None
 
 
-def _manifests(pairs: Sequence[tuple[Path, Path]]) -> list[tuple[Found, Found]]:
+def _manifests(pairs: Sequence[tuple[Path, Path]]) -> list[tuple[ManifestFile, ManifestFile]]:
     """The manifests of all pairs that have both."""
     manifests = []
     for target, golden in pairs:
         mine, theirs = target.with_name(MANIFEST_FILE), golden.with_name(MANIFEST_FILE)
         if os.path.lexists(mine) and os.path.lexists(theirs):
-            manifests.append((Found.at(mine), Found.at(theirs)))
+            manifests.append((ManifestFile.at(mine), ManifestFile.at(theirs)))
     return manifests

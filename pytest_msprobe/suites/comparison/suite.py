@@ -45,7 +45,7 @@ from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
-    Record,
+    ItemRecord,
     Suite,
     SuiteError,
     SuiteReport,
@@ -412,7 +412,7 @@ class ComparisonSuite(Suite):
         yield from group_operations(comparison.target.operations)
         yield from group_operations(comparison.matching.golden_only, f"{GOLDEN}.")
 
-    def judge(self, record: Record) -> Verdict:
+    def judge(self, record: ItemRecord) -> Verdict:
         """The verdict on one operation."""
         comparison, accountant = self.comparison(record.file), self._accountant(record.file)
         operation = operation_of(record)
@@ -481,7 +481,7 @@ class ComparisonSuite(Suite):
         """End child processes."""
         self.engines.close()
 
-    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
+    def attachment_of_unjudged(self, record: ItemRecord, status: Status, message: str) -> Mapping[str, Any]:
         """The rows of its tables all the same."""
         comparison = self.comparison(record.file)
         operation = operation_of(record)
@@ -493,15 +493,15 @@ class ComparisonSuite(Suite):
         compared = OperationComparison(operation, partner, held_by, order, fault=message, is_skipped=status == "skip")
         return attachment_of(compared, mode=comparison.mode, settings=self.settings)
 
-    def headline(self, record: Record) -> str:
+    def headline(self, record: ItemRecord) -> str:
         """`Mint.matmul.2, forward`."""
         return f"{operation_of(record).call}, {record.part}"
 
-    def api(self, record: Record) -> ApiName:
+    def api(self, record: ItemRecord) -> ApiName:
         """The name that hooks get."""
         return api_of(operation_of(record))
 
-    def place(self, record: Record) -> StepPosition:
+    def place(self, record: ItemRecord) -> StepPosition:
         """Place of the record in both dumps; what only the golden one has stands at its place there."""
         comparison, operation = self.comparison(record.file), operation_of(record)
         forward = f"{operation.call}.forward"
@@ -515,11 +515,11 @@ class ComparisonSuite(Suite):
         cells = cells_of(comparison.golden, partner.record, f"{partner.call}.forward")
         return place_in(comparison.target, operation.record, forward, partner=partner.record, partner_cells=cells)
 
-    def marks(self, record: Record) -> tuple[str, ...]:
+    def marks(self, record: ItemRecord) -> tuple[str, ...]:
         """Direction and API type."""
         return record.part, _payload(record).call.partition(".")[0]
 
-    def frames(self, record: Record) -> Sequence[Frame]:
+    def frames(self, record: ItemRecord) -> Sequence[Frame]:
         """Call stack of the forward in the target."""
         return self.comparison(record.file).target.stacks.frames(f"{_payload(record).call}.forward")
 
@@ -555,6 +555,6 @@ class ComparisonSuite(Suite):
         return ComparisonReport(self, self._context.out, self._context.config.rootpath)
 
 
-def _payload(record: Record) -> Operations:
+def _payload(record: ItemRecord) -> Operations:
     payload: Operations = record.payload
     return payload

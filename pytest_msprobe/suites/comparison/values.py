@@ -315,7 +315,7 @@ def _shown(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _TensorPair:
     """Two tensors, and what is said of them before their numbers are looked at.
 
     Attributes:
@@ -393,7 +393,7 @@ class TensorComparison:
         reasons, distance = statistics_reasons(mine, theirs, limit, self.limits)
         return self._by_fingerprint(pair, reasons, distance, *filter(None, [estimate]))
 
-    def _by_sketch(self, pair: _Pair, estimate: Estimate) -> ValueComparison:
+    def _by_sketch(self, pair: _TensorPair, estimate: Estimate) -> ValueComparison:
         """By the estimate and, for single elements, Max and Min; statistics may prove a distance besides."""
         reasons, soft = estimate.judged(pair.limit)
         reasons += statistics_reasons(pair.target_tensor, pair.golden_tensor, pair.limit, self.limits)[0]
@@ -401,7 +401,7 @@ class TensorComparison:
         is_beyond = bool(reasons) and verdict.status == "error"  # not of equal fingerprints
         return replace(verdict, estimate=estimate, contents=estimate.contents, is_beyond=is_beyond)
 
-    def _pair(self, leaves: tuple[Leaf, Leaf], tensors: tuple[TensorValue, TensorValue], limit: float) -> _Pair:
+    def _pair(self, leaves: tuple[Leaf, Leaf], tensors: tuple[TensorValue, TensorValue], limit: float) -> _TensorPair:
         target, golden = leaves
         hard: list[str] = []
         soft: list[str] = []
@@ -416,9 +416,11 @@ class TensorComparison:
         if target.requires_grad and golden.requires_grad and target.requires_grad != golden.requires_grad:
             words = f"Requires_grad differs: target {target.requires_grad}, golden {golden.requires_grad}."
             (soft if "requires_grad" in self.accept else hard).append(words)
-        return _Pair(*leaves, *tensors, limit, is_one_dtype, tuple(hard), tuple(soft))
+        return _TensorPair(*leaves, *tensors, limit, is_one_dtype, tuple(hard), tuple(soft))
 
-    def _by_fingerprint(self, pair: _Pair, reasons: tuple[str, ...], distance: float, *soft: str) -> ValueComparison:
+    def _by_fingerprint(
+        self, pair: _TensorPair, reasons: tuple[str, ...], distance: float, *soft: str
+    ) -> ValueComparison:
         """Equal fingerprints are equal bits. For others sketches or statistics say how far apart they are."""
         mine, theirs = pair.target_tensor.fingerprint, pair.golden_tensor.fingerprint
         if not (mine and theirs and pair.is_one_dtype):
@@ -440,7 +442,7 @@ class TensorComparison:
 
         return PairFigures()
 
-    def _by_data(self, pair: _Pair) -> ValueComparison:
+    def _by_data(self, pair: _TensorPair) -> ValueComparison:
         from pytest_msprobe.numerics import Judgement, explain, summarise, unforgivable_reasons
 
         target, golden = pair.target, pair.golden

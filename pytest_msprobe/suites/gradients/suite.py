@@ -14,8 +14,8 @@ from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
+    ItemRecord,
     Problem,
-    Record,
     Suite,
     SuiteError,
     SuiteReport,
@@ -133,7 +133,7 @@ class GradientSuite(Suite):
             payload = StepGradients(*place, (parameter,))
             yield Group("", f"{parameter}.step{place[1]}", (escape(parameter),), payload)
 
-    def judge(self, record: Record) -> Verdict:
+    def judge(self, record: ItemRecord) -> Verdict:
         rank, step, parameters = record.payload
         results = [self._check.verdict(rank, step, name) for name in parameters]
         order: tuple[Status, ...] = ("error", "pass", "skip")
@@ -150,7 +150,7 @@ class GradientSuite(Suite):
             return replace(verdict, explanation=_explanation(results, record.file, benchmark))
         return verdict
 
-    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
+    def attachment_of_unjudged(self, record: ItemRecord, status: Status, message: str) -> Mapping[str, Any]:
         """Gradients that were not judged, for the findings."""
         rank, step, parameters = record.payload
         kind: Kind = "unjudged" if status == "skip" else "unreadable"
@@ -159,17 +159,17 @@ class GradientSuite(Suite):
             results.append(GradientResult(rank, step, name, order, status, kind=kind, message=message).to_wire())
         return {"verdicts": results}
 
-    def headline(self, record: Record) -> str:
+    def headline(self, record: ItemRecord) -> str:
         """`embed.weight, rank 0, step 3`."""
         rank, step, parameters = record.payload
         return f"{WHOLE_STEP if len(parameters) > 1 else parameters[0]}, rank {rank}, step {step}"
 
-    def api(self, record: Record) -> ApiName:
+    def api(self, record: ItemRecord) -> ApiName:
         """The name that hooks get: type Gradient, the parameter, and the step in place of the call's number."""
         _, step, parameters = record.payload
         return ApiName("Gradient", WHOLE_STEP if self.settings.items == STEP else parameters[0], step)
 
-    def place(self, record: Record) -> StepPosition:
+    def place(self, record: ItemRecord) -> StepPosition:
         """Place in the order of the optimizer; the Cells of a parameter are the words of its name."""
         rank, step, parameters = record.payload
         name = parameters[0] if len(parameters) == 1 else ""
@@ -177,10 +177,10 @@ class GradientSuite(Suite):
         order = self._check.parameters(rank, step).index(name) if name else -1
         return StepPosition(order=order, cells=tuple(map(printable, cells)), rank=rank, step=step)
 
-    def marks(self, record: Record) -> tuple[str, ...]:
+    def marks(self, record: ItemRecord) -> tuple[str, ...]:
         return ("Gradient",)
 
-    def frames(self, record: Record) -> Sequence[Frame]:
+    def frames(self, record: ItemRecord) -> Sequence[Frame]:
         return ()
 
     def dumps(self) -> Iterator[Dump]:

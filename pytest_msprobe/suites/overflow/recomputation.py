@@ -42,7 +42,7 @@ _Results = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Recomputation:
+class RecomputedOrigin:
     """What computing an origin again showed.
 
     Attributes:
@@ -115,18 +115,20 @@ class Recomputer:
     seed: int
     max_memory_bytes: int
 
-    def recompute(self, call: str, phase: str, bad: Sequence[ObservedValue]) -> Recomputation:
+    def recompute(self, call: str, phase: str, bad: Sequence[ObservedValue]) -> RecomputedOrigin:
         """The direction `phase` of the API call named `call`, whose outputs `bad` are not finite."""
         if phase not in _DIRECTIONS:
-            return Recomputation("undecided", "its name is not that of an API call, which alone can be computed again")
+            return RecomputedOrigin(
+                "undecided", "its name is not that of an API call, which alone can be computed again"
+            )
         try:
             return self._recompute(call, _DIRECTIONS[phase], bad)
         except NotJudged as stop:
-            return Recomputation("undecided", f"it was not computed again: {stop.message}")
+            return RecomputedOrigin("undecided", f"it was not computed again: {stop.message}")
         except DumpError as error:
-            return Recomputation("undecided", f"it was not computed again: {error}")
+            return RecomputedOrigin("undecided", f"it was not computed again: {error}")
 
-    def _recompute(self, call: str, direction: Direction, bad: Sequence[ObservedValue]) -> Recomputation:
+    def _recompute(self, call: str, direction: Direction, bad: Sequence[ObservedValue]) -> RecomputedOrigin:
         is_backward = direction == "backward"
         if random_api(parse_api_name(call), self.dump.framework) is not None:
             raise NotJudged("skip", "random by nature: it would draw other values")
@@ -136,7 +138,7 @@ class Recomputer:
         results = partial(_gradients, run.case, run.incoming(direction)) if is_backward else _outputs
         same, bench, refusals = _first(run.outcomes(self._same_engines(), results))
         if same is None:
-            return Recomputation("undecided", f"no engine could compute it again: {'; '.join(refusals)}")
+            return RecomputedOrigin("undecided", f"no engine could compute it again: {'; '.join(refusals)}")
         high, high_bench, _ = _first(run.outcomes(self.engines.benchmarks, results))
         are_drawn = _are_drawn(run.case)
         places = self._places(bad, are_drawn=are_drawn)
@@ -216,9 +218,9 @@ def _kind_at(results: _Results, places: Mapping[str, Array | None]) -> _Kind:
     return kind
 
 
-def _verdict(same: _Kind, high: _Kind | None, *, bench: str, are_drawn: bool) -> Recomputation:
-    def found(cause: Cause, message: str) -> Recomputation:
-        return Recomputation(cause, message, str(same), "" if high is None else str(high), bench)
+def _verdict(same: _Kind, high: _Kind | None, *, bench: str, are_drawn: bool) -> RecomputedOrigin:
+    def found(cause: Cause, message: str) -> RecomputedOrigin:
+        return RecomputedOrigin(cause, message, str(same), "" if high is None else str(high), bench)
 
     if not same.is_bad or same.is_partly_finite:
         if are_drawn:

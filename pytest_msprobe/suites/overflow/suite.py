@@ -12,7 +12,7 @@ from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
-    Record,
+    ItemRecord,
     Suite,
     SuiteError,
     SuiteReport,
@@ -72,13 +72,13 @@ class OverflowSuite(Suite):
         if self._session.is_leader(file):
             yield Group(FIRST_ANOMALY, f"{FIRST_ANOMALY}.{STEP}", (STEP,))
 
-    def judge(self, record: Record) -> Verdict:
+    def judge(self, record: ItemRecord) -> Verdict:
         operation = _operation(record)
         if operation is None:
             return judge_step(self._session, record.file)
         return judge_record(self._session, record.file, operation)
 
-    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
+    def attachment_of_unjudged(self, record: ItemRecord, status: Status, message: str) -> Mapping[str, Any] | None:
         """A line of the CSV file all the same."""
         operation = _operation(record)
         if operation is None:
@@ -88,16 +88,16 @@ class OverflowSuite(Suite):
         )
         return {"finding": finding.to_wire()}
 
-    def headline(self, record: Record) -> str:
+    def headline(self, record: ItemRecord) -> str:
         """`Mint.matmul.2, forward`."""
         return f"{record.group.scope if record.payload is None else record.call}, {record.part}"
 
-    def api(self, record: Record) -> ApiName | None:
+    def api(self, record: ItemRecord) -> ApiName | None:
         """The name that hooks get; the step is not an API call."""
         operation = _operation(record)
         return None if operation is None else api_of(operation)
 
-    def place(self, record: Record) -> StepPosition:
+    def place(self, record: ItemRecord) -> StepPosition:
         """Place in the order and the Cells of the dump; the step stands behind all."""
         operation, dump = _operation(record), self.dump(record.file)
         if operation is None:
@@ -106,7 +106,7 @@ class OverflowSuite(Suite):
             place_in(dump, operation.record, f"{operation.call}.forward"), rank=self._session.ranks[record.file]
         )
 
-    def frames(self, record: Record) -> Sequence[Frame]:
+    def frames(self, record: ItemRecord) -> Sequence[Frame]:
         operation = _operation(record)
         return () if operation is None else self.dump(record.file).frames(operation)
 
@@ -123,6 +123,6 @@ class OverflowSuite(Suite):
         self._session.engines.close()
 
 
-def _operation(record: Record) -> Operation | None:
+def _operation(record: ItemRecord) -> Operation | None:
     """The record's; None for the step."""
     return None if record.payload is None else operation_of(record)

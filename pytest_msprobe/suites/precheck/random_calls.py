@@ -54,7 +54,7 @@ class OutputLaw:
     has_zero_gradient: bool = False
 
 
-def _of(law: laws.Law) -> OutputLaw:
+def _of(law: laws.ElementLaw) -> OutputLaw:
     return OutputLaw(law.text, lambda output: judge_sample(output, law))
 
 

@@ -38,10 +38,10 @@ from pytest_msprobe.suites.api_calls import RECORD, ApiCallSuite, group_api_call
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
-    Placement,
-    Record,
+    ItemRecord,
     SuiteError,
     SuiteReport,
+    WorkerPlacement,
     escape,
     file_id,
     refuse_unused,
@@ -365,7 +365,7 @@ class PrecheckSuite(ApiCallSuite):
             calls = [group.call for group in groups if group.parts != (RECORD,)]
             yield from edge_case_groups(self.dump(file), calls)
 
-    def make_check(self, record: Record) -> CallCheck | _NoDevice:
+    def make_check(self, record: ItemRecord) -> CallCheck | _NoDevice:
         """The check of an API call, or of an edge case made from one."""
         if record.file not in self._without_device:
             self._without_device[record.file] = self.engines.tests_no_device(self.dump(record.file))
@@ -390,7 +390,7 @@ class PrecheckSuite(ApiCallSuite):
         """Name of the recorded call of a group: of an edge case, the one that it is made from."""
         return group.payload.call if isinstance(group.payload, EdgeCase) else group.call
 
-    def headline(self, record: Record) -> str:
+    def headline(self, record: ItemRecord) -> str:
         """`Mint.matmul, call 2, forward`."""
         edge = record.group.payload
         if edge is None:
@@ -407,7 +407,7 @@ class PrecheckSuite(ApiCallSuite):
         """Estimated from the shapes of its records."""
         return estimate_cost(self.dump(file), self.call_of(group))
 
-    def frames(self, record: Record) -> Sequence[Frame]:
+    def frames(self, record: ItemRecord) -> Sequence[Frame]:
         """Call stack of the forward."""
         return self.dump(record.file).stacks.frames(f"{self.call_of(record.group)}.forward")
 
@@ -450,7 +450,7 @@ class PrecheckSuite(ApiCallSuite):
         """Plugins that say what the folders of error data and reproducers hold."""
         return self._evidence.plugins()
 
-    def placement(self) -> Placement:
+    def placement(self) -> WorkerPlacement:
         """Workers on devices, and the folders of what failing calls leave behind."""
         return replace(super().placement(), evidence=self._evidence.paths)
 

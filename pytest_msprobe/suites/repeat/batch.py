@@ -47,14 +47,14 @@ class UnknownBatch(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchRows:
     """The rows of a call: places of the arguments that hold them along dimension 0, and how many there are."""
 
     places: frozenset[LeafPath]
     size: int
 
 
-def find_batch(call: Call) -> Batch:
+def find_batch(call: Call) -> BatchRows:
     """What the facts say of the batch of `call`.
 
     Raises:
@@ -84,7 +84,7 @@ def find_batch(call: Call) -> Batch:
     others = [path for path in tensors if path not in places]
     if term.keywords.get("alone") and others:
         raise UnknownBatch(f"it is not known whether {_name(others[0])} is part of the batch")
-    return Batch(frozenset(places), size)
+    return BatchRows(frozenset(places), size)
 
 
 def _term(api: ApiName, framework: str) -> Term:
@@ -175,7 +175,7 @@ def _name(path: LeafPath) -> str:
 
 
 @dataclass(slots=True)
-class _Found:
+class _OtherBatches:
     """What other batches gave of one output or gradient.
 
     Attributes:
@@ -210,7 +210,7 @@ def variants(size: int) -> Iterator[tuple[str, list[Array]]]:
         yield "reversed", [np.arange(size)[::-1]]
 
 
-def with_rows(call: Call, batch: Batch, rows: Array) -> Call:
+def with_rows(call: Call, batch: BatchRows, rows: Array) -> Call:
     """`call` with other rows of its batch."""
 
     def taken(path: LeafPath, value: Any) -> Any:
@@ -245,7 +245,7 @@ class BatchCheck:
         try:
             batch = find_batch(self._call)
             whole = self._rows_of(self._call, batch, incoming)
-            outputs = {label: (array, _Found()) for label, array in whole.items()}
+            outputs = {label: (array, _OtherBatches()) for label, array in whole.items()}
             for name, runs in variants(batch.size):
                 for rows in runs:
                     self._compare_run(batch, incoming, name, rows, outputs)
@@ -254,7 +254,12 @@ class BatchCheck:
         return _verdict(outputs, batch.size, self._engine.label)
 
     def _compare_run(
-        self, batch: Batch, incoming: Incoming | None, name: str, rows: Array, outputs: dict[str, tuple[Array, _Found]]
+        self,
+        batch: BatchRows,
+        incoming: Incoming | None,
+        name: str,
+        rows: Array,
+        outputs: dict[str, tuple[Array, _OtherBatches]],
     ) -> None:
         call = with_rows(self._call, batch, rows)
         held = sum(value.nbytes for _, value in leaves(call) if hasattr(value, _ARRAY))
@@ -269,7 +274,7 @@ class BatchCheck:
                 raise UnknownBatch(f"{label} has another form with the batch {name}")
             _note(result, name, whole[rows], array, rows)
 
-    def _rows_of(self, call: Call, batch: Batch, incoming: Incoming | None) -> dict[str, Array]:
+    def _rows_of(self, call: Call, batch: BatchRows, incoming: Incoming | None) -> dict[str, Array]:
         """Outputs, or gradients of the arguments with rows: those of other arguments are sums over the batch."""
         is_forward = incoming is None
         start = self._engine.repeated(call, differentiate=() if is_forward else self._wanted)
@@ -301,7 +306,7 @@ def _taken(array: Array | None, size: int, rows: Array) -> Array | None:
     return taken
 
 
-def _note(result: _Found, name: str, whole: Array, array: Array, rows: Array) -> None:
+def _note(result: _OtherBatches, name: str, whole: Array, array: Array, rows: Array) -> None:
     """Add the rows that are other bytes."""
     result.tried.setdefault(name, set()).update(map(int, rows))
     actual, expected = bytes_of(array).reshape(len(rows), -1), bytes_of(whole).reshape(len(rows), -1)
@@ -310,7 +315,7 @@ def _note(result: _Found, name: str, whole: Array, array: Array, rows: Array) ->
         _measure(result, np.atleast_1d(array[place]), np.atleast_1d(whole[place]))
 
 
-def _measure(result: _Found, row: Array, expected: Array) -> None:
+def _measure(result: _OtherBatches, row: Array, expected: Array) -> None:
     """How many elements of a row changed, and by how much."""
     is_changed = (bytes_of(row) != bytes_of(expected)).reshape(row.size, -1).any(axis=1)
     result.elements = max(result.elements, int(is_changed.sum()))
@@ -326,7 +331,7 @@ def _measure(result: _Found, row: Array, expected: Array) -> None:
     result.ulp, result.share = max(ulp, result.ulp or 0.0), max(share, result.share)
 
 
-def _verdict(outputs: Mapping[str, tuple[Array, _Found]], size: int, device: str) -> Verdict:
+def _verdict(outputs: Mapping[str, tuple[Array, _OtherBatches]], size: int, device: str) -> Verdict:
     rows = tuple(_row(label, array, result, size) for label, (array, result) in outputs.items())
     wrong = [row for row in rows if row.status == "error"]
     if not wrong:
@@ -343,7 +348,7 @@ def _verdict(outputs: Mapping[str, tuple[Array, _Found]], size: int, device: str
     )
 
 
-def _row(label: str, array: Array, changes: _Found, size: int) -> OutputRow:
+def _row(label: str, array: Array, changes: _OtherBatches, size: int) -> OutputRow:
     (dtype,) = dtype_names(array)
     if not changes.rows:
         figures: dict[str, float | None] = {"rows": 0.0}
@@ -359,7 +364,7 @@ def _row(label: str, array: Array, changes: _Found, size: int) -> OutputRow:
     return OutputRow(label, "", dtype, array.shape, "error", message, figures=figures, pattern="rows change")
 
 
-def _batch_words(name: str, changes: _Found, size: int) -> str:
+def _batch_words(name: str, changes: _OtherBatches, size: int) -> str:
     """`alone (batch of 1) 2 of 8 rows: 0, 3`."""
     half = f"{size // 2}" if size % 2 == 0 else f"{size // 2} and {size - size // 2}"
     sizes = {"alone": "1", "halved": half, "doubled": f"{2 * size}", "reversed": f"{size}"}

@@ -136,7 +136,7 @@ _KEPT = 4
 
 
 @dataclass(slots=True)
-class Result:
+class DistinctResult:
     """One of the different results.
 
     Attributes:
@@ -162,7 +162,7 @@ class Runs:
     """
 
     labels: list[str] = field(default_factory=list)
-    results: list[Result] = field(default_factory=list)
+    results: list[DistinctResult] = field(default_factory=list)
     others: list[int] = field(default_factory=list)
     overwritten: list[int] = field(default_factory=list)
     _by_columns: list[bool] = field(default_factory=list, init=False)
@@ -175,7 +175,7 @@ class Runs:
                 result.runs.append(run)
                 return
         if len(self.results) < _KEPT:
-            self.results.append(Result(outcome, content, [run]))
+            self.results.append(DistinctResult(outcome, content, [run]))
         else:
             self.others.append(run)
 
@@ -185,7 +185,7 @@ class Runs:
         return [result.runs[0] for result in self.results if self._content(result.outcome) != result.content]
 
     @property
-    def usual(self) -> Result:
+    def usual(self) -> DistinctResult:
         """The result of most runs, the first one among equals."""
         return max(self.results, key=lambda result: len(result.runs))
 
@@ -299,7 +299,11 @@ def _rows(runs: Runs, count: int, documented: Kind | None) -> list[OutputRow]:
 
 
 def _row(
-    label: str, value: OutputValue, others: Sequence[tuple[Result, OutputValue]], count: int, documented: Kind | None
+    label: str,
+    value: OutputValue,
+    others: Sequence[tuple[DistinctResult, OutputValue]],
+    count: int,
+    documented: Kind | None,
 ) -> OutputRow:
     """The row of one output: the usual `value`, and what `others` gave in its place."""
     dtype, shape = _form(value)

@@ -13,7 +13,7 @@ from pytest_msprobe.suites.api_calls import ApiCallSuite, direction_and_device, 
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
-    Record,
+    ItemRecord,
     SuiteError,
     SuiteReport,
     escape,
@@ -81,11 +81,11 @@ class RepeatSuite(ApiCallSuite):
         """One per API call, with records for each device."""
         return group_api_calls(self.dump(file).record_names, self._devices)
 
-    def device_of(self, record: Record) -> str | None:
+    def device_of(self, record: ItemRecord) -> str | None:
         name = direction_and_device(record.part)[1]
         return next((device for device in self._devices if escape(device) == name), None)
 
-    def make_check(self, record: Record) -> RepeatCheck:
+    def make_check(self, record: ItemRecord) -> RepeatCheck:
         from pytest_msprobe.suites.repeat.check import RepeatCheck
 
         dump = self.dump(record.file)
@@ -122,7 +122,7 @@ class RepeatSuite(ApiCallSuite):
         return "the dumps hold no API call to run; collect level L1 or mix (L0 has Cells only)"
 
 
-def _directions(record: Record) -> Iterable[Direction]:
+def _directions(record: ItemRecord) -> Iterable[Direction]:
     """Directions of the record's call that this run judges on its device."""
     device_of_record = direction_and_device(record.part)[1]
     for part in record.group.parts:

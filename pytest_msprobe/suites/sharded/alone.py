@@ -12,7 +12,7 @@ from msprobe_collector.dump_format import DumpError, Frame
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.sharded.blame import Role
-from pytest_msprobe.suites.sharded.inference import Call, Law, Row, Spread
+from pytest_msprobe.suites.sharded.inference import RankCall, RankGroup, RankLaw, StepSpread
 from pytest_msprobe.suites.sharded.judgement import PHASES, Phase, RecordFinding, ValueFinding, forward_of, phase_of
 from pytest_msprobe.suites.sharded.laws import all_laws
 from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep
@@ -30,8 +30,8 @@ class StepLaws:
 
     def __init__(self, step: ShardedStep) -> None:
         self.step = step
-        self.spread = Spread(step)
-        self._laws: tuple[Law, ...] = all_laws(self.spread)
+        self.spread = StepSpread(step)
+        self._laws: tuple[RankLaw, ...] = all_laws(self.spread)
         self._findings: dict[tuple[int, str], RecordFinding] = {}
 
     def operations(self, dump: RankDump) -> list[Operation]:
@@ -72,7 +72,7 @@ class StepLaws:
     def _judged(self, dump: RankDump, operation: Operation) -> RecordFinding:
         records = self.spread.together(dump, operation.record)
         empty = RecordFinding(operation.record, operation.index, self.phase(dump, operation), ranks=tuple(records))
-        call = Call(self.spread, dump, operation, records)
+        call = RankCall(self.spread, dump, operation, records)
         values: dict[str, ValueFinding] = {}
         try:
             for path in call.leaves[dump.number]:
@@ -89,7 +89,7 @@ class StepLaws:
             judged[0] = replace(judged[0], state="unreadable", message=str(error))
         return replace(empty, values=tuple(judged))
 
-    def _with_contents(self, call: Call, value: ValueFinding) -> ValueFinding:
+    def _with_contents(self, call: RankCall, value: ValueFinding) -> ValueFinding:
         """A value of which no law speaks, with what its contents say of how it is spread."""
         if value.state != "unjudged" or value.message or not math.prod(value.shape):
             return value
@@ -116,7 +116,7 @@ class StepLaws:
         return places_of_backward
 
 
-def _words(row: Row, said: str, path: str) -> str:
+def _words(row: RankGroup, said: str, path: str) -> str:
     kind = {"equal": "R", "constant": "equal, and of one number"}.get(said)
     return f"{kind or ('S' if path.startswith('parameters.') else 'S or P')} over {row.name}"
 

@@ -15,7 +15,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.numerics.expected import Roundoffs
-from pytest_msprobe.suites.sharded.inference import MESSAGES, Call, Spread, alike, plain, tensors
+from pytest_msprobe.suites.sharded.inference import MESSAGES, RankCall, StepSpread, alike, plain, tensors
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of
 from pytest_msprobe.suites.sharded.ranks import RankDump, listed
 
@@ -32,7 +32,7 @@ _ALONG = ("all_gather_single", "reduce_scatter_single")
 class Collectives:
     """What comes out of a collective is what went in on all ranks of its group, reduced as it says."""
 
-    def findings(self, call: Call) -> Iterator[ValueFinding]:
+    def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings on the outputs."""
         made = getattr(self, f"_{call.operation.bare.strip('_')}", None)
         if not is_communication(call.operation.record) or made is None:
@@ -49,9 +49,9 @@ class Collectives:
             for path in outputs[:1]:
                 yield call.found(path, "missing", words)
             return
-        forms: dict[int, _Form] = {}
+        forms: dict[int, _CollectiveForm] = {}
         for rank in group:
-            form = _Form.of(call, rank)
+            form = _CollectiveForm.of(call, rank)
             if form is None:
                 return
             forms[rank] = form
@@ -70,7 +70,9 @@ class Collectives:
             yield call.found(path, "placed", placement=kind)
 
     @staticmethod
-    def _wrong(call: Call, at: tuple[int, int], forms: dict[int, _Form], made: Any) -> ValueFinding | None:
+    def _wrong(
+        call: RankCall, at: tuple[int, int], forms: dict[int, _CollectiveForm], made: Any
+    ) -> ValueFinding | None:
         import numpy as np
 
         rank, place = at
@@ -93,15 +95,19 @@ class Collectives:
         return call.found(out, "unexplained", words, distance=away / (size or 1), tolerance=tolerance)
 
     @staticmethod
-    def _all_reduce(call: Call, place: int, forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
+    def _all_reduce(call: RankCall, place: int, forms: dict[int, _CollectiveForm]) -> tuple[list[Array] | None, float]:
         return _reduced([call.array(rank, form.inputs[0]) for rank, form in forms.items()], forms)
 
     @staticmethod
-    def _reduce_scatter(call: Call, place: int, forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
+    def _reduce_scatter(
+        call: RankCall, place: int, forms: dict[int, _CollectiveForm]
+    ) -> tuple[list[Array] | None, float]:
         return _reduced([call.array(rank, form.inputs[place]) for rank, form in forms.items()], forms)
 
     @staticmethod
-    def _reduce_scatter_tensor(call: Call, place: int, forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
+    def _reduce_scatter_tensor(
+        call: RankCall, place: int, forms: dict[int, _CollectiveForm]
+    ) -> tuple[list[Array] | None, float]:
         import numpy as np
 
         parts = []
@@ -113,7 +119,7 @@ class Collectives:
     _reduce_scatter_single = _reduce_scatter_tensor
 
     @staticmethod
-    def _all_gather(call: Call, place: int, forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
+    def _all_gather(call: RankCall, place: int, forms: dict[int, _CollectiveForm]) -> tuple[list[Array] | None, float]:
         import numpy as np
 
         parts = [call.array(rank, form.inputs[0]) for rank, form in forms.items()]
@@ -123,11 +129,13 @@ class Collectives:
     _all_gather_into_tensor = _all_gather_single = _all_gather
 
     @staticmethod
-    def _all_to_all(call: Call, place: int, forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
+    def _all_to_all(call: RankCall, place: int, forms: dict[int, _CollectiveForm]) -> tuple[list[Array] | None, float]:
         return [call.array(rank, form.inputs[place]) for rank, form in forms.items()], 0.0
 
     @staticmethod
-    def _all_to_all_single(call: Call, place: int, forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
+    def _all_to_all_single(
+        call: RankCall, place: int, forms: dict[int, _CollectiveForm]
+    ) -> tuple[list[Array] | None, float]:
         import numpy as np
 
         parts = []
@@ -140,12 +148,12 @@ class Collectives:
         return parts, 0.0
 
     @staticmethod
-    def _broadcast(call: Call, place: int, forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
+    def _broadcast(call: RankCall, place: int, forms: dict[int, _CollectiveForm]) -> tuple[list[Array] | None, float]:
         source = forms[next(iter(forms))].source
         return ([call.array(source, forms[source].inputs[0])], 0.0) if source in forms else (None, 0.0)
 
 
-def _reduced(parts: Sequence[Array], forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
+def _reduced(parts: Sequence[Array], forms: dict[int, _CollectiveForm]) -> tuple[list[Array] | None, float]:
     """The parts put together as the call says, and how far rounding may take a result from that."""
     import numpy as np
 
@@ -163,7 +171,7 @@ def _reduced(parts: Sequence[Array], forms: dict[int, _Form]) -> tuple[list[Arra
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _CollectiveForm:
     """Which values of a collective's record are what, on one rank.
 
     Attributes:
@@ -184,7 +192,7 @@ class _Form:
     dimension: int
 
     @classmethod
-    def of(cls, call: Call, rank: int) -> _Form | None:
+    def of(cls, call: RankCall, rank: int) -> _CollectiveForm | None:
         """That of a rank; None where the record has another form, as an asynchronous call without its output."""
         dump, record = call.spread.step.ranks[rank], call.records[rank]
         leaves = dump.leaves(record)
@@ -242,7 +250,7 @@ _Line = tuple[int, int]
 class Messages:
     """What a rank receives is what the other one sent: the n-th of a tag from a rank is the n-th sent to this one."""
 
-    def __init__(self, spread: Spread) -> None:
+    def __init__(self, spread: StepSpread) -> None:
         self._spread = spread
 
     @cached_property
@@ -264,7 +272,7 @@ class Messages:
                 counts[line] += 1
         return received
 
-    def findings(self, call: Call) -> Iterator[ValueFinding]:
+    def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings on what was received."""
         if not _is_message(call.operation):
             return

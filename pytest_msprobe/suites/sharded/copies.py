@@ -29,7 +29,7 @@ def named(path: str, change: Callable[[str], str]) -> str:
     return path if match is None else match[1] + change(name) + match[3].removeprefix(name)
 
 
-class Copies:
+class LogicalCopies:
     """What the logical run has for values that only ranks hold."""
 
     def __init__(self, leaves: Mapping[str, Leaf], fits: Callable[[str, Leaf], bool]) -> None:

@@ -42,7 +42,7 @@ _MOST_CALLS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ValueParts:
+class FittedParts:
     """A value of the logical run, and the values of the ranks that ought to make it up.
 
     Attributes:
@@ -91,7 +91,7 @@ class Fitting:
     def _factors(self) -> tuple[int, int]:
         return factors_of(self._outline, self.fit)
 
-    def fit(self, value: ValueParts) -> Fit:
+    def fit(self, value: FittedParts) -> Fit:
         """What is found of a value, and its nearest placements.
 
         Raises:
@@ -111,7 +111,7 @@ class Fitting:
             return where_sketches_fail(fit, self._by("statistics", value), leaf, parts)
         return fit
 
-    def _by(self, form: Form, value: ValueParts) -> Fit:
+    def _by(self, form: Form, value: FittedParts) -> Fit:
         """What tensors, sketches or statistics say of a value."""
         held = self._run.held(value.leaf)
         parts = [loaded(leaf, dump, form) for dump, leaf in value.parts]
@@ -142,7 +142,7 @@ class Fitting:
             return checked(finding, placements, stated, dump), placements
         return nearest
 
-    def _wholes(self, value: ValueParts, held: Sequence[tuple[RankDump, Leaf]], form: Form) -> Iterator[Whole]:
+    def _wholes(self, value: FittedParts, held: Sequence[tuple[RankDump, Leaf]], form: Form) -> Iterator[Whole]:
         """What the logical run may have, of which its ranks hold `held`."""
         tolerance = min(Relative.LARGEST_OF_A_RUN, self._tolerances.of(value.operation, value.leaf, value.path))
         is_legal = may_be_partial(value.operation, value.leaf)
@@ -155,7 +155,7 @@ class Fitting:
         added = [axis.size for axis in axes if axis.kind == "P"]
         return less if added and math.prod(added) == less else 1
 
-    def _is_settled(self, value: ValueParts, axes: Sequence[Axis], held: Sequence[tuple[RankDump, Leaf]]) -> bool:
+    def _is_settled(self, value: FittedParts, axes: Sequence[Axis], held: Sequence[tuple[RankDump, Leaf]]) -> bool:
         """Whether it is certain that ranks of the logical run hold terms of a sum, where they are taken for that."""
         if not axes or self._run.is_partial(held):
             return True
@@ -164,7 +164,7 @@ class Fitting:
         # Gradients that optimizers get are judged there, and are no terms of a sum.
         return value.operation.phase == GRADIENTS and all(self._matching.updates())
 
-    def fit_to(self, value: ValueParts, whole: Whole, parts: list[Any], form: Form) -> Fit:
+    def fit_to(self, value: FittedParts, whole: Whole, parts: list[Any], form: Form) -> Fit:
         """What placements of the values `parts` say, where `whole` is what the logical run has."""
         operation, leaf, path, tolerances = value.operation, value.leaf, value.path, self._tolerances
         room = tolerances.room(leaf, path) if form == "tensor" else None
@@ -186,7 +186,7 @@ class Fitting:
                 return replace(finding, placement=finding.placement.replace("P(sum)", "mean")), placements
         return fit
 
-    def _counts_of_means(self, value: ValueParts) -> Collection[int]:
+    def _counts_of_means(self, value: FittedParts) -> Collection[int]:
         """Over how many parts of the batch a loss may be the mean."""
         if not self._has_backward:
             return _products(value.grids[0].sizes)[1:]
@@ -195,7 +195,7 @@ class Fitting:
 
     def _tried(
         self,
-        value: ValueParts,
+        value: FittedParts,
         whole: Whole,
         parts: list[Any],
         tolerance: float,
@@ -218,7 +218,7 @@ class Fitting:
         nearest.sort(key=lambda placement: placement.distance)
         return finding_of(value, nearest, value.grids[0], tolerance), nearest
 
-    def _fit_of_all_calls(self, value: ValueParts, form: Form) -> Fit | None:
+    def _fit_of_all_calls(self, value: FittedParts, form: Form) -> Fit | None:
         """What is found of a value of all calls of a layer together, where the ranks cut the batch in another order.
 
         Ranks that each take several microbatches of their own part of the batch have none of those of the logical run.
@@ -257,7 +257,7 @@ class Fitting:
         return None
 
 
-def factors_of(outline: StepOutline, fit: Callable[[ValueParts], Fit]) -> tuple[int, int]:
+def factors_of(outline: StepOutline, fit: Callable[[FittedParts], Fit]) -> tuple[int, int]:
     """How many times those of the whole model the gradients of the ranks are, and those of the logical run.
 
     Where each rank, or each microbatch, takes the mean of the loss over its own part of the batch, gradients are as
@@ -274,7 +274,7 @@ def factors_of(outline: StepOutline, fit: Callable[[ValueParts], Fit]) -> tuple[
 
 
 def _factors_of_record(
-    outline: StepOutline, fit: Callable[[ValueParts], Fit], operation: Operation
+    outline: StepOutline, fit: Callable[[FittedParts], Fit], operation: Operation
 ) -> tuple[int, int] | None:
     """The factors that the first gradient of a record tells; None for none."""
     calls_of_ranks, reason = outline.matching.parts(operation.record)
@@ -286,7 +286,7 @@ def _factors_of_record(
     if any(leaf.path not in of_record for _, of_record in held):
         return None
     parts = [(dump, of_record[leaf.path]) for dump, of_record in held]
-    value = ValueParts(operation, leaf, leaf.path, parts, outline.grids_of(calls_of_ranks))
+    value = FittedParts(operation, leaf, leaf.path, parts, outline.grids_of(calls_of_ranks))
     owners = [dump for dump, _ in outline.run.held(leaf)]
     of_sum = None
     for less, more in product(_counts(outline.run.grids.of(owners, 1)), _counts(value.grids)):
@@ -314,7 +314,7 @@ def _is_by_parts(axes: Sequence[Axis], factor: int) -> bool:
     return factor == 1 or factor in _products([axis.size for axis in axes if axis.kind == "S"])
 
 
-def finding_of(value: ValueParts, placements: Sequence[Placement], grid: Grid, tolerance: float) -> ValueFinding:
+def finding_of(value: FittedParts, placements: Sequence[Placement], grid: Grid, tolerance: float) -> ValueFinding:
     """What the placements that were tried over `grid`, the nearest first, say of a value."""
     leaf, operation = value.leaf, value.operation
     if operation.phase != "forward":

@@ -24,7 +24,7 @@ from pytest_msprobe.suites.sharded.judgement import (
     roundoff_of,
     widened,
 )
-from pytest_msprobe.suites.sharded.matching import CLIP, Key, RecordIndex
+from pytest_msprobe.suites.sharded.matching import CLIP, Key, MatchingIndex
 from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, listed
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RankGroup:
     """Ranks that make up one process group.
 
     Attributes:
@@ -133,7 +133,7 @@ def tolerance_of(dtype: str) -> float:
     return min(Relative.LARGEST_OF_A_RUN, Roundoffs.OTHER_ORDER * roundoff_of(dtype))
 
 
-class Spread:
+class StepSpread:
     """How a step is spread over its ranks.
 
     Attributes:
@@ -149,7 +149,7 @@ class Spread:
         self._records = {
             number: dict(zip(identities.values(), identities)) for number, identities in self._indexes.items()
         }
-        self._sharing: dict[Row, Sharing] = {}
+        self._sharing: dict[RankGroup, Sharing] = {}
 
     def together(self, dump: RankDump, record: str) -> dict[int, str]:
         """The records that are the same call as `record` of a rank, by ranks that run the same program."""
@@ -170,20 +170,20 @@ class Spread:
             self.sharing(row) == "pipeline" and {rank, other} <= set(row.ranks) for row in self._crossed(rank)
         )
 
-    def _crossed(self, rank: int) -> list[Row]:
+    def _crossed(self, rank: int) -> list[RankGroup]:
         return [row for row in self.rows if rank in row.ranks]
 
     def group_of(self, dump: RankDump, record: str) -> tuple[int, ...]:
         """The ranks that a communication is between; all of them, where it names none."""
         return group_of(dump, record) or tuple(self.step.ranks)
 
-    def sharing(self, row: Row) -> Sharing:
+    def sharing(self, row: RankGroup) -> Sharing:
         """What the ranks of a group share, as their parameters tell."""
         if row not in self._sharing:
             self._sharing[row] = self._sharing_of(row)
         return self._sharing[row]
 
-    def _sharing_of(self, row: Row) -> Sharing:
+    def _sharing_of(self, row: RankGroup) -> Sharing:
         tables = [self.parameters[number] for number in row.ranks]
         if row.is_stages:
             return "pipeline"
@@ -210,7 +210,7 @@ class Spread:
         except DumpError:
             return "unknown"
 
-    def _has_messages(self, row: Row) -> bool:
+    def _has_messages(self, row: RankGroup) -> bool:
         dump = self.step.ranks[row.ranks[0]]
         return any(is_communication(operation.record) and operation.bare in MESSAGES for operation in dump.operations)
 
@@ -219,13 +219,13 @@ class Spread:
         """What the optimizers of each rank have, by the names of parameters."""
         return {number: _parameters(dump) for number, dump in self.step.ranks.items()}
 
-    def rows_of(self, rank: int, *sharing: Sharing) -> list[Row]:
+    def rows_of(self, rank: int, *sharing: Sharing) -> list[RankGroup]:
         """The groups that a rank is in, of these kinds."""
         return [row for row in self._crossed(rank) if self.sharing(row) in sharing]
 
-    def kinds(self, leaves: Mapping[int, Leaf], rank: int) -> dict[Row, Alike]:
+    def kinds(self, leaves: Mapping[int, Leaf], rank: int) -> dict[RankGroup, Alike]:
         """How a value of the same call is over each group of `rank` of which all ranks have it. Raises DumpError."""
-        kinds: dict[Row, Alike] = {}
+        kinds: dict[RankGroup, Alike] = {}
         for row in self._crossed(rank):
             if all(number in leaves for number in row.ranks):
                 kinds[row] = alike([(self.step.ranks[number], leaves[number]) for number in row.ranks])
@@ -240,23 +240,23 @@ def group_of(dump: RankDump, record: str) -> tuple[int, ...]:
     return tuple(int(text) for text in match[1].split(b",") if text.strip())
 
 
-def _rows(step: ShardedStep) -> list[Row]:
-    rows: dict[tuple[int, ...], Row] = {}
+def _rows(step: ShardedStep) -> list[RankGroup]:
+    rows: dict[tuple[int, ...], RankGroup] = {}
     for dump in step.ranks.values():
         for name, group in dump.membership.groups.items():
             ranks = tuple(sorted(group.ranks))
             if all(rank in step.ranks for rank in ranks):
-                row = rows.get(ranks, Row(name, ranks))
+                row = rows.get(ranks, RankGroup(name, ranks))
                 rows[ranks] = replace(row, is_stages=row.is_stages and name.lower() in STAGES)
     everyone = tuple(step.ranks)
     if not rows and len(everyone) > 1:
-        rows[everyone] = Row("all", everyone, is_stages=False)
+        rows[everyone] = RankGroup("all", everyone, is_stages=False)
     return list(rows.values())
 
 
 def _identities(dump: RankDump) -> dict[str, tuple[Key, int]]:
     """What each record is, and which one of these: the same on all ranks that run the same program."""
-    keys = RecordIndex(dump).keys
+    keys = MatchingIndex(dump).keys
     counts: dict[Key, int] = {}
     identities = {}
     for operation in dump.operations:
@@ -315,7 +315,7 @@ def plain(leaf: Leaf | None) -> Any:
 
 
 @dataclass(frozen=True)
-class Call:
+class RankCall:
     """One call, on the ranks that made it.
 
     Attributes:
@@ -325,7 +325,7 @@ class Call:
         records: its records, by rank.
     """
 
-    spread: Spread
+    spread: StepSpread
     dump: RankDump
     operation: Operation
     records: Mapping[int, str]
@@ -359,10 +359,10 @@ def tensors(dump: RankDump, record: str) -> dict[str, Leaf]:
     return {leaf.path: leaf for leaf in dump.leaves(record) if leaf.tensor is not None}
 
 
-class Law(Protocol):
+class RankLaw(Protocol):
     """One law."""
 
-    def findings(self, call: Call) -> Iterator[ValueFinding]:
+    def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """What it says of the values of a call. Raises DumpError when a file cannot be read."""
 
 

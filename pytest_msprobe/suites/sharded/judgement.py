@@ -176,17 +176,17 @@ def loaded(leaf: Leaf, dump: RankDump, form: Form = "tensor") -> Any:
 
     assert leaf.tensor is not None
     if form == "statistics":
-        from pytest_msprobe.suites.sharded.statistics_only import Statistics
+        from pytest_msprobe.suites.sharded.statistics_only import PartStatistics
 
-        return Statistics.of(leaf)
+        return PartStatistics.of(leaf)
     if form == "sketch":
         from msprobe_collector.dump_format.sketches import Sketch
-        from pytest_msprobe.suites.sharded.sketched import Sketched
+        from pytest_msprobe.suites.sharded.sketched import SketchedValue
 
         if not leaf.data_name and (sketch := dump.sketch(leaf)) is not None:
-            return Sketched.of(sketch)
+            return SketchedValue.of(sketch)
         array = dump.tensors.load(leaf.tensor, leaf.place)
-        return Sketched.of(Sketch.of(array), array)
+        return SketchedValue.of(Sketch.of(array), array)
     values = dump.tensors.load(leaf.tensor, leaf.place)
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 

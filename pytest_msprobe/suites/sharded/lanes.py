@@ -21,7 +21,7 @@ _WIDTH, _LEFT, _HEIGHT, _SMALL = 900, 64, 14, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LaneRecord:
     """A logical record in the lanes.
 
     Attributes:
@@ -39,7 +39,7 @@ class Place:
     is_first: bool
 
     @classmethod
-    def of(cls, finding: RecordFinding, *, is_first: bool) -> Place:
+    def of(cls, finding: RecordFinding, *, is_first: bool) -> LaneRecord:
         """The place of a record; ranks hold it as the first value that it made."""
         placed = [value for value in finding.values if value.state == "placed"]
         first = next((value for value in placed if value.is_output), next(iter(placed), None))
@@ -48,7 +48,7 @@ class Place:
         return cls(key, finding.record, "wrong" if finding.wrong else kind, frozenset(finding.ranks), is_first)
 
 
-def picture(places: Sequence[Place]) -> str:
+def picture(places: Sequence[LaneRecord]) -> str:
     """The lanes as SVG, with a legend; "" where no record was put together."""
     ordered = sorted(places, key=lambda place: place.key)
     ranks = sorted({rank for place in ordered for rank in place.ranks})
@@ -69,7 +69,7 @@ def picture(places: Sequence[Place]) -> str:
     return f'<div class="msprobe-summary msprobe-lanes">{title}<svg {size}>{"".join(body)}</svg><p>{legend}</p></div>'
 
 
-def _lane(ordered: Sequence[Place], rank: int, top: int, step: float, height: int) -> Iterator[str]:
+def _lane(ordered: Sequence[LaneRecord], rank: int, top: int, step: float, height: int) -> Iterator[str]:
     """The rectangles of a rank, one for records in a row that it holds alike."""
     if height == _HEIGHT:
         yield f'<text x="0" y="{top + height - 4}" font-size="10" fill="currentColor">rank {rank}</text>'

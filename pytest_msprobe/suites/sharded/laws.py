@@ -20,11 +20,11 @@ from pytest_msprobe.numerics.expected import Relative, Roundoffs
 from pytest_msprobe.suites.sharded.communication import Collectives, Messages, reduction_of
 from pytest_msprobe.suites.sharded.inference import (
     Alike,
-    Call,
-    Law,
     Parameter,
-    Row,
-    Spread,
+    RankCall,
+    RankGroup,
+    RankLaw,
+    StepSpread,
     alike,
     is_constant,
     parameter_values,
@@ -43,7 +43,7 @@ _NEAR = 8
 class SumsOfCopies:
     """What every rank of a group has whole is no term of a sum: adding it up counts it once for each rank."""
 
-    def findings(self, call: Call) -> Iterator[ValueFinding]:
+    def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings on what goes into a sum; numbers such as counts of tokens may be equal by chance."""
         if not (is_communication(call.operation.record) and fact_of("reductions", call.operation.name)):
             return
@@ -102,7 +102,7 @@ class TermsOfSums:
     rows, where each row must come from one rank alone.
     """
 
-    def findings(self, call: Call) -> Iterator[ValueFinding]:
+    def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings on biases of products, and on rows of embeddings, whose results are summed over ranks."""
         name = call.operation.bare.lower()
         if call.operation.phase != "forward" or not (name in _PRODUCTS or name == "embedding"):
@@ -127,7 +127,7 @@ class TermsOfSums:
                 yield call.found(path, "unexplained", words)
 
     @staticmethod
-    def _of_rows(call: Call, row: Row) -> Iterator[ValueFinding]:
+    def _of_rows(call: RankCall, row: RankGroup) -> Iterator[ValueFinding]:
         held = [(call.spread.step.ranks[rank], call.values("input.1")[rank]) for rank in row.ranks]
         if call.has_tensors("output.0") and alike(held) == "different":
             if len({leaf.shape for leaf in call.values("output.0").values()}) > 1:
@@ -139,7 +139,7 @@ class TermsOfSums:
                 yield call.found("output.0", "unexplained", words)
 
     @staticmethod
-    def _summed_over(call: Call) -> Row | None:
+    def _summed_over(call: RankCall) -> RankGroup | None:
         """The group over which the result is summed as it is; None for none."""
         dump, operation = call.dump, call.operation
         made = call.leaves[dump.number].get("output.0")
@@ -154,7 +154,7 @@ class TermsOfSums:
         return None
 
 
-def _row_of(call: Call, group: Sequence[int]) -> Row | None:
+def _row_of(call: RankCall, group: Sequence[int]) -> RankGroup | None:
     """The group of these ranks, if they have parts of one model."""
     for row in call.spread.rows_of(call.dump.number, "model"):
         if set(row.ranks) == set(group):
@@ -170,7 +170,7 @@ def _is_same(value: Leaf, other: Leaf) -> bool:
 class RandomNumbers:
     """What ranks with parts of one model have whole must stay so: they draw the same random numbers for it."""
 
-    def findings(self, call: Call) -> Iterator[ValueFinding]:
+    def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings on results of random calls with equal inputs."""
         if call.operation.phase != "forward" or not fact_of("random", call.operation.name):
             return
@@ -187,7 +187,7 @@ class RandomNumbers:
                         yield call.found(path, "placed", placement=f"R over {row.name}")
 
 
-def _over(call: Call, path: str, row: Row) -> Alike:
+def _over(call: RankCall, path: str, row: RankGroup) -> Alike:
     held = call.values(path)
     if any(rank not in held for rank in row.ranks):
         return "unknown"
@@ -197,7 +197,7 @@ def _over(call: Call, path: str, row: Row) -> Alike:
 class Losses:
     """Ranks with the same labels, and parts of one model, have the same loss."""
 
-    def findings(self, call: Call) -> Iterator[ValueFinding]:
+    def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings on single numbers that a layer makes of equal whole numbers."""
         leaves = call.leaves[call.dump.number]
         if not call.operation.is_cell or call.operation.phase != "forward":
@@ -225,7 +225,7 @@ class Losses:
 class Recomputations:
     """What is computed again in the backward is what the forward computed."""
 
-    def findings(self, call: Call) -> Iterator[ValueFinding]:
+    def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings of the collector, which compared both."""
         for rank, record in call.records.items():
             dump = call.spread.step.ranks[rank]
@@ -244,7 +244,7 @@ class Stages:
 
     _FEWEST = 2
 
-    def __init__(self, spread: Spread) -> None:
+    def __init__(self, spread: StepSpread) -> None:
         self._spread = spread
 
     @cached_property
@@ -264,7 +264,7 @@ class Stages:
         """Whether one of two ranks has the layers of the other, so that equal parameters are no tied ones."""
         return self._copied.get(rank, (-1,))[0] == other or self._copied.get(other, (-1,))[0] == rank
 
-    def findings(self, call: Call) -> Iterator[ValueFinding]:
+    def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings on parameters of layers."""
         rank = call.dump.number
         if not call.operation.is_cell or call.operation.phase != "forward" or rank not in self._copied:
@@ -297,12 +297,12 @@ _OTHERWISE = {
 class Copies:
     """Copies of a parameter get the same gradient and stay copies; other parameters do not get one gradient."""
 
-    def __init__(self, spread: Spread, stages: Stages) -> None:
+    def __init__(self, spread: StepSpread, stages: Stages) -> None:
         self._spread, self._stages = spread, stages
         self._contents = _ranks_by_content(spread)
         self._copies_of: dict[tuple[int, str], dict[int, str]] = {}
 
-    def findings(self, call: Call) -> Iterator[ValueFinding]:
+    def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings on the gradients that an optimizer gets, and on parameters and state that it leaves."""
         if not call.operation.record.startswith("Optimizer."):
             return
@@ -350,7 +350,7 @@ class Copies:
         return copies if len(copies) > 1 else {}
 
     def _of_copies(
-        self, call: Call, leaf: Leaf, what: str, names: tuple[str, str], copies: dict[int, str]
+        self, call: RankCall, leaf: Leaf, what: str, names: tuple[str, str], copies: dict[int, str]
     ) -> Iterator[ValueFinding]:
         name, owner = names
         compared: list[Alike] = []
@@ -377,7 +377,7 @@ class Copies:
             yield call.found(leaf.path, "placed", placement=f"R over ranks {listed(sorted(copies))}")
 
     def _value(
-        self, call: Call, dump: RankDump, record: str | None, path: str, names: tuple[str, str, str, str]
+        self, call: RankCall, dump: RankDump, record: str | None, path: str, names: tuple[str, str, str, str]
     ) -> Leaf | None:
         """The same value of a copy on another rank, which may be in the record of another optimizer."""
         what, _, owner, twin = names
@@ -387,7 +387,7 @@ class Copies:
         parameter = self._spread.parameters[dump.number][twin]
         return parameter.gradient if what == "gradients" else parameter.after
 
-    def _of_shards(self, call: Call, leaf: Leaf, name: str) -> Iterator[ValueFinding]:
+    def _of_shards(self, call: RankCall, leaf: Leaf, name: str) -> Iterator[ValueFinding]:
         """Findings on one gradient of parameters that are not copies."""
         rank = call.dump.number
         for row in self._spread.rows_of(rank, "model"):
@@ -419,7 +419,7 @@ def _are_shards(parameter: Parameter, other: int) -> bool:
     return any(said.placement.startswith("S") and (other in said.ranks or not said.ranks) for said in stated)
 
 
-def _ranks_by_content(spread: Spread) -> dict[Any, dict[int, str]]:
+def _ranks_by_content(spread: StepSpread) -> dict[Any, dict[int, str]]:
     """The names of parameters by their contents and ranks."""
     ranks: dict[Any, dict[int, str]] = {}
     for rank, table in spread.parameters.items():
@@ -432,7 +432,7 @@ def _ranks_by_content(spread: Spread) -> dict[Any, dict[int, str]]:
 class ClipNorms:
     """The norm that gradients are clipped by is that of all gradients, copies counted once, the same on all ranks."""
 
-    def findings(self, call: Call) -> Iterator[ValueFinding]:
+    def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings on the norm."""
         if not call.operation.record.startswith(CLIP):
             return
@@ -497,7 +497,7 @@ def _is_finite(leaf: Leaf | None) -> bool:
     return isinstance(norm, (int, float)) and math.isfinite(norm)
 
 
-def all_laws(spread: Spread) -> tuple[Law, ...]:
+def all_laws(spread: StepSpread) -> tuple[RankLaw, ...]:
     """The laws that a step is judged by."""
     stages = Stages(spread)
     return (

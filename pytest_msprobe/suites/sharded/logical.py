@@ -13,7 +13,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.contract import SuiteError
 from pytest_msprobe.suites.sharded.inference import STAGES
 from pytest_msprobe.suites.sharded.judgement import Form, loaded
-from pytest_msprobe.suites.sharded.matching import RecordIndex, RecordMatching
+from pytest_msprobe.suites.sharded.matching import MatchingIndex, RecordMatching
 from pytest_msprobe.suites.sharded.ranks import Grids, RankDump, ShardedStep, contradicted
 
 if TYPE_CHECKING:
@@ -153,4 +153,4 @@ class LogicalRun:
 
 
 def _layers(dump: RankDump) -> set[str]:
-    return {key[1] for key in RecordIndex(dump).keys.values() if key[0] == "layer"}
+    return {key[1] for key in MatchingIndex(dump).keys.values() if key[0] == "layer"}

@@ -40,7 +40,7 @@ class Calls:
     records: tuple[str, ...]
 
 
-class RecordIndex:
+class MatchingIndex:
     """The records of a dump, or of several that have the same ones, by what they are.
 
     Attributes:
@@ -108,16 +108,16 @@ class RecordMatching:
 
     def __init__(self, logical: RankDump, ranks: Iterable[RankDump], layers: Mapping[int, Offsets]) -> None:
         """Parts among the records of `ranks`; `layers` are the offsets of pipeline stages by rank, see `renamed`."""
-        self._logical = RecordIndex(logical)
+        self._logical = MatchingIndex(logical)
         self._certain: dict[str, bool] = {}
         self._layers = layers
-        indexes: dict[tuple[str, str], RecordIndex] = {}
-        self._ranks: list[tuple[RankDump, RecordIndex]] = []
+        indexes: dict[tuple[str, str], MatchingIndex] = {}
+        self._ranks: list[tuple[RankDump, MatchingIndex]] = []
         for rank in ranks:
             offsets = layers.get(rank.number)
             kind = str(rank.twin.path), repr(offsets)
             if kind not in indexes:
-                indexes[kind] = RecordIndex(rank, offsets)
+                indexes[kind] = MatchingIndex(rank, offsets)
             self._ranks.append((rank, indexes[kind]))
         self._indexes = list(indexes.values())
 
@@ -153,7 +153,7 @@ class RecordMatching:
                 return [], f"the dump of rank {rank.number} was cut before this record"
         return parts, "" if parts else "no rank has such a record"
 
-    def _of_rank(self, record: str, index: RecordIndex, held: Sequence[str], times: int) -> Sequence[str]:
+    def _of_rank(self, record: str, index: MatchingIndex, held: Sequence[str], times: int) -> Sequence[str]:
         """Which `times` of the calls that a rank made are the logical `record`.
 
         A layer that makes a call several times makes it as often for every microbatch.

@@ -166,7 +166,7 @@ class Grid:
         return Grid((*self.names, f"{calls} microbatches"), (*self.sizes, calls), places)
 
 
-class Known(Protocol):
+class ValueSummary(Protocol):
     """What is known of a value in place of its elements: a sketch, or statistics."""
 
     @property
@@ -195,7 +195,7 @@ class Known(Protocol):
 
 
 #: A value of a rank or of the logical run, and what may stand for it: all of one kind.
-Value = Array | Known
+Value = Array | ValueSummary
 _Values = Mapping[tuple[int, ...], Value]
 
 

@@ -16,7 +16,7 @@ from pytest_msprobe.answers.from_rows import place_of_calls, short_source
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.sharded.alone import LawsSession
 from pytest_msprobe.suites.sharded.judgement import PHASES, SETTINGS, WRONG, RecordFinding, ValueFinding, roundoff_of
-from pytest_msprobe.suites.sharded.lanes import Place as LanePlace, picture
+from pytest_msprobe.suites.sharded.lanes import LaneRecord, picture
 from pytest_msprobe.suites.sharded.session import ShardedSession
 from pytest_msprobe.suites.table_report import TableReport
 from pytest_msprobe.verdicts import VerdictRow
@@ -50,7 +50,7 @@ class _Step:
     faults: dict[str, list[tuple[int, bool, list[str]]]] = field(default_factory=dict)
     inherited: Counter[str] = field(default_factory=Counter)
     unjudged: Counter[str] = field(default_factory=Counter)
-    places: list[LanePlace] = field(default_factory=list)
+    places: list[LaneRecord] = field(default_factory=list)
     beside: int = 0
     ranks: int = 0
     begins: float = 0.0
@@ -59,7 +59,7 @@ class _Step:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wrong:
+class _WrongRecord:
     """A record at fault: its row without what is long, and what was found of it."""
 
     row: VerdictRow
@@ -67,20 +67,20 @@ class _Wrong:
     is_first: bool
 
 
-def _findings(wrongs: Iterable[_Wrong]) -> list[Finding]:
+def _findings(wrongs: Iterable[_WrongRecord]) -> list[Finding]:
     """One entry for the same operation in several layers, in the order of passes and execution, first ones first."""
-    groups: dict[tuple[str, str, str], list[_Wrong]] = {}
+    groups: dict[tuple[str, str, str], list[_WrongRecord]] = {}
     for wrong in sorted(wrongs, key=_order):
         path = wrong.finding.wrong[0].path if wrong.finding.wrong else ""
         groups.setdefault((wrong.row.api, wrong.finding.phase, path), []).append(wrong)
     return [_entry(group) for group in groups.values()]
 
 
-def _order(wrong: _Wrong) -> tuple[bool, int, int]:
+def _order(wrong: _WrongRecord) -> tuple[bool, int, int]:
     return not wrong.is_first, PHASES.index(wrong.finding.phase), wrong.finding.order
 
 
-def _entry(group: Sequence[_Wrong]) -> Finding:
+def _entry(group: Sequence[_WrongRecord]) -> Finding:
     first = group[0]
     row, place = first.row, first.row.place
     cells = [(wrong.row.call, _cell(wrong.row)) for wrong in group]
@@ -141,7 +141,7 @@ class ShardedSummary(RowSummary):
 
     def __init__(self) -> None:
         self.steps: dict[str, _Step] = {}
-        self._wrong: list[_Wrong] = []
+        self._wrong: list[_WrongRecord] = []
 
     def add(self, row: VerdictRow) -> None:
         if row.attachment is None or "finding" not in row.attachment:
@@ -150,7 +150,7 @@ class ShardedSummary(RowSummary):
         step = self.steps.setdefault(str(of_step), _Step())
         finding = RecordFinding.from_wire(row.attachment["finding"])
         role = row.attachment["role"]
-        step.places.append(LanePlace.of(finding, is_first=role == "first"))
+        step.places.append(LaneRecord.of(finding, is_first=role == "first"))
         step.states.update(value.state for value in finding.values)
         step.unjudged.update(value.reason or value.message for value in finding.values if value.state == "unjudged")
         for value in finding.values:
@@ -168,7 +168,7 @@ class ShardedSummary(RowSummary):
             entry = finding.order, role == "first", [finding.record, *lines]
             step.faults.setdefault(finding.phase, []).append(entry)
             light = replace(row, attachment=None, explanation="")
-            self._wrong.append(_Wrong(light, finding, is_first=role == "first"))
+            self._wrong.append(_WrongRecord(light, finding, is_first=role == "first"))
         elif role == "inherited":
             step.inherited[finding.phase] += 1
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Sketched:
+class SketchedValue:
     """What a sketch tells of a value, or of what ranks hold together.
 
     Attributes:
@@ -36,7 +36,7 @@ class Sketched:
     array: Array | None = None
 
     @classmethod
-    def of(cls, sketch: Sketch, array: Array | None = None) -> Sketched:
+    def of(cls, sketch: Sketch, array: Array | None = None) -> SketchedValue:
         """A value of one rank."""
         return cls(sketch, sketch.norm, array)
 
@@ -55,11 +55,11 @@ class Sketched:
         """Estimate of the Euclidean norm of the finite elements."""
         return self.sketch.norm
 
-    def __truediv__(self, factor: float) -> Sketched:
+    def __truediv__(self, factor: float) -> SketchedValue:
         array = None if self.array is None else self.array / factor
-        return Sketched(self.sketch.scaled(1 / factor), self.reach / factor, array)
+        return SketchedValue(self.sketch.scaled(1 / factor), self.reach / factor, array)
 
-    def joined(self, others: Sequence[Sketched], kind: str, dimension: int) -> tuple[Sketched, float] | None:
+    def joined(self, others: Sequence[SketchedValue], kind: str, dimension: int) -> tuple[SketchedValue, float] | None:
         """This and the values of other ranks put together, and how far copies differ; None where sketches cannot tell.
 
         Args:
@@ -83,9 +83,9 @@ class Sketched:
         except ValueError:
             return None
         reach = math.hypot(*(member.reach for member in members))
-        return Sketched(sketch, reach), 0.0
+        return SketchedValue(sketch, reach), 0.0
 
-    def away(self, whole: Sketched, scale: float) -> float:
+    def away(self, whole: SketchedValue, scale: float) -> float:
         """How far this is from `whole`, beyond what rounding of sketches explains; `scale` is what 1 means.
 
         Infinite where the sketches do not compare, and where others elements are not finite.
@@ -100,7 +100,7 @@ class Sketched:
             away *= whole.norm / norm
         return relative(away, scale)
 
-    def factor(self, whole: Sketched) -> float:
+    def factor(self, whole: SketchedValue) -> float:
         """What `whole` must be multiplied with to give this, by least squares."""
         other = whole._as_split(self.sketch.splits)
         if other is None:

@@ -15,7 +15,7 @@ from pytest_msprobe.suites.sharded.placements import relative
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class PartStatistics:
     """What is known of a tensor, or of what parts make up.
 
     Attributes:
@@ -37,7 +37,7 @@ class Statistics:
         return len(self.shape)
 
     @classmethod
-    def of(cls, leaf: Leaf) -> Statistics | None:
+    def of(cls, leaf: Leaf) -> PartStatistics | None:
         """Those of a recorded tensor; None where the dump lacks one, or one is not finite."""
         numbers = leaf.statistics
         if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
@@ -45,14 +45,16 @@ class Statistics:
         largest, least, mean, norm = map(float, numbers)
         return cls(leaf.shape, largest, least, mean * math.prod(leaf.shape), abs(norm))
 
-    def __truediv__(self, factor: float) -> Statistics:
+    def __truediv__(self, factor: float) -> PartStatistics:
         """Those of the tensor divided by `factor`, which is above 0."""
         divided = replace(self, total=self.total / factor, norm=self.norm / factor)
         if self.largest is None or self.least is None:
             return divided
         return replace(divided, largest=self.largest / factor, least=self.least / factor)
 
-    def joined(self, others: Sequence[Statistics], kind: str, dimension: int) -> tuple[Statistics, float] | None:
+    def joined(
+        self, others: Sequence[PartStatistics], kind: str, dimension: int
+    ) -> tuple[PartStatistics, float] | None:
         """Those of this and of the values of other ranks put together, and how far copies differ; None for no shape.
 
         Args:
@@ -68,7 +70,7 @@ class Statistics:
             if any(other.shape != self.shape for other in others):
                 return None
             norm = sum(member.norm for member in members)
-            return Statistics(self.shape, None, None, total, norm), 0.0
+            return PartStatistics(self.shape, None, None, total, norm), 0.0
         before, after = slice(dimension), slice(dimension + 1, None)
         if any(
             (other.shape[before], other.shape[after]) != (self.shape[before], self.shape[after]) for other in others
@@ -80,19 +82,19 @@ class Statistics:
         largest = [member.largest for member in members if member.largest is not None]
         least = [member.least for member in members if member.least is not None]
         if not len(largest) == len(least) == len(members):
-            return Statistics(shape, None, None, total, norm), 0.0
-        return Statistics(shape, max(largest), min(least), total, norm), 0.0
+            return PartStatistics(shape, None, None, total, norm), 0.0
+        return PartStatistics(shape, max(largest), min(least), total, norm), 0.0
 
-    def away(self, whole: Statistics, scale: float) -> float:
+    def away(self, whole: PartStatistics, scale: float) -> float:
         """The largest relative difference from what is known of `whole`, each of its own size."""
         return _apart(self, whole)
 
-    def factor(self, whole: Statistics) -> float:
+    def factor(self, whole: PartStatistics) -> float:
         """1: statistics do not tell it."""
         return 1.0
 
 
-def _apart(value: Statistics, whole: Statistics) -> float:
+def _apart(value: PartStatistics, whole: PartStatistics) -> float:
     """The largest relative difference of what both know; infinite for another shape."""
     if value.shape != whole.shape:
         return math.inf

@@ -13,8 +13,8 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.numerics.expected import Relative
-from pytest_msprobe.suites.sharded.copies import Copies, parameter_of
-from pytest_msprobe.suites.sharded.fitting import Fitting, ValueParts, order_of_wrong
+from pytest_msprobe.suites.sharded.copies import LogicalCopies, parameter_of
+from pytest_msprobe.suites.sharded.fitting import FittedParts, Fitting, order_of_wrong
 from pytest_msprobe.suites.sharded.inference import settings_of
 from pytest_msprobe.suites.sharded.judgement import (
     SETTINGS,
@@ -94,7 +94,7 @@ class RecordJudge:
 
     def _value(self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid]) -> Judged:
         """What is found of the value at `path`, and how it is held; ranks without a parameter have others."""
-        value = ValueParts(operation, leaf, path, (), grids)
+        value = FittedParts(operation, leaf, path, (), grids)
         if operation.record.startswith("Optimizer."):
             held = _outermost([of_record for of_record in held if path in of_record[1]] or held)
             owners = [dump for dump, _ in held]
@@ -115,11 +115,11 @@ class RecordJudge:
         is_gradient = phase_of(operation) == "backward" and bool(leaf.shape)
         factor = self._fitting.gradient_factor if is_gradient else 1
         try:
-            return self._measured(ValueParts(operation, leaf, path, parts, grids, factor))
+            return self._measured(FittedParts(operation, leaf, path, parts, grids, factor))
         except DumpError as error:
             return value.empty(str(error), "unreadable"), None
 
-    def _measured(self, value: ValueParts) -> Judged:
+    def _measured(self, value: FittedParts) -> Judged:
         """What is found of a value that all parts have.
 
         Raises:
@@ -140,7 +140,7 @@ class RecordJudge:
             return replace(finding, state="placed", message="", placement=words), placement
         return _unless_uncertain(self._outline, value, finding), placement
 
-    def _in_a_row(self, value: ValueParts, held: Held) -> Judged | None:
+    def _in_a_row(self, value: FittedParts, held: Held) -> Judged | None:
         """What is found of a value that stands in a row with those of all other parameters; None for none."""
         outline, operation, leaf = self._outline, value.operation, value.leaf
         is_on_one_rank = len(outline.run.ranks) == 1 and form_of([leaf]) == "tensor"
@@ -185,7 +185,7 @@ class RecordJudge:
                 logical = self._copies.leaf(whole)
             if logical is None:
                 words = reason or f"{_ONLY_RANKS}, and the logical run has no {whole}"
-                finding = ValueParts(operation, leaf, path, (), ()).empty(words)
+                finding = FittedParts(operation, leaf, path, (), ()).empty(words)
                 yield replace(finding, reason=reason or _ONLY_RANKS)
                 continue
             finding, _ = self._value(operation, logical, path, held, ())
@@ -196,7 +196,7 @@ class RecordJudge:
                 yield replace(finding, placement=finding.placement and f"{finding.placement}, {words}")
 
     @cached_property
-    def _copies(self) -> Copies:
+    def _copies(self) -> LogicalCopies:
         """What the logical run has for parameters that only ranks have."""
         logical, of_ranks = self._outline.matching.updates()
         leaves: dict[str, Leaf] = {}
@@ -216,11 +216,11 @@ class RecordJudge:
             parts = [(dump, tensors[path]) for dump, tensors in having]
             grids = self._outline.grids.of(owners, 1)
             with suppress(DumpError):  # a trial: nothing is noted of it
-                finding, _ = self._fitting.fit(ValueParts(self._outline.updates[0], leaf, path, parts, grids))
+                finding, _ = self._fitting.fit(FittedParts(self._outline.updates[0], leaf, path, parts, grids))
                 return finding.state == "placed"
             return False
 
-        return Copies(unique, fits)
+        return LogicalCopies(unique, fits)
 
     def _tensors(self, dump: RankDump, record: str) -> dict[str, Leaf]:
         """The tensors of a record; none where it cannot be decoded, which its own item says."""
@@ -360,7 +360,7 @@ def without_local(finding: RecordFinding, layer: str, outer: RecordFinding) -> R
     return finding.changed(replace(value, state="unjudged", message=words, reason=reason) for value in wrong)
 
 
-def _unless_uncertain(outline: StepOutline, value: ValueParts, finding: ValueFinding) -> ValueFinding:
+def _unless_uncertain(outline: StepOutline, value: FittedParts, finding: ValueFinding) -> ValueFinding:
     """The finding, where it is certain which value of the ranks this is, and that all of them are there."""
     operation, leaf = value.operation, value.leaf
     if finding.state == "unexplained" and outline.step.missing:

@@ -16,7 +16,7 @@ from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
-    Record,
+    ItemRecord,
     Suite,
     SuiteError,
     SuiteReport,
@@ -69,7 +69,7 @@ class ShardedSuite(Suite):
             asked = "--msprobe-suite=sharded" if settings.logical is None else "--msprobe-logical"
             raise SuiteError(f"{asked} needs --msprobe-dump=PATH, the step of the sharded run with all its ranks")
         if settings.logical is None:
-            return LawsSuite(context, LawsSession(step_folders(context.dumps), settings.data_dir))
+            return RankLawsSuite(context, LawsSession(step_folders(context.dumps), settings.data_dir))
         if settings.logical.is_file():
             logical = [settings.logical]
         elif settings.logical.is_dir():
@@ -103,7 +103,7 @@ class ShardedSuite(Suite):
             raise SuiteError(f"{outline.logical.path}: the logical run holds no record; dump a step that runs")
         yield from group_operations(outline.items)
 
-    def judge(self, record: Record) -> Verdict:
+    def judge(self, record: ItemRecord) -> Verdict:
         blame, operation = self._session.blame(record.file), operation_of(record)
         finding, role = blame.judged(operation)
         outline = blame.outline
@@ -112,22 +112,22 @@ class ShardedSuite(Suite):
         fails_inherited = self._session.settings.inherited == "fail"
         return verdict_of(finding, role, facts, where, fails_inherited=fails_inherited)
 
-    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
+    def attachment_of_unjudged(self, record: ItemRecord, status: Status, message: str) -> Mapping[str, Any] | None:
         """A record that was not judged counts as such."""
         operation = operation_of(record)
         finding = RecordFinding(operation.record, operation.index, "forward", reason=message)
         return {"finding": finding.to_wire(), "role": "right", "ranks": []}
 
-    def api(self, record: Record) -> ApiName | None:
+    def api(self, record: ItemRecord) -> ApiName | None:
         return api_of(operation_of(record))
 
-    def place(self, record: Record) -> StepPosition:
+    def place(self, record: ItemRecord) -> StepPosition:
         """Place in the logical run; the line of the script is that of a rank."""
         outline, operation = self._session.blame(record.file).outline, operation_of(record)
         place = place_in(outline.logical, operation.record, f"{operation.call}.forward")
         return replace(place, rank=None, step=outline.number, source=outline.source(operation))
 
-    def frames(self, record: Record) -> Sequence[Frame]:
+    def frames(self, record: ItemRecord) -> Sequence[Frame]:
         return self._session.blame(record.file).outline.frames(operation_of(record))
 
     def header(self) -> list[str]:
@@ -243,7 +243,7 @@ def _output(value: ValueFinding) -> OutputRow:
     )
 
 
-class LawsSuite(ShardedSuite):
+class RankLawsSuite(ShardedSuite):
     """Judges the calls of one step on all ranks by what holds without a logical run; each call is one item."""
 
     item_noun = "calls of the ranks"
@@ -270,28 +270,28 @@ class LawsSuite(ShardedSuite):
             )
         yield from group_operations(rank.laws.operations(rank.dump))
 
-    def _rank(self, record: Record) -> RankLaws:
+    def _rank(self, record: ItemRecord) -> RankLaws:
         rank = self._laws.rank(record.file)
         assert rank is not None
         return rank
 
-    def judge(self, record: Record) -> Verdict:
+    def judge(self, record: ItemRecord) -> Verdict:
         rank, operation = self._rank(record), operation_of(record)
         finding, role = rank.judged(operation)
         facts = {"ranks": list(rank.step.ranks), "by_laws": True}
         where = _where(finding, rank, operation)
         return verdict_of(finding, role, facts, where, fails_inherited=self._fails_inherited)
 
-    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
+    def attachment_of_unjudged(self, record: ItemRecord, status: Status, message: str) -> Mapping[str, Any] | None:
         return {**(super().attachment_of_unjudged(record, status, message) or {}), "by_laws": True}
 
-    def place(self, record: Record) -> StepPosition:
+    def place(self, record: ItemRecord) -> StepPosition:
         """Place in the run of the first rank that made the call."""
         rank, operation = self._rank(record), operation_of(record)
         place = place_in(rank.dump, operation.record, f"{operation.call}.forward")
         return replace(place, source=rank.source(operation) or place.source)
 
-    def frames(self, record: Record) -> Sequence[Frame]:
+    def frames(self, record: ItemRecord) -> Sequence[Frame]:
         return self._rank(record).frames(operation_of(record))
 
     def header(self) -> list[str]:

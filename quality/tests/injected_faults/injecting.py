@@ -84,9 +84,9 @@ BORDERS = frozenset(
         "mindspore.discovery.JitCalls._executor_call.<locals>.call.<locals>.run",
         "mindspore.static_graph.taps.GraphCells._guarded.<locals>.compile_with_taps",
         "mindspore.framework._watched_class.<locals>.call",
-        "mindspore.provenance.TensorProvenances._grad.<locals>.grad",
+        "mindspore.provenance.MindSporeProvenances._grad.<locals>.grad",
         # hooks and callbacks, which hand on
-        "mindspore.gradients.GradientTap._safely.<locals>.run",
+        "mindspore.gradients.MindSporeTap._safely.<locals>.run",
         "mindspore.framework.MindSpore.register_gradient_hook.<locals>.passed_on",
         "mindspore.static_graph.layouts.Layouts.arrive",
         "mindspore.static_graph.taps.GraphRecords.arrive",

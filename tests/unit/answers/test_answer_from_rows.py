@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_msprobe.answers import RunFacts, RunRows, words
+from pytest_msprobe.answers import RowFacts, RunRows, words
 from pytest_msprobe.verdicts import EXPLAINED, UNREADABLE, OutputRow, RowCounts, StepPosition, VerdictRow
 
 
@@ -35,7 +35,7 @@ def row(
 
 def rows_of(*rows: VerdictRow, **facts: Any) -> RunRows:
     facts = {"suite": "precheck", "arguments": ("--msprobe-dump=step0",), **facts}
-    found = RunRows(RunFacts(**facts), RowCounts())
+    found = RunRows(RowFacts(**facts), RowCounts())
     for each in rows:
         found.counts.count(each)
         if not each.is_plain_pass:
@@ -137,7 +137,7 @@ def test_records_that_cannot_be_read_are_one_finding_of_their_dump() -> None:
 
 
 def test_the_command_that_repeats_leaves_files_and_workers_out() -> None:
-    facts = RunFacts(
+    facts = RowFacts(
         arguments=(
             "--msprobe-dump=a",
             "-n",

@@ -10,7 +10,7 @@ import pytest
 
 from msprobe_collector.dump_format import parse_api_name
 from pytest_msprobe.apis.fact_table import facts
-from pytest_msprobe.cases.perturbation import Perturbation, accumulated_terms, float_elements
+from pytest_msprobe.cases.perturbation import RoundingPerturbation, accumulated_terms, float_elements
 from pytest_msprobe.engines.protocol import Call
 
 ONES = np.ones(1000, np.float32)
@@ -19,7 +19,7 @@ CALL = Call(parse_api_name("Mint.mul.0"), "mindspore", (ONES, ONES), {})
 
 @pytest.mark.parametrize("number", [3, 18])
 def test_a_probe_moves_every_element_by_exactly_one_rounding(number: int) -> None:
-    left, right = Perturbation(number).call(CALL).arguments
+    left, right = RoundingPerturbation(number).call(CALL).arguments
     assert isinstance(left, np.ndarray)
     assert isinstance(right, np.ndarray)
     assert set(np.abs(np.concatenate([left, right]) - 1)) == {2.0**-24}
@@ -28,26 +28,26 @@ def test_a_probe_moves_every_element_by_exactly_one_rounding(number: int) -> Non
 
 
 def test_probes_differ() -> None:
-    third, fourth = (Perturbation(number).call(CALL).arguments[0] for number in (3, 4))
+    third, fourth = (RoundingPerturbation(number).call(CALL).arguments[0] for number in (3, 4))
     assert not np.array_equal(np.asarray(third), np.asarray(fourth))
 
 
 def test_arithmetic_inside_moves_with_and_without_what_is_saved() -> None:
-    assert Perturbation(1).inside(CALL).saved_roundoff == 2.0**-24
-    exact = Perturbation(1).inside(CALL, saves_exactly=True)
+    assert RoundingPerturbation(1).inside(CALL).saved_roundoff == 2.0**-24
+    exact = RoundingPerturbation(1).inside(CALL, saves_exactly=True)
     assert (exact.saved_roundoff, exact.arithmetic_roundoff) == (0.0, 2.0**-24)
 
 
 def test_totals_of_narrow_dtypes_move_as_these_round() -> None:
-    assert Perturbation(1).inside(CALL).total_roundoff == 0
+    assert RoundingPerturbation(1).inside(CALL).total_roundoff == 0
     narrow = replace(CALL, arguments=tuple(np.ones(4, ml_dtypes.bfloat16) for _ in range(2)))
-    assert Perturbation(1).inside(narrow, saves_exactly=True).total_roundoff == 2.0**-8
+    assert RoundingPerturbation(1).inside(narrow, saves_exactly=True).total_roundoff == 2.0**-8
 
 
 def test_results_inside_a_composite_call_move_as_its_own_dtype_rounds() -> None:
     narrow = replace(CALL, arguments=tuple(np.ones(4, ml_dtypes.bfloat16) for _ in range(2)))
-    assert Perturbation(1).inside(narrow).arithmetic_roundoff == 2.0**-24
-    moved = Perturbation(1).inside(narrow, is_composite=True)
+    assert RoundingPerturbation(1).inside(narrow).arithmetic_roundoff == 2.0**-24
+    moved = RoundingPerturbation(1).inside(narrow, is_composite=True)
     assert (moved.arithmetic_roundoff, moved.total_roundoff) == (2.0**-8, 0)
     assert facts("composite").find("VF", "gru_cell") is not None
 

@@ -14,7 +14,7 @@ import pytest
 from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.sketch_files import SKETCH_FILE, SketchFile, SketchRows
-from msprobe_collector.dump_format.sketches import NUMBERS, SEED, VERSION, Row, row_of
+from msprobe_collector.dump_format.sketches import NUMBERS, SEED, VERSION, SketchRow, row_of
 from msprobe_collector.dump_format.writing.encoding import TensorValues, statistics_of
 
 ARRAYS = [np.random.default_rng(seed).standard_normal((6, 10)).astype(np.float32) for seed in range(3)]
@@ -174,7 +174,7 @@ def test_many_rows_are_written_at_once(tmp_path: Path, monkeypatch: pytest.Monke
     rows = SketchRows(tmp_path / SKETCH_FILE)
     rows.create()
     for number in range(600):
-        assert rows.add(Row(np.full(NUMBERS, number, np.float32))) == f', "sketch": {number}'
+        assert rows.add(SketchRow(np.full(NUMBERS, number, np.float32))) == f', "sketch": {number}'
     rows.close()
     rows.close()
     assert stacks == [*[64] * 9, 24]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format import sketches
-from msprobe_collector.dump_format.sketches import NUMBERS, Row, Sketch, distance, merged, row_of
+from msprobe_collector.dump_format.sketches import NUMBERS, Sketch, SketchRow, distance, merged, row_of
 
 Array = np.ndarray[Any, Any]
 
@@ -217,5 +217,5 @@ def test_tables_are_bounded() -> None:
 
 def test_a_row_is_64_numbers() -> None:
     row = row_of(noise(3, 3))
-    assert isinstance(row, Row)
+    assert isinstance(row, SketchRow)
     assert (row.numbers.dtype, row.numbers.shape) == (np.float32, (NUMBERS,))

@@ -17,7 +17,14 @@ from torch_map_samples import attribute, mindspore_api
 from pytest_msprobe.apis import Fact, facts
 from pytest_msprobe.apis.fact_table import FOLDER
 from pytest_msprobe.engines.torch_map import bindings
-from pytest_msprobe.engines.torch_map.bindings import Binding, MissingAttributes, MissingInTorch, Refusal, lookup, names
+from pytest_msprobe.engines.torch_map.bindings import (
+    Binding,
+    MissingAttributes,
+    MissingInTorch,
+    NoCounterpart,
+    lookup,
+    names,
+)
 
 ENGINES = Path(bindings.__file__).parents[1]
 API_TYPES = ("Mint", "MintFunctional", "Tensor", "Functional", "Primitive")
@@ -89,7 +96,7 @@ class TestTables:
         checked = 0
         for api_type, name in ENTRIES:
             found = lookup(api_type, name)
-            if isinstance(found, Refusal):
+            if isinstance(found, NoCounterpart):
                 continue
             theirs = _mindspore_parameters(mindspore, api_type, name)
             if theirs is None:
@@ -112,7 +119,7 @@ class TestTables:
         checked = 0
         for name in names("Primitive"):
             found = lookup("Primitive", name)
-            if isinstance(found, Refusal) or not any(form.attributes for form in found.forms):
+            if isinstance(found, NoCounterpart) or not any(form.attributes for form in found.forms):
                 continue
             parameters = list(inspect.signature(_primitive_class(mindspore, name).__init__).parameters)[1:]
             assert found.forms[0].attributes == parameters, name
@@ -217,7 +224,7 @@ class TestLookup:
     )
     def test_refusals_give_the_reason(self, api_type: str, name: str, framework: str, reason: str) -> None:
         found = lookup(api_type, name, framework)
-        assert isinstance(found, Refusal)
+        assert isinstance(found, NoCounterpart)
         assert re.search(reason, found.reason)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from msprobe_collector.dump_format.sketches import LEAST, MOST, Row
+from msprobe_collector.dump_format.sketches import LEAST, MOST, SketchRow
 from msprobe_collector.dump_format.writing.statistics import Statistics
 
 SHIFT = 32
@@ -23,14 +23,14 @@ _LEAST_SHIFTED = {4: 2.0**-125, 8: 2.0**-1050}
 class DeviceSketch:
     """Has the sketch of a large tensor, for `SketchRows`."""
 
-    def __init__(self, row: Row | None) -> None:
+    def __init__(self, row: SketchRow | None) -> None:
         """Its row; None where the sketch has lost its digits."""
         self._row = row
 
     def content(self) -> None:
         """Return no key: a sketch costs less than to fetch the elements."""
 
-    def sketch(self, largest: float | None) -> Row | None:
+    def sketch(self, largest: float | None) -> SketchRow | None:
         """See `TensorValues`."""
         return self._row
 
@@ -59,7 +59,7 @@ def statistics_of_blocks(
     return Statistics(maximum, minimum, sum(sums) / count, norm, nan, not_finite - nan), above
 
 
-def row_from_device(numbers: np.ndarray[Any, Any], statistics: Statistics, above: int) -> Row | None:
+def row_from_device(numbers: np.ndarray[Any, Any], statistics: Statistics, above: int) -> SketchRow | None:
     """Return the row of the sketch `numbers` of a tensor of these `statistics`, of whose elements `above` are +Inf.
 
     None where its digits are lost: a large tensor whose numbers are all below 1e-28.
@@ -72,4 +72,4 @@ def row_from_device(numbers: np.ndarray[Any, Any], statistics: Statistics, above
     if largest and math.ldexp(largest, -SHIFT) < _LEAST_SHIFTED[numbers.itemsize]:
         return None
     exponent = 0 if LEAST < largest < MOST or largest == 0.0 else math.frexp(largest)[1]
-    return Row(np.ldexp(exact, -exponent).astype(np.float32), exponent, (nan, above, infinite - above))
+    return SketchRow(np.ldexp(exact, -exponent).astype(np.float32), exponent, (nan, above, infinite - above))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import numpy as np
 import xxhash
 
-from msprobe_collector.dump_format.sketches import WITHOUT_NUMBERS, Row, memory_order, row_of
+from msprobe_collector.dump_format.sketches import WITHOUT_NUMBERS, SketchRow, memory_order, row_of
 from msprobe_collector.dump_format.values import CHECKSUM, DATA_NAME, FINGERPRINT, SLICE, dtype_of_array
 from msprobe_collector.dump_format.writing.files import quoted, quoted_key
 from msprobe_collector.dump_format.writing.parts import ValueParts
@@ -117,7 +117,7 @@ class PendingStatistics(Protocol):
         """Return what else stands in slots by its number, asked for after `fetch`, also where that has failed."""
 
 
-class Part(Protocol):
+class WrittenPart(Protocol):
     """Which part of a tensor is written; as text, JSON."""
 
     def part_of(self, tensor: Any) -> Any:
@@ -130,7 +130,7 @@ class Sketched(Protocol):
     def content(self) -> Hashable | None:
         """See `TensorValues`."""
 
-    def sketch(self, largest: float | None) -> Row | None:
+    def sketch(self, largest: float | None) -> SketchRow | None:
         """See `TensorValues`."""
 
 
@@ -180,7 +180,7 @@ class TensorValues:
         if self.array is not None and self.array.base is not None and self.array.flags.writeable:
             self.array = self.array.copy()
 
-    def take(self, part: Part) -> bool:
+    def take(self, part: WrittenPart) -> bool:
         """Keep a part of the tensor alone; False of one that stays whole."""
         inside = part.part_of(self.array)
         if inside is not None:
@@ -200,7 +200,7 @@ class TensorValues:
         """The difference, likewise, 0 where both are equal or NaN; None where that is the host."""
         return None
 
-    def sketch(self, largest: float | None) -> Row | None:
+    def sketch(self, largest: float | None) -> SketchRow | None:
         """Sketch of the elements, of which the largest magnitude may be known; None where they are no numbers."""
         array = self.array
         if array is None or array.dtype.kind in WITHOUT_NUMBERS:
@@ -352,7 +352,7 @@ class ValueEncoder:
         self._read = values.read
         self._parts = values.parts
         #: Parts of tensors that are written in place of the whole; see `configuration.RowSlice`.
-        self.slices: Sequence[Part] = ()
+        self.slices: Sequence[WrittenPart] = ()
         #: Number and bytes of the tensors that go to files, so far.
         self.saved_values = self.saved_bytes = 0
         #: Whether the elements of a value are saved, by record, place in it, elements, and their form in a file.

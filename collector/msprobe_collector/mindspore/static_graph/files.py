@@ -61,7 +61,7 @@ class StagedFile:
 
 
 @dataclass(slots=True)
-class _Call:
+class _CallFiles:
     """Files of one call and direction: (part, index) -> file."""
 
     label: str
@@ -86,19 +86,19 @@ def parse_staged_name(path: Path) -> StagedFile | None:
     )
 
 
-def group_calls(files: list[StagedFile]) -> Iterator[_Call]:
+def group_calls(files: list[StagedFile]) -> Iterator[_CallFiles]:
     """Yield the calls that `files` belong to, in the order of their last files.
 
     The k-th file of one name belongs to the k-th call, for gradients to the k-th call from the end.
     """
     counts: dict[tuple[str, str, str, int], int] = defaultdict(int)
-    calls: dict[tuple[str, str, int], _Call] = {}
+    calls: dict[tuple[str, str, int], _CallFiles] = {}
     for file in sorted(files, key=lambda file: file.id):
         name = (file.label, file.direction, file.part, file.index)
         key = (file.label, file.direction, counts[name])
         counts[name] += 1
         # Taken out and put back, so that the order becomes that of the last files.
-        call = calls.pop(key, None) or _Call(file.label, file.direction, key[2], {})
+        call = calls.pop(key, None) or _CallFiles(file.label, file.direction, key[2], {})
         call.files[file.part, file.index] = file
         calls[key] = call
     forwards: dict[str, int] = defaultdict(int)
@@ -158,7 +158,7 @@ class StagedRecords:
             self._faults.guarded("deleting what TensorDump wrote", path.unlink)
         self._kept = set(self.folder.iterdir())
 
-    def _write(self, call: _Call) -> None:
+    def _write(self, call: _CallFiles) -> None:
         inputs, outputs = (_values(call, part) for part in ("input", "output"))
         parent = self._parents.get(call.label)
         outer = f"{parent}.forward.0" if parent else self.outer
@@ -198,7 +198,7 @@ def is_flag(path: Path) -> bool:
     return path.name.startswith(f"{_FLAG}_")
 
 
-def _values(call: _Call, part: str) -> list[TensorValues | None]:
+def _values(call: _CallFiles, part: str) -> list[TensorValues | None]:
     """Return the values of one part by position, None where a position has no file."""
     last = max((index for of, index in call.files if of == part), default=-1)
     values: list[TensorValues | None] = [None] * (last + 1)

@@ -224,7 +224,7 @@ def _around(path: str, paths: dict[str, str], jitted: set[str]) -> str:
 
 
 @dataclass(slots=True)
-class _Call:
+class _TappedCall:
     """One call of a Cell while its values arrive.
 
     Attributes:
@@ -258,7 +258,7 @@ class GraphRecords:
         self._lock = RLock()
         self._parents: Mapping[str, str] = {}
         self._always_inside: Set[str] = frozenset()
-        self._calls: dict[tuple[str, int], _Call] = {}
+        self._calls: dict[tuple[str, int], _TappedCall] = {}
         self._open: dict[str, list[int]] = {}
         self.outer: str | None = None
         self._was_reached = False
@@ -313,7 +313,7 @@ class GraphRecords:
         record = self._recorder.begin(f"{label}.forward.{number}", "forward", parent)
         # The stack of the graph's thread says nothing of the training script.
         record.stack = "[]" if record.stack else ""
-        self._calls[label, number] = _Call(parent, record)
+        self._calls[label, number] = _TappedCall(parent, record)
         self._open.setdefault(label, []).append(number)
         return number
 
@@ -346,13 +346,13 @@ class GraphRecords:
         self._end_forward(layout.label, number, call)
         self._await_gradients(call, inputs.description[1][0], layout)
 
-    def _end_forward(self, label: str, number: int, call: _Call) -> None:
+    def _end_forward(self, label: str, number: int, call: _TappedCall) -> None:
         assert call.record is not None
         record, call.record = call.record, None
         self._open[label].remove(number)
         self._recorder.end(record)
 
-    def _await_gradients(self, call: _Call, arguments: Any, outputs: Layout) -> None:
+    def _await_gradients(self, call: _TappedCall, arguments: Any, outputs: Layout) -> None:
         sides = {
             "input_gradient": gradient_places(arguments),
             "output_gradient": gradient_places(outputs.description),
@@ -372,7 +372,7 @@ class GraphRecords:
             del self._calls[layout.label, number]
             self._end(layout.label, number, call)
 
-    def _end(self, label: str, number: int, call: _Call) -> None:
+    def _end(self, label: str, number: int, call: _TappedCall) -> None:
         if any(gradient is not None for gradient in (*call.incoming, *call.outgoing)):
             self._recorder.backward(
                 f"{label}.backward.{number}",

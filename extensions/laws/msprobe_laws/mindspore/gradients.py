@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from msprobe_collector.recording.guard import Guard
-from msprobe_laws.law import Checked, Finding, Unchecked
+from msprobe_laws.law import Checked, Unchecked, Violation
 from msprobe_laws.mindspore.tensors import dtype_of, factors_of, norm_of, some_elements, tensors_in
 from msprobe_laws.observation import Array, Clipping
 from msprobe_laws.session import LawSession
@@ -29,7 +29,7 @@ _TELLING = 8
 
 
 @dataclass(slots=True)
-class _Sum:
+class _GradientSum:
     """Gradients of one parameter, some elements of them.
 
     Attributes:
@@ -45,7 +45,7 @@ class _Sum:
     all_before: Array | None = None
 
 
-class _Tensors:
+class _GradientTensors:
     """A set of tensors, by identity, which keeps none of them alive."""
 
     def __init__(self) -> None:
@@ -68,9 +68,9 @@ class Gradients:
     def __init__(self, session: LawSession, guard: Guard, is_away: Callable[[], bool]) -> None:
         """See nothing yet."""
         self._session, self._guard, self._is_away = session, guard, is_away
-        self._sums: dict[int, _Sum] = {}
+        self._sums: dict[int, _GradientSum] = {}
         #: Gradients that hold the scale of a loss scaler.
-        self._scaled = _Tensors()
+        self._scaled = _GradientTensors()
         self._scale = 1.0
         self._is_scaling = False
         #: Whether a loss was scaled since gradients were last unscaled; None as long as no loss was.
@@ -102,7 +102,7 @@ class Gradients:
                 continue
             total = self._sum_of(item)
             if total is None:
-                total = self._sums[id(item)] = _Sum(weakref.ref(item))
+                total = self._sums[id(item)] = _GradientSum(weakref.ref(item))
             some = some_elements(gradient, _GRADIENT)
             total.now = some if total.now is None or total.now.size != some.size else total.now + some
             if self._is_scaling:
@@ -121,7 +121,7 @@ class Gradients:
         was_due, self._is_scale_due = self._is_scale_due, False
         if was_due is False and not any(item in self._scaled for item in tensors_in((args[1:], kwargs))):
             message = "the loss scaler divides by its scale, and no loss was multiplied with it since it last did"
-            finding = Finding(SCALE_REMOVED, "gradients", message)
+            finding = Violation(SCALE_REMOVED, "gradients", message)
             self._session.say(SCALE_REMOVED, "scaler", [finding], source=source_of(sys._getframe()))
 
     def clipped(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -212,6 +212,6 @@ class Gradients:
                 return step.findings(FRESH, step.parameters, message)
         return Unchecked("the step gets other values than the gradients that were computed (reduced over ranks?)")
 
-    def _sum_of(self, item: Any) -> _Sum | None:
+    def _sum_of(self, item: Any) -> _GradientSum | None:
         total = self._sums.get(id(item))
         return total if total is not None and total.parameter() is item else None

@@ -1,4 +1,4 @@
-"""What MindSpore says of its models, as `msprobe_laws.models.Framework` asks it."""
+"""What MindSpore says of its models, as `msprobe_laws.models.ModelFramework` asks it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from msprobe_collector.mindspore.mindspore_internals import graph_executors, is_
 from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
-from msprobe_laws.law import Checked, Finding, Unchecked
+from msprobe_laws.law import Checked, Unchecked, Violation
 from msprobe_laws.mindspore import models
 from msprobe_laws.mindspore.gradients import Gradients
 from msprobe_laws.mindspore.tensors import fingerprint_of, first_elements, tensors_in, tokens_of
@@ -37,7 +37,7 @@ from msprobe_laws.training import EACH_IN_ONE, IN_AN_OPTIMIZER, RESUME, STAYS_TR
 from msprobe_laws.updates import StorageKept
 
 
-class TrainingSignals:
+class MindSporeSignals:
     """Sees what happens around steps, and tells the session."""
 
     def __init__(self, session: LawSession, guard: Guard) -> None:
@@ -162,7 +162,7 @@ class TrainingSignals:
         self._models.step_ended(step)
         self._running.tokens = None
 
-    def _dtypes_kept(self, step: Step) -> list[Finding]:
+    def _dtypes_kept(self, step: Step) -> list[Violation]:
         """Return the parameters whose dtype has changed since the last step on them."""
         findings = []
         for key, item in step.parameters.items():
@@ -170,7 +170,7 @@ class TrainingSignals:
             reference, before = self._dtypes.get(key, (None, now))
             if reference is not None and reference() is item and before != now:
                 message = f"its dtype is {now}, and was {before} in the step before"
-                findings.append(Finding(StorageKept.name, step.names[key], message))
+                findings.append(Violation(StorageKept.name, step.names[key], message))
             self._dtypes[key] = weakref.ref(item), now
         return findings
 
@@ -278,4 +278,4 @@ class TrainingSignals:
         message = (
             "the network was loaded from a checkpoint that does not hold it: the optimizer's moments begin at zero"
         )
-        return [Finding.of(RESUME, missing, message)] if missing else []
+        return [Violation.of(RESUME, missing, message)] if missing else []

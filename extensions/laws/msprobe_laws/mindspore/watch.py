@@ -26,9 +26,9 @@ from msprobe_collector.recording.swaps import MethodSwaps
 from msprobe_laws.formula_check import COUNTER
 from msprobe_laws.mindspore.formulas import PRECISION, formula_of, name_of_state, states_held
 from msprobe_laws.mindspore.models import OPTIMIZERS
-from msprobe_laws.mindspore.signals import TrainingSignals
+from msprobe_laws.mindspore.signals import MindSporeSignals
 from msprobe_laws.mindspore.tensors import dtype_of
-from msprobe_laws.observation import Array, Content, Place
+from msprobe_laws.observation import Array, Content, TensorPlace
 from msprobe_laws.optimizers import EMPTY, SAMPLE, WHOLE, Gradient, OpenStep, Optimizers
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
@@ -50,10 +50,10 @@ class _Identity:
     __hash__ = None  # type: ignore[assignment]
 
 
-class OptimizerLaws(Optimizers):
+class MindSporeOptimizerLaws(Optimizers):
     """Hands every call of every optimizer to a `LawSession`."""
 
-    def __init__(self, session: LawSession, guard: Guard, signals: TrainingSignals) -> None:
+    def __init__(self, session: LawSession, guard: Guard, signals: MindSporeSignals) -> None:
         """See nothing yet."""
         super().__init__(session)
         self._guard, self._signals = guard, signals
@@ -164,7 +164,7 @@ def _read(tensor: Any) -> Array:
     return np.array(mindspore_values().read(tensor).array.reshape(-1), np.float64)
 
 
-def _place(tensor: Any) -> Place:
+def _place(tensor: Any) -> TensorPlace:
     storage = getattr(tensor, "untyped_storage", None)
     address = 0
     if storage is not None:
@@ -172,19 +172,19 @@ def _place(tensor: Any) -> Place:
             address = int(storage().data_ptr())
         except (RuntimeError, TypeError, ValueError):
             address = 0  # it has no memory of its own yet
-    return Place(address, dtype_of(tensor), "", tuple(tensor.shape))
+    return TensorPlace(address, dtype_of(tensor), "", tuple(tensor.shape))
 
 
-class Watch(LawWatch):
+class MindSporeWatch(LawWatch):
     """The laws of a process with MindSpore."""
 
-    signals: TrainingSignals
-    optimizers: OptimizerLaws
+    signals: MindSporeSignals
+    optimizers: MindSporeOptimizerLaws
 
     def __init__(self, folder: Path, skip: Iterable[str], laws_meant: Mapping[str, str] | None = None) -> None:
         super().__init__(folder, skip, laws_meant)
-        self.signals = TrainingSignals(self.session, self.guard)
-        self.optimizers = OptimizerLaws(self.session, self.guard, self.signals)
+        self.signals = MindSporeSignals(self.session, self.guard)
+        self.optimizers = MindSporeOptimizerLaws(self.session, self.guard, self.signals)
         self.signals.on_load = self.session.state_continues.forget
 
     @staticmethod
@@ -202,4 +202,4 @@ class Watch(LawWatch):
         return int(text) if text.isdecimal() else None
 
 
-watch_laws = Watch.start
+watch_laws = MindSporeWatch.start

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from msprobe_laws.law import Checked, Finding, Unchecked
+from msprobe_laws.law import Checked, Unchecked, Violation
 from msprobe_laws.observation import Array
 from msprobe_laws.pytorch.tensors import dtype_of, local_part, some
 from msprobe_laws.session import LawSession
@@ -203,19 +203,19 @@ class Averages:
                 off.append(name)
         if off:
             return [
-                Finding.of(EMA_DECAY, off, "the shares of the average and of the parameter in it do not add up to 1")
+                Violation.of(EMA_DECAY, off, "the shares of the average and of the parameter in it do not add up to 1")
             ]
         if len(unknown) > len(items) / 2:
             return Unchecked("tensors like the parameters are no mix of their last values and the parameters")
         if replaced:
             message = "training goes on with the average in its place: the values of the step before are lost"
-            return [Finding.of(EMA_DECAY, replaced, message)]
+            return [Violation.of(EMA_DECAY, replaced, message)]
         shares = {name: share for name, share in shares.items() if not np.isnan(share)}
         if not shares or all(map(np.array_equal, now, average.before)):
             average.rests += 1
             return None
         names, message = average.judged(shares)
-        return [Finding.of(EMA_DECAY, names, message)] if message else []
+        return [Violation.of(EMA_DECAY, names, message)] if message else []
 
 
 def _is_near(share: float, other: float) -> bool:

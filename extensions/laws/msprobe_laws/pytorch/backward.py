@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from msprobe_collector.recording.guard import Guard
-from msprobe_laws.law import Finding
+from msprobe_laws.law import Violation
 from msprobe_laws.pytorch.clipping import ClippingSignals, UsedGradient
 from msprobe_laws.pytorch.dividing import Dividing
-from msprobe_laws.pytorch.models import Running, is_away, parameters_of
+from msprobe_laws.pytorch.models import TorchRunning, is_away, parameters_of
 from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.tensors import address_of, is_zero, version_of
 from msprobe_laws.session import LawSession
@@ -29,7 +29,7 @@ class Backward:
     """Follows gradients from a backward pass to the step that uses them."""
 
     def __init__(
-        self, session: LawSession, guard: Guard, running: Running, scaling: LossScaling, dividing: Dividing
+        self, session: LawSession, guard: Guard, running: TorchRunning, scaling: LossScaling, dividing: Dividing
     ) -> None:
         """See nothing yet."""
         self._session, self._guard, self._running = session, guard, running
@@ -102,13 +102,13 @@ class Backward:
             if isinstance(root, torch.Tensor) and root.numel() == 1:
                 if root in self._losses:
                     message = "a backward pass of one loss was taken twice before the step: its gradient counts twice"
-                    finding = Finding(FRESH, "loss", message)
+                    finding = Violation(FRESH, "loss", message)
                     self._session.say(FRESH, "losses", [finding], source=source_of(sys._getframe()))
                 self._losses[root] = True
 
     # Steps
 
-    def step_begins(self, step: Step) -> list[Finding]:
+    def step_begins(self, step: Step) -> list[Violation]:
         """Return what is wrong with the gradients that a step gets."""
         passes = self._passes_before.get(id(step.optimizer), 0)
         self._passes_before[id(step.optimizer)] = self._passes
@@ -126,7 +126,7 @@ class Backward:
             else:
                 self._used.pop(id(item), None)
 
-    def _added_to(self, step: Step) -> list[Finding]:
+    def _added_to(self, step: Step) -> list[Violation]:
         keys = []
         for key, item in step.parameters.items():
             used = self._used.get(key)
@@ -137,7 +137,7 @@ class Backward:
         )
         return step.findings(FRESH, keys, message)
 
-    def _zeroed_late(self, before: int, step: Step) -> list[Finding]:
+    def _zeroed_late(self, before: int, step: Step) -> list[Violation]:
         """Return the finding where gradients were set to zero between the last backward pass and the step.
 
         `before` is the number of passes at the step before.
@@ -148,7 +148,7 @@ class Backward:
         message = "gradients are set to zero between the backward pass and the step, which gets none"
         return step.findings(FRESH, step.names, message)
 
-    def _in_parts(self, before: int, step: Step) -> list[Finding]:
+    def _in_parts(self, before: int, step: Step) -> list[Violation]:
         """Return the finding where a batch in parts, of the passes after `before`, is lost in part or divided twice."""
         owner = None if self._zeroed_of is None else self._zeroed_of()
         zeroed: list[Any] = []

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from msprobe_collector.recording.guard import Guard
-from msprobe_laws.law import Finding, few_digits
+from msprobe_laws.law import Violation, few_digits
 from msprobe_laws.observation import Clipping
-from msprobe_laws.pytorch.models import Running, ids_in_optimizers, is_away
+from msprobe_laws.pytorch.models import TorchRunning, ids_in_optimizers, is_away
 from msprobe_laws.pytorch.scaling import LossScaling
 from msprobe_laws.pytorch.tensors import address_of, dtype_of, norm_of, version_of
 from msprobe_laws.session import LawSession
@@ -108,7 +108,7 @@ class ClippingSignals:
         self,
         session: LawSession,
         guard: Guard,
-        running: Running,
+        running: TorchRunning,
         scaling: LossScaling,
         used: Mapping[int, UsedGradient],
     ) -> None:
@@ -119,21 +119,21 @@ class ClippingSignals:
         #: What clipping has left since the last step.
         self._left: list[Clipped] = []
 
-    def step_begins(self, step: Step) -> list[Finding]:
+    def step_begins(self, step: Step) -> list[Violation]:
         """Return what was done to clipped gradients that a step is to use."""
         taken = [clipped for clipped in self._left if clipped.is_of(step.parameters)]
         changed = [(clipped.names, clipped.changed()) for clipped in taken]
-        findings = [Finding.of(CLIP_NORM, names, message) for names, message in changed if message]
+        findings = [Violation.of(CLIP_NORM, names, message) for names, message in changed if message]
         used = [clipped for clipped in self._left if clipped.is_used]
         if used and not taken:
             message = "gradients are clipped that a step has used before, and the next step gets others"
-            findings.append(Finding.of(CLIP_NORM, used[0].names, message))
+            findings.append(Violation.of(CLIP_NORM, used[0].names, message))
         if taken and self._clippings <= _CLIPPINGS:
             findings += self._outdated(taken, step)
         self._left = [clipped for clipped in self._left if clipped not in taken and not clipped.is_used]
         return findings
 
-    def _outdated(self, taken: list[Clipped], step: Step) -> list[Finding]:
+    def _outdated(self, taken: list[Clipped], step: Step) -> list[Violation]:
         """Return what is not clipped, where clipping gets parameters in place of which it may have come."""
         in_models = {key for model in self._running.models.values() for key in model.parameters}
         clipped: set[int] = set()
@@ -186,7 +186,7 @@ class ClippingSignals:
         tensors = [item for item in tensors if isinstance(item, torch.Tensor)]
         if not tensors:
             message = "clipping gets no parameters (an iterator that was looked through before?), and clips nothing"
-            self._session.say(CLIP_NORM, "clipping", [Finding(CLIP_NORM, "gradients", message)])
+            self._session.say(CLIP_NORM, "clipping", [Violation(CLIP_NORM, "gradients", message)])
             return None
         parameters = [item for item in tensors if item.grad is not None]
         norm, unknown = norm_of([item.grad for item in parameters])
@@ -194,7 +194,7 @@ class ClippingSignals:
         if self._empty_clippings == _MANY:
             message = f"clipping gets no gradients, or zeros, in {_MANY} calls (does it come before the backward?)"
             self._session.say(
-                CLIP_NORM, "clipping", [Finding(CLIP_NORM, "gradients", message)], source=source_of(frame)
+                CLIP_NORM, "clipping", [Violation(CLIP_NORM, "gradients", message)], source=source_of(frame)
             )
         if not parameters:
             return None
@@ -250,7 +250,7 @@ class ClippingSignals:
                 if earlier and norm > limit:
                     message = "gradients are clipped once more after a further backward: before the batch is added up"
             if message:
-                finding = Finding.of(CLIP_NORM, paths, message)
+                finding = Violation.of(CLIP_NORM, paths, message)
                 self._session.say(CLIP_NORM, "clipping", [finding], source=source_of(frame))
         self._session.clipping(
             Clipping(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from msprobe_laws.law import Finding
+from msprobe_laws.law import Violation
 from msprobe_laws.models import Running
 from msprobe_laws.observation import Array
 from msprobe_laws.pytorch.tensors import dtype_of, first
@@ -46,7 +46,7 @@ class Dividing:
                     self._left.append((weakref.ref(item), name, _elements(item.grad)))
                     break
 
-    def of_parts(self, passes: int, parameters: Mapping[int, Any], *, is_lost: bool) -> list[Finding]:
+    def of_parts(self, passes: int, parameters: Mapping[int, Any], *, is_lost: bool) -> list[Violation]:
         """Return what is wrong where the losses of so many passes, parts of a batch, were each divided by their number.
 
         `is_lost` is whether gradients of these parameters were set to zero in between.
@@ -56,7 +56,7 @@ class Dividing:
         message = f"losses of {passes} backward passes are each divided by {passes}, and "
         message += "gradients are set to zero in between" if is_lost else f"their gradients by {passes} once more"
         return [
-            Finding(FRESH, name, message)
+            Violation(FRESH, name, message)
             for name, factor in self.factors(parameters).items()
             if is_lost or abs(factor * passes - 1) < 2.0**-6
         ]

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
-from msprobe_laws.law import Finding, Unchecked
+from msprobe_laws.law import Unchecked, Violation
 from msprobe_laws.observation import DropoutMask, Labels
-from msprobe_laws.pytorch.models import Running, is_away, is_triangular, looks_back
+from msprobe_laws.pytorch.models import TorchRunning, is_away, is_triangular, looks_back
 from msprobe_laws.pytorch.tensors import first, some
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
@@ -30,7 +30,7 @@ _MASK = 512
 class Draws:
     """Sees dropout, attention, cross entropy and averages."""
 
-    def __init__(self, session: LawSession, guard: Guard, running: Running) -> None:
+    def __init__(self, session: LawSession, guard: Guard, running: TorchRunning) -> None:
         """See nothing yet."""
         self._session, self._guard, self._running = session, guard, running
         self._label_calls = 0
@@ -142,7 +142,7 @@ class Draws:
             size = float(np.max(np.abs(after[name] - right) / tolerance, initial=0.0))
             if size > 1:
                 message = f"the average is not {1 - share:g} of itself and {share:g} of the parameter"
-                findings.append(Finding(EMA_DECAY, name, message, size))
+                findings.append(Violation(EMA_DECAY, name, message, size))
         self._session.say(EMA_DECAY, type(averaged).__name__, findings)
 
 

@@ -22,7 +22,7 @@ from torch.utils.data import dataloader
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
-from msprobe_laws.law import Finding
+from msprobe_laws.law import Violation
 from msprobe_laws.observation import Batch
 from msprobe_laws.pytorch.models import is_away
 from msprobe_laws.pytorch.tensors import fingerprint_of, tensors_in
@@ -206,7 +206,7 @@ class Loading:
                 "each pass over the data has the order of the one before, although it is shuffled (set_epoch missing, "
                 "or its generator is made anew?)"
             )
-        findings = [Finding(BATCHES_DIFFER, name, message) for message in messages]
+        findings = [Violation(BATCHES_DIFFER, name, message) for message in messages]
         self._session.say(BATCHES_DIFFER, f"{name}: random numbers and order", findings)
 
 

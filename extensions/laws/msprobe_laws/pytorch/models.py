@@ -1,4 +1,4 @@
-"""What PyTorch says of its models, as `msprobe_laws.models.Framework` asks it, and what runs now."""
+"""What PyTorch says of its models, as `msprobe_laws.models.ModelFramework` asks it, and what runs now."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def is_away(guard: Guard) -> bool:
     )
 
 
-class Running(models.Running):
+class TorchRunning(models.Running):
     """What runs now.
 
     Attributes:

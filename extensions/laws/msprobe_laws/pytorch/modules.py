@@ -14,10 +14,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
-from msprobe_laws.law import Finding
+from msprobe_laws.law import Violation
 from msprobe_laws.models import ModelLaws, Ties, ties_of
 from msprobe_laws.pytorch import models
-from msprobe_laws.pytorch.models import Running, is_away
+from msprobe_laws.pytorch.models import TorchRunning, is_away
 from msprobe_laws.pytorch.tensors import fingerprint_of, tensors_in, tokens_of
 from msprobe_laws.steps import Step
 from msprobe_laws.training import GRADIENTS_ARRIVE
@@ -26,7 +26,9 @@ from msprobe_laws.training import GRADIENTS_ARRIVE
 class Modules:
     """Sees calls of Modules."""
 
-    def __init__(self, laws: ModelLaws, guard: Guard, running: Running, first_batch: Callable[[str], None]) -> None:
+    def __init__(
+        self, laws: ModelLaws, guard: Guard, running: TorchRunning, first_batch: Callable[[str], None]
+    ) -> None:
         """See nothing yet; `first_batch` gets the fingerprint of the first batch after a step."""
         self._laws, self._guard, self._running, self._first_batch = laws, guard, running, first_batch
         laws.lost_ties = WeakIdKeyDictionary()
@@ -63,7 +65,7 @@ class Modules:
                 path = self._running.path_of(module)
                 yield from _with_gradients(module.named_parameters(path, recurse=not path))
 
-    def gradients_arrive(self, step: Step) -> list[Finding]:
+    def gradients_arrive(self, step: Step) -> list[Violation]:
         """Return the parameters without gradients where outputs of their Modules went on without a graph."""
         without: dict[int, None] = {}
         is_sure = False

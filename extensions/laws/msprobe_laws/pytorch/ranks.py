@@ -22,7 +22,7 @@ def world_size() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
-class ReducedGradients:
+class SummedGradients:
     """Which gradients the script has summed over ranks itself since the last step."""
 
     def __init__(self, guard: Guard) -> None:

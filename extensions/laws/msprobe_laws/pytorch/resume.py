@@ -21,7 +21,7 @@ import xxhash
 from msprobe_collector.pytorch.hyperparameters import group_settings
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
-from msprobe_laws.law import Finding, Unchecked
+from msprobe_laws.law import Unchecked, Violation
 from msprobe_laws.pytorch.tensors import local_part, some
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
@@ -172,7 +172,7 @@ class ResumeLaw:
             changed = [item for item in changed if after is not None or item not in ("lr", "momentum", "betas")]
             for item in changed:
                 message = f"{item} is {now[item]} after loading and was {was[item]} in the step after saving"
-                findings.append(Finding(RESUME, f"group {number}", message))
+                findings.append(Violation(RESUME, f"group {number}", message))
         if then:
             findings += self._others(then, kept)
         self._session.say(RESUME, name, findings)
@@ -189,27 +189,27 @@ class ResumeLaw:
         if self._resumed_steps > 1 and rates != (now := _rates(optimizer)):
             self._rates_then.clear()
             message = f"lr is {now} in step {self._resumed_steps} after loading and was {rates} in that after saving"
-            self._session.say(RESUME, name, [Finding(RESUME, "group 0", message)])
+            self._session.say(RESUME, name, [Violation(RESUME, "group 0", message)])
 
-    def _others(self, then: Mapping[str, Any], kept: Mapping[str, Any]) -> list[Finding]:
+    def _others(self, then: Mapping[str, Any], kept: Mapping[str, Any]) -> list[Violation]:
         """Return what differs beside the optimizer between the step after saving and the step after loading."""
         findings = []
         scale = self._scale()
         if then.get("scale") is not None and scale is not None and then["scale"] != scale:
             message = f"the loss scale is {scale:g} after loading and was {then['scale']:g} in the step after saving"
-            findings.append(Finding(RESUME, "loss scaler", message))
+            findings.append(Violation(RESUME, "loss scaler", message))
         if then.get("batch") and self._batch and then["batch"] != self._batch:
             message = (
                 "the step after loading gets another batch than the step after saving got: the data begin elsewhere"
             )
-            findings.append(Finding(RESUME, "data position", message))
+            findings.append(Violation(RESUME, "data position", message))
         elif then.get("random") and self._random and then["random"] != self._random and self._has_drawn:
             message = "random numbers go on from another state than after saving, and the model draws some (dropout)"
-            findings.append(Finding(RESUME, "random state", message))
+            findings.append(Violation(RESUME, "random state", message))
         return findings
 
-    def _finding(self, names: list[str], message: str, kept: Mapping[str, Any]) -> Finding:
-        return Finding(RESUME, names[0], f"{message} ({Path(kept['file']).name})", None, tuple(names[1:]))
+    def _finding(self, names: list[str], message: str, kept: Mapping[str, Any]) -> Violation:
+        return Violation(RESUME, names[0], f"{message} ({Path(kept['file']).name})", None, tuple(names[1:]))
 
 
 def _path_of(file: Any) -> Path | None:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from msprobe_collector.recording.guard import Guard
-from msprobe_laws.law import Checked, Finding, Unchecked
+from msprobe_laws.law import Checked, Unchecked, Violation
 from msprobe_laws.pytorch.dividing import Dividing
 from msprobe_laws.pytorch.models import is_away, parameters_of
 from msprobe_laws.pytorch.tensors import tensors_in
@@ -81,7 +81,9 @@ class LossScaling:
             message = "they were divided by it after the backward pass"
             names = [name for name, factor in factors.items() if abs(factor * scale - 1) < 2.0**-6]
         if names:
-            finding = Finding(SCALE_REMOVED, names[0], f"the loss scaler divides gradients by its scale, and {message}")
+            finding = Violation(
+                SCALE_REMOVED, names[0], f"the loss scaler divides gradients by its scale, and {message}"
+            )
             self._session.say(SCALE_REMOVED, kind, [finding], source=source_of(sys._getframe()))
 
     def held_scale(self) -> float | None:

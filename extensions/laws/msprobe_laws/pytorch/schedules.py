@@ -8,7 +8,7 @@ from typing import Any
 from torch.optim import lr_scheduler
 
 from msprobe_collector.recording.swaps import MethodSwaps
-from msprobe_laws.law import Finding
+from msprobe_laws.law import Violation
 from msprobe_laws.pytorch.ranks import world_size
 from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
@@ -114,7 +114,7 @@ class Schedules:
                 else:
                     message = entry.fault_at_first(number, step.name, tries)
                 entry.steps, entry.most = entry.steps + 1, 0
-                findings = [Finding(SCHEDULES, entry.name, message)] if message else []
+                findings = [Violation(SCHEDULES, entry.name, message)] if message else []
                 self._session.say(SCHEDULES, step.name, findings, source=step.source)
 
     def end(self, *, is_cut: bool) -> None:
@@ -128,7 +128,7 @@ class Schedules:
                 )
             else:
                 continue
-            self._session.say(SCHEDULES, entry.kind, [Finding(SCHEDULES, entry.name, message)])
+            self._session.say(SCHEDULES, entry.kind, [Violation(SCHEDULES, entry.name, message)])
 
     def _made(self, result: None, args: tuple[Any, ...], kwargs: Any) -> None:
         parts = [id(part) for part in getattr(args[0], "_schedulers", ())]

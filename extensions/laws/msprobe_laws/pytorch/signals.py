@@ -29,7 +29,7 @@ from msprobe_laws.pytorch.backward import Backward
 from msprobe_laws.pytorch.dividing import Dividing
 from msprobe_laws.pytorch.draws import Draws
 from msprobe_laws.pytorch.loading import Loading
-from msprobe_laws.pytorch.models import Running, is_away
+from msprobe_laws.pytorch.models import TorchRunning, is_away
 from msprobe_laws.pytorch.modules import Modules
 from msprobe_laws.pytorch.ranks import world_size
 from msprobe_laws.pytorch.resume import ResumeLaw
@@ -43,7 +43,7 @@ from msprobe_laws.steps import Step
 _DRAWS = 4
 
 
-class TrainingSignals:
+class TorchSignals:
     """Sees what happens around steps, and tells the session."""
 
     def __init__(self, session: LawSession, guard: Guard, rank: Callable[[], int | None]) -> None:
@@ -51,7 +51,7 @@ class TrainingSignals:
         self._session = session
         self._swaps, self._calls = MethodSwaps(), MethodSwaps()
         self._replacing = Replacing(guard, functools.partial(is_away, guard))
-        self._running = Running()
+        self._running = TorchRunning()
         self._models = ModelLaws(session, models, self._running)
         self._owners, self._freezing = Owners(self._models), Freezing(session, self._models)
         self._freezing.meant = self._meant_frozen = WeakIdKeyDictionary()

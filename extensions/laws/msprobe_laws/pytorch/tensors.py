@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from msprobe_laws.observation import Array, Place, fingerprint, leaves
+from msprobe_laws.observation import Array, TensorPlace, fingerprint, leaves
 
 #: Elements of a tensor of a batch that make up its fingerprint.
 _BATCH = 1 << 16
@@ -72,11 +72,11 @@ def dtype_of(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).rpartition(".")[2]
 
 
-def place_of(local: torch.Tensor | None, whole: Any) -> Place:
+def place_of(local: torch.Tensor | None, whole: Any) -> TensorPlace:
     """Return where a tensor is; `local` is the part that this process holds."""
     if local is None:
-        return Place(0, str(getattr(whole, "dtype", "")).rpartition(".")[2])
-    return Place(local.data_ptr() if local.numel() else 0, dtype_of(local), str(local.device), tuple(local.shape))
+        return TensorPlace(0, str(getattr(whole, "dtype", "")).rpartition(".")[2])
+    return TensorPlace(local.data_ptr() if local.numel() else 0, dtype_of(local), str(local.device), tuple(local.shape))
 
 
 def version_of(tensor: Any) -> int:

@@ -31,9 +31,9 @@ from msprobe_laws.observation import Array, UpdatedParameter
 from msprobe_laws.optimizers import OpenStep, Optimizers, WatchedOptimizer
 from msprobe_laws.pytorch.formulas import formula_of, precision_of
 from msprobe_laws.pytorch.models import is_away, parameters_of
-from msprobe_laws.pytorch.ranks import ReducedGradients, world_size
+from msprobe_laws.pytorch.ranks import SummedGradients, world_size
 from msprobe_laws.pytorch.reading import Reader
-from msprobe_laws.pytorch.signals import TrainingSignals
+from msprobe_laws.pytorch.signals import TorchSignals
 from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
@@ -56,10 +56,10 @@ class _OpenStep(OpenStep):
     reader: Reader = field(kw_only=True)
 
 
-class OptimizerLaws(Optimizers):
+class TorchOptimizerLaws(Optimizers):
     """Hands every step of every optimizer to a `LawSession`."""
 
-    def __init__(self, session: LawSession, guard: Guard, signals: TrainingSignals) -> None:
+    def __init__(self, session: LawSession, guard: Guard, signals: TorchSignals) -> None:
         """See nothing yet."""
         super().__init__(session)
         self._guard, self._signals = guard, signals
@@ -67,7 +67,7 @@ class OptimizerLaws(Optimizers):
         self._open: dict[int, _OpenStep] = {}
         self._handles: list[Any] = []
         self._names = ParameterNames()
-        self._reduced = ReducedGradients(guard)
+        self._reduced = SummedGradients(guard)
         #: Hooks of ours on optimizers that have hooks of the script, by the optimizer's id.
         self._innermost: dict[int, tuple[Any, Any]] = {}
 
@@ -245,17 +245,17 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-class Watch(LawWatch):
+class TorchWatch(LawWatch):
     """The laws of a process with PyTorch."""
 
-    signals: TrainingSignals
-    optimizers: OptimizerLaws
+    signals: TorchSignals
+    optimizers: TorchOptimizerLaws
 
     def __init__(self, folder: Path, skip: Iterable[str], laws_meant: Mapping[str, str] | None = None) -> None:
         super().__init__(folder, skip, laws_meant)
         self.guard.outside = _quietly
-        self.signals = TrainingSignals(self.session, self.guard, self.rank)
-        self.optimizers = OptimizerLaws(self.session, self.guard, self.signals)
+        self.signals = TorchSignals(self.session, self.guard, self.rank)
+        self.optimizers = TorchOptimizerLaws(self.session, self.guard, self.signals)
         self.signals.on_load = self.optimizers.forget_state
 
     @staticmethod
@@ -276,4 +276,4 @@ class Watch(LawWatch):
         self.signals.end()
 
 
-watch_laws = Watch.start
+watch_laws = TorchWatch.start

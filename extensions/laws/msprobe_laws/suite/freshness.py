@@ -14,7 +14,7 @@ from itertools import chain
 
 import numpy as np
 
-from msprobe_laws.law import Checked, Finding, Unchecked, few_digits, listed
+from msprobe_laws.law import Checked, Unchecked, Violation, few_digits, listed
 from msprobe_laws.observation import Array, Update, UpdatedParameter, coarsest_roundoff, smallest
 from msprobe_laws.training import FRESH
 from pytest_msprobe.numerics.expected import Absolute, Relative
@@ -204,7 +204,7 @@ def _fits(gradient: Array, total: _Sum, factor: float | None, unit: float, tiny:
     return factor, max(0, telling - (factor != 1.0)) * max(0.0, -math.log2(total.relative(unit)))
 
 
-def _finding(name: str, judgement: _Judged, factor: float) -> Finding:
+def _finding(name: str, judgement: _Judged, factor: float) -> Violation:
     size, norm, norm_of_passes = judgement.off(factor)
     whole, part = few_digits(norm), few_digits(norm_of_passes)
     if norm_of_passes:
@@ -214,6 +214,6 @@ def _finding(name: str, judgement: _Judged, factor: float) -> Finding:
         message = (
             f"no backward pass of this step gave it a gradient, and it holds that of the step before, norm {whole}"
         )
-    return Finding(
+    return Violation(
         FRESH, name, f"{message}: it was not set to zero (are gradients cleared in each step, as zero_grad does?)", size
     )

@@ -14,7 +14,7 @@ import numpy as np
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.values import PlainValue
-from msprobe_laws.observation import Array, Clipping, Content, Place, Update, UpdatedParameter
+from msprobe_laws.observation import Array, Clipping, Content, TensorPlace, Update, UpdatedParameter
 from msprobe_laws.suite.steps import NotRecordedError
 from pytest_msprobe.numerics.dtypes import unit_roundoff
 
@@ -175,7 +175,7 @@ def _tensors_of(leaves: list[Leaf], renamed: Mapping[str, Any]) -> dict[str, _Te
 def _content(dump: Dump, leaf: Leaf | None, states: Mapping[str, Leaf], index: Any, shape: tuple[int, ...]) -> Content:
     """Return what a parameter and its states hold, of the elements at `index`."""
     values = _read(dump, leaf, index, shape)
-    place = Place(0, dtype_of(leaf), "", () if leaf is None else leaf.shape)
+    place = TensorPlace(0, dtype_of(leaf), "", () if leaf is None else leaf.shape)
     content = Content(_NOTHING if values is None else values, place)
     for key, state in states.items():
         number = _number(state, None) if state.tensor is None else None
@@ -183,7 +183,7 @@ def _content(dump: Dump, leaf: Leaf | None, states: Mapping[str, Leaf], index: A
         if array is not None:
             content.states[key] = array
         if state.tensor is not None:
-            content.state_places[key] = Place(0, dtype_of(state), "", state.shape)
+            content.state_places[key] = TensorPlace(0, dtype_of(state), "", state.shape)
     return content
 
 

@@ -41,7 +41,7 @@ class Since:
     later: range
 
 
-class OptimizerSteps:
+class StepSequence:
     """The steps of optimizers, each of which is known by its class and the names of its parameters."""
 
     def __init__(self, read: Callable[[Path], Dump], files: Sequence[Path]) -> None:

@@ -17,13 +17,13 @@ from msprobe_laws.suite import FILE
 from msprobe_laws.suite.backwards import Backwards
 from msprobe_laws.suite.live import Checked, Described, LawsFile, read_laws
 from msprobe_laws.suite.report import LawsReport, LawsSummary, law_of
-from msprobe_laws.suite.steps import CLIP, NotRecordedError, OptimizerSteps, names
+from msprobe_laws.suite.steps import CLIP, NotRecordedError, StepSequence, names
 from msprobe_laws.suite.vanishing import Vanishing
 from msprobe_laws.training import GRADIENTS_ARRIVE, RANKS_DRAW, REPLICAS
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
-    Record,
+    ItemRecord,
     Suite,
     SuiteError,
     SuiteReport,
@@ -96,7 +96,7 @@ class LawsSuite(Suite):
         super().__init__(context)
         self._laws: dict[Path, LawsFile] = {}
         self._read: _Read | None = None
-        self._steps = OptimizerSteps(self.dump, self.files)
+        self._steps = StepSequence(self.dump, self.files)
         self._backwards: dict[Path, Backwards] = {}
 
     def groups(self, file: Path) -> Iterator[Group]:
@@ -134,7 +134,7 @@ class LawsSuite(Suite):
                     return True
         return False
 
-    def judge(self, record: Record) -> Verdict:
+    def judge(self, record: ItemRecord) -> Verdict:
         verdict = self._judge_live(record) if record.file.name == FILE else self._judge_recorded(record)
         if verdict.status != "error":
             return verdict
@@ -149,17 +149,17 @@ class LawsSuite(Suite):
             )
         return replace(verdict, properties=(("kind", law_of(record.call)), *verdict.properties))
 
-    def headline(self, record: Record) -> str:
+    def headline(self, record: ItemRecord) -> str:
         return record.call
 
-    def api(self, record: Record) -> ApiName:
+    def api(self, record: ItemRecord) -> ApiName:
         """Return type `Law` and what the law is about, so that hooks choose by it."""
         return ApiName("Law", record.call, 0)
 
-    def marks(self, record: Record) -> tuple[str, ...]:
+    def marks(self, record: ItemRecord) -> tuple[str, ...]:
         return (law_of(record.call).replace("-", "_"), "Law")
 
-    def place(self, record: Record) -> StepPosition:
+    def place(self, record: ItemRecord) -> StepPosition:
         if record.file.name != FILE:
             return place_in(self.dump(record.file), record.payload)
         item = None if record.payload is None else self._checked(record)
@@ -168,7 +168,7 @@ class LawsSuite(Suite):
             return StepPosition(rank=rank, step=None, source="")
         return StepPosition(rank=rank, step=item.described[0].step, source=item.described[0].source)
 
-    def frames(self, record: Record) -> Sequence[Frame]:
+    def frames(self, record: ItemRecord) -> Sequence[Frame]:
         return () if record.file.name == FILE else self.dump(record.file).stacks.frames(record.payload)
 
     def header(self) -> list[str]:
@@ -195,7 +195,7 @@ class LawsSuite(Suite):
 
     # Recorded
 
-    def _judge_recorded(self, record: Record) -> Verdict:
+    def _judge_recorded(self, record: ItemRecord) -> Verdict:
         dump, name, asked = self.dump(record.file), record.payload, law_of(record.call)
         try:
             if asked in _OF_CLIPPING:
@@ -222,7 +222,7 @@ class LawsSuite(Suite):
             result = _law(asked).check(read.formula if asked in _OF_FORMULA else read.update)
         return _verdict(result, len(read.update.parameters), "parameters", read.update.source)
 
-    def _judge_arrival(self, record: Record) -> Verdict:
+    def _judge_arrival(self, record: ItemRecord) -> Verdict:
         from msprobe_laws.law import Unchecked
         from msprobe_laws.suite.arrival import arrive
         from msprobe_laws.suite.recorded import zero_gradients_of
@@ -235,7 +235,7 @@ class LawsSuite(Suite):
         ends = Vanishing(self.dump(steps[-1][0])).unexplained
         return _verdict(arrive(zeros, ends), max(map(len, zeros)), "parameters", "")
 
-    def _judge_across(self, record: Record, update: Update, before: Update | None, *, is_fresh: bool) -> Result:
+    def _judge_across(self, record: ItemRecord, update: Update, before: Update | None, *, is_fresh: bool) -> Result:
         """Return what a law from one step to the next says.
 
         Of the first step nothing is left open that a later one shows.
@@ -290,7 +290,7 @@ class LawsSuite(Suite):
             self._backwards[path] = Backwards(self.dump(path))
         return self._backwards[path]
 
-    def _read_of(self, record: Record) -> _Read:
+    def _read_of(self, record: ItemRecord) -> _Read:
         if self._read is None or self._read.of != (record.file, record.payload):
             self._read = read = _Read((record.file, record.payload))
             dump = self.dump(record.file)
@@ -312,7 +312,7 @@ class LawsSuite(Suite):
 
     # Live
 
-    def _judge_live(self, record: Record) -> Verdict:
+    def _judge_live(self, record: ItemRecord) -> Verdict:
         if record.payload is None:
             return self._judge_ranks(record)
         item = self._checked(record)
@@ -328,7 +328,7 @@ class LawsSuite(Suite):
         reason = item.reason or "it was not checked"
         return Verdict("skip", reason, properties=((MOOT, reason),) if item.is_moot else ())
 
-    def _judge_ranks(self, record: Record) -> Verdict:
+    def _judge_ranks(self, record: ItemRecord) -> Verdict:
         from msprobe_laws.suite.ranks import judge_draws, judge_replicas
 
         if self._file(record.file).run.get("world") == 1:
@@ -339,7 +339,7 @@ class LawsSuite(Suite):
                 files.append(self._file(path))
         return judge_replicas(files) if law_of(record.call) == _OF_RANKS[0] else judge_draws(files)
 
-    def _checked(self, record: Record) -> Checked | None:
+    def _checked(self, record: ItemRecord) -> Checked | None:
         about, law = record.payload
         return self._file(record.file).things.get(about, {}).get(law)
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from msprobe_laws.law import Unchecked
-from msprobe_laws.observation import Array, Content, Place, Update, UpdatedParameter
+from msprobe_laws.observation import Array, Content, TensorPlace, Update, UpdatedParameter
 from msprobe_laws.suite.freshness import Passes, fresh, mean_of
 
 FIRST, SECOND, OLD = np.random.default_rng(7).normal(size=(3, 40)).astype(np.float32).astype(np.float64)
 
 
 def step(**gradients: Array) -> Update:
-    content = Content(np.empty(0), Place(0, "float32"))
+    content = Content(np.empty(0), TensorPlace(0, "float32"))
     parameters = [
         UpdatedParameter(name, 0, content, content, gradient, "float32") for name, gradient in gradients.items()
     ]

@@ -194,7 +194,7 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AccountStep:
     """One record of a run, with its account.
 
     Attributes:
@@ -210,7 +210,7 @@ class Step:
     source: str = ""
 
     @classmethod
-    def of(cls, row: VerdictRow) -> Step | None:
+    def of(cls, row: VerdictRow) -> AccountStep | None:
         """The record of a row, with its attachment; None where nothing was accounted for."""
         if row.attachment is None or "account" not in row.attachment:
             return None

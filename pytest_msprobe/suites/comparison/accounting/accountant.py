@@ -193,7 +193,7 @@ def _has_one_shape(value: ValueComparison) -> bool:
 
 
 @dataclass(slots=True)
-class _Pair:
+class _CallPair:
     """An API call on both sides, with what both benchmarks compute.
 
     Attributes:
@@ -218,7 +218,7 @@ class Accountant:
         self._golden = comparison.golden
         self._engines = engines
         self._max_memory_bytes = max_memory_bytes
-        self._pair: _Pair | NotJudged | None = None
+        self._pair: _CallPair | NotJudged | None = None
         self._name = ""
         # The call of the last forward, and its values: its backward uses what it kept.
         self._forward: tuple[str, Sequence[ValueKey]] = "", ()
@@ -229,7 +229,7 @@ class Accountant:
         self._comparison.release()
 
     def _close_pair(self) -> None:
-        if isinstance(self._pair, _Pair):
+        if isinstance(self._pair, _CallPair):
             self._pair.target.close()
             self._pair.golden.close()
         self._pair, self._name = None, ""
@@ -362,7 +362,7 @@ class Accountant:
         figures = measure_pair(target.reshape(-1), golden.reshape(-1))
         return figures if not figures.metrics.structural else None
 
-    def _pair_of(self, operation: Operation, partner: Operation) -> _Pair:
+    def _pair_of(self, operation: Operation, partner: Operation) -> _CallPair:
         if self._name != operation.call:
             self._close_pair()
             self._name = operation.call
@@ -372,12 +372,12 @@ class Accountant:
                 self._pair = NotJudged("skip", str(error), is_unreadable=isinstance(error, DumpError))
             except NotJudged as error:
                 self._pair = error
-        if not isinstance(self._pair, _Pair):
+        if not isinstance(self._pair, _CallPair):
             assert self._pair is not None
             raise NotJudged(self._pair.status, self._pair.message, is_unreadable=self._pair.is_unreadable)
         return self._pair
 
-    def _made(self, operation: Operation, partner: Operation) -> _Pair:
+    def _made(self, operation: Operation, partner: Operation) -> _CallPair:
         if split_record_name(operation.record) is None or split_record_name(partner.record) is None:
             raise NotJudged("skip", "it is not an API call")
         target, golden = self._call(self._target, operation.call), self._call(self._golden, partner.call)
@@ -386,7 +386,7 @@ class Accountant:
         in_more = differing and argument_differences(*calls, with_dtypes=False)
         if isinstance(target, DropoutCall) and isinstance(golden, DropoutCall) and not differing:
             differing = in_more = () if target.drops_as(golden) else OTHER_ELEMENTS
-        return _Pair(operation.call, target, golden, differing, is_defined_otherwise=bool(in_more))
+        return _CallPair(operation.call, target, golden, differing, is_defined_otherwise=bool(in_more))
 
     def _call(self, side: ComparedDump, name: str) -> RecordedCall:
         kind = DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall
@@ -394,7 +394,7 @@ class Accountant:
         return kind(side, name, self._engines, with_backward=f"{name}.backward" in side, max_memory_bytes=memory)
 
     def _outputs(
-        self, pair: _Pair, direction: Direction, values: Sequence[ValueComparison], changed: set[str]
+        self, pair: _CallPair, direction: Direction, values: Sequence[ValueComparison], changed: set[str]
     ) -> tuple[OutputAccount, ...]:
         target = {output.path: output for output in pair.target.outputs(direction)}
         golden = {output.path: output for output in pair.golden.outputs(direction)}
@@ -417,7 +417,7 @@ class Accountant:
             accounts.append(self._judged(pair, direction, mine, theirs, terms))
         return tuple(accounts)
 
-    def _swapped(self, pair: _Pair, direction: Direction) -> Mapping[str, Array]:
+    def _swapped(self, pair: _CallPair, direction: Direction) -> Mapping[str, Array]:
         """f_t of the golden run's inputs where both sides define it otherwise; empty where these do not fit."""
         if not pair.definition:
             return {}
@@ -430,7 +430,7 @@ class Accountant:
         return pair.target.references(direction, call, incoming, "golden inputs")
 
     def _judged(
-        self, pair: _Pair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput, terms: Terms
+        self, pair: _CallPair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput, terms: Terms
     ) -> OutputAccount:
         blamed: dict[str, str] = {}
         ratio: float | None = None
@@ -461,7 +461,7 @@ def _as_computed(output: OutputAccount) -> OutputAccount:
     return structs.replace(output, blamed={part: text for part, text in output.blamed.items() if part != DEFINED})
 
 
-def _is_rounding(pair: _Pair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput) -> bool:
+def _is_rounding(pair: _CallPair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput) -> bool:
     """Whether rounding explains what both runs are off by, as where nothing but rounding is left of a sum."""
     return all(
         call.judge(direction, output).status != "error" for call, output in ((pair.target, mine), (pair.golden, theirs))

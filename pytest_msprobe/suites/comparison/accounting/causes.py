@@ -8,7 +8,7 @@ from typing import Literal
 
 from msprobe_collector.dump_format import is_communication
 from pytest_msprobe.answers.finding import ArgumentDifference
-from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey, any_differs, key_at
+from pytest_msprobe.suites.comparison.accounting.account import AccountStep, ValueKey, any_differs, key_at
 from pytest_msprobe.suites.comparison.accounting.arguments import Differences, Numbers
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
@@ -46,7 +46,7 @@ class Fault:
         after: without tensors, the first record of another cause that reaches this one; else "".
     """
 
-    step: Step
+    step: AccountStep
     kind: FaultKind
     side: str
     value: str
@@ -56,8 +56,8 @@ class Fault:
     share: float | None = 1.0
     worst: tuple[int, ...] | None = None
     records: list[str] = field(default_factory=list)
-    inheriting: list[Step] = field(default_factory=list)
-    reached: list[Step] = field(default_factory=list)
+    inheriting: list[AccountStep] = field(default_factory=list)
+    reached: list[AccountStep] = field(default_factory=list)
     after: str = ""
 
     @property
@@ -73,7 +73,7 @@ class Fault:
         return self.records or [self.step.record]
 
     @classmethod
-    def of_value(cls, step: Step, key: ValueKey, kind: FaultKind, sentence: str, name: str = "") -> Fault:
+    def of_value(cls, step: AccountStep, key: ValueKey, kind: FaultKind, sentence: str, name: str = "") -> Fault:
         """A fault of a value that differs, on both sides."""
         return cls(step, kind, "both", key.path, sentence, name=name, size=key.distance)
 
@@ -97,7 +97,7 @@ class Fault:
         return f"{self.kind}: {self.name or f'{self.step.record}.{self.value}'}"
 
 
-def from_another_rank(step: Step) -> Fault | None:
+def from_another_rank(step: AccountStep) -> Fault | None:
     """A value that a communication call received, when what this rank gave agrees; None of all other records."""
     if step.operation.phase != "forward" or not is_communication(step.record):
         return None
@@ -141,13 +141,13 @@ class Causes:
         if record not in entry.records:
             entry.records.append(record)
 
-    def blame(self, step: Step, fault: Fault, node: str = "") -> None:
+    def blame(self, step: AccountStep, fault: Fault, node: str = "") -> None:
         """Add a fault; forward and backward of one call are one fault, and so are all records of one `node`."""
         self.add(node or step.operation.call, fault, step.record)
         if node:
             self.link(step, node)
 
-    def link(self, step: Step, node: str) -> None:
+    def link(self, step: AccountStep, node: str) -> None:
         """Note that a record inherits from a node."""
         if node != step.operation.call or step.operation.phase == "backward":
             self.link_node(step.record, node)
@@ -156,12 +156,12 @@ class Causes:
         """Note that one node inherits from another."""
         self._parents.setdefault(node, {})[parent] = None
 
-    def inherit(self, backward: Step, forward: Step) -> None:
+    def inherit(self, backward: AccountStep, forward: AccountStep) -> None:
         """Note that a backward inherits all that its forward does."""
         self._parents.setdefault(backward.record, {}).update(self._parents.get(forward.record, {}))
         self.link(backward, forward.operation.call)
 
-    def makers_of_numbers(self, step: Step) -> list[str]:
+    def makers_of_numbers(self, step: AccountStep) -> list[str]:
         """Return the records that gave the numbers which a call gets otherwise; [] where one is unknown.
 
         Then it may get something else otherwise, too.
@@ -169,7 +169,7 @@ class Causes:
         makers = [self._number_makers.get(numbers, "") for numbers in step.account.takes]
         return makers if all(makers) else []
 
-    def pass_numbers(self, step: Step) -> None:
+    def pass_numbers(self, step: AccountStep) -> None:
         """Note the numbers that a call gives, and from whom it inherits those that it gets.
 
         Records come in the order of execution: counts, sizes and scales that a record gives are known to those behind.

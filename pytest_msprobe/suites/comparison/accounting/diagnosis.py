@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, ValueKey, any_beyond, any_differs
+from pytest_msprobe.suites.comparison.accounting.account import AccountStep, Basis, ValueKey, any_beyond, any_differs
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.faults import find_faults
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, SideFlow, is_held
 from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
-from pytest_msprobe.suites.comparison.cells import Origin
+from pytest_msprobe.suites.comparison.cells import DifferenceOrigin
 from pytest_msprobe.suites.comparison.content.judgement import causes_by_content
 from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 _ORDER: tuple[Basis, ...] = ("tensors", "statistics", "sketches", "values", "checksums", "fingerprints", "none")
 
 
-def basis_of(steps: Iterable[Step]) -> Basis:
+def basis_of(steps: Iterable[AccountStep]) -> Basis:
     """What the content of values is known by throughout: the weakest of the records."""
     bases = {step.account.basis for step in steps}
     return next((basis for basis in _ORDER if basis in bases), "none")
 
 
-def _is_noise(steps: Iterable[Step]) -> bool:
+def _is_noise(steps: Iterable[AccountStep]) -> bool:
     """Whether all that differs is within what a noise run differs by."""
     differing = [step.account for step in steps if any_differs(step.account.keys)]
     return all(account.is_noise and not any_beyond(account.keys) for account in differing)
 
 
-def are_by_content(steps: Iterable[Step]) -> bool:
+def are_by_content(steps: Iterable[AccountStep]) -> bool:
     """Return whether what both runs hold decides, and not names and order of their calls."""
     return any(step.account.content for step in steps)
 
 
-def open_key(step: Step) -> str:
+def open_key(step: AccountStep) -> str:
     """A name of a record of which it is not shown that rounding made its difference."""
     return f"unaccounted: {step.record}"
 
@@ -64,17 +64,17 @@ class RunDiagnosis:
         sides: the dumps, target first; None where only the rows of a run are at hand.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[AccountStep, ...]
     faults: tuple[Fault, ...]
     unknown: tuple[Fault, ...]
     passed_on: frozenset[tuple[str, str]]
-    origins: tuple[Origin, ...] = ()
-    unexplained: tuple[Step, ...] = ()
+    origins: tuple[DifferenceOrigin, ...] = ()
+    unexplained: tuple[AccountStep, ...] = ()
     missing: int = 0
     sides: tuple[ComparedDump, ComparedDump] | None = None
 
     @classmethod
-    def of(cls, steps: Sequence[Step], sides: tuple[ComparedDump, ComparedDump] | None = None) -> RunDiagnosis:
+    def of(cls, steps: Sequence[AccountStep], sides: tuple[ComparedDump, ComparedDump] | None = None) -> RunDiagnosis:
         """The diagnosis from the accounts of a run, in the order of verdicts.
 
         Without `sides`, the dumps, it says nothing of records that were left out and adds up no gradients.
@@ -84,7 +84,7 @@ class RunDiagnosis:
             missing = len(sides[0].operations) - sum(step.account.place >= 0 for step in steps)
         basis = basis_of(steps)
 
-        def is_wrong(step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]) -> bool | None:
+        def is_wrong(step: AccountStep, key: ValueKey, sources: list[tuple[AccountStep, ValueKey]]) -> bool | None:
             if sides is None or basis not in ("tensors", "sketches"):
                 return False
             # Without either the comparison needs no NumPy.
@@ -158,7 +158,7 @@ class RunDiagnosis:
         """Records by kind of account."""
         return Counter(step.account.kind for step in self.steps)
 
-    def growths(self, steps: Sequence[Step] | None = None) -> list[tuple[str, float]]:
+    def growths(self, steps: Sequence[AccountStep] | None = None) -> list[tuple[str, float]]:
         """(record, growth) where relative differences grow most on their way, among `steps` or all.
 
         Outputs that nothing uses are left out: a gradient that is zero but for rounding has no meaningful growth.
@@ -172,12 +172,12 @@ class RunDiagnosis:
         return sorted(growths, key=lambda entry: -entry[1])[:5]
 
     @property
-    def unaccounted(self) -> list[Step]:
+    def unaccounted(self) -> list[AccountStep]:
         """Records that differ, and that no benchmark could compute."""
         return [step for step in self.steps if step.account.kind == "unaccounted"]
 
 
-def _search(steps: Sequence[Step], side: ComparedDump, *, is_golden: bool) -> ElementSearch | None:
+def _search(steps: Sequence[AccountStep], side: ComparedDump, *, is_golden: bool) -> ElementSearch | None:
     from pytest_msprobe.suites.comparison.accounting.elements import Candidate, ElementSearch
 
     flow = SideFlow(is_golden=is_golden)

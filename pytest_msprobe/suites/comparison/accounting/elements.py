@@ -56,7 +56,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ElementSource:
     """What a value was made from.
 
     Attributes:
@@ -81,7 +81,7 @@ _NARROW = tuple(map(np.dtype, (ml_dtypes.bfloat16, np.float16, np.float32)))
 
 
 @dataclass(frozen=True, slots=True)
-class Fingerprint:
+class ElementFingerprint:
     """The elements of one value, whatever their order.
 
     Attributes:
@@ -100,7 +100,7 @@ class Fingerprint:
     is_counting: bool
 
     @classmethod
-    def of(cls, array: Array, dtype: np.dtype[Any]) -> Fingerprint:
+    def of(cls, array: Array, dtype: np.dtype[Any]) -> ElementFingerprint:
         """The fingerprint of an array of floats as numbers of `dtype`, in one pass."""
         total = negative = nonzero = 0
         lowest, bound, is_counting = np.empty(0, np.uint64), np.uint64(_MODULUS - 1), True
@@ -138,7 +138,7 @@ class Fingerprint:
         """Whether other values may have the same elements by chance."""
         return self.lowest.size < _FEWEST or self.is_counting
 
-    def found_in(self, whole: Fingerprint) -> int | None:
+    def found_in(self, whole: ElementFingerprint) -> int | None:
         """How many of the numbers sampled are in `whole`; None when one is not."""
         if not whole.lowest.size:
             return None
@@ -152,7 +152,7 @@ class Fingerprint:
                 return None
         return sample.size
 
-    def copies_of(self, other: Fingerprint, *, is_signed: bool = True) -> int:
+    def copies_of(self, other: ElementFingerprint, *, is_signed: bool = True) -> int:
         """How many copies of all of `other` this is; 0 when it is not made of copies."""
         count, rest = divmod(self.size, other.size or self.size + 1)
         is_copied = not rest and self.nonzero == count * other.nonzero
@@ -221,7 +221,7 @@ class _Wanted:
     leaf: Leaf
     array: Array
     dtype: np.dtype[Any]
-    fingerprint: Fingerprint
+    fingerprint: ElementFingerprint
     extremes: tuple[float, float] | None
     is_signed: bool = True
 
@@ -239,7 +239,7 @@ class _Wanted:
         """How many numbers it has."""
         return self.fingerprint.size
 
-    def count_copies(self, other: Fingerprint) -> int:
+    def count_copies(self, other: ElementFingerprint) -> int:
         """How many copies of all of `other` it is; 0 when it is not made of copies."""
         return self.fingerprint.copies_of(other, is_signed=self.is_signed)
 
@@ -306,7 +306,9 @@ def _extremes(leaf: Leaf) -> tuple[float, float] | None:
     return (float(low), float(high)) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def _adding_up(whole: Fingerprint, pieces: Sequence[tuple[_Output, Fingerprint]], *, is_signed: bool) -> list[_Output]:
+def _adding_up(
+    whole: ElementFingerprint, pieces: Sequence[tuple[_Output, ElementFingerprint]], *, is_signed: bool
+) -> list[_Output]:
     """The first outputs, in their order, whose elements together are those of a value; [] for none."""
     tries = 0
 
@@ -338,7 +340,7 @@ class ElementSearch:
         self._candidates = sorted(outputs, key=lambda output: -output.place)
         self._places = {(output.record, output.path): output.place for output in outputs}
         self._leaves: dict[str, dict[str, Leaf]] = {}
-        self._fingerprints: dict[tuple[str, str, np.dtype[Any]], Fingerprint | None] = {}
+        self._fingerprints: dict[tuple[str, str, np.dtype[Any]], ElementFingerprint | None] = {}
 
     @cached_property
     def _outputs(self) -> list[_Output]:
@@ -353,7 +355,7 @@ class ElementSearch:
         size = math.prod(leaf.shape) * (2 if "complex" in leaf.dtype.lower() else 1)
         return _Output(candidate, leaf, dtype, size, _extremes(leaf))
 
-    def source(self, record: str, path: str, place: int) -> Source | None:
+    def source(self, record: str, path: str, place: int) -> ElementSource | None:
         """The latest outputs before `place` that a value was made from; None when that is not shown.
 
         Args:
@@ -366,19 +368,19 @@ class ElementSearch:
         if value is None or array is None:
             return None
         dtype = _narrowest(array)
-        wanted = _Wanted(value.leaf, array, dtype, Fingerprint.of(array, dtype), value.extremes)
+        wanted = _Wanted(value.leaf, array, dtype, ElementFingerprint.of(array, dtype), value.extremes)
         if wanted.fingerprint.is_weak:
             return None
         outputs = [output for output in self._outputs if output.candidate.place < place]
         return self._original(self._likely(wanted, outputs))
 
-    def _likely(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[tuple[_Wanted, Source]]:
+    def _likely(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[tuple[_Wanted, ElementSource]]:
         ways = (self._whole, self._joined, self._repeated, self._viewed)
         either = (wanted, replace(wanted, is_signed=False))
         for value, look in (*product(either, ways), (wanted, self._extended)):
             yield from ((value, source) for source in look(value, outputs))
 
-    def _original(self, sources: Iterator[tuple[_Wanted, Source]]) -> Source | None:
+    def _original(self, sources: Iterator[tuple[_Wanted, ElementSource]]) -> ElementSource | None:
         """The first source that does not come from the value: a parameter is no view of what a call made of it."""
         for wanted, source in sources:
             first = min(maker.place for maker in source.makers)
@@ -430,7 +432,7 @@ class ElementSearch:
 
     def _with_fingerprints(
         self, outputs: Iterable[_Output], wanted: _Wanted | None = None
-    ) -> Iterator[tuple[_Output, Fingerprint]]:
+    ) -> Iterator[tuple[_Output, ElementFingerprint]]:
         """Outputs whose values can be read, with their fingerprints, cast as they are compared with a value."""
         for output in outputs:
             dtype = output.dtype if wanted is None else wanted.dtype_of(output)
@@ -438,26 +440,26 @@ class ElementSearch:
             if fingerprint is not None:
                 yield output, fingerprint
 
-    def _whole(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
+    def _whole(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[ElementSource]:
         """All elements of one output, in some order; those of the same dtype first."""
-        of_another: list[Source] = []
+        of_another: list[ElementSource] = []
         alike = (output for output in outputs if output.size == wanted.size and wanted.may_equal(output))
         for output, other in self._with_fingerprints(alike, wanted):
             if not wanted.count_copies(other):
                 continue
             if output.dtype != _float_dtype(wanted.leaf):
-                of_another.append(Source((output.candidate,), "cast"))
+                of_another.append(ElementSource((output.candidate,), "cast"))
                 continue
             exact = self._fingerprint(output, output.dtype)
             how: How = "permuted" if wanted.is_signed else "negated"
             if exact is None or exact.total != other.total:
                 how = "cast"
-            yield Source((output.candidate,), how)
+            yield ElementSource((output.candidate,), how)
         yield from of_another
 
-    def _joined(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
+    def _joined(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[ElementSource]:
         """All elements of several outputs, or of one, and perhaps zeros."""
-        pieces: dict[tuple[int, int], tuple[_Output, Fingerprint]] = {}
+        pieces: dict[tuple[int, int], tuple[_Output, ElementFingerprint]] = {}
         for output, other in self._with_fingerprints(wanted.parts(outputs), wanted):
             if other.is_weak or other.nonzero > wanted.fingerprint.nonzero or len(pieces) >= _MOST_PIECES:
                 continue
@@ -466,16 +468,16 @@ class ElementSearch:
         chosen = _adding_up(wanted.fingerprint, list(pieces.values()), is_signed=wanted.is_signed)
         makers = _by_place(output.candidate for output in chosen)
         if makers:
-            yield Source(makers, "joined" if len(makers) > 1 else "padded")
+            yield ElementSource(makers, "joined" if len(makers) > 1 else "padded")
 
-    def _repeated(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
+    def _repeated(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[ElementSource]:
         """Several copies of all of one output."""
         smaller = (output for output in outputs if output.size < wanted.size and not wanted.size % output.size)
         for output, other in self._with_fingerprints(filter(wanted.may_equal, smaller), wanted):
             if wanted.count_copies(other):
-                yield Source((output.candidate,), "copies")
+                yield ElementSource((output.candidate,), "copies")
 
-    def _viewed(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
+    def _viewed(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[ElementSource]:
         """A slice of one output, permuted, reshaped or repeated."""
         likely: dict[bool, list[_Output]] = {True: [], False: []}
         for output, other in self._with_fingerprints(filter(wanted.may_be_in, outputs), wanted):
@@ -487,9 +489,9 @@ class ElementSearch:
             array = load(output.leaf, self._side.tensors)
             how = search.in_whole(array, wanted.dtype_of(output)) if array is not None else None
             if how is not None:
-                yield Source((output.candidate,), how)
+                yield ElementSource((output.candidate,), how)
 
-    def _extended(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
+    def _extended(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[ElementSource]:
         """All of some outputs, beside a slice of another one, or beside no more numbers that no record made."""
         makers: list[Candidate] = []
         numbers = real_numbers(wanted.array)
@@ -513,13 +515,13 @@ class ElementSearch:
                 remaining -= other.nonzero
         rest = self._box(wanted, numbers, is_open.reshape(numbers.shape), outputs) if makers else None
         if rest is not None:
-            yield Source(_by_place({*makers, *rest.makers}), "joined")
+            yield ElementSource(_by_place({*makers, *rest.makers}), "joined")
         elif makers and 2 * remaining <= wanted.fingerprint.nonzero:
-            yield Source(tuple(makers[::-1]), "extended")
+            yield ElementSource(tuple(makers[::-1]), "extended")
 
     def _box(
         self, wanted: _Wanted, numbers: Array, is_open: npt.NDArray[np.bool_], outputs: Sequence[_Output]
-    ) -> Source | None:
+    ) -> ElementSource | None:
         """What the numbers that are left of a value were made from, where they are a block of it."""
         block = []
         for axis in range(is_open.ndim):
@@ -529,7 +531,7 @@ class ElementSearch:
         rest = numbers[tuple(block)]
         if rest.size != np.count_nonzero(is_open):
             return None
-        part = _Wanted(wanted.leaf, rest, wanted.dtype, Fingerprint.of(rest, wanted.dtype), None)
+        part = _Wanted(wanted.leaf, rest, wanted.dtype, ElementFingerprint.of(rest, wanted.dtype), None)
         if part.fingerprint.is_weak:
             return None
         sources = chain(self._whole(part, outputs), self._viewed(part, outputs))
@@ -544,12 +546,12 @@ class ElementSearch:
         others = [other for _, other in self._with_fingerprints(inputs)]
         return len(others) == len(inputs) and not any(map(whole.found_in, others))
 
-    def _fingerprint(self, output: _Output, dtype: np.dtype[Any]) -> Fingerprint | None:
+    def _fingerprint(self, output: _Output, dtype: np.dtype[Any]) -> ElementFingerprint | None:
         """That of an output cast to `dtype`; None where its values cannot be read."""
         key = output.candidate.record, output.candidate.path, dtype
         if key not in self._fingerprints:
             array = load(output.leaf, self._side.tensors)
-            self._fingerprints[key] = Fingerprint.of(array, dtype) if array is not None else None
+            self._fingerprints[key] = ElementFingerprint.of(array, dtype) if array is not None else None
         return self._fingerprints[key]
 
     def _all_leaves(self, record: str) -> dict[str, Leaf]:

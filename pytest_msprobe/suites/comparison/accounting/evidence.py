@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from pytest_msprobe.apis.fact_table import is_name_in_place
 from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.numerics.expected import Relative, Times
-from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import AccountStep, ValueKey
 from pytest_msprobe.suites.comparison.accounting.arguments import Differences, numbers_of
-from pytest_msprobe.suites.comparison.accounting.flow import Maker, Source
+from pytest_msprobe.suites.comparison.accounting.flow import Maker, ValueSource
 
 
-def shared_makers(mine: Source, theirs: Source) -> list[Maker]:
+def shared_makers(mine: ValueSource, theirs: ValueSource) -> list[Maker]:
     """What made a value on both sides; all of it where the value is put together."""
     if mine.is_joined or theirs.is_joined:
         return list(mine.makers) if mine.identities == theirs.identities else []
     return [maker for maker in mine.makers if maker.identity in theirs.identities][:1]
 
 
-def other_ends(mine: Source, theirs: Source) -> str:
+def other_ends(mine: ValueSource, theirs: ValueSource) -> str:
     """From where both runs have a value, as a sentence without its subject."""
     return f"gets {mine.text} in the target, {theirs.text} in the golden run"
 
@@ -32,12 +32,12 @@ def is_enlarged(key: ValueKey, makers: Sequence[Maker]) -> bool:
     return is_one_dtype and key.max_abs is not None and 0 < Times.VIEW * largest < key.max_abs
 
 
-def overwrites(step: Step, key: ValueKey) -> bool:
+def overwrites(step: AccountStep, key: ValueKey) -> bool:
     """Whether a call writes to this argument: its first, where the name says so."""
     return is_name_in_place(step.operation.bare) and key.path.startswith("input.0")
 
 
-def is_passed_on(step: Step) -> bool:
+def is_passed_on(step: AccountStep) -> bool:
     """Whether a call gives back the elements of its only tensor, in another dtype, shape or place."""
     return bool(text_of("passed_on", step.operation.name))
 
@@ -59,7 +59,7 @@ def by_how_much(key: ValueKey) -> str:
     return f"by {key.distance:.3g} "
 
 
-def is_policy(steps: Sequence[Step]) -> bool:
+def is_policy(steps: Sequence[AccountStep]) -> bool:
     """Whether most calls of the APIs that make another dtype of equal ones do so, as under autocast."""
     forwards = [step for step in steps if step.operation.phase == "forward"]
     changing = {step.operation.bare for step in forwards if step.account.is_cast}
@@ -73,11 +73,11 @@ def node_of_value(key: ValueKey) -> str:
     return f"value {key.target} {key.golden}"
 
 
-def is_inside(step: Step, cell: Step) -> bool:
+def is_inside(step: AccountStep, cell: AccountStep) -> bool:
     """Whether a layer runs inside another one."""
     return len(step.cells) > len(cell.cells) and step.cells[: len(cell.cells)] == cell.cells
 
 
-def is_cast(step: Step) -> bool:
+def is_cast(step: AccountStep) -> bool:
     """Whether a call does nothing but change a dtype."""
     return text_of("passed_on", step.operation.name) == "cast"

@@ -13,7 +13,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
     DEFINED,
-    Step,
+    AccountStep,
     ValueKey,
     any_beyond,
     any_differs,
@@ -30,12 +30,12 @@ from pytest_msprobe.suites.comparison.accounting.evidence import (
     other_ends,
     overwrites,
 )
-from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Source
+from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, ValueSource
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
 from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 from pytest_msprobe.suites.comparison.accounting.recomputed import recomputed_otherwise
 from pytest_msprobe.suites.comparison.accounting.tracing import IsWrongSum, RunTraits, Traced, Tracer, TraceState
-from pytest_msprobe.suites.comparison.cells import Origin
+from pytest_msprobe.suites.comparison.cells import DifferenceOrigin
 
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden"}
 _KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "arguments"}
@@ -59,9 +59,9 @@ class FlowFaults:
 
     faults: tuple[Fault, ...]
     unknown: tuple[Fault, ...]
-    unexplained: tuple[Step, ...]
+    unexplained: tuple[AccountStep, ...]
     passed_on: frozenset[tuple[str, str]]
-    origins: tuple[Origin, ...]
+    origins: tuple[DifferenceOrigin, ...]
 
 
 def find_faults(
@@ -140,7 +140,7 @@ def _first_beyond(flow: DataFlow, leaves: OtherLeaves) -> int:
     return -1
 
 
-def _means_nothing(flow: DataFlow, step: Step, key: ValueKey, meaningless: Container[tuple[str, str]]) -> bool:
+def _means_nothing(flow: DataFlow, step: AccountStep, key: ValueKey, meaningless: Container[tuple[str, str]]) -> bool:
     """Whether a value is memory that nothing was written to, or is overwritten here."""
     for source in flow.sources(step, key):
         makers = {(maker.step.record, maker.key.path) for maker in source.makers[:1]}
@@ -149,7 +149,7 @@ def _means_nothing(flow: DataFlow, step: Step, key: ValueKey, meaningless: Conta
     return overwrites(step, key)
 
 
-def _visit(step: Step, flow: DataFlow, state: TraceState, tracer: Tracer, run: RunTraits) -> None:
+def _visit(step: AccountStep, flow: DataFlow, state: TraceState, tracer: Tracer, run: RunTraits) -> None:
     """Blame what the account of a record shows, and follow its inputs to what made them.
 
     A record is shown to be right when all that differs in it comes, through records that were computed again, from
@@ -186,7 +186,7 @@ def _visit(step: Step, flow: DataFlow, state: TraceState, tracer: Tracer, run: R
     state.shown[step.record] = is_shown
 
 
-def _own_faults(step: Step, flow: DataFlow, state: TraceState, run: RunTraits) -> Iterator[Fault]:
+def _own_faults(step: AccountStep, flow: DataFlow, state: TraceState, run: RunTraits) -> Iterator[Fault]:
     """What a record computes wrongly, or is called with otherwise."""
     account = step.account
     # Numbers that earlier records gave are no arguments of its own.
@@ -217,7 +217,7 @@ def _own_faults(step: Step, flow: DataFlow, state: TraceState, run: RunTraits) -
         yield Fault(step, "dtype", "both", "output.0", words)
 
 
-def _other_arguments(step: Step, run: RunTraits) -> Iterator[Fault]:
+def _other_arguments(step: AccountStep, run: RunTraits) -> Iterator[Fault]:
     """A call of one API with other arguments that matter less than the limits, or not to this step.
 
     So do the momentum of running statistics, or a larger window on a single pixel. Arguments may be computed from
@@ -240,7 +240,7 @@ def _other_arguments(step: Step, run: RunTraits) -> Iterator[Fault]:
     yield Fault(step, "arguments", "both", "output.0", sentence, size=effect)
 
 
-def _takes_from_forward(flow: DataFlow, step: Step, path: str) -> bool:
+def _takes_from_forward(flow: DataFlow, step: AccountStep, path: str) -> bool:
     """Whether a backward may have its difference at `path` from what its forward kept, or a checkpoint made again.
 
     Of elements that are off by a share d, as many may lie on the other side of a kink: sqrt(d) in the norm.
@@ -273,7 +273,7 @@ def _add_recomputed(flow: DataFlow, state: TraceState) -> None:
             state.causes.blame(recomputed.step, fault)
 
 
-def _wrong_updates(flow: DataFlow) -> Iterator[tuple[Step, Fault | None]]:
+def _wrong_updates(flow: DataFlow) -> Iterator[tuple[AccountStep, Fault | None]]:
     """Optimizers that get the same and give something else, which no call in the dumps has made.
 
     With each its fault; None where nothing says why.
@@ -291,7 +291,7 @@ def _wrong_updates(flow: DataFlow) -> Iterator[tuple[Step, Fault | None]]:
         yield step, Fault.of_value(step, key, "defined", sentence)
 
 
-def _unexplained_cells(flow: DataFlow, *, has_causes: bool) -> list[Step]:
+def _unexplained_cells(flow: DataFlow, *, has_causes: bool) -> list[AccountStep]:
     """Layers of which the dumps hold no call: the innermost that make a difference, else the first that has one."""
     unaccounted = (step for step in flow.cells if step.account.kind == "unaccounted")
     beyond = [step for step in unaccounted if step.first_beyond is not None]
@@ -316,7 +316,7 @@ def _lone_gradient(flow: DataFlow) -> Fault | None:
     return None
 
 
-def _connections(flow: DataFlow) -> Iterator[tuple[Step, ValueKey, Source, Source]]:
+def _connections(flow: DataFlow) -> Iterator[tuple[AccountStep, ValueKey, ValueSource, ValueSource]]:
     """Each input of a forward of both runs, with where they have it from."""
     for step in flow.steps.values():
         if step.operation.phase == "forward" and step.account.partner:
@@ -348,13 +348,13 @@ def _shared_parameter(flow: DataFlow) -> Fault | None:
     return None
 
 
-def _rewired(step: Step, key: ValueKey, mine: Source, theirs: Source) -> Fault:
+def _rewired(step: AccountStep, key: ValueKey, mine: ValueSource, theirs: ValueSource) -> Fault:
     """A connection of equal values that is another one."""
     sentence = f"{key.path} {other_ends(mine, theirs)}, of equal values"
     return Fault(step, "rewired", "both", key.path, sentence)
 
 
-def _origins_of_faults(flow: DataFlow, causes: Causes) -> Iterator[Origin]:
+def _origins_of_faults(flow: DataFlow, causes: Causes) -> Iterator[DifferenceOrigin]:
     """Where faults begin that tensors show."""
     for fault in causes:
         if fault.step.account.basis != "tensors":
@@ -363,10 +363,10 @@ def _origins_of_faults(flow: DataFlow, causes: Causes) -> Iterator[Origin]:
         content = (key.target, key.golden) if key is not None and not key.is_output else None
         for record in fault.records or [fault.step.record]:
             step = flow.steps.get(record) or flow.golden_only.get(record) or fault.step
-            yield Origin(record, step.operation.phase, step.cells, content)
+            yield DifferenceOrigin(record, step.operation.phase, step.cells, content)
 
 
-def _origins_without_faults(flow: DataFlow) -> Iterator[Origin]:
+def _origins_without_faults(flow: DataFlow) -> Iterator[DifferenceOrigin]:
     """Records that nothing could compute again, with equal inputs and another output."""
     for step in flow.steps.values():
         forward = flow.forward_of(step)
@@ -375,4 +375,4 @@ def _origins_without_faults(flow: DataFlow) -> Iterator[Origin]:
         if forward is not None and any_differs(forward.account.keys):
             continue
         if any_beyond(step.outputs):
-            yield Origin(step.record, step.operation.phase, step.cells)
+            yield DifferenceOrigin(step.record, step.operation.phase, step.cells)

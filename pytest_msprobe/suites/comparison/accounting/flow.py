@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import AccountStep, ValueKey
 from pytest_msprobe.suites.comparison.content.values import split_name
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ How = Literal["written", "bytes", "elements", "leaf", "gradient", "uninitialized
 class Maker:
     """A value of a record that is, or is part of, the value in question."""
 
-    step: Step
+    step: AccountStep
     key: ValueKey
 
     @property
@@ -42,7 +42,7 @@ class Maker:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ValueSource:
     """Where one side has a value from.
 
     Attributes:
@@ -98,12 +98,12 @@ class SideFlow:
     is_golden: bool
     search: ElementSearch | None = None
     says_makers: bool = False
-    _steps: dict[str, Step] = field(default_factory=dict)
+    _steps: dict[str, AccountStep] = field(default_factory=dict)
     _outputs: dict[str, tuple[list[int], list[Maker]]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
-    _sources: dict[tuple[str, str], Source] = field(default_factory=dict)
+    _sources: dict[tuple[str, str], ValueSource] = field(default_factory=dict)
 
-    def add(self, steps: Sequence[Step]) -> None:
+    def add(self, steps: Sequence[AccountStep]) -> None:
         """Take all records of the step; layers name parameters."""
         for step in sorted(steps, key=self.place):
             if self.place(step) < 0:
@@ -120,11 +120,11 @@ class SideFlow:
                     places.append(self.place(step))
                     makers.append(Maker(step, key))
 
-    def place(self, step: Step) -> int:
+    def place(self, step: AccountStep) -> int:
         """Place of a record in the order of execution of this side; -1 where it has no such record."""
         return step.account.partner_place if self.is_golden else step.account.place
 
-    def record(self, step: Step) -> str:
+    def record(self, step: AccountStep) -> str:
         """Name of a record on this side."""
         return (step.account.partner or step.record) if self.is_golden else step.record
 
@@ -132,7 +132,7 @@ class SideFlow:
         """Key of the content of a value on this side; "" where it has none."""
         return key.golden if self.is_golden else key.target
 
-    def source(self, step: Step, key: ValueKey) -> Source:
+    def source(self, step: AccountStep, key: ValueKey) -> ValueSource:
         """Where a record has a value from that goes into it."""
         place = self.record(step), key.path
         if place not in self._sources:
@@ -159,41 +159,41 @@ class SideFlow:
         has_backward = any(step.operation.phase == "backward" for step in self._steps.values())
         return f"the backward of {origin.grad_of}" if origin.grad_of and not has_backward else ""
 
-    def _source(self, step: Step, key: ValueKey) -> Source:
+    def _source(self, step: AccountStep, key: ValueKey) -> ValueSource:
         origin, place = key.origins[self.is_golden], self.place(step)
         if origin.is_uninitialized:
-            return Source("uninitialized")
+            return ValueSource("uninitialized")
         content = self.content(key)
         places, makers = self._outputs.get(content, ([], []))
         equal = [] if key.is_weak else makers[: bisect_left(places, place)][::-1]
         written = self._written(origin.made_by, place)
         if written is not None:
             others = (maker for maker in equal if maker.key is not written.key)
-            return Source("written", (written, *others), "", origin.view, origin.is_changed)
+            return ValueSource("written", (written, *others), "", origin.view, origin.is_changed)
         name = "" if key.is_weak else self._names.get(content, "")
         if origin.leaf is not None or name:
-            return Source("leaf", name=origin.leaf or name)
+            return ValueSource("leaf", name=origin.leaf or name)
         if origin.grad_of:
-            return Source("gradient", tuple(equal), origin.grad_of)
+            return ValueSource("gradient", tuple(equal), origin.grad_of)
         if equal:
-            return Source("bytes", tuple(equal))
-        return self._by_elements(step, key) if content and not key.is_weak else Source()
+            return ValueSource("bytes", tuple(equal))
+        return self._by_elements(step, key) if content and not key.is_weak else ValueSource()
 
     def _written(self, made_by: str, place: int) -> Maker | None:
         maker = self.maker(*split_name(made_by))
         return maker if maker is not None and self.place(maker.step) < place else None
 
-    def _by_elements(self, step: Step, key: ValueKey) -> Source:
+    def _by_elements(self, step: AccountStep, key: ValueKey) -> ValueSource:
         if self.search is None:
-            return Source()
+            return ValueSource()
         source = self.search.source(self.record(step), self.path(key), self.place(step))
         if source is None:
-            return Source()
+            return ValueSource()
         makers = (self.maker(candidate.record, candidate.path) for candidate in source.makers)
         held = tuple(maker for maker in makers if maker is not None)
-        return Source("elements", held, view=source.how, is_joined=len(held) > 1)
+        return ValueSource("elements", held, view=source.how, is_joined=len(held) > 1)
 
-    def _add_names(self, step: Step) -> None:
+    def _add_names(self, step: AccountStep) -> None:
         """Names of parameters, from the record of a layer."""
         if step.operation.phase != "forward":
             return
@@ -207,8 +207,8 @@ class SideFlow:
 class _Uses:
     """(forward, input) of all uses: of outputs by record and place, of parameters by name."""
 
-    of_outputs: dict[tuple[str, str], list[tuple[Step, ValueKey]]] = field(default_factory=dict)
-    of_leaves: dict[str, list[tuple[Step, ValueKey]]] = field(default_factory=dict)
+    of_outputs: dict[tuple[str, str], list[tuple[AccountStep, ValueKey]]] = field(default_factory=dict)
+    of_leaves: dict[str, list[tuple[AccountStep, ValueKey]]] = field(default_factory=dict)
 
 
 class DataFlow:
@@ -223,7 +223,7 @@ class DataFlow:
     """
 
     def __init__(
-        self, steps: Sequence[Step], searches: tuple[ElementSearch | None, ElementSearch | None] = (None, None)
+        self, steps: Sequence[AccountStep], searches: tuple[ElementSearch | None, ElementSearch | None] = (None, None)
     ) -> None:
         """The flow through `steps`, which are in the order of verdicts."""
         calls = sorted((step for step in steps if not step.operation.holds_calls), key=lambda step: step.account.place)
@@ -238,7 +238,7 @@ class DataFlow:
         outermost = [step for step in self.cells if len(step.cells) == 1]
         self.batch = {(key.target, key.golden) for step in outermost for key in step.inputs if not _is_parameter(key)}
 
-    def sources(self, step: Step, key: ValueKey) -> tuple[Source, Source]:
+    def sources(self, step: AccountStep, key: ValueKey) -> tuple[ValueSource, ValueSource]:
         """Where the target and the golden run have an input from."""
         return self.sides[0].source(step, key), self.sides[1].source(step, key)
 
@@ -256,18 +256,18 @@ class DataFlow:
         """Whether neither of them does."""
         return not any(side.says_makers for side in self.sides)
 
-    def forward_of(self, step: Step) -> Step | None:
+    def forward_of(self, step: AccountStep) -> AccountStep | None:
         """The forward of a backward."""
         if step.operation.phase != "backward":
             return None
         steps = self.steps if step.account.place >= 0 else self.golden_only
         return steps.get(f"{step.operation.call}.forward")
 
-    def backward_of(self, step: Step) -> Step | None:
+    def backward_of(self, step: AccountStep) -> AccountStep | None:
         """The backward of a call of the target; None where the dump has none."""
         return self.steps.get(f"{step.operation.call}.backward")
 
-    def gradient_sources(self, step: Step, key: ValueKey) -> list[Maker]:
+    def gradient_sources(self, step: AccountStep, key: ValueKey) -> list[Maker]:
         """The gradients that an incoming gradient is the sum of: those of every use of the forward's output."""
         forward = self.forward_of(step)
         if forward is None:
@@ -296,7 +296,7 @@ class DataFlow:
                     names.setdefault(content, f"{side.record(step)}.{key.path}")
         return names
 
-    def users(self, step: Step, path: str) -> list[tuple[Step, ValueKey]]:
+    def users(self, step: AccountStep, path: str) -> list[tuple[AccountStep, ValueKey]]:
         """The forwards of the target that use an output of `step`, with the place where they get it."""
         return self._uses.of_outputs.get((step.record, path), [])
 
@@ -314,7 +314,7 @@ class DataFlow:
                     uses.of_outputs.setdefault(place, []).append((step, key))
         return uses
 
-    def _gradients(self, uses: Sequence[tuple[Step, ValueKey]], after: int) -> Iterator[Maker]:
+    def _gradients(self, uses: Sequence[tuple[AccountStep, ValueKey]], after: int) -> Iterator[Maker]:
         for user, key in uses:
             if key.trains[0] == "False":  # detached, or data
                 continue
@@ -335,7 +335,7 @@ def _is_parameter(key: ValueKey) -> bool:
     return key.path.startswith("parameters.")
 
 
-def gradient_of(forward: Step, key: ValueKey, backward: Step) -> ValueKey | None:
+def gradient_of(forward: AccountStep, key: ValueKey, backward: AccountStep) -> ValueKey | None:
     """The gradient of an input of `forward` among the outputs of its `backward`; None where it has none.
 
     Those of positional tensors are counted; those in lists and keywords carry their place. Those of a Primitive stand

@@ -19,7 +19,7 @@ from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers.answer import SCHEMA
-from pytest_msprobe.suites.comparison.accounting.account import Step, key_at
+from pytest_msprobe.suites.comparison.accounting.account import AccountStep, key_at
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
@@ -35,7 +35,7 @@ Level = Literal["L0", "L1", "mix"]
 _LEVELS: dict[str, Level] = {"L0": "L0", "L1": "L1"}
 
 
-class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NextConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What config.json of one run has besides `dump_path`: documented in docs/collecting.md."""
 
     task: Literal["tensor"]
@@ -54,8 +54,8 @@ class NextCollection(msgspec.Struct, frozen=True):
     """
 
     calls: list[str]
-    target: Configuration
-    golden: Configuration
+    target: NextConfiguration
+    golden: NextConfiguration
 
 
 class _Version(msgspec.Struct):
@@ -109,7 +109,7 @@ def next_collections(diagnoses: Sequence[RunDiagnosis]) -> Iterator[NextCollecti
         yield NextCollection(list(calls), target, _configuration(slots[1], names[1] or names[0]))
 
 
-def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
+def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[AccountStep]]:
     """A suspect with the records that its tensors are judged with; of those that another one reaches, none."""
     flow = DataFlow(diagnosis.steps)
     first = [fault for fault in diagnosis.faults if not fault.after]
@@ -126,13 +126,13 @@ def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
             yield [fault.step, *(_made_by(flow, fault) if fault.kind in _OF_VALUES else ())]
 
 
-def _in_region(diagnosis: RunDiagnosis, region: Region) -> list[Step]:
+def _in_region(diagnosis: RunDiagnosis, region: Region) -> list[AccountStep]:
     """The records of both runs between the values that they share and those that they do not."""
     names = region.target, region.golden
     return [step for step in diagnosis.steps if step.record in names[step.account.place < 0]]
 
 
-def _made_by(flow: DataFlow, fault: Fault) -> list[Step]:
+def _made_by(flow: DataFlow, fault: Fault) -> list[AccountStep]:
     """Who made the value that a fault is about: for a gradient all whose gradients it is the sum of."""
     key = key_at(fault.step.inputs, fault.value)
     if key is None:
@@ -148,23 +148,23 @@ def _made_by(flow: DataFlow, fault: Fault) -> list[Step]:
     return list(islice((step for step in flow.steps.values() if _gets_either(step, contents)), 2))
 
 
-def _gets_either(step: Step, contents: set[str]) -> bool:
+def _gets_either(step: AccountStep, contents: set[str]) -> bool:
     """Whether a record gets one of two contents on one side."""
     return any(len(contents & {key.target, key.golden}) == 1 for key in step.inputs)
 
 
-def _of_one_dtype(flow: DataFlow) -> list[Step]:
+def _of_one_dtype(flow: DataFlow) -> list[AccountStep]:
     """Small calls that give one dtype on both sides: without them another dtype may be that of a whole run."""
     forwards = (step for step in flow.steps.values() if step.operation.phase == "forward" and step.account.partner)
     steps = [step for step in forwards if step.gives_floats and not step.account.dtype]
     return sorted(steps, key=_size)[:5]
 
 
-def _size(step: Step) -> int:
+def _size(step: AccountStep) -> int:
     return sum(math.prod(key.shape) for key in step.account.keys)
 
 
-def _add(sides: tuple[Dump, Dump], step: Step, names: tuple[dict[str, None], dict[str, None]]) -> None:
+def _add(sides: tuple[Dump, Dump], step: AccountStep, names: tuple[dict[str, None], dict[str, None]]) -> None:
     """Add the record of a step on both sides, as far as they have it, and of a backward its forward."""
     records = (step.record, step.account.partner) if step.account.place >= 0 else ("", step.record)
     for record, dump, asked in zip(records, sides, names):
@@ -175,11 +175,11 @@ def _add(sides: tuple[Dump, Dump], step: Step, names: tuple[dict[str, None], dic
             asked[record] = None
 
 
-def _configuration(dumps: Sequence[Dump], names: Iterable[str]) -> Configuration:
+def _configuration(dumps: Sequence[Dump], names: Iterable[str]) -> NextConfiguration:
     slots = [Slot.of(dump.path) for dump in dumps]
     steps = _numbers(slot.step for slot in slots)
     ranks = _numbers(slot.rank for slot in slots)
-    return Configuration("tensor", _LEVELS.get(dumps[0].level or "", "mix"), {"list": list(names)}, steps, ranks)
+    return NextConfiguration("tensor", _LEVELS.get(dumps[0].level or "", "mix"), {"list": list(names)}, steps, ranks)
 
 
 def _numbers(numbers: Iterable[int | None]) -> list[int]:

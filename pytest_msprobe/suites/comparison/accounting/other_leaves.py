@@ -7,7 +7,7 @@ import math
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.manifest import manifest_beside
 from pytest_msprobe.manifests.differences import differing_batch_shapes
-from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey, any_differs
+from pytest_msprobe.suites.comparison.accounting.account import AccountStep, ValueKey, any_differs
 from pytest_msprobe.suites.comparison.accounting.evidence import overwrites
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -37,7 +37,7 @@ class OtherLeaves:
         differing = (step.account.place for step in steps if any_differs(step.account.keys))
         self._first_differing = min(differing, default=math.inf)
 
-    def has(self, step: Step, key: ValueKey) -> bool:
+    def has(self, step: AccountStep, key: ValueKey) -> bool:
         """Whether an input is such a leaf, of one dtype on both sides.
 
         Parameters are leaves until the first backward, which an optimizer may follow. Data are where nothing before
@@ -53,6 +53,6 @@ class OtherLeaves:
         says_makers = self._flow.says_makers
         return is_data and says_makers and self._is_one_device and place <= self._first_differing
 
-    def has_of_batch(self, step: Step, key: ValueKey) -> bool:
+    def has_of_batch(self, step: AccountStep, key: ValueKey) -> bool:
         """Whether an input is such a leaf, and the manifests say that what the model was given differs there."""
         return key.shape in self._batch_shapes and self.has(step, key)

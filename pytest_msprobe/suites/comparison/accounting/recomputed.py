@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_msprobe.suites.comparison.accounting.account import Step
+from pytest_msprobe.suites.comparison.accounting.account import AccountStep
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 
 
@@ -19,9 +19,9 @@ class Recomputed:
         reached: its backward and those of the calls that got its result: they were made of values that no record holds.
     """
 
-    step: Step
+    step: AccountStep
     side: str
-    reached: list[Step]
+    reached: list[AccountStep]
 
     @property
     def run(self) -> str:
@@ -42,7 +42,7 @@ def recomputed_otherwise(flow: DataFlow) -> Iterator[Recomputed]:
             if step.account.recomputed == marks and flow.forward_of(step) is not None
         }
         first: dict[str, set[str]] = {}
-        reached: dict[str, list[Step]] = {}
+        reached: dict[str, list[AccountStep]] = {}
         forwards = (step for step in flow.steps.values() if step.operation.phase == "forward")
         for call in [step.operation.call for step in forwards if step.operation.call in marked]:
             before = [first[maker] for maker in _makers(flow, side, call) if maker in first]

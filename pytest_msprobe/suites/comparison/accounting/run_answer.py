@@ -34,7 +34,7 @@ from pytest_msprobe.answers.from_rows import place_of_calls
 from pytest_msprobe.answers.words import readable
 from pytest_msprobe.manifests.explanation import is_of_another_model
 from pytest_msprobe.manifests.value import ManifestDifference
-from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, any_beyond, any_differs
+from pytest_msprobe.suites.comparison.accounting.account import AccountStep, Basis, any_beyond, any_differs
 from pytest_msprobe.suites.comparison.accounting.causes import OPERATIONS, Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, are_by_content, basis_of, open_key
 from pytest_msprobe.suites.comparison.accounting.next_collection import next_collections
@@ -421,7 +421,7 @@ def _shown_by(rows: RunRows, pair: Pair, fault: Fault) -> Iterator[str]:
         yield _item_of(rows, pair, step)
 
 
-def _item_of(rows: RunRows, pair: Pair, step: Step) -> str:
+def _item_of(rows: RunRows, pair: Pair, step: AccountStep) -> str:
     """Node id of the item of a record."""
     golden = "golden." if step.account.place < 0 else ""
     part = step.operation.phase if step.operation.phase in DIRECTIONS else "record"
@@ -457,7 +457,7 @@ def _open_records(rows: RunRows, pairs: Iterable[Pair]) -> Iterator[Finding]:
             yield _open_record(rows, pair, step)
 
 
-def _open_record(rows: RunRows, pair: Pair, step: Step) -> Finding:
+def _open_record(rows: RunRows, pair: Pair, step: AccountStep) -> Finding:
     operation, key, detail = step.operation, step.first_beyond, readable(step.account.reason)
     figures: dict[str, float | int | str] = {}
     if key is not None and key.distance is not None and math.isfinite(key.distance):

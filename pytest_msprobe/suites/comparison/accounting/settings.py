@@ -11,7 +11,7 @@ from msprobe_collector.dump_format.dump import Slot
 from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.manifests.explanation import Effect, explains, explanations, is_of_another_model
 from pytest_msprobe.manifests.value import ManifestDifference
-from pytest_msprobe.suites.comparison.accounting.account import Step
+from pytest_msprobe.suites.comparison.accounting.account import AccountStep
 from pytest_msprobe.suites.comparison.accounting.arguments import Differences
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
@@ -60,11 +60,11 @@ def _is_explained(effect: Effect, reasons: Sequence[ManifestDifference]) -> bool
     return any(explains(difference, effect) for difference in reasons)
 
 
-def _place(step: Step) -> int:
+def _place(step: AccountStep) -> int:
     return step.account.place if step.account.place >= 0 else step.account.partner_place
 
 
-def called_alike(reasons: Explained, diagnosis: RunDiagnosis) -> Iterator[Step]:
+def called_alike(reasons: Explained, diagnosis: RunDiagnosis) -> Iterator[AccountStep]:
     """Calls with other arguments that no value shows, as a cause has them too, or as a set-up says."""
     causes = {(fault.step.operation.name, fault.arguments) for fault in diagnosis.faults if fault.arguments}
     for step in diagnosis.steps:
@@ -97,7 +97,7 @@ def _last_backward(diagnosis: RunDiagnosis) -> tuple[float, float]:
     return max(mine), max(theirs)
 
 
-def _effect_of(step: Step, kind: str, arguments: Differences, diagnosis: RunDiagnosis) -> Effect:
+def _effect_of(step: AccountStep, kind: str, arguments: Differences, diagnosis: RunDiagnosis) -> Effect:
     is_update = _place(step) > _last_backward(diagnosis)[step.account.place < 0]
     number = Slot.of(diagnosis.sides[0].path).step if diagnosis.sides is not None else None
     is_drawn = kind == "defined" and fact_of("random", step.operation.name) is not None

@@ -31,7 +31,7 @@ from msprobe_collector.dump_format.sketches import distance, merged
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, unit_roundoff
 from pytest_msprobe.numerics.expected import Relative, Times
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, is_same, unravelled, widened
-from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, PARTS, Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, PARTS, AccountStep, ValueKey
 from pytest_msprobe.suites.comparison.figures import content_key
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
@@ -66,7 +66,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SumTerm:
     """One term of the sum.
 
     Attributes:
@@ -98,7 +98,7 @@ class Terms:
     """
 
     size: float
-    parts: Mapping[str, Part]
+    parts: Mapping[str, SumTerm]
     born: float
     is_of_another_value: bool
     chain: Sequence[Array]
@@ -133,7 +133,7 @@ def split(target: Array, from_target: Array, from_golden: Array, golden_referenc
             nothing in its norm.
     """
     chain = [np.asarray(array) for array in (target, from_target, from_golden, golden_reference, golden)]
-    sums = _Sums(chain)
+    sums = _RunningSums(chain)
     for _, parts in chunks(*chain):
         sums.add(parts)
     return sums.terms(chain)
@@ -153,7 +153,7 @@ def _whole(chain: Sequence[Array]) -> Array:
     return np.where(np.isfinite(rows).all(axis=0), rows, 0)
 
 
-class _Sums:
+class _RunningSums:
     """Running sums over chunks of the chain.
 
     Each chunk is subtracted into the rows of one buffer. What is not finite, or masks others, shows in the squares, and
@@ -211,17 +211,17 @@ class _Sums:
         is_of_another_value = min(far) >= Relative.NO_ROUNDING and max(far) < Times.ALIKE * min(far)
         return Terms(size, parts, _over(born_size, golden), is_of_another_value, chain)
 
-    def _part(self, place: int, whole: float, norm: float) -> Part:
+    def _part(self, place: int, whole: float, norm: float) -> SumTerm:
         nonfinite, all_nonfinite = self.nonfinite[place], sum(self.nonfinite)
         square = float(self.squares[len(PARTS)])
         share = float(self.projections[place]) / square if square else 0.0
         if all_nonfinite:
             share = nonfinite / all_nonfinite
         if nonfinite:
-            return Part(math.inf, share, nonfinite, math.inf)
+            return SumTerm(math.inf, share, nonfinite, math.inf)
         size = _over(math.sqrt(float(self.squares[place])), norm)
         weight = size / whole if 0 < whole < math.inf else math.inf
-        return Part(size, share, 0, weight if size else 0.0)
+        return SumTerm(size, share, 0, weight if size else 0.0)
 
 
 def _squared(rows: Array, chain: Sequence[Array]) -> Array:
@@ -241,7 +241,7 @@ def _over(size: float, norm: float) -> float:
     return size / norm if norm > 0 else math.inf
 
 
-def _finite_size(part: Part) -> float:
+def _finite_size(part: SumTerm) -> float:
     return 0.0 if part.nonfinite else part.size
 
 
@@ -289,7 +289,10 @@ def _oriented(part: Array, shape: tuple[int, ...]) -> Array:
 
 
 def is_wrong_sum(
-    sides: tuple[ComparedDump, ComparedDump], step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]
+    sides: tuple[ComparedDump, ComparedDump],
+    step: AccountStep,
+    key: ValueKey,
+    sources: list[tuple[AccountStep, ValueKey]],
 ) -> bool | None:
     """Whether `sources` are shown to add up to the incoming gradient on one of the two sides and not on the other.
 
@@ -300,7 +303,12 @@ def is_wrong_sum(
 
 
 def _adds_up(
-    side: ComparedDump, step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]], *, is_golden: bool
+    side: ComparedDump,
+    step: AccountStep,
+    key: ValueKey,
+    sources: list[tuple[AccountStep, ValueKey]],
+    *,
+    is_golden: bool,
 ) -> bool | None:
     leaves = [_leaf(side, source, value, is_golden=is_golden) for source, value in ((step, key), *sources)]
     if not sources or None in leaves:
@@ -326,7 +334,7 @@ def _sketches_add_up(side: ComparedDump, leaves: list[Leaf], limit: float) -> bo
     return False if share > Times.NO_SUM_OF_SKETCHES * limit else None
 
 
-def _leaf(side: ComparedDump, step: Step, key: ValueKey, *, is_golden: bool) -> Leaf | None:
+def _leaf(side: ComparedDump, step: AccountStep, key: ValueKey, *, is_golden: bool) -> Leaf | None:
     record = step.account.partner if is_golden else step.record
     leaves = side.leaves(record) if record in side else []
     return next((leaf for leaf in leaves if leaf.path == key.path), None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_msprobe.apis.topics import is_batch_argument
-from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey, any_differs
+from pytest_msprobe.suites.comparison.accounting.account import AccountStep, ValueKey, any_differs
 from pytest_msprobe.suites.comparison.accounting.causes import Causes, Fault, FaultKind
 from pytest_msprobe.suites.comparison.accounting.evidence import (
     by_how_much,
@@ -18,11 +18,11 @@ from pytest_msprobe.suites.comparison.accounting.evidence import (
     overwrites,
     shared_makers,
 )
-from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Source
+from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, ValueSource
 from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 
 #: Of a value and of the gradients that it should be the sum of.
-IsWrongSum = Callable[[Step, ValueKey, list[tuple[Step, ValueKey]]], bool | None]
+IsWrongSum = Callable[[AccountStep, ValueKey, list[tuple[AccountStep, ValueKey]]], bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Traced:
         heirs: (record, node) of what else inherits from a node.
     """
 
-    step: Step
+    step: AccountStep
     key: ValueKey
     limit: float
     makers: Sequence[Maker] = ()
@@ -69,7 +69,7 @@ class Traced:
     fault: Fault | None = None
     node: str = ""
     is_open: bool = False
-    heirs: Sequence[tuple[Step, str]] = ()
+    heirs: Sequence[tuple[AccountStep, str]] = ()
 
     @property
     def is_beyond(self) -> bool:
@@ -112,18 +112,18 @@ class TraceState:
     limits: dict[tuple[str, str], float] = field(default_factory=dict)
     shown: dict[str, bool] = field(default_factory=dict)
     unknown: list[Fault] = field(default_factory=list)
-    unexplained: list[Step] = field(default_factory=list)
+    unexplained: list[AccountStep] = field(default_factory=list)
     passed_on: set[tuple[str, str]] = field(default_factory=set)
 
-    def limit(self, step: Step, key: ValueKey) -> float:
+    def limit(self, step: AccountStep, key: ValueKey) -> float:
         """Return what rounding explains of a value; 0 where it is not known yet."""
         return self.limits.get((step.record, key.path), 0.0)
 
-    def is_beyond(self, step: Step, key: ValueKey) -> bool:
+    def is_beyond(self, step: AccountStep, key: ValueKey) -> bool:
         """Return whether a value is off by more than the coarsest dtype on its way explains."""
         return exceeds(key, self.limit(step, key))
 
-    def gives_beyond(self, step: Step) -> bool:
+    def gives_beyond(self, step: AccountStep) -> bool:
         """Return whether an output of a record is off by more than the coarsest dtype on its way explains."""
         return any(self.is_beyond(step, key) for key in step.outputs)
 
@@ -184,7 +184,7 @@ class Tracer:
             return self._sum(value, sums) if sums else self._unknown(value)
         return self._of_other_makers(value, mine, theirs)
 
-    def _of_other_makers(self, value: Traced, mine: Source, theirs: Source) -> Traced:
+    def _of_other_makers(self, value: Traced, mine: ValueSource, theirs: ValueSource) -> Traced:
         """A value that no record made on both sides."""
         makers = (*mine.makers[:1], *theirs.makers[:1])
         # What both hold says what it is for, and compiled code is not in a dump.
@@ -205,7 +205,7 @@ class Tracer:
             return self._passed(value)
         return self._unknown(value, makers[0])
 
-    def _is_made_on_one_side(self, *sources: Source) -> bool:
+    def _is_made_on_one_side(self, *sources: ValueSource) -> bool:
         """Whether one run gets what a record made, and the other one what none did, as both dumps tell."""
         hows = {source.how for source in sources if not source.is_changed}
         return hows == {"written", "unknown"} and self._flow.says_makers
@@ -229,7 +229,7 @@ class Tracer:
         words = f"{value.key.path} is memory that no call wrote to, and {reader} reads it"
         return value.opened("unknown", words)
 
-    def _inherited(self, value: Traced, makers: Sequence[Maker], mine: Source, theirs: Source) -> Traced:
+    def _inherited(self, value: Traced, makers: Sequence[Maker], mine: ValueSource, theirs: ValueSource) -> Traced:
         """A value that the same record made on both sides; unless something changed it on its way here."""
         value, key, maker = self._made_by(value, makers), value.key, makers[0]
         if not value.is_beyond or self._state.any_beyond(makers):
@@ -288,7 +288,7 @@ class Tracer:
             return self._unknown(value, *sources[:1])
         return self._passed(value)
 
-    def _rewired(self, value: Traced, mine: Source, theirs: Source) -> Traced:
+    def _rewired(self, value: Traced, mine: ValueSource, theirs: ValueSource) -> Traced:
         """An input that comes from another output, another maker or another parameter than on the other side."""
         value = self._made_by(value, (*mine.makers[:1], *theirs.makers[:1]))
         if not value.is_beyond:
@@ -323,7 +323,7 @@ class Tracer:
             return self._outer(value, "batch", "")
         return self._unknown(value)
 
-    def _is_of_batch(self, step: Step, key: ValueKey) -> bool:
+    def _is_of_batch(self, step: AccountStep, key: ValueKey) -> bool:
         """Whether an argument, a layer or the manifests say that a value is of the batch."""
         if self._is_data(step, key) or self._other_leaves.has_of_batch(step, key):
             return True
@@ -332,7 +332,7 @@ class Tracer:
         is_first = is_blamed or step.account.place <= self._run.first_place
         return is_first and (key.target, key.golden) in self._flow.batch
 
-    def _is_data(self, step: Step, key: ValueKey) -> bool:
+    def _is_data(self, step: AccountStep, key: ValueKey) -> bool:
         """Whether a value, or what casts and reshapes make of it, is an argument that is data."""
         if is_batch_argument(step.operation.name, key.path):
             return True

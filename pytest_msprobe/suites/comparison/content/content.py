@@ -14,8 +14,8 @@ from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.comparison.content.parameters import Results, results_of, share_parameters
 from pytest_msprobe.suites.comparison.content.place import Region, region_of, region_of_results
 from pytest_msprobe.suites.comparison.content.regions import (
-    Found,
     Located,
+    MatchedValues,
     Parting,
     constants_of,
     islands,
@@ -33,7 +33,7 @@ from pytest_msprobe.suites.comparison.sides import ComparedDump
 ContentState = Literal["", "found", "coarser", "rejoined", "unused", "parted", "first", "beside"]
 
 
-class Content:
+class CommonContent:
     """What two runs hold of each other.
 
     Attributes:
@@ -78,7 +78,7 @@ class Content:
         self._records = record_contents(target, golden, located, self._states)
 
     @classmethod
-    def of(cls, target: ComparedDump, golden: ComparedDump) -> Content | None:
+    def of(cls, target: ComparedDump, golden: ComparedDump) -> CommonContent | None:
         """What two dumps hold of each other; None where they have nothing in common."""
         runs = held_run(target), held_run(golden)
         located = locate(*runs)
@@ -149,7 +149,7 @@ class Content:
         return partner is None or self.agrees(record, partner.record)
 
 
-def _states(run: HeldRun, side: Parting, matches: Found, other: ContentState) -> dict[str, ContentState]:
+def _states(run: HeldRun, side: Parting, matches: MatchedValues, other: ContentState) -> dict[str, ContentState]:
     """What is known of each record of a run; `other` of those that part, where it has no effect."""
     states: dict[str, ContentState] = {}
     constants = constants_of(side.records)

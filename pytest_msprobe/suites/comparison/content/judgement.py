@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pytest_msprobe.apis.fact_table import is_name_in_place
 from pytest_msprobe.apis.topics import fact_of
-from pytest_msprobe.suites.comparison.accounting.account import Step
+from pytest_msprobe.suites.comparison.accounting.account import AccountStep
 from pytest_msprobe.suites.comparison.accounting.causes import Fault, FaultKind
 from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.content.values import split_name
@@ -19,7 +19,7 @@ _OF_ITSELF = ("born", "parameter", "batch")
 _OF_PAIRS = ("defined", "arguments", "dtype", "first", "recomputed")
 
 
-def causes_by_content(steps: Sequence[Step], faults: Sequence[Fault]) -> list[Fault]:
+def causes_by_content(steps: Sequence[AccountStep], faults: Sequence[Fault]) -> list[Fault]:
     """Return the faults that the values of both runs leave; where the runs part, one of them says so.
 
     Args:
@@ -57,9 +57,9 @@ def _is_of_pair(fault: Fault) -> bool:
     return bool(step.account.partner) and step.account.content in ("first", "parted", "coarser")
 
 
-def _islands(steps: Sequence[Step]) -> Iterator[Fault]:
+def _islands(steps: Sequence[AccountStep]) -> Iterator[Fault]:
     """The calls from which on the target computes in a coarser dtype than the golden run, of one line of the script."""
-    coarser: dict[str, list[Step]] = {}
+    coarser: dict[str, list[AccountStep]] = {}
     for step in steps:
         if step.account.content == "coarser":
             coarser.setdefault(step.source, []).append(step)
@@ -69,7 +69,7 @@ def _islands(steps: Sequence[Step]) -> Iterator[Fault]:
         yield Fault(first, "dtype", "target", "output.0", "", records=records, inheriting=after, reached=after)
 
 
-def _not_finite(steps: Sequence[Step]) -> Iterator[Fault]:
+def _not_finite(steps: Sequence[AccountStep]) -> Iterator[Fault]:
     """Makers of what is not finite in one run and numbers in the other one, where equal values are made of it."""
     makers = {step.record: step for step in steps if step.account.place >= 0}
     for step in steps:
@@ -82,7 +82,7 @@ def _not_finite(steps: Sequence[Step]) -> Iterator[Fault]:
                 yield Fault(maker, "defined", "both", "output.0", words, size=math.inf, records=[maker.record])
 
 
-def _place(parted: Sequence[Step], steps: Sequence[Step]) -> Fault:
+def _place(parted: Sequence[AccountStep], steps: Sequence[AccountStep]) -> Fault:
     """The fault that the runs part in a region; of one call that one of them makes besides, that call."""
     step = next((step for step in parted if step.account.region is not None), parted[0])
     region = step.account.region
@@ -96,7 +96,7 @@ def _place(parted: Sequence[Step], steps: Sequence[Step]) -> Fault:
     return Fault(step, kind, side, value, "", records=[step.record], inheriting=after, reached=after)
 
 
-def _extra(region: Region, steps: Sequence[Step]) -> Step | None:
+def _extra(region: Region, steps: Sequence[AccountStep]) -> AccountStep | None:
     """The call of one run alone that makes the difference; of gradients, the only one whose effect nothing shows.
 
     Where a backward alone parts, that is one which writes over what the backward needs.

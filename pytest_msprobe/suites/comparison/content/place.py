@@ -14,7 +14,7 @@ from msgspec import structs
 from msprobe_collector.dump_format import is_compiled_record
 from pytest_msprobe.numerics.expected import Relative, Share
 from pytest_msprobe.suites.comparison.content.parameters import Lost
-from pytest_msprobe.suites.comparison.content.regions import Found, Located, Parting, maker_record
+from pytest_msprobe.suites.comparison.content.regions import Located, MatchedValues, Parting, maker_record
 from pytest_msprobe.suites.comparison.content.values import HeldValue
 
 #: So many records behind the first, and values of the target, are searched for values that correspond to each other.
@@ -159,7 +159,7 @@ def _first(located: Located) -> tuple[list[str], list[str]]:
     return forward[0], forward[1]
 
 
-def _lost(side: Parting, first: Sequence[str], matches: Found) -> Iterator[HeldValue]:
+def _lost(side: Parting, first: Sequence[str], matches: MatchedValues) -> Iterator[HeldValue]:
     """Values of the records that part which are not found, from the first one on."""
     behind = dropwhile(lambda record: record.name not in first, side.parted)
     for record in islice(behind, _MOST_RECORDS):
@@ -186,7 +186,7 @@ def _trimmed(region: Region, located: Located) -> Region:
     return structs.replace(region, target=target or region.target, golden=golden or region.golden)
 
 
-def _losing(side: Parting, matches: Found, names: Sequence[str]) -> tuple[str, ...]:
+def _losing(side: Parting, matches: MatchedValues, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if any(map(matches.is_lost, side.records[name].outputs)))
 
 

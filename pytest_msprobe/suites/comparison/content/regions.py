@@ -18,7 +18,7 @@ from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun,
 
 
 @dataclass(slots=True)
-class Found:
+class MatchedValues:
     """Where the values of one run are held by the other one.
 
     Attributes:
@@ -92,7 +92,7 @@ class _Run:
         return (value.size, math.isnan(value.norm)) in self._infinite
 
     def candidates(
-        self, value: HeldValue, record: HeldRecord, matches: Found, unit: float, least: float
+        self, value: HeldValue, record: HeldRecord, matches: MatchedValues, unit: float, least: float
     ) -> list[tuple[float, HeldValue]]:
         """(distance, value) of what may be an output `value` of `record` of the other run, that of the first rank among
         them; `unit` is on its way, and it may be off by `least`.
@@ -164,11 +164,11 @@ def _users(value: HeldValue, records: Mapping[str, HeldRecord]) -> set[str]:
     return maker.users.get(value.path, set()) if maker is not None else set()
 
 
-def find(target: HeldRun, golden: HeldRun, sums: float = Relative.LONG_SUMS) -> Found:
+def find(target: HeldRun, golden: HeldRun, sums: float = Relative.LONG_SUMS) -> MatchedValues:
     """Return where the outputs of `target`, in the order of execution, are held by `golden`; `sums` is what sums in
     float32 may be off.
     """
-    matches, mine, theirs = Found(), _Run(target), _Run(golden)
+    matches, mine, theirs = MatchedValues(), _Run(target), _Run(golden)
     levels: dict[str, float] = {}
     for record in target.records.values():
         level = max((levels.get(name, 0.0) for name in sources_of(record, target.records)), default=0.0)
@@ -204,7 +204,7 @@ def tolerance_of(unit: float) -> float:
 
 
 def _rivals(
-    value: HeldValue, record: HeldRecord, matches: Found, golden: Mapping[str, HeldRecord]
+    value: HeldValue, record: HeldRecord, matches: MatchedValues, golden: Mapping[str, HeldRecord]
 ) -> Iterator[HeldValue]:
     """What the same call of the other run makes of the same values."""
     partners = matches.sources_of(record)
@@ -228,7 +228,7 @@ def _is_noise(value: HeldValue, record: HeldRecord, tolerance: float) -> bool:
 
 
 def _rank(
-    record: HeldRecord, candidate: tuple[float, HeldValue], matches: Found, golden: Mapping[str, HeldRecord]
+    record: HeldRecord, candidate: tuple[float, HeldValue], matches: MatchedValues, golden: Mapping[str, HeldRecord]
 ) -> tuple[bool, int, bool, float]:
     """Order of candidates for an output of `record`: of its phase, of what its inputs are, of one name, nearest.
 
@@ -259,7 +259,7 @@ class Parting:
     first: list[HeldRecord] = field(default_factory=list)
 
 
-def parting(run: HeldRun, matches: Found, parameters: Mapping[int, Sequence[HeldValue]]) -> Parting:
+def parting(run: HeldRun, matches: MatchedValues, parameters: Mapping[int, Sequence[HeldValue]]) -> Parting:
     """Return where a run parts from what is found.
 
     Args:
@@ -289,7 +289,7 @@ def parting(run: HeldRun, matches: Found, parameters: Mapping[int, Sequence[Held
     return result
 
 
-def _rejoining(run: HeldRun, matches: Found, parameters: Mapping[int, Sequence[HeldValue]]) -> dict[str, bool]:
+def _rejoining(run: HeldRun, matches: MatchedValues, parameters: Mapping[int, Sequence[HeldValue]]) -> dict[str, bool]:
     """Whether all that is made of a record is found again, by its name; see `parting`."""
     logs, last = _logs_of(run), run.last_backward
     rejoins: dict[str, bool] = {}
@@ -334,7 +334,7 @@ def constants_of(records: Mapping[str, HeldRecord]) -> set[str]:
 
 
 def _is_right_end(
-    record: HeldRecord, records: Mapping[str, HeldRecord], matches: Found, is_clean: Mapping[str, bool]
+    record: HeldRecord, records: Mapping[str, HeldRecord], matches: MatchedValues, is_clean: Mapping[str, bool]
 ) -> bool:
     """Whether what is made of a loss shows that it is right: its gradients.
 
@@ -352,7 +352,7 @@ def _is_right_end(
 
 
 def _results(
-    record: HeldRecord, run: HeldRun, matches: Found, parameters: Mapping[int, Sequence[HeldValue]], last: int
+    record: HeldRecord, run: HeldRun, matches: MatchedValues, parameters: Mapping[int, Sequence[HeldValue]], last: int
 ) -> list[HeldValue]:
     """Outputs that no record uses and that count all the same: gradients of parameters that the other run has, and what
     is made behind the `last` backward without an optimizer, or without any.
@@ -367,7 +367,7 @@ def _results(
     return [value for value in unused if value.shape in shapes]
 
 
-def islands(target: HeldRun, golden: HeldRun, matches: Found) -> list[str]:
+def islands(target: HeldRun, golden: HeldRun, matches: MatchedValues) -> list[str]:
     """Return the first records of each stretch in which a run computes in a coarser dtype than the other one.
 
     Where most products do, that is the precision of the run.
@@ -385,7 +385,7 @@ def islands(target: HeldRun, golden: HeldRun, matches: Found) -> list[str]:
     return [name for name, record in coarser.items() if coarser.keys().isdisjoint(map(maker_record, record.makers))]
 
 
-def _is_coarser(value: HeldValue, matches: Found, coarsest: float) -> bool:
+def _is_coarser(value: HeldValue, matches: MatchedValues, coarsest: float) -> bool:
     """Whether a value has a coarser dtype than its partner, or than any value of the other run."""
     partner = matches.partners.get(value.name)
     return value.unit > coarsest or (partner is not None and value.unit > partner.unit > 0)
@@ -406,8 +406,8 @@ class Located:
         target, golden: where each run parts from the other one.
     """
 
-    in_golden: Found
-    in_target: Found
+    in_golden: MatchedValues
+    in_target: MatchedValues
     target: Parting
     golden: Parting
 

@@ -14,7 +14,7 @@ from msprobe_collector.dump_format.dump import Dump
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers.content import Parted, SharedContent, SourceCall
 from pytest_msprobe.suites.comparison.content.place import Region
-from pytest_msprobe.suites.comparison.content.regions import Found, Located, maker_record
+from pytest_msprobe.suites.comparison.content.regions import Located, MatchedValues, maker_record
 from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun
 from pytest_msprobe.verdicts import FigureWire
 
@@ -60,7 +60,7 @@ def record_contents(
 
 
 def _contents(
-    run: HeldRun, matches: Found, states: Mapping[str, str], regions: Mapping[str, int]
+    run: HeldRun, matches: MatchedValues, states: Mapping[str, str], regions: Mapping[str, int]
 ) -> dict[str, RecordContent]:
     """What is found of each record of one run."""
     contents = {}
@@ -176,7 +176,7 @@ def _numbered(
     return numbers_of
 
 
-def _rejoined(records: Mapping[str, HeldRecord], matches: Found, states: Mapping[str, str]) -> dict[str, None]:
+def _rejoined(records: Mapping[str, HeldRecord], matches: MatchedValues, states: Mapping[str, str]) -> dict[str, None]:
     """The records whose values are not all found, and all that is made of them is."""
     rejoined = (record for name, record in records.items() if states[name] == "rejoined")
     return dict.fromkeys(record.name for record in rejoined if any(map(matches.is_lost, record.outputs)))

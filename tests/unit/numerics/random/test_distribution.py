@@ -17,7 +17,7 @@ Generator = np.random.Generator
 DTYPES = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]
 
 #: Law and its sampler in NumPy.
-SAMPLERS: list[tuple[laws.Law, Callable[[Generator, int], Array]]] = [
+SAMPLERS: list[tuple[laws.ElementLaw, Callable[[Generator, int], Array]]] = [
     (laws.uniform(0, 1), lambda g, n: g.random(n)),
     (laws.uniform(-2, 5), lambda g, n: g.uniform(-2, 5, n)),
     (laws.normal(3, 0.5), lambda g, n: g.normal(3, 0.5, n)),
@@ -35,7 +35,7 @@ IDS = [law.text for law, _ in SAMPLERS]
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("law", "sampler"), SAMPLERS, ids=IDS)
 def test_samples_of_the_law_never_alarm(
-    law: laws.Law, sampler: Callable[[Generator, int], Array], dtype: type[Any]
+    law: laws.ElementLaw, sampler: Callable[[Generator, int], Array], dtype: type[Any]
 ) -> None:
     for seed in range(25):
         for size in (1, 40, 1000):
@@ -81,7 +81,7 @@ def rounded(wide: Array, dtype: type[Any], direction: str) -> Array:
 @pytest.mark.parametrize(
     "law", [laws.normal(0, 1), laws.uniform(-2, 5), laws.exponential(0.5)], ids=lambda law: law.text
 )
-def test_rounding_in_one_direction_is_no_fault_of_a_large_sample(law: laws.Law, direction: str) -> None:
+def test_rounding_in_one_direction_is_no_fault_of_a_large_sample(law: laws.ElementLaw, direction: str) -> None:
     samplers = dict(zip(IDS, (sampler for _, sampler in SAMPLERS)))
     samplers["normal(0, 1)"] = Generator.standard_normal
     wide = samplers[law.text](np.random.default_rng(1), 3_000_000)
@@ -118,7 +118,7 @@ RANDOM = np.random.default_rng(5)
 Z = RANDOM.standard_normal((100, 200)).astype(np.float32)
 U = RANDOM.random((100, 200)).astype(np.float32)
 MANY = RANDOM.standard_normal(1_000_000)
-FAULTS: dict[str, tuple[Array, laws.Law]] = {
+FAULTS: dict[str, tuple[Array, laws.ElementLaw]] = {
     "mean off by a hundredth": ((MANY + 0.01).astype(np.float32), NORMAL),
     "mean off by a hundredth, float16": ((MANY + 0.01).astype(np.float16), NORMAL),
     "variance 2 % too large": ((MANY * 1.02**0.5).astype(np.float32), NORMAL),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sensitivities import Answers
 
-from pytest_msprobe.cases.perturbation import Perturbation
+from pytest_msprobe.cases.perturbation import RoundingPerturbation
 from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, Perturbed, compare_scalars, measure
 from pytest_msprobe.numerics.standards.sensitivity import without_jumps
 
@@ -28,7 +28,7 @@ def judge(
     def perturbed() -> tuple[Perturbed, ...]:
         runs = []
         for number in (1, 2):
-            perturbation = Perturbation(number)
+            perturbation = RoundingPerturbation(number)
             moved = [perturbation._moved(array, place, inputs[0].shape) for place, array in enumerate(inputs)]
             runs.append(Perturbed(function(*moved), perturbation.relative_size))
         return tuple(runs)

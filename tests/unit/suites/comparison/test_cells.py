@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pytest_msprobe.suites.comparison.accounting.account import Account, ValueKey
-from pytest_msprobe.suites.comparison.cells import CellDifferences, CellFacts, Origin
+from pytest_msprobe.suites.comparison.cells import CellDifferences, CellFacts, DifferenceOrigin
 from pytest_msprobe.suites.comparison.report import RecordSummary
 from pytest_msprobe.verdicts import StepPosition, VerdictRow
 
@@ -45,7 +45,7 @@ def differences(*rows: VerdictRow) -> CellDifferences:
     return found
 
 
-def levels(found: CellDifferences, *faults: Origin) -> dict[str, str]:
+def levels(found: CellDifferences, *faults: DifferenceOrigin) -> dict[str, str]:
     return {record: difference.level for record, difference in found.of(faults).items()}
 
 
@@ -76,8 +76,8 @@ def test_a_fault_inside_outweighs_what_comes_in_and_only_the_changed_rows_are_na
 
 def test_a_fault_of_the_other_direction_or_of_another_cell_is_not_inside() -> None:
     found = differences(row(OUT, OUTER, INHERITS))
-    elsewhere = Origin("Mint.exp.0.forward", "forward", ("c.Block",))
-    backward = Origin("Mint.exp.0.backward", "backward", OUTER)
+    elsewhere = DifferenceOrigin("Mint.exp.0.forward", "forward", ("c.Block",))
+    backward = DifferenceOrigin("Mint.exp.0.backward", "backward", OUTER)
     assert levels(found, elsewhere, backward) == {OUT: "inherited, passed on"}
 
 
@@ -85,7 +85,7 @@ def test_calls_that_are_accounted_for_say_whether_it_is_rounding() -> None:
     accounted = CellFacts(False, True, is_accounted=True)
     found = differences(row(OUT, OUTER, accounted, keys=()))
     assert levels(found) == {OUT: "arises inside by rounding, passed on"}
-    fault = Origin("Mint.exp.0.forward", "forward", INNER)
+    fault = DifferenceOrigin("Mint.exp.0.forward", "forward", INNER)
     assert levels(found, fault) == {OUT: "arises inside, passed on"}
     assert found.changed(only_born=True) == {}
 
@@ -93,7 +93,7 @@ def test_calls_that_are_accounted_for_say_whether_it_is_rounding() -> None:
 def test_a_value_that_comes_in_with_the_inputs_is_inherited_and_a_parameter_is_born_inside() -> None:
     batch = ValueKey("input.0", False, "t", "g", 0.5, (4,), True)
     found = differences(row(OUT, OUTER, INHERITS, keys=(batch,)), row(IN, INNER, INHERITS, keys=()))
-    assert levels(found, Origin("Mint.exp.0.forward", "forward", INNER, ("t", "g"))) == {
+    assert levels(found, DifferenceOrigin("Mint.exp.0.forward", "forward", INNER, ("t", "g"))) == {
         OUT: "inherited, passed on",
         IN: "arises inside, passed on",
     }

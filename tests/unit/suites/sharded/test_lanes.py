@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
-from pytest_msprobe.suites.sharded.lanes import KINDS, Place, picture
+from pytest_msprobe.suites.sharded.lanes import KINDS, LaneRecord, picture
 from pytest_msprobe.suites.sharded.placements import Axis, Kind, Placement
 
 
-def place(order: int, held_as: Kind, ranks: tuple[int, ...], *, is_wrong: bool = False) -> Place:
+def place(order: int, held_as: Kind, ranks: tuple[int, ...], *, is_wrong: bool = False) -> LaneRecord:
     value = ValueFinding("output.0", "unexplained" if is_wrong else "placed", held_as=held_as, is_output=True)
     finding = RecordFinding(f"Module.<{order}>.forward.0", order, "forward", (value,), ranks)
-    return Place.of(finding, is_first=is_wrong)
+    return LaneRecord.of(finding, is_first=is_wrong)
 
 
 def test_records_that_a_rank_holds_alike_are_one_rectangle() -> None:
@@ -29,7 +29,7 @@ def test_the_first_wrong_place_is_marked() -> None:
 def test_terms_of_a_sum_and_what_is_not_judged_have_colours_of_their_own() -> None:
     assert place(0, "P", (0,)).kind == "P"
     assert place(0, "R", (0,)).kind == "R"
-    assert Place.of(RecordFinding("a", 0, "backward"), is_first=False).kind == "unjudged"
+    assert LaneRecord.of(RecordFinding("a", 0, "backward"), is_first=False).kind == "unjudged"
     assert picture([]) == picture([place(0, "R", ())]) == ""
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.suites.sharded.placements import Grid, tried
-from pytest_msprobe.suites.sharded.statistics_only import Statistics
+from pytest_msprobe.suites.sharded.statistics_only import PartStatistics
 
 WHOLE = np.random.default_rng(1).standard_normal((4, 6)) + 0.3
 NOISE = np.random.default_rng(2).standard_normal((4, 6))
 
 
-def of(value: np.ndarray) -> Statistics:
-    return Statistics(value.shape, value.max(), value.min(), value.sum(), float(np.linalg.norm(value)))
+def of(value: np.ndarray) -> PartStatistics:
+    return PartStatistics(value.shape, value.max(), value.min(), value.sum(), float(np.linalg.norm(value)))
 
 
 @pytest.mark.parametrize(

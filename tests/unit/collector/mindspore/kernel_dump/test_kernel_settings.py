@@ -11,7 +11,7 @@ import pytest
 
 from msprobe_collector.configuration.configuration import ConfigurationError
 from msprobe_collector.configuration.reader import read_configuration
-from msprobe_collector.mindspore.kernel_dump import FILE_NAMES, KernelDump, kernel_settings
+from msprobe_collector.mindspore.kernel_dump import FILE_NAMES, MindSporeKernelDump, kernel_settings
 
 
 @pytest.fixture
@@ -96,9 +96,9 @@ def test_exception_dump_watches_every_step(configured):
 def test_the_environment_points_to_the_file(configured, task, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("MINDSPORE_DUMP_CONFIG", "before")
     monkeypatch.setenv("MS_ACL_DUMP_CFG_PATH", "acl.json")
-    monkeypatch.setattr(KernelDump, "_tell", lambda *arguments: None)  # this process has other tests to run
+    monkeypatch.setattr(MindSporeKernelDump, "_tell", lambda *arguments: None)  # this process has other tests to run
     (tmp_path / "dump").mkdir()
-    dump = KernelDump(configured(task, step=[1]))
+    dump = MindSporeKernelDump(configured(task, step=[1]))
     assert dump.file == tmp_path / "dump" / FILE_NAMES[task]
     assert os.environ["MINDSPORE_DUMP_CONFIG"] == str(dump.file)
     assert "MS_ACL_DUMP_CFG_PATH" not in os.environ
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_written_is_one_line(configured, tmp_path, monkeyp
     monkeypatch.setenv("MINDSPORE_DUMP_CONFIG", "before")
     (tmp_path / "dump" / FILE_NAMES["tensor"]).mkdir(parents=True)
     with pytest.raises(ConfigurationError, match=r"kernel_kbyk_dump\.json' cannot be written: Is a directory"):
-        KernelDump(configured("tensor"))
+        MindSporeKernelDump(configured("tensor"))
 
 
 SCRIPT = """

@@ -15,8 +15,8 @@ import pytest
 
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import dtype_of_array
-from pytest_msprobe.suites.comparison.accounting.account import Account, Step, ValueKey
-from pytest_msprobe.suites.comparison.accounting.elements import Candidate, ElementSearch, Fingerprint
+from pytest_msprobe.suites.comparison.accounting.account import Account, AccountStep, ValueKey
+from pytest_msprobe.suites.comparison.accounting.elements import Candidate, ElementFingerprint, ElementSearch
 from pytest_msprobe.suites.comparison.accounting.terms import is_sum, is_wrong_sum, load
 from pytest_msprobe.suites.comparison.accounting.views import ViewSearch, hash_magnitudes
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -410,7 +410,7 @@ def test_memory_stays_that_of_some_chunks_at_ten_million_elements() -> None:
     value = made[:, 20_000:40_000]
     tracemalloc.start()
     try:
-        assert not Fingerprint.of(made, made.dtype).is_weak
+        assert not ElementFingerprint.of(made, made.dtype).is_weak
         assert ViewSearch(value, value.dtype, 1e6).in_whole(made, made.dtype) == "part"
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -471,7 +471,7 @@ def test_a_sum_is_wrong_where_one_side_is_shown_to_add_up_and_the_other_is_not(
             (folder / "dump_tensor_data" / "Torch.two.0.forward.output.0.npy").unlink()
         sides.append(run.dump())
     steps = [
-        Step(Operation.of(f"Torch.{name}.0.forward", 0), Account("inherited", partner=f"Torch.{name}.0.forward"))
+        AccountStep(Operation.of(f"Torch.{name}.0.forward", 0), Account("inherited", partner=f"Torch.{name}.0.forward"))
         for name in ("user", "one", "two")
     ]
     keys = [ValueKey(f"{side}.0", side == "output", "t", "g", 0.1, (6, 8)) for side in ("input", "output")]
@@ -484,5 +484,5 @@ def test_the_lowest_hashes_are_found_among_many_equal_ones(distinct: int) -> Non
     chosen = np.random.default_rng(distinct).standard_normal(distinct)
     values = np.random.default_rng(1).choice(chosen, 300_000)
     values[:200_000] = values[0]  # a chunk of few numbers, then one of all
-    found = Fingerprint.of(values, values.dtype).lowest
+    found = ElementFingerprint.of(values, values.dtype).lowest
     assert np.array_equal(found, np.unique(hash_magnitudes(values, values.dtype))[:1024])

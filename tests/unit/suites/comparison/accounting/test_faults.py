@@ -11,7 +11,7 @@ from written_differences import differences
 
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import Provenance
-from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import Account, AccountStep, Kind, OutputAccount, ValueKey
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.faults import FlowFaults, find_faults
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
@@ -37,7 +37,7 @@ class Run:
     """Records of a step, in their order."""
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[AccountStep] = []
 
     def call(
         self,
@@ -67,7 +67,7 @@ class Run:
             partner_place=-1 if side == "target" else place,
             **fields,
         )
-        self.steps.append(Step(Operation.of(record, place), account, cells))
+        self.steps.append(AccountStep(Operation.of(record, place), account, cells))
         return self
 
     def found(self, *, is_wrong_sum: bool | None = False) -> FlowFaults:
@@ -163,7 +163,7 @@ def test_a_gradient_that_is_not_the_sum_of_its_uses_is_at_fault_when_the_values_
 
 def test_a_gradient_inherits_from_the_gradients_of_its_uses() -> None:
     run = gradients("t|T")
-    run.steps[4] = Step(
+    run.steps[4] = AccountStep(
         run.steps[4].operation,
         Account(
             "fault",

@@ -8,7 +8,7 @@ from collections import Counter
 
 from msgspec import structs
 
-from pytest_msprobe.answers import Reach, RunFacts, RunRows
+from pytest_msprobe.answers import Reach, RowFacts, RunRows
 from pytest_msprobe.reports.jsonl import encode_row
 from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount, ValueKey
 from pytest_msprobe.suites.comparison.report import ComparisonSummary, RecordSummary
@@ -45,7 +45,7 @@ def account(place: int, kind: str, *keys: ValueKey, blamed: tuple[OutputAccount,
 
 
 def rows() -> RunRows:
-    return RunRows(RunFacts(suite="comparison"), RowCounts(Counter(passed=2)))
+    return RunRows(RowFacts(suite="comparison"), RowCounts(Counter(passed=2)))
 
 
 def test_an_operation_at_fault_leads() -> None:

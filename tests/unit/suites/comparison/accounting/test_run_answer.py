@@ -9,12 +9,12 @@ import pytest
 from written_differences import differences
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.answers import Answer, RunFacts, RunRows
+from pytest_msprobe.answers import Answer, RowFacts, RunRows
 from pytest_msprobe.suites.comparison.accounting.account import (
     Account,
+    AccountStep,
     Kind,
     OutputAccount,
-    Step,
     ValueKey,
     with_growth,
 )
@@ -38,7 +38,7 @@ def step(
     cells: Sequence[str] = (),
     definition: str = "",
     reason: str = "",
-) -> Step:
+) -> AccountStep:
     account = Account(
         kind,
         keys=keys,
@@ -48,23 +48,23 @@ def step(
         partner_place=place,
         partner=record,
     )
-    return Step(Operation.of(record, place), account, tuple(cells), "net.py:7")
+    return AccountStep(Operation.of(record, place), account, tuple(cells), "net.py:7")
 
 
-def fault(at: Step, kind: str = "born", *, size: float = 0.1, value: str = "output.0") -> Fault:
+def fault(at: AccountStep, kind: str = "born", *, size: float = 0.1, value: str = "output.0") -> Fault:
     return Fault(at, kind, "target", value, "off by 0.123456789.", "", size, records=[at.record])  # type: ignore[arg-type]
 
 
 def answer(
-    steps: Sequence[Step],
+    steps: Sequence[AccountStep],
     faults: Sequence[Fault] = (),
     *,
     unknown: Sequence[Fault] = (),
-    unexplained: Sequence[Step] = (),
+    unexplained: Sequence[AccountStep] = (),
 ) -> Answer:
     found = RunDiagnosis(tuple(steps), tuple(faults), tuple(unknown), frozenset(), (), tuple(unexplained))
     counts = RowCounts(Counter(passed=len(steps)))
-    return run_answer(RunRows(RunFacts(item_noun="operations"), counts), {"/run/dump.json": found})
+    return run_answer(RunRows(RowFacts(item_noun="operations"), counts), {"/run/dump.json": found})
 
 
 def test_the_same_argument_in_every_layer_is_one_cause() -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.accounting.account import Account, Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import Account, AccountStep, ValueKey
 from pytest_msprobe.suites.comparison.accounting.causes import Causes, Fault
 from pytest_msprobe.suites.comparison.accounting.faults import find_faults
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
@@ -24,9 +24,9 @@ def value(path: str, target: str, golden: str = "") -> ValueKey:
     return structs.replace(key, limits=(0.1, 0.1))
 
 
-def call(place: int, record: str, *keys: ValueKey) -> Step:
+def call(place: int, record: str, *keys: ValueKey) -> AccountStep:
     account = Account("inherited", keys=keys, partner=record, place=place, partner_place=place)
-    return Step(Operation.of(record, place), account)
+    return AccountStep(Operation.of(record, place), account)
 
 
 #: The second call gets what nothing made, what the first one made, another output than the golden run gets, and the

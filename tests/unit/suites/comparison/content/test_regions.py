@@ -12,7 +12,7 @@ import pytest
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers.content import SharedContent
 from pytest_msprobe.numerics import unit_roundoff
-from pytest_msprobe.suites.comparison.content.content import Content
+from pytest_msprobe.suites.comparison.content.content import CommonContent
 from pytest_msprobe.suites.comparison.content.parameters import results_of
 from pytest_msprobe.suites.comparison.content.place import region_of, region_of_results
 from pytest_msprobe.suites.comparison.content.regions import Located, islands, locate
@@ -283,7 +283,7 @@ def test_the_number_of_values_that_are_compared_grows_with_that_of_the_records(m
 def contents(target: HeldRun, golden: HeldRun) -> SharedContent:
     """What two runs hold of each other, from rows that come in another order and through JSON."""
     content, found = (
-        Content(target, golden, located := locate(target, golden), results_of(target, golden, located)),
+        CommonContent(target, golden, located := locate(target, golden), results_of(target, golden, located)),
         ContentRows(),
     )
     rows = [RowContent(content.record(record.operation)) for record in target.records.values()]
