@@ -101,7 +101,11 @@ class _Loader(Loader):
         homes = NAMES[module.__name__]
 
         def load(name: str) -> Any:
-            """Return what the existing tool calls `name`. Raises AttributeError: we have no such thing."""
+            """Return what the existing tool calls `name`.
+
+            Raises:
+                AttributeError: we have no such thing.
+            """
             if name.startswith("__"):
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
             if f"{module.__name__}.{name}" in NAMES:

@@ -348,7 +348,7 @@ NO_TOLERANCES = {
     # Of the format of sketches: the collector writes them, and imports nothing of the plugin.
     "msprobe_collector.dump_format.sketches": {"LEAST", "MOST", "_APART", "_LEAST_SQUARE", "RESOLUTION"},
     "msprobe_collector.dump_format.sketch_files": {"_MOST_RATIO"},
-    "msprobe_collector.pytorch.device_sketches": {"_LEAST_SHIFTED"},
+    "msprobe_collector.dump_format.writing.device_values": {"_LEAST_SHIFTED"},
 }
 _LIKE_TOLERANCES = re.compile("ROUNDING|ROUNDOFF|TOLERANCE|FLOOR|GROWTH(?!S)|EXCESS|DISTANCE|SAME|APART|FARTHEST")
 

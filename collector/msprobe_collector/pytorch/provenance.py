@@ -36,9 +36,15 @@ weak_storage: Callable[[Any], Any] = StorageWeakRef
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 #: Calls that change running statistics, and where those stand.
-_NORMS = ("Functional.batch_norm", "Functional.instance_norm", "Torch.batch_norm", "Torch.instance_norm")
 _RUNNING = ("input.1.", "input.2.", "kwargs.running_mean.", "kwargs.running_var.")
 _RUNNING_LATER = ("input.3.", "input.4.", *_RUNNING[2:])
+#: Where the running statistics of a norm are, and whether it writes into them by default.
+_NORMS = {
+    "Functional.batch_norm": (_RUNNING, False),
+    "Functional.instance_norm": (_RUNNING, True),
+    "Torch.batch_norm": (_RUNNING_LATER, False),
+    "Torch.instance_norm": (_RUNNING_LATER, True),
+}
 #: Where communication puts what it receives.
 _FIRST = ("input.0.", *(f"kwargs.{name}." for name in ("tensor", "tensor_list", "output", "output_tensor")))
 _RECEIVED = {
@@ -430,11 +436,10 @@ def uncounted(api: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple
         return _RECEIVED.get(api, _FIRST)
     if api not in _NORMS:
         return ()
-    by_default = kwargs.get("training", kwargs.get("use_input_stats", "instance" in api))
-    is_training = args[5] if len(args) > 5 else by_default
-    if not is_training:
-        return ()
-    return _RUNNING if api.startswith("Functional.") else _RUNNING_LATER
+    running, by_default = _NORMS[api]
+    named = kwargs.get("training", kwargs.get("use_input_stats", by_default))
+    is_training = args[5] if len(args) > 5 else named
+    return running if is_training else ()
 
 
 def may_overlap(part: Part, other: Part) -> bool:

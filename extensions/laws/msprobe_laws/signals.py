@@ -12,7 +12,8 @@ import numpy as np
 from msprobe_laws.law import Checked, Law, Unchecked, Violation, few_digits
 from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels
 from msprobe_laws.training import BATCHES_DIFFER, CLIP_NORM
-from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
+from pytest_msprobe.numerics.expected import Roundoffs
 
 
 class ClipNorm(Law[Clipping]):
@@ -35,7 +36,8 @@ class ClipNorm(Law[Clipping]):
         findings: list[Violation] = []
         if clipping.unknown or clipping.norm_before is None or not math.isfinite(clipping.norm_before):
             return findings or Unchecked(clipping.unknown or "the norm of the gradients is not finite")
-        relative = 16 * unit_roundoff(clipping.dtype) + 4 * math.sqrt(max(clipping.size, 1)) * 2.0**-24
+        relative = Roundoffs.CLIP_NORM * unit_roundoff(clipping.dtype)
+        relative += Roundoffs.SQUARES * math.sqrt(max(clipping.size, 1)) * FLOAT32_ROUNDOFF
         before = clipping.norm_before
         if clipping.reported is not None:
             size = abs(clipping.reported - before) / (relative * before + 1e-30)

@@ -13,6 +13,7 @@ from msprobe_laws.formula_check import COUNTER, Deviation, FormulaCheck
 from msprobe_laws.formulas import FORMULAS, PARAMETER
 from msprobe_laws.law import Checked, Law, Unchecked, Violation, few_digits
 from msprobe_laws.observation import Array, Update, UpdatedParameter
+from pytest_msprobe.numerics.expected import Share
 
 
 class UpdateFormula(Law[FormulaCheck]):
@@ -371,7 +372,6 @@ class UpdatesArrive(Law[FormulaCheck]):
     tolerance = (
         "three quarters of the elements of an optimizer's parameters of one dtype, in three steps one after another"
     )
-    _MOST = 0.75
 
     def __init__(self, patience: int = 3) -> None:
         self._patience = patience
@@ -400,10 +400,10 @@ class UpdatesArrive(Law[FormulaCheck]):
             total = sum(size for _, size, _ in shares)
             share = sum(lost * size for lost, size, _ in shares) / total
             key = computed.update.optimizer, dtype
-            self._times[key] = self._times.get(key, 0) + 1 if share > self._MOST else 0
+            self._times[key] = self._times.get(key, 0) + 1 if share > Share.LOST_UPDATES else 0
             if self._times[key] == self._patience:
                 worst = sorted(shares, key=lambda entry: -entry[0] * entry[1])
-                names = [item.name for lost, _, item in worst if lost > self._MOST]
+                names = [item.name for lost, _, item in worst if lost > Share.LOST_UPDATES]
                 message = (
                     f"{100 * share:.0f} % of the elements of {dtype} parameters stay as they are, "
                     f"in {self._patience} steps, although their gradients are not zero: the update is lost in rounding "

@@ -379,8 +379,6 @@ def _shown(parameter: Parameter) -> str:
 #: Where the distribution function is looked at: evenly, and into both tails.
 _TAILS = [2.0**-exponent for exponent in range(7, 15)]
 _LEVELS = sorted(np.concatenate([_TAILS, np.arange(1, 64) / 64, 1 - np.asarray(_TAILS)]).tolist())
-#: The chance of two equal neighbours, at least: generators draw from fewer values than float32 and float64 can hold.
-_LEAST_TIE = 2.0**-16
 #: With so many values moments of a law are computed.
 _POINTS = 4096
 #: Of so many possible values at most, each is counted by itself.

@@ -245,10 +245,6 @@ def _finite_size(part: SumTerm) -> float:
     return 0.0 if part.nonfinite else part.size
 
 
-#: A sum that is farther off than this many times what rounding explains is another one; in between neither is shown.
-_ANOTHER = 8.0
-
-
 def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
     """Whether `parts` add up to `whole` within the rounding of the coarsest dtype among them, element by element.
 
