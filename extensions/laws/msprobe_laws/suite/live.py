@@ -15,7 +15,6 @@ from pytest_msprobe.suites.contract import SuiteError
 from pytest_msprobe.verdicts import OutputRow
 
 #: Of all lines, and of one.
-_MOST_BYTES, _MOST_LINE = 1 << 28, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
