@@ -15,6 +15,7 @@ from pytest_msprobe.suites.contract import SuiteError
 from pytest_msprobe.verdicts import OutputRow
 
 #: Of all lines, and of one.
+_MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
