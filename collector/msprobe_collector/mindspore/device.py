@@ -20,7 +20,6 @@ from msprobe_collector.dump_format.sketches import Arithmetic, Tables, memory_or
 from msprobe_collector.dump_format.writing.device_values import SHIFT
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
 
-TENSOR = "mindspore.Tensor"
 #: Elements that are reduced at a time, and those of sketches and sums of bits that are added in a row.
 _BLOCK, _ROW = 1 << 21, 1 << 12
 #: Elements of a sketch that are multiplied at a time.

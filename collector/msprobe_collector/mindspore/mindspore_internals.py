@@ -6,6 +6,9 @@ from typing import Any
 
 from msprobe_collector.recording.process_groups import ranks_of
 
+#: What dumps call the type of a tensor.
+TENSOR = "mindspore.Tensor"
+
 
 def graph_executors() -> Any:
     """The module of `jit`, of the executors of graphs and of that of PyNative mode; it moved in MindSpore 2.9."""

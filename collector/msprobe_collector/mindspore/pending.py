@@ -25,7 +25,6 @@ from msprobe_collector.dump_format.writing.encoding import Sketched, TensorValue
 from msprobe_collector.dump_format.writing.statistics import NO_STATISTICS, Statistics, slot, statistics_of_parts
 from msprobe_collector.log import logger
 from msprobe_collector.mindspore.device import (
-    TENSOR,
     Outside,
     blocks_of,
     described,
@@ -34,7 +33,7 @@ from msprobe_collector.mindspore.device import (
     reduced,
     sketch_on_device,
 )
-from msprobe_collector.mindspore.mindspore_internals import wait_for_graphs
+from msprobe_collector.mindspore.mindspore_internals import TENSOR, wait_for_graphs
 from msprobe_collector.mindspore.script_errors import failure_at, failure_of, has_shape
 from msprobe_collector.recording.guard import ComputationFailed
 

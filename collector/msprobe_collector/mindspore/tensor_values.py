@@ -15,7 +15,8 @@ from mindspore._c_expression import typing
 
 from msprobe_collector.dump_format.writing.encoding import EncodeInner, PendingStatistics, TensorValues, WrittenPart
 from msprobe_collector.dump_format.writing.parts import ValueParts
-from msprobe_collector.mindspore.device import TENSOR, Outside, copied, described, is_on_host
+from msprobe_collector.mindspore.device import Outside, copied, described, is_on_host
+from msprobe_collector.mindspore.mindspore_internals import TENSOR
 from msprobe_collector.mindspore.pending import MindSporePending
 from msprobe_collector.mindspore.script_errors import failure_at
 

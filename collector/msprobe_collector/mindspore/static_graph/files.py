@@ -26,8 +26,7 @@ import numpy as np
 from msprobe_collector.dump_format import find_dtype
 from msprobe_collector.dump_format.writing.encoding import TensorValues
 from msprobe_collector.log import logger
-from msprobe_collector.mindspore.device import TENSOR
-from msprobe_collector.mindspore.mindspore_internals import communication_rank, wait_for_graphs
+from msprobe_collector.mindspore.mindspore_internals import TENSOR, communication_rank, wait_for_graphs
 from msprobe_collector.mindspore.static_graph.layouts import Description, copied, whole_tensors
 from msprobe_collector.recording.guard import FaultLog
 from msprobe_collector.recording.observing import backward_of_layer

@@ -10,7 +10,7 @@ import numpy as np
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
 from msprobe_collector.dump_format.writing.encoding import TensorValues
-from msprobe_collector.mindspore.device import TENSOR
+from msprobe_collector.mindspore.mindspore_internals import TENSOR
 
 #: What a value looks like, in tuples, which compiled code can make: `("tensor", dtype, shape)`; `("items", (...))`;
 #: `("keys", (key, ...), (...))` for a dict; `("value", constant)`; `("moving", dtype)` for a tensor whose shape changes

@@ -11,7 +11,6 @@ import pytest
 from msprobe_collector.configuration.reader import read_configuration
 from msprobe_collector.mindspore.static_graph import files as staged_records
 from msprobe_collector.mindspore.static_graph.files import StagedRecords, group_calls, parse_staged_name, staged_name
-from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_collector.recording.guard import FaultLog
 from msprobe_collector.recording.recorder import Recorder
 
@@ -72,6 +71,8 @@ def test_gradients_alone_count_from_the_first():
 @pytest.fixture
 def staged(tmp_path, monkeypatch):
     """(StagedRecords of the folder `staged`, the recorder that they write with)."""
+    from msprobe_collector.mindspore.tensor_values import mindspore_values
+
     monkeypatch.setattr(staged_records, "wait_for_files", lambda folder: None)  # TensorDump runs on Ascend only
     (tmp_path / "config.json").write_text(json.dumps({"task": "tensor", "level": "L0", "dump_path": str(tmp_path)}))
     configuration = read_configuration(tmp_path / "config.json")
