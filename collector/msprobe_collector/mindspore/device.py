@@ -34,6 +34,16 @@ def is_on_host() -> bool:
     return bool(mindspore.get_context("device_target") == "CPU")
 
 
+@cache
+def has_views_of_bytes() -> bool:
+    """Return whether a tensor can be taken for one of another dtype, which MindSpore 2.7 cannot do."""
+    try:
+        Tensor([0.0], mindspore.float32).view(mindspore.uint8)
+    except TypeError:
+        return False
+    return True
+
+
 class Outside:
     """A context in which operations leave no trace in the script's backward, and mixed precision casts nothing."""
 

@@ -15,7 +15,7 @@ from mindspore._c_expression import typing
 
 from msprobe_collector.dump_format.writing.encoding import EncodeInner, PendingStatistics, TensorValues, WrittenPart
 from msprobe_collector.dump_format.writing.parts import ValueParts
-from msprobe_collector.mindspore.device import Outside, copied, described, is_on_host
+from msprobe_collector.mindspore.device import Outside, copied, described, has_views_of_bytes, is_on_host
 from msprobe_collector.mindspore.mindspore_internals import TENSOR
 from msprobe_collector.mindspore.pending import MindSporePending
 from msprobe_collector.mindspore.script_errors import failure_at
@@ -117,7 +117,8 @@ class MindSporeValues:
         self.tensor_types: tuple[type, ...] = (Tensor,)
         self.dtype_type: type = typing.Type
         self.parts = ValueParts(self.tensor_types, opaque=(typing.Type,))
-        self._is_on_host = is_on_host()
+        #: Whether values are read in the hooks.
+        self._is_on_host = is_on_host() or not has_views_of_bytes()
         #: What was made last.
         self.statistics_of_step: MindSporePending | None = None
 
