@@ -99,6 +99,8 @@ BORDERS = frozenset(
         "mindspore.callbacks._classes.<locals>.MsprobeInitStep.on_train_epoch_begin",
         # what a loop or a trainer calls, which hands on to the debugger
         *(f"trainers.CollectedSteps.{name}" for name in ("__init__", "collect", "begin", "end", "stop", "hear")),
+        # Python prints what a destructor raises, and goes on
+        "pytorch.provenance.Memory.__del__",
         # takes a key out of a dictionary: where that fails nothing could take it out
         "mindspore.static_graph.taps._Tap.uninstall",
         "mindspore.discovery.JitCalls._enter.<locals>.enter",
