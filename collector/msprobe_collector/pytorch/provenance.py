@@ -371,7 +371,9 @@ class TorchOrigins:
                 continue
             for argument in arguments.values():
                 text = f', "{MADE_BY}": {quoted(f"{self._name}.{argument.path}")}'
-                memory.write(argument.part, text, argument.version, argument.version_now(), self._own)
+                is_counted = argument.version != _NO_VERSION
+                now = int(_local(argument.tensor)._version) if is_counted else _NO_VERSION
+                memory.write(argument.part, text, argument.version, now, self._own)
 
     def _arguments_written(self) -> dict[int, dict[tuple[Any, ...], _Input]]:
         """By storage and elements those into which the call, which has run, wrote."""
@@ -400,10 +402,6 @@ class _Input(NamedTuple):
     version: int
     storage: int
     part: Part
-
-    def version_now(self) -> int:
-        """Of its memory."""
-        return _NO_VERSION if self.version == _NO_VERSION else int(_local(self.tensor)._version)
 
 
 #: Makes an `_Input` of five values, without the cost of its own `__new__`.
