@@ -36,7 +36,7 @@ def is_on_host() -> bool:
 
 @cache
 def has_views_of_bytes() -> bool:
-    """Return whether a tensor can be taken for one of another dtype, which MindSpore 2.7 cannot do."""
+    """Return whether a tensor can be viewed in another dtype, which MindSpore 2.7 cannot do."""
     try:
         Tensor([0.0], mindspore.float32).view(mindspore.uint8)
     except TypeError:
