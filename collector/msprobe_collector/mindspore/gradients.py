@@ -41,7 +41,7 @@ class MindSporeSources(NamedTuple):
 
 
 class MindSporeTap:
-    """Attaches to the backward nodes of calls; a `MindSporeTap` of observing."""
+    """Attaches to the backward nodes of calls; a `GradientTap` of observing."""
 
     def __init__(self, guard: Guard) -> None:
         from mindspore import Tensor
@@ -89,7 +89,7 @@ class MindSporeTap:
         on_complete: Completed,
         on_begin: Callable[[], None] | None = None,
     ) -> BackwardCall | None:
-        """See `MindSporeTap`. With `on_begin`, outputs are watched before their node runs."""
+        """See `GradientTap`. With `on_begin`, outputs are watched before their node runs."""
         returned = Outputs.of(result, self._values.parts)
         with errors_of_the_script(returned.tensors):
             outputs = _by_node(returned.tensors)

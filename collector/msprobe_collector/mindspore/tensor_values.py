@@ -118,7 +118,7 @@ class MindSporeValues:
         self.dtype_type: type = typing.Type
         self.parts = ValueParts(self.tensor_types, opaque=(typing.Type,))
         #: Whether values are read in the hooks.
-        self._is_on_host = is_on_host() or not has_views_of_bytes()
+        self._reads_at_once = is_on_host() or not has_views_of_bytes()
         #: What was made last.
         self.statistics_of_step: MindSporePending | None = None
 
@@ -137,7 +137,7 @@ class MindSporeValues:
 
     def _read(self, tensor: Any) -> TensorValues:
         name, numpy_dtype = described(tensor.dtype)
-        if not self._is_on_host:
+        if not self._reads_at_once:
             return DeviceValues(tensor, name)
         shape = tensor.shape
         if numpy_dtype is not None and 0 < math.prod(shape) * numpy_dtype.itemsize <= _MOST_COPIED_BYTES:
@@ -152,7 +152,7 @@ class MindSporeValues:
 
     def pending(self, *, has_sketches: bool) -> MindSporePending | None:
         """See `FrameworkValues`."""
-        self.statistics_of_step = None if self._is_on_host else MindSporePending(has_sketches=has_sketches)
+        self.statistics_of_step = None if self._reads_at_once else MindSporePending(has_sketches=has_sketches)
         return self.statistics_of_step
 
     def dtype_text(self, dtype: Any) -> str:

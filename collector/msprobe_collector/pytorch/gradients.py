@@ -232,7 +232,7 @@ class Before(NamedTuple):
 
 
 class TorchTap:
-    """Attaches to the backward nodes of calls; a `TorchTap` of observing."""
+    """Attaches to the backward nodes of calls; a `GradientTap` of observing."""
 
     def __init__(self, guard: Guard, values: FrameworkValues, threads: ThreadSwaps) -> None:
         self._guard = guard
@@ -245,7 +245,7 @@ class TorchTap:
             self._cast_node: Any = type(leaf.to(torch.float64).grad_fn)
 
     def before(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_in_place: bool = False) -> Before | None:
-        """See `TorchTap`."""
+        """See `GradientTap`."""
         if not torch.is_grad_enabled():
             return None
         floor = sequence_number()
@@ -276,7 +276,7 @@ class TorchTap:
     def attach(
         self, before: Before, result: Any, *, on_complete: Completed, on_begin: Callable[[], None] | None = None
     ) -> BackwardCall | None:
-        """See `TorchTap`."""
+        """See `GradientTap`."""
         is_in_place = before.sources is not None
         if result is None and is_in_place:
             result = before.changed

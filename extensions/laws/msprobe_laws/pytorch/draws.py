@@ -22,6 +22,7 @@ from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
 from msprobe_laws.signals import width_of_targets
 from msprobe_laws.training import EMA_DECAY
+from pytest_msprobe.numerics.expected import Relative
 
 #: Elements of a mask.
 _MASK = 512
@@ -136,7 +137,7 @@ class Draws:
             if name not in before or before[name].size != value.size or name not in after:
                 continue
             right = before[name] + share * (value - before[name])
-            tolerance = 8 * 2.0**-24 * (np.abs(before[name]) + np.abs(value)) + 1e-30
+            tolerance = Relative.SHORT_SUMS * (np.abs(before[name]) + np.abs(value)) + 1e-30
             if getattr(model.get_parameter(name), "dtype", None) in (torch.float16, torch.bfloat16):
                 tolerance = tolerance * 2.0**16
             size = float(np.max(np.abs(after[name] - right) / tolerance, initial=0.0))
