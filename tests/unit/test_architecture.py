@@ -123,7 +123,7 @@ def modules() -> Iterator[tuple[str, Path]]:
     for package, root in ROOTS.items():
         for path in sorted(root.rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
-            if parts[0] == "documentation":  # examples that an installed package holds
+            if parts[0] in ("documentation", "conftest_templates"):  # for people: an installed package holds them
                 continue
             yield ".".join((package, *(part for part in parts if part != "__init__"))), path
 
