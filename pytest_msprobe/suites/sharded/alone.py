@@ -36,11 +36,8 @@ class StepLaws:
 
     def operations(self, dump: RankDump) -> list[Operation]:
         """The records of a rank that are no call of a rank before it: each call is judged once."""
-        return [
-            operation
-            for operation in dump.operations
-            if min(self.spread.together(dump, operation.record)) == dump.number
-        ]
+        together = self.spread.together
+        return [it for it in dump.operations if min(together(dump, it.record)) == dump.number]
 
     def finding(self, dump: RankDump, operation: Operation) -> RecordFinding:
         """What the laws say of the values of a call."""
@@ -93,7 +90,7 @@ class StepLaws:
         """A value of which no law speaks, with what its contents say of how it is spread."""
         if value.state != "unjudged" or value.message or not math.prod(value.shape):
             return value
-        kinds = self.spread.kinds(call.values(value.path), call.dump.number)
+        kinds = {row: call.alike(value.path, row.ranks) for row in self.spread.crossed(call.dump.number)}
         words = [_words(row, said, value.path) for row, said in kinds.items() if said != "unknown"]
         return replace(value, message=f"no law speaks of it: {', '.join(words) or 'other ranks have no such call'}")
 
@@ -112,7 +109,7 @@ class StepLaws:
         places_of_backward = {}
         for number, dump in self.step.ranks.items():
             places = [operation.index for operation in dump.operations if phase_of(operation) == "backward"]
-            places_of_backward[number] = (min(places), max(places)) if places else (math.inf, math.inf)
+            places_of_backward[number] = min(places, default=math.inf), max(places, default=math.inf)
         return places_of_backward
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, combinations, product
+from itertools import chain, combinations, filterfalse, product
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from pytest_msprobe.suites.sharded.judgement import (
     State,
     ValueFinding,
     form_of,
+    has_numbers,
     loaded,
     may_be_partial,
     phase_of,
@@ -63,8 +64,8 @@ class FittedParts:
 
     def empty(self, message: str, state: State = "unjudged", *, may_fit: bool = False) -> ValueFinding:
         """The finding of a value of which nothing was measured, with the reason."""
-        finding = ValueFinding(self.path, state, self.leaf.dtype, self.leaf.shape, message=message, may_fit=may_fit)
-        return replace(finding, is_output=self.leaf.is_output)
+        finding = ValueFinding.of(self.leaf, self.path, state, message)
+        return replace(finding, may_fit=may_fit)
 
     @property
     def is_loss(self) -> bool:
@@ -306,7 +307,7 @@ def _counts(grids: Sequence[Grid]) -> list[int]:
 
 def _products(sizes: Sequence[int]) -> list[int]:
     subsets = chain.from_iterable(combinations(sizes, count) for count in range(len(sizes) + 1))
-    return sorted({math.prod(chosen) for chosen in subsets})
+    return sorted(set(map(math.prod, subsets)))
 
 
 def _is_by_parts(axes: Sequence[Axis], factor: int) -> bool:
@@ -318,12 +319,11 @@ def finding_of(value: FittedParts, placements: Sequence[Placement], grid: Grid, 
     """What the placements that were tried over `grid`, the nearest first, say of a value."""
     leaf, operation = value.leaf, value.operation
     if operation.phase != "forward":
-        placements = [placement for placement in placements if not placement.has_others_beyond]
-    fitting = [placement for placement in placements if placement.distance <= tolerance]
-    is_partial = bool(fitting) and all(placement.is_partial for placement in fitting)
+        placements = list(filterfalse(attrgetter("has_others_beyond"), placements))
+    is_partial, fitting = attrgetter("is_partial"), _fitting(placements, tolerance)
     legal = fitting
     if not may_be_partial(operation, leaf):
-        legal = [placement for placement in fitting if not placement.is_partial]
+        legal = list(filterfalse(is_partial, fitting))
     best = next(iter(legal or fitting or placements), None)
     state: State = "placed" if legal else "unexplained"
     message = ""
@@ -343,7 +343,7 @@ def finding_of(value: FittedParts, placements: Sequence[Placement], grid: Grid, 
         tolerance=tolerance,
         tried=tuple(f"{placement}: {placement.distance:.3g}" for placement in placements[:4]),
         is_ambiguous=len(legal) > 1 or any(map(attrgetter("is_rank_by_rank"), legal)),
-        is_partial=is_partial,
+        is_partial=bool(fitting) and all(map(is_partial, fitting)),
     )
     if best is None:
         return finding
@@ -386,8 +386,8 @@ def where_sketches_fail(fit: Fit, by_statistics: Fit, leaf: Leaf, parts: Sequenc
     if fit[0].state == "unjudged":
         return only_statistics
     if finding.tolerance is None:
-        are_finite = all(map(_is_finite, parts))
-        return fit if are_finite or _is_finite(leaf) else by_statistics
+        are_finite = has_numbers(leaf) or all(map(has_numbers, parts))
+        return fit if are_finite else by_statistics
     # Of shards any order may be right. Sums alone are too little: those of gradients may be zero.
     fitting = []
     for placement in placements:
@@ -396,8 +396,9 @@ def where_sketches_fail(fit: Fit, by_statistics: Fit, leaf: Leaf, parts: Sequenc
             fitting.append(placement)
     if not fitting:
         return fit
-    are_tried = any(placement.has_shards and math.isfinite(placement.distance) for placement in fit[1])
-    if finding.state == "placed" and all(placement.has_shards for placement in fitting) and not are_tried:
+    has_shards = attrgetter("has_shards")
+    are_tried = any(math.isfinite(placement.distance) for placement in filter(has_shards, fit[1]))
+    if finding.state == "placed" and all(map(has_shards, fitting)) and not are_tried:
         return only_statistics
     words = f"statistics allow {fitting[0]}, and sketches do not tell shards in another order; dump tensors there"
     return replace(finding, state="unjudged", message=words), fitting
@@ -405,16 +406,17 @@ def where_sketches_fail(fit: Fit, by_statistics: Fit, leaf: Leaf, parts: Sequenc
 
 def unless_doubtful(finding: ValueFinding, placements: Sequence[Placement]) -> ValueFinding:
     """The finding, where what ranks of the logical run hold are terms of a sum for certain if it takes them as such."""
-    fitting = _fitting(finding, placements)
-    if not fitting or not all(placement.is_doubtful for placement in fitting):
+    fitting = _fitting(placements, finding.tolerance)
+    if not fitting or not all(map(attrgetter("is_doubtful"), fitting)):
         return finding
     words = "only the sum of what ranks of the logical run hold gives it, and they may be parts"
     return replace(finding, state="unjudged", message=words)
 
 
-def _fitting(finding: ValueFinding, placements: Sequence[Placement]) -> list[Placement]:
-    limit = -math.inf if finding.tolerance is None else finding.tolerance
-    return [placement for placement in placements if placement.distance <= limit]
+def _fitting(placements: Sequence[Placement], tolerance: float | None) -> list[Placement]:
+    if tolerance is None:
+        return []
+    return [placement for placement in placements if placement.distance <= tolerance]
 
 
 def order_of_wrong(fit: Fit) -> tuple[bool, float]:
@@ -429,12 +431,8 @@ def checked(
     """The finding; wrong where no placement that fits is the one that a DTensor says of itself."""
     if finding.state not in ("placed", "illegal"):
         return finding
-    readings = [placement.axes for placement in _fitting(finding, placements)]
-    if (said := contradicted(readings, stated, dump)) is None:
+    readings = map(attrgetter("axes"), _fitting(placements, finding.tolerance))
+    if (said := contradicted([*readings], stated, dump)) is None:
         return finding
     words = f"its DTensor says {said.placement} over {said.name}, and its values are {finding.placement}"
     return replace(finding, state="unexplained", message=words)
-
-
-def _is_finite(leaf: Leaf) -> bool:
-    return all(isinstance(number, (int, float)) and math.isfinite(number) for number in leaf.statistics)

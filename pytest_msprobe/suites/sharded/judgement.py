@@ -72,6 +72,11 @@ class ValueFinding(FigureWire):
     differs: bool = False
     may_fit: bool = False
 
+    @classmethod
+    def of(cls, leaf: Leaf, path: str, state: State, message: str = "") -> ValueFinding:
+        """The finding on the value of `leaf`, called `path` on the ranks."""
+        return cls(path, state, leaf.dtype, leaf.shape, message=message, is_output=leaf.is_output)
+
     @property
     def is_wrong(self) -> bool:
         """Whether it is not what the logical run has."""
@@ -199,6 +204,11 @@ def roundoff_of(dtype_text: str) -> float:
         return unit_roundoff(dtype_text)
     except ValueError:
         return 0.0
+
+
+def has_numbers(leaf: Leaf) -> bool:
+    """Whether all statistics of a tensor are finite numbers."""
+    return all(isinstance(number, (int, float)) and math.isfinite(number) for number in leaf.statistics)
 
 
 def is_given(leaf: Leaf) -> bool:

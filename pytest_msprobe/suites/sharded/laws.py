@@ -29,7 +29,6 @@ from pytest_msprobe.suites.sharded.inference import (
     is_constant,
     parameter_values,
     plain,
-    tensors,
 )
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of
 from pytest_msprobe.suites.sharded.matching import CLIP
@@ -54,10 +53,9 @@ class SumsOfCopies:
         for path, leaf in call.leaves[dump.number].items():
             if not path.startswith("input.") or math.prod(leaf.shape) < 2 or leaf.provenance.is_uninitialized:
                 continue
-            held = call.values(path)
-            if len(held) < len(group) or _is_mean(dump, call.operation, leaf, len(group)):
+            if not _is_float(leaf) or _is_mean(dump, call.operation, leaf, len(group)):
                 continue
-            if alike([(call.spread.step.ranks[rank], held[rank]) for rank in group]) == "equal" and _is_float(leaf):
+            if call.alike(path, group) == "equal":
                 words = f"every rank of {row} has it whole, and it is summed over them: {len(group)} x what it is"
                 yield call.found(path, "unexplained", words)
 
@@ -69,7 +67,7 @@ def _is_float(leaf: Leaf) -> bool:
 def _is_mean(dump: RankDump, operation: Operation, leaf: Leaf, count: int) -> bool:
     """Whether what goes into a sum over ranks, or what comes out, is divided by their number, which makes it a mean."""
     before = reversed(dump.record_names[max(0, operation.index - _NEAR) : operation.index])
-    made = (name for name in before if _gives(dump, name, leaf))
+    made = filter(lambda name: _gives(dump, name, leaf), before)
     after = dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR]
     for name in chain(islice(made, 1), after):
         factor = _factor(dump, name)
@@ -110,7 +108,7 @@ class TermsOfSums:
         if b'"dtensor"' in bytes(call.dump.text(call.operation.record)):  # it sees to terms of sums by itself
             return
         row = self._summed_over(call)
-        if row is None or any(rank not in call.records for rank in row.ranks):
+        if row is None or not call.records.keys() >= set(row.ranks):
             return
         if name == "embedding":
             yield from self._of_rows(call, row)
@@ -118,18 +116,14 @@ class TermsOfSums:
         path = f"input.{_PRODUCTS[name]}"
         if path not in call.leaves[call.dump.number]:
             path = "input.bias"
-        held = call.values(path)
-        is_zero = not any(leaf.statistics[3] for leaf in held.values())
-        if not is_zero and all(rank in held for rank in row.ranks):
-            said = alike([(call.spread.step.ranks[rank], held[rank]) for rank in row.ranks])
-            if said in ("equal", "constant"):
-                words = f"every rank of {row} adds it to its terms of the sum: it is counted {len(row.ranks)} times"
-                yield call.found(path, "unexplained", words)
+        is_zero = not any(leaf.statistics[3] for leaf in call.values(path).values())
+        if not is_zero and call.alike(path, row.ranks) in ("equal", "constant"):
+            words = f"every rank of {row} adds it to its terms of the sum: it is counted {len(row.ranks)} times"
+            yield call.found(path, "unexplained", words)
 
     @staticmethod
     def _of_rows(call: RankCall, row: RankGroup) -> Iterator[ValueFinding]:
-        held = [(call.spread.step.ranks[rank], call.values("input.1")[rank]) for rank in row.ranks]
-        if call.has_tensors("output.0") and alike(held) == "different":
+        if call.has_tensors("output.0") and call.alike("input.1", row.ranks) == "different":
             if len({leaf.shape for leaf in call.values("output.0").values()}) > 1:
                 return
             counts = sum((abs(call.array(rank, "output.0")).sum(-1) > 0).astype(int) for rank in row.ranks)
@@ -148,7 +142,7 @@ class TermsOfSums:
         for name in dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR]:
             is_sum = is_communication(name) and fact_of("reductions", Operation.of(name, 0).name)
             if is_sum and reduction_of(dump.leaves(name)) == "SUM":
-                gets = [leaf for path, leaf in tensors(dump, name).items() if path.startswith("input.")]
+                gets = (leaf for path, leaf in dump.held(name).items() if path.startswith("input."))
                 if any(_is_same(leaf, made) for leaf in gets):
                     return _row_of(call, call.spread.group_of(dump, name))
         return None
@@ -174,24 +168,21 @@ class RandomNumbers:
         """Findings on results of random calls with equal inputs."""
         if call.operation.phase != "forward" or not fact_of("random", call.operation.name):
             return
-        for row in call.spread.rows_of(call.dump.number, "model"):
-            paths = call.leaves[call.dump.number]
-            inputs = [path for path in paths if path.startswith("input.")]
-            said = {path: _over(call, path, row) for path in paths}
-            if inputs and all(said[path] == "equal" for path in inputs):
-                for path in paths:
-                    if path.startswith("output.") and said[path] == "different":
-                        words = f"what goes in is equal on {row}, and they draw other random numbers for it"
-                        yield call.found(path, "unexplained", words)
-                    elif path.startswith("output.") and said[path] != "unknown":
-                        yield call.found(path, "placed", placement=f"R over {row.name}")
+        wrong = "what goes in is equal on {}, and they draw other random numbers for it"
+        yield from _made_of(call, call.places("input."), call.places("output."), wrong)
 
 
-def _over(call: RankCall, path: str, row: RankGroup) -> Alike:
-    held = call.values(path)
-    if any(rank not in held for rank in row.ranks):
-        return "unknown"
-    return alike([(call.spread.step.ranks[rank], held[rank]) for rank in row.ranks])
+def _made_of(call: RankCall, gets: Sequence[str], makes: Sequence[str], wrong: str) -> Iterator[ValueFinding]:
+    """Findings on what ranks with parts of one model make of equal values: `wrong` are the words for other values."""
+    for row in call.spread.rows_of(call.dump.number, "model"):
+        if not gets or any(call.alike(path, row.ranks) != "equal" for path in gets):
+            continue
+        for path in makes:
+            said = call.alike(path, row.ranks)
+            if said == "different":
+                yield call.found(path, "unexplained", wrong.format(row))
+            elif said != "unknown":
+                yield call.found(path, "placed", placement=f"R over {row.name}")
 
 
 class Losses:
@@ -208,18 +199,8 @@ class Losses:
                 losses.append(path)
             elif path.startswith("input.") and leaf.shape and "nt" in leaf.dtype:
                 labels.append(path)
-        if not losses or not labels:
-            return
-        for row in call.spread.rows_of(call.dump.number, "model"):
-            if any(_over(call, path, row) != "equal" for path in labels):
-                continue
-            for path in losses:
-                said = _over(call, path, row)
-                if said == "different":
-                    words = f"is not the same on {row}, which have the same labels and parts of one model"
-                    yield call.found(path, "unexplained", words)
-                elif said != "unknown":
-                    yield call.found(path, "placed", placement=f"R over {row.name}")
+        wrong = "is not the same on {}, which have the same labels and parts of one model"
+        yield from _made_of(call, labels, losses, wrong)
 
 
 class Recomputations:
@@ -230,12 +211,9 @@ class Recomputations:
         for rank, record in call.records.items():
             dump = call.spread.step.ranks[rank]
             if dump.is_recomputed_otherwise(record):
-                path = next(iter(call.leaves[rank]), "")
-                if path:
-                    words = (
-                        f"rank {rank} computed again what this goes through, and it is not what the forward computed"
-                    )
-                    yield call.found(path, "unexplained", words)
+                words = "computed again what this goes through, and it is not what the forward computed"
+                for path in [*call.leaves[rank]][:1]:
+                    yield call.found(path, "unexplained", f"rank {rank} {words}")
                 return
 
 
@@ -396,16 +374,14 @@ class Copies:
                 continue
             if _are_shards(parameter, row.ranks[-1]):
                 continue
-            before, gets = [], []
-            gradients = call.values(leaf.path)
+            before = []
             for other in row.ranks:
                 held = self._spread.parameters[other].get(name)
-                if held is not None and held.before is not None and other in gradients:
+                if held is not None and held.before is not None:
                     before.append((held.dump, held.before))
-                    gets.append((self._spread.step.ranks[other], gradients[other]))
-            if len(gets) < len(row.ranks):
+            if len(before) < len(row.ranks) or call.alike(leaf.path, row.ranks) != "equal":
                 continue
-            if alike(before) == "different" and alike(gets) == "equal":
+            if alike(before) == "different":
                 words = (
                     f"{row} have other values of this parameter, and one gradient of it: copies that do not begin "
                     "equal, or parts of which gradients were averaged"
@@ -441,7 +417,7 @@ class ClipNorms:
         for rank, dump in call.spread.step.ranks.items():
             if call.operation.record not in dump:
                 return
-            of_rank = tensors(dump, call.operation.record)
+            of_rank = dump.held(call.operation.record)
             held.append((dump, of_rank))
             norms[rank] = next((leaf for path, leaf in of_rank.items() if path.startswith("output")), None)
         output = norms[call.dump.number]

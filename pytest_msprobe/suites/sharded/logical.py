@@ -103,9 +103,8 @@ class LogicalRun:
                 )
             for calls in parts:
                 name = record if calls.dump is self.leader else calls.records[0]
-                for leaf_of_rank in calls.dump.leaves(name):
-                    if leaf_of_rank.tensor is not None:
-                        held.setdefault(leaf_of_rank.path, []).append((calls.dump, leaf_of_rank))
+                for path, leaf_of_rank in calls.dump.held(name).items():
+                    held.setdefault(path, []).append((calls.dump, leaf_of_rank))
             self._latest = record, held
         return self._latest[1][leaf.path]
 

@@ -174,7 +174,7 @@ class RecordMatching:
         Raises:
             DumpError: the record cannot be decoded.
         """
-        leaves = {leaf.path: leaf for leaf in dump.leaves(record) if leaf.tensor is not None}
+        leaves = dump.held(record)
         if not record.startswith(_OPTIMIZER):
             return leaves
         offsets = {} if dump is self._logical.dump else self._layers.get(dump.number, {})

@@ -205,6 +205,10 @@ class RankDump(Dump):
         """The values of `record`. Raises DumpError when it cannot be decoded."""
         return flatten(self.record(record))
 
+    def held(self, record: str) -> dict[str, Leaf]:
+        """The tensors of `record` by their places. Raises DumpError when it cannot be decoded."""
+        return {leaf.path: leaf for leaf in self.leaves(record) if leaf.tensor is not None}
+
 
 class Slices(Mapping[str, Any]):
     """The records of a file as they stand there, read again where they are asked for.
