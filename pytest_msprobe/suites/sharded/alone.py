@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from msprobe_collector.dump_format import DumpError, Frame
+from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.sharded.blame import Role
 from pytest_msprobe.suites.sharded.inference import RankCall, RankGroup, RankLaw, StepSpread
 from pytest_msprobe.suites.sharded.judgement import PHASES, Phase, RecordFinding, ValueFinding, forward_of, phase_of
 from pytest_msprobe.suites.sharded.laws import all_laws
-from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep
+from pytest_msprobe.suites.sharded.outline import CallStacks
+from pytest_msprobe.suites.sharded.ranks import RankDump, RunSteps, ShardedStep
 
 _WORST = ("unexplained", "unreadable", "missing", "placed", "unjudged")
 
@@ -118,7 +119,7 @@ def _words(row: RankGroup, said: str, path: str) -> str:
     return f"{kind or ('S' if path.startswith('parameters.') else 'S or P')} over {row.name}"
 
 
-class RankLaws:
+class RankLaws(CallStacks):
     """The calls of a step that are items of one rank's dump.
 
     Attributes:
@@ -140,40 +141,24 @@ class RankLaws:
         finding = self.laws.finding(self.dump, operation)
         return finding, self.laws.role(self.dump, finding)
 
-    def frames(self, operation: Operation) -> Sequence[Frame]:
-        """Its call stack, innermost first; () where the dump has none."""
-        for record in _stacked(operation):
-            if frames := self.dump.stacks.frames(record):
-                return frames
-        return ()
-
-    def source(self, operation: Operation) -> str:
-        """The line of the script that made the call; "" where the dump does not say."""
-        for record in _stacked(operation):
-            if (frame := self.dump.stacks.user_frame(record)) is not None:
-                return str(frame)
-        return ""
+    def _stacked(self, operation: Operation) -> Iterator[tuple[RankDump, str]]:
+        """The call's record, and that of its forward."""
+        yield self.dump, operation.record
+        yield self.dump, forward_of(operation)
 
 
-def _stacked(operation: Operation) -> tuple[str, str]:
-    return operation.record, forward_of(operation)
-
-
-class LawsSession:
+class LawsSession(RunSteps):
     """The steps of a run without a logical side, each read when it is asked for."""
 
-    def __init__(self, read: dict[Path, list[Path]], data_dirs: Sequence[Path]) -> None:
-        """A run over the dumps of the steps `read`, by the folders of steps."""
-        self.steps = read
-        self._data_dirs = data_dirs
-        self._folders = {path: folder for folder, paths in read.items() for path in paths}
+    def __init__(self, steps: dict[Path, list[Path]], data_dirs: Sequence[Path]) -> None:
+        super().__init__(steps, data_dirs)
         self._laws: dict[Path, StepLaws] = {}
 
     def laws(self, path: Path) -> StepLaws:
         """The laws of the step that the dump at `path` is of."""
-        folder = self._folders[path]
+        folder = self.folders[path]
         if folder not in self._laws:
-            self._laws[folder] = StepLaws(ShardedStep.read(folder, self.steps[folder], self._data_dirs))
+            self._laws[folder] = StepLaws(self.step(path))
         return self._laws[folder]
 
     def rank(self, path: Path) -> RankLaws | None:
@@ -189,7 +174,3 @@ class LawsSession:
             if dump.path == path:
                 return RankLaws(laws, dump)
         return None
-
-    def problems(self) -> list[str]:
-        """What is missing of the steps, or contradicts itself, one line each."""
-        return [line for paths in self.steps.values() for line in self.laws(paths[0]).step.problems]

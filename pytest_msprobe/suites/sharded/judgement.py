@@ -114,15 +114,19 @@ class RecordFinding(FigureWire):
         wrong = [value for value in self.values if value.is_wrong]
         return tuple(sorted(wrong, key=_badness) if self.phase == "optimizer" else wrong)
 
-    def changed(self, values: Iterable[ValueFinding]) -> RecordFinding:
-        """The finding with these values in place of those that it has at the same places."""
-        changes = {value.path: value for value in values}
+    def changed(self, values: Iterable[ValueFinding], **fields: Any) -> RecordFinding:
+        """The finding with these values, `fields` of them changed, in place of those that it has at the same places."""
+        changes = {value.path: replace(value, **fields) for value in values}
         return replace(self, values=tuple(changes.get(value.path, value) for value in self.values))
+
+    def states(self, *, is_output: bool) -> set[State]:
+        """The states of what comes out, or of what goes in."""
+        return {value.state for value in self.values if value.is_output is is_output}
 
     @property
     def has_good_inputs(self) -> bool:
         """Whether inputs are known and none of them is wrong."""
-        states = {value.state for value in self.values if not value.is_output}
+        states = self.states(is_output=False)
         return "placed" in states and states.isdisjoint(WRONG)
 
 

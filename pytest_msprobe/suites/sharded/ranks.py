@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain, combinations
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import RANK, Slot
@@ -63,7 +63,7 @@ class Membership:
         if not isinstance(encoded, dict):
             return cls(problem="its header `ranks` is not an object")
         size, rank, groups = encoded.get("world_size"), encoded.get("rank"), encoded.get("groups", {})
-        if size is None or rank is None or not _is_number(size) or not _is_number(rank) or not isinstance(groups, dict):
+        if not _is_number(size) or not _is_number(rank) or not isinstance(groups, dict):
             return cls(problem="its header `ranks` has not the numbers world_size and rank, and an object of groups")
         memberships, problem = {}, ""
         for name, encoded_group in groups.items():
@@ -75,7 +75,7 @@ class Membership:
         return cls(size, rank, memberships, problem)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 24
 
 
@@ -354,6 +354,30 @@ class ShardedStep:
         return next(iter(self.ranks.values()), None)
 
 
+class RunSteps:
+    """The steps of a run, each read when it is asked for.
+
+    Attributes:
+        steps: the dumps of each step, by its folder.
+    """
+
+    def __init__(self, steps: dict[Path, list[Path]], data_dirs: Sequence[Path]) -> None:
+        self.steps, self._data_dirs = steps, data_dirs
+        self.folders = {path: folder for folder, paths in steps.items() for path in paths}
+        self._read: dict[Path, ShardedStep] = {}
+
+    def step(self, path: Path) -> ShardedStep:
+        """The step that the dump at `path` is of."""
+        folder = self.folders[path]
+        if folder not in self._read:
+            self._read[folder] = ShardedStep.read(folder, self.steps[folder], self._data_dirs)
+        return self._read[folder]
+
+    def problems(self) -> list[str]:
+        """What is missing of the steps, or contradicts itself, one line each."""
+        return [line for paths in self.steps.values() for line in self.step(paths[0]).problems]
+
+
 def contradicted(readings: Sequence[Sequence[Axis]], stated: Sequence[Stated], dump: RankDump) -> Stated | None:
     """What a DTensor of a rank says of itself that none of these readings of its value is; None for nothing."""
     for said in stated:
@@ -387,7 +411,7 @@ class Grids:
             distinct: dict[object, Grid] = {}  # groups of one set of ranks may have several names
             for names, places in coordinates({dump.number: dump.membership for dump in holders}):
                 along = list(zip(*places.values()))
-                grid = Grid(names, tuple(len(set(indices)) for indices in along), tuple(places.values()))
+                grid = Grid(names, tuple(map(len, map(set, along))), tuple(places.values()))
                 distinct.setdefault(frozenset(along), grid)
             guesses = list(Grid.guesses(len(ranks))) if len(ranks) > 1 else [Grid((), (), ((),))]
             self._grids[ranks, calls] = [grid.with_calls(calls) for grid in distinct.values() or guesses]

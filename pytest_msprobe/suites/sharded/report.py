@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -57,6 +57,16 @@ class _Step:
     has_optimizer: bool = False
     by_laws: bool = False
 
+    @property
+    def judged(self) -> int:
+        """How many values are right or wrong."""
+        return sum(self.states[state] for state in ("placed", *WRONG))
+
+    def of_no_law(self) -> Iterator[str]:
+        """How many values no law judges."""
+        if self.by_laws and self.states["unjudged"]:
+            yield f"{counted(self.states['unjudged'], 'values', 'are')} of no law and may be wrong"
+
 
 @dataclass(frozen=True, slots=True)
 class _WrongRecord:
@@ -69,15 +79,12 @@ class _WrongRecord:
 
 def _findings(wrongs: Iterable[_WrongRecord]) -> list[Finding]:
     """One entry for the same operation in several layers, in the order of passes and execution, first ones first."""
-    groups: dict[tuple[str, str, str], list[_WrongRecord]] = {}
-    for wrong in sorted(wrongs, key=_order):
+    groups: dict[tuple[str, str, str], list[_WrongRecord]] = defaultdict(list)
+    in_order = sorted(wrongs, key=lambda it: (not it.is_first, PHASES.index(it.finding.phase), it.finding.order))
+    for wrong in in_order:
         path = wrong.finding.wrong[0].path if wrong.finding.wrong else ""
-        groups.setdefault((wrong.row.api, wrong.finding.phase, path), []).append(wrong)
-    return [_entry(group) for group in groups.values()]
-
-
-def _order(wrong: _WrongRecord) -> tuple[bool, int, int]:
-    return not wrong.is_first, PHASES.index(wrong.finding.phase), wrong.finding.order
+        groups[wrong.row.api, wrong.finding.phase, path].append(wrong)
+    return list(map(_entry, groups.values()))
 
 
 def _entry(group: Sequence[_WrongRecord]) -> Finding:
@@ -199,17 +206,18 @@ class ShardedSummary(RowSummary):
 
     def lines(self) -> Iterator[str]:
         for dump, step in self.steps.items():
-            prefix = f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
-            yield from (printable(line) for line in _lines(step, prefix))
+            yield from map(printable, _lines(step, self._prefix(dump)))
+
+    def _prefix(self, dump: str) -> str:
+        """What the first line on a step begins with: its name, where there are several."""
+        return f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
 
     def facts(self) -> Iterator[str]:
         """How many values were judged in each step, and by what."""
         for dump, step in self.steps.items():
-            prefix = f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
-            yield printable(next(_lines(step, prefix)))
+            yield printable(next(_lines(step, self._prefix(dump))))
             yield from _of_begin(step)
-            if step.by_laws and step.states["unjudged"]:
-                yield f"{counted(step.states['unjudged'], 'values', 'are')} of no law and may be wrong"
+            yield from step.of_no_law()
             yield from _of_optimizer(step)
 
     def markup(self) -> str:
@@ -217,7 +225,7 @@ class ShardedSummary(RowSummary):
 
 
 def _lines(step: _Step, prefix: str) -> Iterator[str]:
-    judged, total = sum(step.states[state] for state in ("placed", *WRONG)), step.states.total()
+    judged, total = step.judged, step.states.total()
     wrong = judged - step.states["placed"]
     if not judged:
         yield f"{prefix}no value was judged"
@@ -231,9 +239,8 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
     yield from _of_begin(step)
     for phase in PHASES:
         yield from _of_phase(step, phase)
-    if step.by_laws and step.states["unjudged"]:
-        yield f"{counted(step.states['unjudged'], 'values', 'are')} of no law and may be wrong"
-    elif step.states["unjudged"]:
+    yield from step.of_no_law()
+    if step.states["unjudged"] and not step.by_laws:
         reasons = "; ".join(f"{count}: {reason}" for reason, count in step.unjudged.most_common(_SHOWN))
         yield f"{counted(step.states['unjudged'], 'values', 'were')} not judged ({reasons})"
     for state, words in (("missing", "not every rank has"), ("unreadable", "cannot be read")):
@@ -253,7 +260,7 @@ def _of_begin(step: _Step) -> Iterator[str]:
 
 
 def _of_optimizer(step: _Step) -> Iterator[str]:
-    if any(step.states[state] for state in ("placed", *WRONG)) and not step.has_optimizer:
+    if step.judged and not step.has_optimizer:
         where = "of the ranks" if step.by_laws else "of the logical run"
         yield f"what the optimizer got and left is not in the dump {where}, so it was not judged"
 
