@@ -45,11 +45,13 @@ def in_one_order(call: Call, *sides: Sequence[Output]) -> list[list[Output]]:
     """
     position = sorted_position(call.api)
     is_open = position is not None and _argument(call, position, "sorted") is False
-    ordered = []
-    for outputs in sides:
-        present = [output for output in outputs if output.value is not None]
-        ordered.append(_ordered(call, present) if is_open else present)
-    return ordered
+    present = list(map(present_outputs, sides))
+    return [_ordered(call, outputs) for outputs in present] if is_open else present
+
+
+def present_outputs(outputs: Sequence[Output]) -> list[Output]:
+    """The outputs that are not None."""
+    return [output for output in outputs if output.value is not None]
 
 
 def _ordered(call: Call, outputs: list[Output]) -> list[Output]:

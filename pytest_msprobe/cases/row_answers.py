@@ -30,7 +30,7 @@ class RowCall:
         incoming: gradient of its output, of the same shape; None for a forward.
         scale, shift: (length,), what each row is multiplied by and what is added; None without one.
         epsilon: what is added to a mean of squares.
-        roundoffs: those of `x`, `incoming`, `scale` and `shift`.
+        roundoffs: those of `x`, `incoming`, `scale` and `shift`; 0 for what there is not.
     """
 
     x: Array
@@ -39,6 +39,10 @@ class RowCall:
     shift: Array | None
     epsilon: float
     roundoffs: tuple[float, ...]
+
+    def scaled(self, rows: Floats) -> Floats:
+        """The rows times the scale, where there is one."""
+        return rows if self.scale is None else rows * self.scale.astype(rows.dtype)
 
 
 #: The result of some rows, the variance of each of its elements, and what the element of the input at its place, or of
@@ -187,7 +191,7 @@ def _layer_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Fl
     assert g is not None
     length = x.shape[1]
     mean, inverse, normal = _centred(call, x)
-    into = g if call.scale is None else g * call.scale.astype(g.dtype)
+    into = call.scaled(g)
     first, second = into.mean(axis=1, keepdims=True), (into * normal).mean(axis=1, keepdims=True)
     result = inverse * (into - first - normal * second)
     of_x, of_g, of_scale, _ = np.square(call.roundoffs)
@@ -202,8 +206,7 @@ def _layer_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Fl
     single = -constant * x
     beside = x * (slopes[0] + slopes[1] * normal + slopes[2] * result) / length
     by_input = np.square(single) + 2 * single * beside + _moments(squares, normal, result, slopes) / length**2
-    is_scaled = 0.0 if call.scale is None else of_scale
-    variance = np.square(inverse) * (of_g + is_scaled) * by_incoming + of_x * (by_kept + by_input)
+    variance = np.square(inverse) * (of_g + of_scale) * by_incoming + of_x * (by_kept + by_input)
     return result, variance, 0.0
 
 
@@ -223,7 +226,7 @@ def _rms_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floa
     length = x.shape[1]
     inverse = 1 / np.sqrt(np.square(x).mean(axis=1, keepdims=True) + call.epsilon)
     normal = x * inverse
-    into = g if call.scale is None else g * call.scale.astype(g.dtype)
+    into = call.scaled(g)
     second = (into * normal).mean(axis=1, keepdims=True)
     result = inverse * (into - normal * second)
     of_x, of_g, of_scale, _ = np.square(call.roundoffs)
@@ -235,8 +238,7 @@ def _rms_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floa
     beside = (by_r * squares + by_product * normal * result) / length
     by_input = np.square(single) + 2 * single * beside
     by_input += _moments(squares, normal, result, (0.0, by_r, by_product)) / length**2
-    is_scaled = 0.0 if call.scale is None else of_scale
-    variance = np.square(inverse) * (of_g + is_scaled) * by_incoming + of_x * (by_kept + by_input)
+    variance = np.square(inverse) * (of_g + of_scale) * by_incoming + of_x * (by_kept + by_input)
     return result, variance, 0.0
 
 

@@ -301,14 +301,12 @@ class ExtraRuns:
         for place, array in enumerate(self.incoming):
             values[f"equals incoming gradient {place}"] = array
         for name, results in self._rounded_operands.items():
-            if results is not None and position < len(results):
-                values[_MATCHES[name]] = results[position]
-        arrays = {name: value for name, value in values.items() if hasattr(value, "__array_interface__")}
-        return {
-            name: array.astype(np.float64)
-            for name, array in arrays.items()
-            if kind_of(array.dtype) in ("float", "int", "bool")
-        }
+            values[_MATCHES[name]] = _at(results, position)
+        arrays = {}
+        for name, value in values.items():
+            if hasattr(value, "__array_interface__") and kind_of(value.dtype) in ("float", "int", "bool"):
+                arrays[name] = value.astype(np.float64)
+        return arrays
 
     @cached_property
     def _rounded_operands(self) -> Mapping[str, Sequence[Any] | None]:
@@ -358,8 +356,7 @@ class OutputSensitivity(Sensitivity):
         """See `Sensitivity`."""
         perturbed = []
         for moving, results in self._runs.moved(moved, (1, 2)):
-            array = self._of_this(results)
-            if array is not None:
+            if (array := self._of_this(results)) is not None:
                 perturbed.append(Perturbed(array, moving.relative_size))
         return tuple(perturbed)
 
@@ -380,7 +377,7 @@ class OutputSensitivity(Sensitivity):
 
     def _of_this(self, results: Sequence[Any] | None) -> Array | None:
         """Those of all `results` that are for this output; None where they have another shape."""
-        value = results[self._position] if results is not None and self._position < len(results) else None
+        value = _at(results, self._position)
         return value if getattr(value, "shape", None) == self._reference.shape else None
 
     def restricted(self, tested: Array, places: Sequence[int] | Array) -> OutputPair | None:
@@ -448,7 +445,7 @@ class OutputSensitivity(Sensitivity):
             call = row_call(list(tensors.values()), gradient, moving.size, epsilon=epsilon)
             deviations = None if call is None else row_deviations(name, call, self._reference)
             if deviations is not None:
-                return deviations if bool(np.isfinite(deviations).all()) else None
+                return _if_finite(deviations)
         return None
 
     @cached_property
@@ -530,8 +527,17 @@ class OutputSensitivity(Sensitivity):
 
 def _alone(engine: Engine, wanted: tuple[LeafPath, ...], position: int, call: Call, incoming: Incoming) -> Any:
     """The output or gradient at `position` of another call; None where the benchmark fails."""
-    results = result_or_none(attempt(lambda: _compared(call, incoming, engine.forward(call, differentiate=wanted))))
+    outcome = attempt(lambda: _compared(call, incoming, engine.forward(call, differentiate=wanted)))
+    return _at(result_or_none(outcome), position)
+
+
+def _at(results: Sequence[Any] | None, position: int) -> Any:
+    """The result at `position`; None where there is none."""
     return results[position] if results is not None and position < len(results) else None
+
+
+def _if_finite(deviations: Array) -> Array | None:
+    return deviations if bool(np.isfinite(deviations).all()) else None
 
 
 def _compared(call: Call, incoming: Incoming, execution: Execution) -> Sequence[Any]:
@@ -581,4 +587,4 @@ class _ProductDeviations:
     def _norms(self, every: int) -> Array | None:
         deviations = self.product.norms(every)
         deviations *= self.size
-        return deviations if bool(np.isfinite(deviations).all()) else None
+        return _if_finite(deviations)

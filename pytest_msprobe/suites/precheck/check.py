@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from operator import methodcaller
@@ -100,8 +101,8 @@ def worst_of_draws(
 
 def _badness(finding: Verdict) -> tuple[int, float]:
     figures = (row.figures.get("ratio") for row in finding.outputs)
-    ratios = [ratio for ratio in figures if ratio is not None and not math.isnan(ratio)]
-    return {"skip": 0, "pass": 1, "error": 2}[finding.status], max(ratios, default=0.0)
+    ratios = (ratio for ratio in figures if ratio is not None and not math.isnan(ratio))
+    return ("skip", "pass", "error").index(finding.status), max(ratios, default=0.0)
 
 
 class Comparison:
@@ -446,10 +447,8 @@ class CallCheck:
         """What there is of a check that ended before anything could be compared."""
         incoming = None
         if direction == "backward":
-            try:
+            with suppress(NotJudged):
                 incoming = self._incoming(run)
-            except NotJudged:
-                incoming = None
         return BothResults(tested=self._outputs_of(self._device(run), run), incoming=incoming)
 
     def _incoming(self, run: CallRun) -> Incoming:
@@ -552,9 +551,10 @@ class CallCheck:
 
 def _nothing_to_compare(case: Case) -> NotJudged:
     is_null = case.backward is not None and bool(case.backward.outgoing)
-    reason = "null in place of every gradient" if is_null else "no gradients"
-    why = "" if is_null else ", as of tensors in lists or keywords"
-    return NotJudged("skip", f"the dump holds {reason} of this call{why}: nothing to compare")
+    reason = "no gradients of this call, as of tensors in lists or keywords"
+    if is_null:
+        reason = "null in place of every gradient of this call"
+    return NotJudged("skip", f"the dump holds {reason}: nothing to compare")
 
 
 def _values(outputs: Sequence[Output]) -> list[OutputValue]:

@@ -51,15 +51,13 @@ class Hf32:
         """The mode that counts for one API call."""
         if not self.patterns:
             return self.mode
-        names = f"{api.type}.{api.api}", str(api)
-        is_named = any(fnmatchcase(name, pattern) for pattern in self.patterns for name in names)
-        return "all" if is_named else "off"
+        return "all" if any(matches(pattern, api) for pattern in self.patterns) else "off"
 
 
 def _hf32(text: str) -> Hf32:
     if text in _HF32_MODES:
         return Hf32(text)
-    patterns = tuple(part.strip() for part in text.split(","))
+    patterns = tuple(map(str.strip, text.split(",")))
     if not all("." in pattern for pattern in patterns):
         raise ValueError(f"{text!r} is none of {', '.join(_HF32_MODES)}, nor patterns of API calls such as Mint.conv*")
     return Hf32(patterns=patterns)

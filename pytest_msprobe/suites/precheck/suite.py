@@ -116,11 +116,7 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     ]
     if untested:
         lines.append(f"msprobe: no device was tested in {untested} of {len(files)} dumps: {NO_DEVICE}")
-    return [
-        *lines,
-        *_standard_lines(suite),
-        *_half_lines(suite, len(half), len(calls)),
-    ]
+    return [*lines, *_standard_lines(suite), *_half_lines(suite, len(half), len(calls))]
 
 
 def _standard_lines(suite: PrecheckSuite) -> list[str]:
@@ -439,8 +435,8 @@ class PrecheckSuite(ApiCallSuite):
         """Why no verdict says anything of a device; "" when one does."""
         if self._context.has_other_hosts:
             return ""  # their devices are not known here
-        are_untested = [self.engines.tests_no_device(dump) for dump in self.dumps()]
-        return f"no device was tested: {NO_DEVICE}" if are_untested and all(are_untested) else ""
+        are_untested = {*map(self.engines.tests_no_device, self.dumps())}
+        return f"no device was tested: {NO_DEVICE}" if are_untested == {True} else ""
 
     def advice_when_empty(self) -> str:
         """What an L0 dump lacks."""
