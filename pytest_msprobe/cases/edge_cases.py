@@ -189,9 +189,17 @@ def _extremes(array: Array) -> Sequence[float]:
     return (limits.largest, -limits.largest, tiny, -tiny, tiny * 2.0**-limits.mantissa_bits, 0.0, -0.0)
 
 
+def _without_elements(tensors: Sequence[Array]) -> _Change:
+    return lambda place, array: array[:0] if _is_along(array, tensors) else array
+
+
+def _to_scalar(tensors: Sequence[Array]) -> _Change:
+    return lambda place, array: array.reshape(-1)[:1].reshape(()) if array.size else array
+
+
 _CHANGES: dict[str, Callable[[Sequence[Array]], _Change]] = {
-    "empty": lambda tensors: lambda place, array: array[:0] if _is_along(array, tensors) else array,
-    "scalar": lambda tensors: lambda place, array: array.flat[:1].reshape(()) if array.size else array,
+    "empty": _without_elements,
+    "scalar": _to_scalar,
     "broadcast": lambda tensors: lambda place, array: array[:1] if place == 1 else array,
     "strided": lambda tensors: lambda place, array: array,
     "large": _large,

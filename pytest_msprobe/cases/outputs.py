@@ -54,8 +54,13 @@ def present_outputs(outputs: Sequence[Output]) -> list[Output]:
     return [output for output in outputs if output.value is not None]
 
 
+def arrays_of(outputs: Sequence[Output]) -> list[Array]:
+    """The outputs that are arrays."""
+    return [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
+
+
 def _ordered(call: Call, outputs: list[Output]) -> list[Output]:
-    arrays = [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
+    arrays = arrays_of(outputs)
     if len(arrays) < len(outputs) or not arrays:
         return outputs
     ordered = _unique(call, arrays) if call.api.short == "unique" else _top(call, arrays)

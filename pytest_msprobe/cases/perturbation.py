@@ -76,7 +76,7 @@ class RoundingPerturbation:
         again, unless it `saves_exactly`. No array changes.
         """
         dtypes = [array.dtype for array in _inexact(call)] or _asked_dtypes(call)
-        largest = max((unit_roundoff(dtype) for dtype in dtypes), default=FLOAT32_ROUNDOFF)
+        largest = max(map(unit_roundoff, dtypes), default=FLOAT32_ROUNDOFF)
         arithmetic = largest if is_composite else min(largest, FLOAT32_ROUNDOFF)
         if largest > Relative.FLOAT64_LIKE:
             largest, arithmetic = largest * self.relative_size, arithmetic * self.relative_size

@@ -263,7 +263,7 @@ def _floats(value: TensorValue, dtype: Dtype, generator: np.random.Generator) ->
 
 def _float_range(value: TensorValue, dtype: Dtype) -> _FloatRange:
     largest = _largest(dtype)
-    low, high = (float(end) for end in _ends(value, dtype.kind))
+    low, high = map(float, _ends(value, dtype.kind))
     occurring = []
     # inf - inf makes the mean NaN, so only a NaN norm proves a NaN; some kernels lose it in Max and Min.
     if math.isnan(low) or math.isnan(high) or (value.norm is not None and math.isnan(value.norm)):

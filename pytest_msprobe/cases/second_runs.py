@@ -16,7 +16,7 @@ import numpy as np
 from msprobe_collector.dump_format import tensors_in
 from pytest_msprobe.apis import facts
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming, attempt, result_or_none
-from pytest_msprobe.cases.outputs import in_one_order
+from pytest_msprobe.cases.outputs import arrays_of, in_one_order
 from pytest_msprobe.cases.partial_sums import norms_of_partial_sums
 from pytest_msprobe.cases.perturbation import (
     RoundingPerturbation,
@@ -182,8 +182,7 @@ class ExtraRuns:
                 self._made[kind, number] = (
                     self._with_moved_inputs(number) if kind == "inputs" else self._with_moved_arithmetic(kind, number)
                 )
-        runs = [self._made[kind, number] for number in numbers]
-        return [run for run in runs if run is not None]
+        return list(filter(None, (self._made[kind, number] for number in numbers)))
 
     def _with_moved_inputs(self, number: int) -> _MovedRun | None:
         # Some APIs refuse what lies beyond their inputs' range, such as a probability above 1.
@@ -559,8 +558,7 @@ def _in_orders(products: Array) -> tuple[Array, ...]:
 
 
 def _float_outputs(outputs: Sequence[Output] | Unsupported | CapturedError) -> list[Array]:
-    values: list[Any] = [output.value for output in result_or_none(outputs) or ()]
-    return [value for value in values if hasattr(value, "__array_interface__") and value.dtype.kind == "f"]
+    return [array for array in arrays_of(result_or_none(outputs) or ()) if array.dtype.kind == "f"]
 
 
 @dataclass(frozen=True, slots=True)

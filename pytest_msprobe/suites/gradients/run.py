@@ -151,9 +151,8 @@ def _text(steps: set[int]) -> str:
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
     """Paths in `folder` by the number in their names, in the order of the numbers."""
-    with os.scandir(folder) as entries:
-        matches = filter(None, (pattern.fullmatch(entry.name) for entry in entries))
-        return dict(sorted((int(match[1]), folder / match[0]) for match in matches))
+    matches = filter(None, map(pattern.fullmatch, os.listdir(folder)))
+    return dict(sorted((int(match[1]), folder / match[0]) for match in matches))
 
 
 Parsed = TypeVar("Parsed")

@@ -192,7 +192,7 @@ class GradientSuite(Suite):
         size = f"ranks {number_ranges(target.ranks)}, {counted(steps, 'steps')} in all"
         against = f"compared with {golden.root}" if golden is not None else "one run, without a golden run"
         lines = [f"msprobe: gradients of {target.root}: {size}; {against}"]
-        return [*lines, *(f"msprobe: not compared: {line}" for line in self.pair.all_unpaired())]
+        return [*lines, *map("msprobe: not compared: {}".format, self.pair.all_unpaired())]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         has_page = bool(self._context.config.getoption("htmlpath", None))
@@ -222,7 +222,7 @@ def _explanation(results: Sequence[GradientResult], tested: Path, benchmark: Pat
     for result in results:
         if result.status == "error":
             lines.append(f"{result.parameter} {list(result.shape)}: {result.message}")
-            lines += [f"  {line}" for line in result.details]
+            lines += map("  {}".format, result.details)
     against = f"; benchmark: {benchmark}" if benchmark is not None else ""
     return "\n".join(map(printable, [*lines, "", f"tested: {tested}{against}"]))
 

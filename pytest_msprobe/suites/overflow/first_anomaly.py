@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -334,7 +335,7 @@ def _anomaly(rank: int, survey: Survey, record: SurveyedRecord, layer: int) -> R
         name,
         record.level,
         values=list(map(str, record.bad)),
-        first_value=record.bad[0].path if record.bad else "",
+        first_value=next(map(attrgetter("path"), record.bad), ""),
         cells=list(dump.ancestors(name)),
         stack=list(map(str, dump.frames(record.operation))),
         called_from=dump.called_from(record.operation),

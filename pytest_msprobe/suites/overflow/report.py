@@ -174,7 +174,7 @@ class OverflowSummary(RowSummary):
                 names=tuple(first.parameters),
                 value=first.first_value,
                 source=short_source(first.called_from),
-                cell=first.cells[-1] if first.cells else "",
+                cell="".join(first.cells[-1:]),
                 ranks=tuple(sorted(other.rank for other in same)),
                 steps=() if step.step is None else (step.step,),
             ),

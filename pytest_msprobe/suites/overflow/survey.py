@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import attrgetter
 
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import canonical_dtype
@@ -116,7 +117,8 @@ def _observe(
     ins += saved
     outs = [value for value in values if not value.is_input]
     bad_ins, bad = _bad(ins), _bad(values)
-    inputs, outputs = (combined([value.finiteness for value in side]) for side in (ins, outs))
+    finiteness = attrgetter("finiteness")
+    inputs, outputs = combined([*map(finiteness, ins)]), combined([*map(finiteness, outs)])
     if not outputs.is_bad and not (outputs.is_known and (outs or OUTPUT in fields)):
         conduct = Conduct.IS_UNKNOWN
     elif not outputs.is_bad:

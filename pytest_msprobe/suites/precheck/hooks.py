@@ -123,8 +123,9 @@ class Hooks:
 
 def reference_fault(bench: ReferenceEngine, tested: Sequence[Output], reference: Sequence[Output]) -> str:
     """One line on outputs of the user's reference that cannot be those of the tested side, or ""."""
-    present = [output for output in tested if output.value is not None]
-    benchmark = [output for output in reference if output.value is not None]
+    from pytest_msprobe.cases.outputs import present_outputs
+
+    present, benchmark = present_outputs(tested), present_outputs(reference)
     if len(present) != len(benchmark):
         returned, wanted = counted(len(benchmark), "outputs"), counted(len(present), "outputs")
         return f"{bench.label} returned {returned}, the tested side has {wanted}"

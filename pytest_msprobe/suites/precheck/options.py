@@ -64,7 +64,7 @@ def _hf32(text: str) -> Hf32:
 
 
 def _fail_on(text: str) -> frozenset[str]:
-    names = [part.strip() for part in text.split(",") if part.strip()]
+    names = list(filter(None, map(str.strip, text.split(","))))
     unknown = [name for name in names if name not in _TOLERATED]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is unknown; known are {', '.join(_TOLERATED)}, separated by commas")

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from msprobe_collector.dump_format import Dtype, TensorValue, dtype_of_array, find_dtype
 from pytest_msprobe.cases.case import Case
-from pytest_msprobe.cases.outputs import present_outputs
+from pytest_msprobe.cases.outputs import arrays_of, present_outputs
 from pytest_msprobe.engines.protocol import Array, NotJudged, Output, dtype_names, output_label
 from pytest_msprobe.numerics.dtypes import float_format, kind_of
 from pytest_msprobe.numerics.judgement import count_of
@@ -338,7 +338,7 @@ class RandomCall:
             NotJudged: there is no law to test them by, after all.
         """
         present = present_outputs(tested)
-        arrays = _arrays(present)
+        arrays = arrays_of(present)
         if not arrays or len(arrays) < len(present):
             raise NotJudged("skip", "random by nature, and its outputs are not all tensors")
         try:
@@ -369,7 +369,7 @@ class RandomCall:
             return self._finding(labels, arrays, list(map(_zero_verdict, arrays)), device)
         if self.law.dropout is None:
             raise NotJudged("skip", _NO_GRADIENT_LAW)
-        forward = _arrays(outputs or ())
+        forward = arrays_of(outputs or ())
         if not forward or incoming[0] is None or len(present) != 1:
             raise NotJudged("skip", f"{_NO_GRADIENT_LAW}, and the tested forward output is not known")
         try:
@@ -445,10 +445,6 @@ def _zero_verdict(gradient: Array) -> SampleResult:
 
 def _untestable(error: Exception) -> NotJudged:
     return NotJudged("skip", f"random by nature, and its arguments do not tell a law that can be tested: {error}")
-
-
-def _arrays(outputs: Sequence[Output]) -> list[Array]:
-    return [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
 
 
 def _row(label: str, array: Array, verdict: SampleResult) -> OutputRow:

@@ -19,8 +19,10 @@ from pytest_msprobe.suites.sharded.judgement import (
     Form,
     State,
     ValueFinding,
+    all_loaded,
     form_of,
     has_numbers,
+    leaves_of,
     loaded,
     may_be_partial,
     phase_of,
@@ -80,7 +82,7 @@ class Fitting:
     def __init__(self, outline: StepOutline, tolerances: Tolerances) -> None:
         self._outline, self._run, self._matching = outline, outline.run, outline.matching
         self._tolerances = tolerances
-        self._has_backward = any(operation.phase == "backward" for operation in outline.logical.operations)
+        self._has_backward = "backward" in map(attrgetter("phase"), outline.logical.operations)
 
     @property
     def gradient_factor(self) -> float:
@@ -98,8 +100,8 @@ class Fitting:
         Raises:
             DumpError: a file cannot be read.
         """
-        leaf, parts = value.leaf, [leaf for _, leaf in value.parts]
-        logical = [leaf for _, leaf in self._run.held(leaf)]
+        leaf, parts = value.leaf, leaves_of(value.parts)
+        logical = leaves_of(self._run.held(leaf))
         if not any(math.prod(held.shape) for held in logical):
             return value.empty("it has no elements"), []
         if len(logical) > 1 and len(leaf.shape) == 1 < len(parts[0].shape):
@@ -115,11 +117,9 @@ class Fitting:
     def _by(self, form: Form, value: FittedParts) -> Fit:
         """What tensors, sketches or statistics say of a value."""
         held = self._run.held(value.leaf)
-        parts = [loaded(leaf, dump, form) for dump, leaf in value.parts]
-        if form == "statistics":
-            logical = (loaded(leaf, dump, form) for dump, leaf in held)
-            if any(statistics is None for statistics in chain(parts, logical)):
-                return value.empty("not every part has its tensor or finite statistics"), []
+        parts = all_loaded(value.parts, form)
+        if form == "statistics" and None in (*parts, *all_loaded(held, form)):
+            return value.empty("not every part has its tensor or finite statistics"), []
         dump, leaf = value.parts[0]
         stated = dump.stated(leaf)
         nearest: Fit | None = None
@@ -237,7 +237,7 @@ class Fitting:
             for calls in calls_of_ranks:
                 parts += [(calls.dump, self._matching.tensors(calls.dump, name)[path]) for name in calls.records]
             by_rank = list(chain.from_iterable(zip(*logical)))
-            if len(shapes) > 1 or form_of(leaf for _, leaf in (*parts, *by_rank)) != form:
+            if len(shapes) > 1 or form_of(leaves_of((*parts, *by_rank))) != form:
                 return None
             values = [loaded(leaf, dump, form) / value.factor for dump, leaf in parts]
         except (DumpError, KeyError):
@@ -266,7 +266,7 @@ def factors_of(outline: StepOutline, fit: Callable[[FittedParts], Fit]) -> tuple
     sharded along the batch tells.
     """
     backwards = [operation for operation in outline.logical.operations if operation.phase == "backward"]
-    of_layers = [operation for operation in backwards if operation.is_cell]
+    of_layers = list(filter(attrgetter("is_cell"), backwards))
     for operation in of_layers or backwards:
         with suppress(DumpError):
             if factors := _factors_of_record(outline, fit, operation):
@@ -284,9 +284,9 @@ def _factors_of_record(
     if reason or leaf is None:
         return None
     held = outline.held(calls_of_ranks)
-    if any(leaf.path not in of_record for _, of_record in held):
+    parts = [(dump, of_record[leaf.path]) for dump, of_record in held if leaf.path in of_record]
+    if len(parts) < len(held):
         return None
-    parts = [(dump, of_record[leaf.path]) for dump, of_record in held]
     value = FittedParts(operation, leaf, leaf.path, parts, outline.grids_of(calls_of_ranks))
     owners = [dump for dump, _ in outline.run.held(leaf)]
     of_sum = None

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msprobe_collector.dump_format import DumpError, is_communication
@@ -22,6 +23,7 @@ from pytest_msprobe.suites.sharded.judgement import (
     ValueFinding,
     form_of,
     has_numbers,
+    leaves_of,
     loaded,
     roundoff_of,
     widened,
@@ -86,7 +88,7 @@ def alike(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
     Raises:
         DumpError: a file cannot be read.
     """
-    leaves = [leaf for _, leaf in held]
+    leaves = leaves_of(held)
     shape, dtype = leaves[0].shape, leaves[0].dtype
     if any((leaf.shape, leaf.dtype) != (shape, dtype) for leaf in leaves):
         return "different"
@@ -157,18 +159,18 @@ class StepSpread:
         """The records that are the same call as `record` of a rank, by ranks that run the same program."""
         identity = self._indexes[dump.number][record]
         count = self._counts[dump.number][identity[0]]
-        together = {}
+        together, is_communicated = {}, identity[0][0] == "communication"
         for number, records in self._records.items():
             is_there = identity in records and self._counts[number].get(identity[0]) == count
-            if number == dump.number or (is_there and self._is_beside(dump.number, number, identity[0])):
+            # Equal names mean equal calls on two ranks of a communication's group, and where they are not two stages.
+            is_beside = is_there and (is_communicated or not self.are_stages(dump.number, number))
+            if number == dump.number or is_beside:
                 together[number] = records[identity]
         return together
 
-    def _is_beside(self, rank: int, other: int, key: Key) -> bool:
-        """Whether equal names mean equal calls on two ranks: communication is its group's, others not of two stages."""
-        if key[0] == "communication":
-            return True
-        return not any(other in row.ranks for row in self.rows_of(rank, "pipeline"))
+    def are_stages(self, rank: int, other: int) -> bool:
+        """Whether two ranks are stages of one pipeline."""
+        return any(other in row.ranks for row in self.rows_of(rank, "pipeline"))
 
     def crossed(self, rank: int) -> list[RankGroup]:
         """The groups that a rank is in."""
@@ -194,7 +196,7 @@ class StepSpread:
             return "pipeline"
         sharing: Sharing = "unknown"
         for name in sorted(set.intersection(*names)):
-            parameters = [table[name] for table in tables]
+            parameters = map(itemgetter(name), tables)
             held = [(parameter.dump, parameter.before) for parameter in parameters if parameter.before is not None]
             if len(held) < len(tables):
                 continue

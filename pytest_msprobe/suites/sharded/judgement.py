@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 from msprobe_collector.dump_format.leaves import Leaf
@@ -111,7 +112,7 @@ class RecordFinding(FigureWire):
     @property
     def wrong(self) -> tuple[ValueFinding, ...]:
         """Its values that are not what the logical run has; of an optimizer settings come first, then what is worst."""
-        wrong = [value for value in self.values if value.is_wrong]
+        wrong = filter(attrgetter("is_wrong"), self.values)
         return tuple(sorted(wrong, key=_badness) if self.phase == "optimizer" else wrong)
 
     def changed(self, values: Iterable[ValueFinding], **fields: Any) -> RecordFinding:
@@ -198,6 +199,16 @@ def loaded(leaf: Leaf, dump: RankDump, form: Form = "tensor") -> Any:
         return SketchedValue.of(Sketch.of(array), array)
     values = dump.tensors.load(leaf.tensor, leaf.place)
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+
+
+def leaves_of(held: Iterable[tuple[RankDump, Leaf]]) -> list[Leaf]:
+    """The values that ranks hold, without the ranks."""
+    return [leaf for _, leaf in held]
+
+
+def all_loaded(held: Iterable[tuple[RankDump, Leaf]], form: Form = "tensor") -> list[Any]:
+    """The values that ranks hold, as `loaded` gives them. Raises DumpError."""
+    return [loaded(leaf, dump, form) for dump, leaf in held]
 
 
 def roundoff_of(dtype_text: str) -> float:

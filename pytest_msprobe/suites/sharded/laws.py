@@ -322,7 +322,7 @@ class Copies:
                 if alike([(parameter.dump, parameter.before), (copy.dump, copy.before)]) in ("equal", "constant"):
                     copies[other] = name
         for other, twin in self._contents.get(_content(parameter.before), {}).items():
-            is_stage = any(other in row.ranks for row in self._spread.rows_of(rank, "pipeline"))
+            is_stage = self._spread.are_stages(rank, other)
             if is_stage and other not in copies and not self._stages.is_copied(rank, other):
                 copies[other] = twin
         return copies if len(copies) > 1 else {}

@@ -12,7 +12,7 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.contract import SuiteError
 from pytest_msprobe.suites.sharded.inference import STAGES
-from pytest_msprobe.suites.sharded.judgement import Form, loaded
+from pytest_msprobe.suites.sharded.judgement import Form, all_loaded
 from pytest_msprobe.suites.sharded.matching import MatchingIndex, RecordMatching
 from pytest_msprobe.suites.sharded.ranks import Grids, RankDump, ShardedStep, contradicted
 
@@ -131,7 +131,7 @@ class LogicalRun:
         """
         from pytest_msprobe.suites.sharded.placements import in_other_orders, wholes
 
-        values = [loaded(leaf, dump, form) for dump, leaf in held]
+        values = all_loaded(held, form)
         if len(values) == 1:
             yield (), values[0]
             return

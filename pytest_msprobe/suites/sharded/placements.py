@@ -247,6 +247,16 @@ def norm_of(value: Value) -> float:
     return float(np.linalg.norm(np.where(np.isfinite(value), value, 0).ravel()))
 
 
+def _are_of_rank(parts: Sequence[Value], dimensions: int) -> bool:
+    """Whether all parts have so many dimensions."""
+    return all(part.ndim == dimensions for part in parts)
+
+
+def _within(placements: Iterable[Placement], tolerance: float) -> list[Placement]:
+    """The placements that fit within a tolerance."""
+    return [placement for placement in placements if placement.distance <= tolerance]
+
+
 def tried(
     whole: Value,
     parts: Sequence[Value],
@@ -277,14 +287,11 @@ def tried(
         placements.append(_measured(axes, *result, whole, scale, room))
     if isinstance(whole, _ARRAYS):
         placements += _flat(whole, values, grid, scale, room)
-        if not any(placement.distance <= near(tolerance) for placement in placements):
+        if not _within(placements, near(tolerance)):
             placements += _reordered(merged, whole, scale, tolerance, room)
-        if not any(placement.distance <= tolerance for placement in placements):
-            overlapping = _overlapping(whole, values, grid, scale, room)
-            placements += [placement for placement in overlapping if placement.distance <= tolerance]
-    return sorted(
-        placements, key=lambda placement: (placement.has_others_beyond, placement.distance, placement.is_partial)
-    )
+        if not _within(placements, tolerance):
+            placements += _within(_overlapping(whole, values, grid, scale, room), tolerance)
+    return sorted(placements, key=attrgetter("has_others_beyond", "distance", "is_partial"))
 
 
 def near(tolerance: float) -> float:
@@ -300,7 +307,7 @@ def wholes(
     What is equal over a group, but for rounding, is no term of a sum over it: the sum would be a multiple. With
     `are_calls` the last group are calls of one rank, to which that does not apply.
     """
-    if any(part.ndim != parts[0].ndim for part in parts):
+    if not _are_of_rank(parts, parts[0].ndim):
         return
     tolerance = min(max(tolerance, Relative.NO_DOUBT), Relative.COPIES)
     values = dict(zip(grid.coordinates, parts))
@@ -365,7 +372,7 @@ def _measured(
 
 def assignments(grid: Grid, whole: Value, parts: Sequence[Value]) -> Iterator[tuple[tuple[Axis, ...], tuple[int, ...]]]:
     """What each group may be, and in which order groups are put together, as far as shapes allow it."""
-    if any(part.ndim != whole.ndim for part in parts):
+    if not _are_of_rank(parts, whole.ndim):
         return
     split = _split_dimensions(whole, parts)
     kinds: list[tuple[Kind, int]] = [("R", 0), ("P", 0)]
@@ -458,7 +465,7 @@ def _flat(
 ) -> Iterator[Placement]:
     """Shards of the flattened value, the last ones padded or empty."""
     parts = list(values.values())
-    if whole.ndim < 2 or any(part.ndim != 1 for part in parts) or len(grid.sizes) != 1:
+    if whole.ndim < 2 or not _are_of_rank(parts, 1) or len(grid.sizes) != 1:
         return
     joined = np.concatenate(parts)
     if joined.size >= whole.size and not joined[whole.size :].any():
@@ -471,7 +478,7 @@ def _overlapping(
 ) -> Iterator[Placement]:
     """Parts that go beyond their own share along a dimension: rows beyond it repeat, are not used, or add gradients."""
     parts = list(values.values())
-    if len(grid.sizes) != 1 or any(part.ndim != whole.ndim for part in parts):
+    if len(grid.sizes) != 1 or not _are_of_rank(parts, whole.ndim):
         return
     split = _split_dimensions(whole, parts)
     if len(split) != 1 or sum(part.shape[split[0]] for part in parts) <= whole.shape[split[0]]:

@@ -8,8 +8,9 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import chain, combinations, count
 from math import prod
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -235,7 +236,7 @@ class Slices(Mapping[str, Any]):
             at += len(view)
         if isinstance(like, Slices):
             return cls(path, like.places, spans)
-        return cls(path, {name: place for place, name in enumerate(like)}, spans)
+        return cls(path, dict(zip(like, count())), spans)
 
     def __getitem__(self, name: str) -> memoryview:
         """The text of a record. Raises DumpError where the file is gone."""
@@ -380,12 +381,12 @@ class RunSteps:
 
 def contradicted(readings: Sequence[Sequence[Axis]], stated: Sequence[Stated], dump: RankDump) -> Stated | None:
     """What a DTensor of a rank says of itself that none of these readings of its value is; None for nothing."""
+    group_of = attrgetter("group")
     for said in stated:
         kind = _KIND.fullmatch(said.placement)
         names = {name for name, group in dump.membership.groups.items() if group.ranks == said.ranks}
         over = [axis for axes in readings for axis in axes if axis.group in names]
-        is_over_each = all(names.intersection(axis.group for axis in axes) for axes in readings)
-        if kind is None or not over or not is_over_each:
+        if kind is None or not over or any(names.isdisjoint(map(group_of, axes)) for axes in readings):
             continue
         if not any(_is_said(axis, kind[0][0], kind[1]) for axis in over):
             return said
@@ -423,8 +424,8 @@ def coordinates(memberships: Mapping[int, Membership]) -> Iterator[tuple[tuple[s
     places = _dimensions(memberships)
     sizes = {name: len(set(indices.values())) for name, indices in places.items()}
     varying = [name for name, size in sizes.items() if size > 1][:6]
-    for count in range(1, len(varying) + 1):
-        for chosen in combinations(varying, count):
+    for number in range(1, len(varying) + 1):
+        for chosen in combinations(varying, number):
             place_of = {}
             for rank in memberships:
                 place_of[rank] = tuple(places[name][rank] for name in chosen)
@@ -451,7 +452,7 @@ def _dimensions(memberships: Mapping[int, Membership]) -> dict[str, dict[int, in
         places: dict[int, int] = {}
         for other in beside:
             del single[other]
-            places |= {rank: index for index, rank in enumerate(other)}
+            places |= dict(zip(other, count()))
         if memberships.keys() <= places.keys():
             named[f"groups as {name}"] = {rank: places[rank] for rank in memberships}
     return named

@@ -91,7 +91,9 @@ def _entry(group: Sequence[_WrongRecord]) -> Finding:
     first = group[0]
     row, place = first.row, first.row.place
     cells = [(wrong.row.call, _cell(wrong.row)) for wrong in group]
-    size = max((_size(value) for wrong in group for value in wrong.finding.wrong), default=0.0)
+    figures: dict[str, float | int | str] = {}
+    if size := max((_size(value) for wrong in group for value in wrong.finding.wrong), default=0.0):
+        figures["size"] = size
     answer_place = Place(
         record=first.finding.record,
         **place_of_calls(row.api if len(group) > 1 else row.call, cells),
@@ -107,14 +109,14 @@ def _entry(group: Sequence[_WrongRecord]) -> Finding:
         kind="error",
         confidence="likely" if first.is_first or first.finding.has_good_inputs else "first difference only",
         place=answer_place,
-        figures={"size": size} if size else {},
+        figures=figures,
         count=len(group),
         detail=row.message,
     )
     if not first.finding.wrong:
         return finding
     value = first.finding.wrong[0]
-    figures: dict[str, float | int | str] = {"state": value.state, "tried": "; ".join(value.tried[:3])}
+    figures |= {"state": value.state, "tried": "; ".join(value.tried[:3])}
     for name in ("tolerance", "distance"):
         if (number := getattr(value, name)) is not None:
             figures[name] = number
@@ -122,7 +124,6 @@ def _entry(group: Sequence[_WrongRecord]) -> Finding:
         finding,
         kind=value.state,
         place=structs.replace(answer_place, value=value.path),
-        figures={**finding.figures, **figures},
         pattern=value.message if value.path.startswith(SETTINGS) else "",
         detail=f"{value.path}: {value.message}",
     )
@@ -171,8 +172,8 @@ class ShardedSummary(RowSummary):
         if finding.reason:
             step.reasons[finding.reason] += 1
         if role in ("first", "own"):
-            lines = [str(line) for line in row.attachment.get("told", ())]
-            entry = finding.order, role == "first", [finding.record, *lines]
+            lines = [finding.record, *map(str, row.attachment.get("told", ()))]
+            entry = finding.order, role == "first", lines
             step.faults.setdefault(finding.phase, []).append(entry)
             light = replace(row, attachment=None, explanation="")
             self._wrong.append(_WrongRecord(light, finding, is_first=role == "first"))

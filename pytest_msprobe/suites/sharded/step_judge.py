@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format import DumpError
@@ -23,6 +24,7 @@ from pytest_msprobe.suites.sharded.judgement import (
     form_of,
     forward_of,
     is_given,
+    leaves_of,
     loaded,
     phase_of,
     roundoff_of,
@@ -107,7 +109,7 @@ class RecordJudge:
             return value.empty(f"{ranks} of {len(held)} parts has no such tensor", "missing"), None
         parts = [(dump, tensors[path]) for dump, tensors in held]
         if roundoff_of(leaf.dtype):
-            dtypes = [leaf.dtype, *(part.dtype for _, part in parts)]
+            dtypes = map(attrgetter("dtype"), (leaf, *leaves_of(parts)))
             leaf = replace(leaf, dtype=max(dtypes, key=roundoff_of))
         is_gradient = phase_of(operation) == "backward" and bool(leaf.shape)
         factor = self._fitting.gradient_factor if is_gradient else 1

@@ -146,7 +146,7 @@ class ShardedSuite(Suite):
                 if len(logical) > 1 and (beside := self._session.blame(paths[0]).outline.run.beside):
                     records = counted(beside, "records of its other ranks", "are")
                     lines.append(f"msprobe: {records} not judged: the first one has no such call")
-        return [*lines, *(f"msprobe: not whole: {line}" for line in self._session.problems())]
+        return [*lines, *map("msprobe: not whole: {}".format, self._session.problems())]
 
     def dumps(self) -> Iterator[Dump]:
         for path in self.files:
@@ -303,7 +303,7 @@ class RankLawsSuite(ShardedSuite):
                 f"msprobe: {file_id(folder, root)}: {counted(ranks, 'ranks')}, judged by laws, without a logical run"
             )
             lines += [f"msprobe:   {row}, which share {_SHARED[spread.sharing(row)]}" for row in spread.rows[:8]]
-        return [*lines, *(f"msprobe: not whole: {line}" for line in self._laws.problems())]
+        return [*lines, *map("msprobe: not whole: {}".format, self._laws.problems())]
 
     def dumps(self) -> Iterator[Dump]:
         for path in self.files:
