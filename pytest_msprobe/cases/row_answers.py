@@ -47,7 +47,7 @@ class RowCall:
 
 #: The result of some rows, the variance of each of its elements, and what the element of the input at its place, or of
 #: the incoming gradient, adds to that.
-_Formula = Callable[[RowCall, Floats, "Floats | None"], "tuple[Floats, Floats, Floats | float]"]
+_Formula = Callable[[RowCall, Floats, Any], "tuple[Floats, Floats, Floats | float]"]
 
 
 def row_deviations(name: str, call: RowCall, reference: Array) -> Floats | None:
@@ -103,14 +103,14 @@ def _shares(x: Floats) -> tuple[Floats, Floats]:
     return powers / total, largest + np.log(total)
 
 
-def _softmax(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _softmax(call: RowCall, x: Floats, _: None) -> tuple[Floats, Floats, Floats | float]:
     """dy_i = y_i (x_i d_i - sum y_k x_k d_k)."""
     y, _total = _shares(x)
     unit = np.square(call.roundoffs[0] * y)
     return y, unit * _of_log_shares(x, y), unit * np.square(x * (1 - y))
 
 
-def _log_softmax(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _log_softmax(call: RowCall, x: Floats, _: None) -> tuple[Floats, Floats, Floats | float]:
     y, total = _shares(x)
     unit = call.roundoffs[0] ** 2
     return x - total, unit * _of_log_shares(x, y), unit * np.square(x * (1 - y))
@@ -123,9 +123,8 @@ def _of_log_shares(x: Floats, y: Floats) -> Floats:
     return sums
 
 
-def _softmax_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _softmax_gradient(call: RowCall, x: Floats, g: Floats) -> tuple[Floats, Floats, Floats | float]:
     """y_i (g_i - s), s = sum g_k y_k, for errors of g, of the y that is kept, and of x, which moves y."""
-    assert g is not None
     y, _total = _shares(x)
     kept = y * g
     above = g - _sum(kept)
@@ -138,9 +137,8 @@ def _softmax_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Float
     return y * above, np.square(y) * (of_g * by_incoming + of_x * (by_kept + by_input)), 0.0
 
 
-def _log_softmax_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _log_softmax_gradient(call: RowCall, x: Floats, g: Floats) -> tuple[Floats, Floats, Floats | float]:
     """g_i - y_i sum g_k, for errors of g, of the logarithm of y that is kept, and of x, which moves it."""
-    assert g is not None
     y, total = _shares(x)
     summed = _sum(g)
     by_incoming = np.square(g) * (1 - 2 * y) + np.square(y) * _sum(np.square(g))
@@ -157,7 +155,7 @@ def _centred(call: RowCall, x: Floats) -> tuple[Floats, Floats, Floats]:
     return mean, inverse, away * inverse
 
 
-def _layer_norm(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _layer_norm(call: RowCall, x: Floats, _: None) -> tuple[Floats, Floats, Floats | float]:
     """dn_i = r (x_i d_i - sum x_k d_k (1 + n_i n_k) / length) of the normalised n, times the scale."""
     _mean, inverse, normal = _centred(call, x)
     squares, length = np.square(x), x.shape[1]
@@ -166,7 +164,7 @@ def _layer_norm(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Flo
     return _scaled(call, normal, np.square(call.roundoffs[0] * inverse) * (single + spread / length**2))
 
 
-def _rms_norm(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _rms_norm(call: RowCall, x: Floats, _: None) -> tuple[Floats, Floats, Floats | float]:
     """dn_i = n_i (d_i - sum n_k^2 d_k / length) of the normalised n, times the scale."""
     length = x.shape[1]
     normal = x / np.sqrt(np.square(x).mean(axis=1, keepdims=True) + call.epsilon)
@@ -186,9 +184,8 @@ def _scaled(call: RowCall, normal: Floats, variance: Floats) -> tuple[Floats, Fl
     return normal, variance, 0.0
 
 
-def _layer_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _layer_norm_gradient(call: RowCall, x: Floats, g: Floats) -> tuple[Floats, Floats, Floats | float]:
     """Of r (g - mean g - n mean(g n)), for errors of g and scale, of the mean and r that are kept, and of x."""
-    assert g is not None
     length = x.shape[1]
     mean, inverse, normal = _centred(call, x)
     into = call.scaled(g)
@@ -220,9 +217,8 @@ def _moments(weights: Floats, first: Floats, second: Floats | None, slopes: Sequ
     return np.asarray(moments)
 
 
-def _rms_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _rms_norm_gradient(call: RowCall, x: Floats, g: Floats) -> tuple[Floats, Floats, Floats | float]:
     """Of r (g - n mean(g n)), for errors of g and scale, of the r that is kept, and of x."""
-    assert g is not None
     length = x.shape[1]
     inverse = 1 / np.sqrt(np.square(x).mean(axis=1, keepdims=True) + call.epsilon)
     normal = x * inverse

@@ -63,7 +63,7 @@ class NormHistory:
         for name, row in summary.rows.items() if summary is not None else ():
             before = self._means.get(name, RunningMean())
             self._before[step, name] = before
-            self._means[name] = before if row.fault else before.with_norm(row.norm)
+            self._means[name] = before.with_norm(row.norm)
 
 
 def judge_norm(

@@ -135,7 +135,7 @@ class Findings(RowSummary):
 
     def add(self, row: VerdictRow) -> None:
         """Count the verdicts behind a row."""
-        for wire in row.attachment["verdicts"] if row.attachment is not None else ():
+        for wire in (row.attachment or {}).get("verdicts", ()):
             verdict = GradientResult.from_wire(wire)
             self.count(verdict)
             if verdict.is_problem:

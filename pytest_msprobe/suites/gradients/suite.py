@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -137,7 +138,7 @@ class GradientSuite(Suite):
         rank, step, parameters = record.payload
         results = [self._check.verdict(rank, step, name) for name in parameters]
         order: tuple[Status, ...] = ("error", "pass", "skip")
-        status = min((result.status for result in results), key=order.index)
+        status = min(map(attrgetter("status"), results), key=order.index)
         outputs = tuple(_output(result, is_alone=len(results) == 1) for result in results)
         attachment = {"verdicts": [result.to_wire() for result in results]}
         verdict = Verdict(status, _message(results, status), outputs, attachment=attachment)

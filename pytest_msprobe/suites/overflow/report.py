@@ -22,7 +22,7 @@ from pytest_msprobe.suites.overflow.first_anomaly import RankAnomaly, StepAnomal
 from pytest_msprobe.suites.overflow.judgement import OverflowRecord
 from pytest_msprobe.suites.overflow.session import OverflowSession
 from pytest_msprobe.suites.table_report import TableReport
-from pytest_msprobe.verdicts import VerdictRow
+from pytest_msprobe.verdicts import StepPosition, VerdictRow
 
 COLUMNS = tuple(
     """
@@ -113,8 +113,8 @@ class OverflowSummary(RowSummary):
             self._step_items[finding.folder] = row.node_id
             return
         record = OverflowRecord.from_wire(row.attachment["finding"])
-        rank, step = (row.place.rank, row.place.step) if row.place is not None else (None, None)
-        self.ranks.setdefault(record.dump, RankSummary(record.dump, rank or 0, step)).count(record)
+        place = row.place or StepPosition()
+        self.ranks.setdefault(record.dump, RankSummary(record.dump, place.rank or 0, place.step)).count(record)
 
     def lines(self) -> Iterator[str]:
         for finding in self.steps.values():

@@ -167,6 +167,11 @@ class StandardChoice:
     dtypes: Mapping[str, NamedStandard] = field(default_factory=dict)
     apis: tuple[tuple[str, NamedStandard], ...] = ()
 
+    @property
+    def named(self) -> tuple[tuple[str, NamedStandard], ...]:
+        """All standards with the dtypes and patterns that they are for."""
+        return (*self.dtypes.items(), *self.apis)
+
     def of_api(self, api: ApiName) -> NamedStandard | None:
         """The standard that a pattern gives to this API call; None when none matches."""
         return next((chosen for pattern, chosen in self.apis if matches(pattern, api)), None)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -123,7 +124,7 @@ def _standard_lines(suite: PrecheckSuite) -> list[str]:
     """The rule for verdicts, where it is not the default one for all."""
     settings = suite.settings
     chosen = settings.standards
-    exceptions = [f"{name}: {named}" for name, named in (*chosen.dtypes.items(), *chosen.apis)]
+    exceptions = list(starmap("{}: {}".format, chosen.named))
     if settings.standard == STANDARDS[0] and not exceptions:
         return []
     default = str(NamedStandard(settings.standard, chosen.bounds.get(settings.standard, ())))
@@ -479,8 +480,7 @@ class PrecheckSuite(ApiCallSuite):
 def _refuse_unused_options(context: Context, settings: PrecheckSettings) -> None:
     """Refuse what standards mean that judge nothing in this run, and the size of folders that it does not write."""
     choice = settings.standards
-    chosen = {settings.standard, *(named.name for named in choice.dtypes.values())}
-    chosen.update(named.name for _, named in choice.apis)
+    chosen = {settings.standard, *(named.name for _, named in choice.named)}
     if DEFAULT not in chosen:
         why = (
             f"is a limit of the standard {DEFAULT}, which judges nothing in this run; leave it out, or give the limits "

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 
 from msprobe_collector.dump_format import DumpError
-from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.sharded.blame import Role
 from pytest_msprobe.suites.sharded.inference import RankCall, RankGroup, RankLaw, StepSpread
@@ -130,11 +129,6 @@ class RankLaws(CallStacks):
 
     def __init__(self, laws: StepLaws, dump: RankDump) -> None:
         self.laws, self.dump, self.step = laws, dump, laws.step
-
-    @property
-    def number(self) -> int | None:
-        """Of the step, as its folder says."""
-        return Slot.of(self.dump.path).step
 
     def judged(self, operation: Operation) -> tuple[RecordFinding, Role]:
         """What is found of a call, and what it has to do with the broken laws of its step."""

@@ -53,6 +53,7 @@ class Blame:
 
     def __init__(self, judge: StepJudge) -> None:
         self._judge, self.outline = judge, judge.outline
+        self._starts: dict[Phase, Start | None] = {}
 
     def judged(self, operation: Operation) -> tuple[RecordFinding, Role]:
         """What is found of a record, and what it has to do with the wrong values of its step."""
@@ -70,31 +71,25 @@ class Blame:
 
     def _start(self, phase: Phase) -> Start | None:
         """Where a pass goes wrong; None where it does not."""
-        if phase == "forward":
-            return self._forward
-        return self._backward if phase == "backward" else self._optimizer
+        if phase not in self._starts:
+            self._starts[phase] = self._start_of(phase)
+        return self._starts[phase]
 
-    @cached_property
-    def _forward(self) -> Start | None:
-        wrong = self._first_wrong("forward")
-        if wrong is None:
+    def _start_of(self, phase: Phase) -> Start | None:
+        wrong = self._first_wrong(phase)
+        if wrong is None and phase == "forward":
             wrong = self._first_wrong("backward")
             if wrong is None or not self._is_inherited(wrong) or self._start_of_sum(wrong) is not None:
                 return None
             return self._suspect(wrong)
-        if self._is_inherited(wrong):
-            return self._start_of_sum(wrong) or self._suspect(wrong) or Start(wrong.record)
-        return Start(wrong.record)
-
-    @cached_property
-    def _backward(self) -> Start | None:
-        wrong = self._first_wrong("backward")
-        return None if wrong is None else self._start_of_sum(wrong) or Start(wrong.record)
-
-    @cached_property
-    def _optimizer(self) -> Start | None:
-        wrong = self._first_wrong("optimizer")
-        return None if wrong is None else Start(wrong.record)
+        if wrong is None:
+            return None
+        start = None
+        if phase == "backward" or (phase == "forward" and self._is_inherited(wrong)):
+            start = self._start_of_sum(wrong)
+        if phase == "forward" and self._is_inherited(wrong):
+            start = start or self._suspect(wrong)
+        return start or Start(wrong.record)
 
     def _first_wrong(self, phase: Phase) -> Operation | None:
         """The first record of a pass with a wrong value."""

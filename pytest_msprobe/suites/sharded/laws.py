@@ -413,21 +413,21 @@ class ClipNorms:
         if not call.operation.record.startswith(CLIP):
             return
         held: list[tuple[RankDump, dict[str, Leaf]]] = []
-        norms: dict[int, Leaf | None] = {}
+        norms: dict[int, Leaf] = {}
         for rank, dump in call.spread.step.ranks.items():
             if call.operation.record not in dump:
                 return
             of_rank = dump.held(call.operation.record)
             held.append((dump, of_rank))
-            norms[rank] = next((leaf for path, leaf in of_rank.items() if path.startswith("output")), None)
-        output = norms[call.dump.number]
-        if output is None or any(norm is None or norm.shape for norm in norms.values()):
-            return
-        path = output.path
+            outputs = [leaf for path, leaf in of_rank.items() if path.startswith("output")]
+            if not outputs or outputs[0].shape:
+                return
+            norms[rank] = outputs[0]
+        path = norms[call.dump.number].path
         if not all(map(_is_finite, norms.values())):
             yield call.found(path, "unjudged", "is not finite on every rank")
             return
-        numbers = {rank: float(norm.statistics[3]) for rank, norm in norms.items() if norm is not None}
+        numbers = {rank: float(norm.statistics[3]) for rank, norm in norms.items()}
         expected = self._expected(held)
         tolerance = self._tolerance(leaf for _, of_rank in held for leaf in of_rank.values())
         first = numbers[call.dump.number]
@@ -468,8 +468,8 @@ class ClipNorms:
         return math.sqrt(total)
 
 
-def _is_finite(leaf: Leaf | None) -> bool:
-    norm = leaf.statistics[3] if leaf is not None else None
+def _is_finite(leaf: Leaf) -> bool:
+    norm = leaf.statistics[3]
     return isinstance(norm, (int, float)) and math.isfinite(norm)
 
 

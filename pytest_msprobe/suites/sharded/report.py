@@ -19,7 +19,7 @@ from pytest_msprobe.suites.sharded.judgement import PHASES, SETTINGS, WRONG, Rec
 from pytest_msprobe.suites.sharded.lanes import LaneRecord, picture
 from pytest_msprobe.suites.sharded.session import ShardedSession
 from pytest_msprobe.suites.table_report import TableReport
-from pytest_msprobe.verdicts import VerdictRow
+from pytest_msprobe.verdicts import StepPosition, VerdictRow
 
 COLUMNS = tuple(
     "step record phase role value dtype shape state placement distance tolerance tried ranks source message".split()
@@ -89,21 +89,21 @@ def _findings(wrongs: Iterable[_WrongRecord]) -> list[Finding]:
 
 def _entry(group: Sequence[_WrongRecord]) -> Finding:
     first = group[0]
-    row, place = first.row, first.row.place
-    cells = [(wrong.row.call, _cell(wrong.row)) for wrong in group]
+    row, place = first.row, first.row.place or StepPosition()
+    cells = [(wrong.row.call, (wrong.row.place or StepPosition()).cell) for wrong in group]
     figures: dict[str, float | int | str] = {}
     if size := max((_size(value) for wrong in group for value in wrong.finding.wrong), default=0.0):
         figures["size"] = size
+    steps = () if place.step is None else (place.step,)
     answer_place = Place(
         record=first.finding.record,
         **place_of_calls(row.api if len(group) > 1 else row.call, cells),
         directions=(first.finding.phase,),
-        cell=_cell(row),
+        cell=place.cell,
         ranks=first.finding.ranks,
+        source=short_source(place.source),
+        steps=steps,
     )
-    if place is not None:
-        steps = () if place.step is None else (place.step,)
-        answer_place = structs.replace(answer_place, source=short_source(place.source), steps=steps)
     finding = Finding(
         id=row.node_id,
         kind="error",
@@ -127,11 +127,6 @@ def _entry(group: Sequence[_WrongRecord]) -> Finding:
         pattern=value.message if value.path.startswith(SETTINGS) else "",
         detail=f"{value.path}: {value.message}",
     )
-
-
-def _cell(row: VerdictRow) -> str:
-    """The layer in which a call ran; "" for none."""
-    return row.place.cells[-1] if row.place is not None and row.place.cells else ""
 
 
 def _size(value: ValueFinding) -> float:
@@ -313,8 +308,9 @@ class ShardedReport(TableReport):
 def _cells(row: VerdictRow) -> Iterator[list[object]]:
     assert row.attachment is not None
     finding = RecordFinding.from_wire(row.attachment["finding"])
-    step, source = (row.place.step, row.place.source) if row.place is not None else (None, "")
-    start = ["" if step is None else step, finding.record, finding.phase, row.attachment["role"]]
+    place = row.place or StepPosition()
+    step = "" if place.step is None else place.step
+    start = [step, finding.record, finding.phase, row.attachment["role"]]
     ranks = " ".join(map(str, finding.ranks))
     for value in finding.values:
         yield [
@@ -328,11 +324,11 @@ def _cells(row: VerdictRow) -> Iterator[list[object]]:
             _number(value.tolerance),
             "; ".join(value.tried),
             ranks,
-            source,
+            place.source,
             value.message,
         ]
     if not finding.values:
-        yield [*start, "", "", "", "unjudged", "", "", "", "", ranks, source, finding.reason or row.message]
+        yield [*start, "", "", "", "unjudged", "", "", "", "", ranks, place.source, finding.reason or row.message]
 
 
 def _number(figure: float | None) -> str:
