@@ -167,8 +167,7 @@ class Findings(RowSummary):
 
     def overall(self, rank: int, step: int) -> SignAgreement:
         """The agreement of all gradients of one step together, weighted by their numbers of elements."""
-        agreements = (steps.get(step, _NONE) for steps in self.agreements[rank].values())
-        return sum(agreements, _NONE)
+        return sum((steps.get(step, _NONE) for steps in self.agreements[rank].values()), _NONE)
 
     def lines(self) -> Iterator[str]:
         """The findings, most important first."""

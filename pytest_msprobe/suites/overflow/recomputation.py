@@ -160,8 +160,7 @@ class Recomputer:
                 continue
             outputs[value.path] = None
             if value.tensor is not None and not are_drawn:
-                array = self.dump.tensors.load(value.tensor, value.place)
-                places = ~np.isfinite(array)
+                places = ~np.isfinite(self.dump.tensors.load(value.tensor, value.place))
                 # A file that is finite where the statistics were not tells no places.
                 outputs[value.path] = places if places.any() else None
         return outputs

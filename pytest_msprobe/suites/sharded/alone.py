@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from msprobe_collector.dump_format import DumpError
@@ -32,7 +32,7 @@ class StepLaws:
         self.step = step
         self.spread = StepSpread(step)
         self._laws: tuple[RankLaw, ...] = all_laws(self.spread)
-        self._findings: dict[tuple[int, str], RecordFinding] = {}
+        self._findings = cache(self._judged)
 
     def operations(self, dump: RankDump) -> list[Operation]:
         """The records of a rank that are no call of a rank before it: each call is judged once."""
@@ -41,10 +41,7 @@ class StepLaws:
 
     def finding(self, dump: RankDump, operation: Operation) -> RecordFinding:
         """What the laws say of the values of a call."""
-        key = dump.number, operation.record
-        if key not in self._findings:
-            self._findings[key] = self._judged(dump, operation)
-        return self._findings[key]
+        return self._findings(dump, operation)
 
     @cached_property
     def first(self) -> dict[Phase, tuple[int, str]]:
@@ -146,14 +143,11 @@ class LawsSession(RunSteps):
 
     def __init__(self, steps: dict[Path, list[Path]], data_dirs: Sequence[Path]) -> None:
         super().__init__(steps, data_dirs)
-        self._laws: dict[Path, StepLaws] = {}
+        self._laws = cache(lambda folder: StepLaws(self.step(steps[folder][0])))
 
     def laws(self, path: Path) -> StepLaws:
         """The laws of the step that the dump at `path` is of."""
-        folder = self.folders[path]
-        if folder not in self._laws:
-            self._laws[folder] = StepLaws(self.step(path))
-        return self._laws[folder]
+        return self._laws(self.folders[path])
 
     def rank(self, path: Path) -> RankLaws | None:
         """The calls that are items of the dump at `path`; None where another dump is of the same rank.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
@@ -53,7 +53,7 @@ class Blame:
 
     def __init__(self, judge: StepJudge) -> None:
         self._judge, self.outline = judge, judge.outline
-        self._starts: dict[Phase, Start | None] = {}
+        self._start = cache(self._start_of)
 
     def judged(self, operation: Operation) -> tuple[RecordFinding, Role]:
         """What is found of a record, and what it has to do with the wrong values of its step."""
@@ -69,13 +69,8 @@ class Blame:
             return start.changed
         return self._judge.finding(operation)
 
-    def _start(self, phase: Phase) -> Start | None:
-        """Where a pass goes wrong; None where it does not."""
-        if phase not in self._starts:
-            self._starts[phase] = self._start_of(phase)
-        return self._starts[phase]
-
     def _start_of(self, phase: Phase) -> Start | None:
+        """Where a pass goes wrong; None where it does not."""
         wrong = self._first_wrong(phase)
         if wrong is None and phase == "forward":
             wrong = self._first_wrong("backward")

@@ -66,8 +66,7 @@ class FittedParts:
 
     def empty(self, message: str, state: State = "unjudged", *, may_fit: bool = False) -> ValueFinding:
         """The finding of a value of which nothing was measured, with the reason."""
-        finding = ValueFinding.of(self.leaf, self.path, state, message)
-        return replace(finding, may_fit=may_fit)
+        return replace(ValueFinding.of(self.leaf, self.path, state, message), may_fit=may_fit)
 
     @property
     def is_loss(self) -> bool:
@@ -191,8 +190,7 @@ class Fitting:
         """Over how many parts of the batch a loss may be the mean."""
         if not self._has_backward:
             return _products(value.grids[0].sizes)[1:]
-        calls = self._matching.parts(value.operation.record)[0][0].records
-        return {self._factors[0], len(calls)}
+        return {self._factors[0], len(self._matching.parts(value.operation.record)[0][0].records)}
 
     def _tried(
         self,
@@ -386,8 +384,7 @@ def where_sketches_fail(fit: Fit, by_statistics: Fit, leaf: Leaf, parts: Sequenc
     if fit[0].state == "unjudged":
         return only_statistics
     if finding.tolerance is None:
-        are_finite = has_numbers(leaf) or all(map(has_numbers, parts))
-        return fit if are_finite else by_statistics
+        return fit if has_numbers(leaf) or all(map(has_numbers, parts)) else by_statistics
     # Of shards any order may be right. Sums alone are too little: those of gradients may be zero.
     fitting = []
     for placement in placements:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -153,7 +153,7 @@ class StepSpread:
             identities, self._counts[number] = _identities(dump)
             self._indexes[number] = identities
             self._records[number] = dict(zip(identities.values(), identities))
-        self._sharing: dict[RankGroup, Sharing] = {}
+        self._sharing = cache(self._sharing_of)
 
     def together(self, dump: RankDump, record: str) -> dict[int, str]:
         """The records that are the same call as `record` of a rank, by ranks that run the same program."""
@@ -182,9 +182,7 @@ class StepSpread:
 
     def sharing(self, row: RankGroup) -> Sharing:
         """What the ranks of a group share, as their parameters tell."""
-        if row not in self._sharing:
-            self._sharing[row] = self._sharing_of(row)
-        return self._sharing[row]
+        return self._sharing(row)
 
     def _sharing_of(self, row: RankGroup) -> Sharing:
         tables = [self.parameters[number] for number in row.ranks]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, islice
 from typing import Any
 
@@ -209,8 +209,7 @@ class Recomputations:
     def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings of the collector, which compared both."""
         for rank, record in call.records.items():
-            dump = call.spread.step.ranks[rank]
-            if dump.is_recomputed_otherwise(record):
+            if call.spread.step.ranks[rank].is_recomputed_otherwise(record):
                 words = "computed again what this goes through, and it is not what the forward computed"
                 for path in [*call.leaves[rank]][:1]:
                     yield call.found(path, "unexplained", f"rank {rank} {words}")
@@ -278,7 +277,7 @@ class Copies:
     def __init__(self, spread: StepSpread, stages: Stages) -> None:
         self._spread, self._stages = spread, stages
         self._contents = _ranks_by_content(spread)
-        self._copies_of: dict[tuple[int, str], dict[int, str]] = {}
+        self._copies = cache(self._equal_parameters)
 
     def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings on the gradients that an optimizer gets, and on parameters and state that it leaves."""
@@ -302,13 +301,8 @@ class Copies:
         """The parameter that a value of state is of: `emb.weight` of `emb.weight.exp_avg`."""
         return next((name for name in self._spread.parameters[rank] if state.startswith(f"{name}.")), "")
 
-    def _copies(self, rank: int, name: str) -> dict[int, str]:
-        """The names of a parameter's copies by ranks, its own among them; {} where none is known for certain."""
-        if (rank, name) not in self._copies_of:
-            self._copies_of[rank, name] = self._equal_parameters(rank, name)
-        return self._copies_of[rank, name]
-
     def _equal_parameters(self, rank: int, name: str) -> dict[int, str]:
+        """The names of a parameter's copies by ranks, its own among them; {} where none is known for certain."""
         parameter = self._spread.parameters[rank].get(name)
         if parameter is None or parameter.before is None:
             return {}

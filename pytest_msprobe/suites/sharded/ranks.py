@@ -7,7 +7,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, combinations, count
 from math import prod
 from operator import attrgetter
@@ -363,16 +363,13 @@ class RunSteps:
     """
 
     def __init__(self, steps: dict[Path, list[Path]], data_dirs: Sequence[Path]) -> None:
-        self.steps, self._data_dirs = steps, data_dirs
+        self.steps = steps
         self.folders = {path: folder for folder, paths in steps.items() for path in paths}
-        self._read: dict[Path, ShardedStep] = {}
+        self._read = cache(lambda folder: ShardedStep.read(folder, steps[folder], data_dirs))
 
     def step(self, path: Path) -> ShardedStep:
         """The step that the dump at `path` is of."""
-        folder = self.folders[path]
-        if folder not in self._read:
-            self._read[folder] = ShardedStep.read(folder, self.steps[folder], self._data_dirs)
-        return self._read[folder]
+        return self._read(self.folders[path])
 
     def problems(self) -> list[str]:
         """What is missing of the steps, or contradicts itself, one line each."""

@@ -168,8 +168,7 @@ class ShardedSummary(RowSummary):
             step.reasons[finding.reason] += 1
         if role in ("first", "own"):
             lines = [finding.record, *map(str, row.attachment.get("told", ()))]
-            entry = finding.order, role == "first", lines
-            step.faults.setdefault(finding.phase, []).append(entry)
+            step.faults.setdefault(finding.phase, []).append((finding.order, role == "first", lines))
             light = replace(row, attachment=None, explanation="")
             self._wrong.append(_WrongRecord(light, finding, is_first=role == "first"))
         elif role == "inherited":
