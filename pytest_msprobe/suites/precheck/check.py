@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from operator import methodcaller
+from itertools import repeat
+from operator import attrgetter, methodcaller
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -158,7 +159,7 @@ class Comparison:
 
     def finding(self, device: str, bench: str) -> Verdict:
         """The verdict over all outputs: `pass` when every one passes and their number agrees; an error goes first."""
-        failed = bool(self.problem) or any(row.status == "error" for row in self._rows)
+        failed = bool(self.problem) or "error" in map(attrgetter("status"), self._rows)
         if not self._rows and not failed:
             text, moot = "the call returned nothing that can be compared", ((MOOT, "no output"),)
             return Verdict("skip", text, device=device, bench=bench, properties=moot)
@@ -425,13 +426,12 @@ class CallCheck:
         settings = self._settings
         dtypes = {value.dtype.name for _, value in leaves(run.case.call) if hasattr(value, _ARRAY)}
         digits = [self._operand_format(run), *(f"{dtype} sums" for dtype in self._narrow_sums(run) if dtype in dtypes)]
-        finding = replace(
-            finding, properties=(*finding.properties, *(("operands", name) for name in filter(None, digits)))
-        )
+        properties = [*finding.properties, *zip(repeat("operands"), filter(None, digits))]
         if "float32" in dtypes and (format_name := self._default_format(run, finding)):
-            finding = replace(finding, properties=(*finding.properties, (DEFAULT_OPERANDS, format_name)))
+            properties.append((DEFAULT_OPERANDS, format_name))
         if why := self._engines.refused_by_accelerator.get(f"{run.case.api.type}.{run.case.api.api}"):
-            finding = replace(finding, properties=(*finding.properties, ("bench_on_cpu", why)))
+            properties.append(("bench_on_cpu", why))
+        finding = replace(finding, properties=tuple(properties))
         if finding.status == "error" and pairs is not None:
             finding = illustrated(settings.pictures, finding, pairs)
         if settings.keeper is None:

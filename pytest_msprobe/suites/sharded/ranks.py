@@ -177,9 +177,11 @@ class RankDump(Dump):
         if _DTENSOR.search(self.text(leaf.place.record)) is None:
             return []
         value = self._decoded(leaf.place.record, "record")
-        for step in (leaf.place.root, *leaf.place.steps, "dtensor"):
-            is_there = isinstance(value, list if isinstance(step, int) else dict)
-            value = value[step] if is_there and (isinstance(step, int) or step in value) else None
+        try:
+            for step in (leaf.place.root, *leaf.place.steps, "dtensor"):
+                value = value[step]
+        except (LookupError, TypeError):
+            return []
         if not isinstance(value, dict) or not isinstance(value.get("placements"), list):
             return []
         placements, names = value["placements"], value.get("mesh_dim_names")
