@@ -163,8 +163,7 @@ class StepSpread:
         for number, records in self._records.items():
             is_there = identity in records and self._counts[number].get(identity[0]) == count
             # Equal names mean equal calls on two ranks of a communication's group, and where they are not two stages.
-            is_beside = is_there and (is_communicated or not self.are_stages(dump.number, number))
-            if number == dump.number or is_beside:
+            if number == dump.number or (is_there and (is_communicated or not self.are_stages(dump.number, number))):
                 together[number] = records[identity]
         return together
 

@@ -288,12 +288,12 @@ class Copies:
             if (side, what) == ("input", "parameters"):
                 continue
             owner = self._owner(rank, name) if what == "state" else name
-            copies = self._copies(rank, owner) if owner else {}
+            copies = self._copies(rank, owner)
             if what == "gradients" and call.dump.is_partial(leaf):
                 words = "the run says itself that ranks have terms of a sum (DTensor); what the step leaves is judged"
                 yield call.found(leaf.path, "unjudged", words)
             elif copies:
-                yield from self._of_copies(call, leaf, what, (name, owner), copies)
+                yield from self._of_copies(call, leaf, what, owner, copies)
             elif what == "gradients":
                 yield from self._of_shards(call, leaf, name)
 
@@ -322,14 +322,13 @@ class Copies:
         return copies if len(copies) > 1 else {}
 
     def _of_copies(
-        self, call: RankCall, leaf: Leaf, what: str, names: tuple[str, str], copies: dict[int, str]
+        self, call: RankCall, leaf: Leaf, what: str, owner: str, copies: dict[int, str]
     ) -> Iterator[ValueFinding]:
-        name, owner = names
         compared: list[Alike] = []
         for other, twin in copies.items():
             record = call.records.get(other)
             dump = self._spread.step.ranks[other]
-            value = self._value(call, dump, record, leaf.path, (what, name, owner, twin))
+            value = self._value(call, dump, record, leaf.path, (what, owner, twin))
             if value is None:
                 if what == "gradients" and record is not None and f"input.parameters.{twin}" in call.leaves[other]:
                     words = f"rank {other} has a copy of this parameter, and no gradient of it"
@@ -349,10 +348,10 @@ class Copies:
             yield call.found(leaf.path, "placed", placement=f"R over ranks {listed(sorted(copies))}")
 
     def _value(
-        self, call: RankCall, dump: RankDump, record: str | None, path: str, names: tuple[str, str, str, str]
+        self, call: RankCall, dump: RankDump, record: str | None, path: str, names: tuple[str, str, str]
     ) -> Leaf | None:
         """The same value of a copy on another rank, which may be in the record of another optimizer."""
-        what, _, owner, twin = names
+        what, owner, twin = names
         of_record = call.leaves[dump.number] if record is not None and twin == owner else {}
         if call.operation.record.startswith(CLIP) or what == "state" or f"input.parameters.{twin}" in of_record:
             return of_record.get(path)
