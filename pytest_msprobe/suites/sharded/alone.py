@@ -14,7 +14,7 @@ from pytest_msprobe.suites.sharded.blame import Role
 from pytest_msprobe.suites.sharded.inference import RankCall, RankGroup, RankLaw, StepSpread
 from pytest_msprobe.suites.sharded.judgement import PHASES, Phase, RecordFinding, ValueFinding, forward_of, phase_of
 from pytest_msprobe.suites.sharded.laws import all_laws
-from pytest_msprobe.suites.sharded.outline import CallStacks
+from pytest_msprobe.suites.sharded.outline import CallPlaces
 from pytest_msprobe.suites.sharded.ranks import RankDump, RunSteps, ShardedStep
 
 _WORST = ("unexplained", "unreadable", "missing", "placed", "unjudged")
@@ -115,7 +115,7 @@ def _words(row: RankGroup, said: str, path: str) -> str:
     return f"{kind or ('S' if path.startswith('parameters.') else 'S or P')} over {row.name}"
 
 
-class RankLaws(CallStacks):
+class RankLaws(CallPlaces):
     """The calls of a step that are items of one rank's dump.
 
     Attributes:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Held = Sequence[tuple[RankDump, Mapping[str, Leaf]]]
 
 
-class CallStacks(ABC):
+class CallPlaces(ABC):
     """Says where calls were made, by the first of the records that tell it."""
 
     def frames(self, operation: Operation) -> Sequence[Frame]:
@@ -48,7 +48,7 @@ class CallStacks(ABC):
         """Records whose stacks tell where a record was called, the best first."""
 
 
-class StepOutline(CallStacks):
+class StepOutline(CallPlaces):
     """One training step of a sharded run, and the logical run's; nothing here looks at values.
 
     Attributes:

@@ -28,7 +28,7 @@ from pytest_msprobe.suites.sharded.alone import LawsSession, RankLaws
 from pytest_msprobe.suites.sharded.blame import Blame, Role
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
 from pytest_msprobe.suites.sharded.options import ShardedSettings
-from pytest_msprobe.suites.sharded.outline import CallStacks
+from pytest_msprobe.suites.sharded.outline import CallPlaces
 from pytest_msprobe.suites.sharded.ranks import dumps_below, listed, step_folders
 from pytest_msprobe.suites.sharded.report import ShardedReport, ShardedSummary
 from pytest_msprobe.suites.sharded.session import ShardedSession
@@ -218,7 +218,7 @@ def _begin(blame: Blame, operation: Operation, finding: RecordFinding, role: Rol
         yield f"what goes into it is wrong already: it is made by {made}"
 
 
-def _where(finding: RecordFinding, calls: CallStacks, operation: Operation) -> Iterator[str]:
+def _where(finding: RecordFinding, calls: CallPlaces, operation: Operation) -> Iterator[str]:
     """The ranks, and the line of the script."""
     yield f"on ranks {listed(finding.ranks, 16)}"
     if source := calls.source(operation):
