@@ -133,8 +133,7 @@ _CAST = ("float16", "bfloat16", "float32")
 def with_cast_operands(call: Call, forward: ForwardRecord) -> tuple[Call, str]:
     """(`call` with its operands as they were cast inside, a note that says so); (`call`, "") where none was."""
     dtype = _computed_in(call, forward)
-    target = array_dtype(dtype) if dtype is not None else None
-    if dtype is None or target is None:
+    if dtype is None or (target := array_dtype(dtype)) is None:
         return call, ""
     casts = []
 
@@ -225,12 +224,11 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
         NotJudged: it cannot or need not be run, with the verdict and its reason.
     """
     api = parse_api_name(name)
-    reason = reason_uncomputable(api, dump.framework)
-    random = random_api(api, dump.framework) if reason is None else None
-    if random is not None and random.reason:
-        reason = random.reason
-    if reason is not None:
+    if (reason := reason_uncomputable(api, dump.framework)) is not None:
         raise NotJudged("skip", reason)
+    random = random_api(api, dump.framework)
+    if random is not None and random.reason:
+        raise NotJudged("skip", random.reason)
     try:
         forward = dump.forward(name)
         if forward is None:

@@ -139,7 +139,7 @@ _NOT_OF_SOURCE = frozenset({"initial", "where"})
 
 def source_and_axis(call: Call, described: IndexOutput) -> tuple[Array, int | None] | None:
     """The tensor that the indices select from, and the axis; None when the call's arguments do not show them."""
-    source = call.arguments[0] if call.arguments else call.keywords.get("input")
+    source = next(iter(call.arguments), call.keywords.get("input"))
     if not hasattr(source, "__array_interface__") or not _NOT_OF_SOURCE.isdisjoint(call.keywords):
         return None
     axis = _argument(call, described.axis_position, *_AXIS_NAMES)
@@ -153,7 +153,7 @@ def source_and_axis(call: Call, described: IndexOutput) -> tuple[Array, int | No
 
 
 def _argument(call: Call, position: int, *names: str) -> Argument:
-    value = call.arguments[position] if len(call.arguments) > position else None
+    value = next(iter(call.arguments[position:]), None)
     for name in names:
         value = call.named.get(name, value)
     return value

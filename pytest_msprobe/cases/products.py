@@ -125,7 +125,7 @@ def product_of_tensors(tensors: Sequence[Array], reference: Array) -> Product | 
     if not (2 <= len(tensors) <= 3 and reference.size):
         return None
     for first, second, *others in permutations(tensors):
-        bias = others[0] if others else None
+        bias = next(iter(others), None)
         if bias is not None and not _broadcasts(bias.shape, reference.shape):
             continue
         product = _product(first, second, bias, reference)

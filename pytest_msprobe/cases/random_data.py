@@ -157,8 +157,7 @@ def random_array(value: TensorValue, generator: np.random.Generator, place: Fiel
         DumpError: there is no array type for the dtype.
     """
     dtype = value.dtype
-    target = None if dtype is None else array_dtype(dtype)
-    if dtype is None or target is None:
+    if dtype is None or (target := array_dtype(dtype)) is None:
         raise (place / "dtype").fault(f"there is no array type for {dtype.name if dtype else 'this array'}")
     if value.size == 0:
         return np.zeros(value.shape, dtype=target)

@@ -381,8 +381,7 @@ class OutputSensitivity(Sensitivity):
 
     def restricted(self, tested: Array, places: Sequence[int] | Array) -> OutputPair | None:
         """See `Sensitivity`."""
-        part = None if self._restriction is None else self._restriction.part(places)
-        if part is None:
+        if self._restriction is None or (part := self._restriction.part(places)) is None:
             return None
         run, tested_part = self._runs.run.with_call(part.call), tested.reshape(-1)[part.places]
         runs = ExtraRuns(run, self._bench, part.incoming, is_composite=self._runs.is_composite, is_part=True)
@@ -439,11 +438,10 @@ class OutputSensitivity(Sensitivity):
         if name not in ROW_FUNCTIONS or not (is_input and 1 <= len(tensors) <= 3 and len(incoming) <= 1):
             return None
         moving = RoundingPerturbation(1, operands=self._bench.operand_roundoff)
-        gradient = incoming[0] if incoming else None
+        gradient = next(iter(incoming), None)
         for epsilon in (*self._runs.factors, 1e-5, 1e-6) if name in WITH_EPSILON else (0.0,):
             call = row_call(list(tensors.values()), gradient, moving.size, epsilon=epsilon)
-            deviations = None if call is None else row_deviations(name, call, self._reference)
-            if deviations is not None:
+            if call is not None and (deviations := row_deviations(name, call, self._reference)) is not None:
                 return _if_finite(deviations)
         return None
 

@@ -341,8 +341,7 @@ class PrecheckSuite(ApiCallSuite):
             if suite.settings.edge_cases and suite.settings.device.engine == "recorded":
                 raise SuiteError("--msprobe-edge-cases: nobody has recorded them; name a device in --msprobe-device")
             _refuse_unused_options(context, suite.settings)
-            missing = "" if context.has_other_hosts else suite.engines.missing()
-            if missing:
+            if not context.has_other_hosts and (missing := suite.engines.missing()):
                 raise SuiteError(missing)
         return suite
 
