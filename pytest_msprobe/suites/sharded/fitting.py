@@ -21,7 +21,6 @@ from pytest_msprobe.suites.sharded.judgement import (
     ValueFinding,
     all_loaded,
     form_of,
-    has_numbers,
     leaves_of,
     loaded,
     may_be_partial,
@@ -29,7 +28,7 @@ from pytest_msprobe.suites.sharded.judgement import (
     widened,
 )
 from pytest_msprobe.suites.sharded.outline import StepOutline
-from pytest_msprobe.suites.sharded.ranks import RankDump, Stated, contradicted
+from pytest_msprobe.suites.sharded.ranks import RankDump, Stated, contradicted, has_numbers
 from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
 if TYPE_CHECKING:

@@ -22,14 +22,13 @@ from pytest_msprobe.suites.sharded.judgement import (
     State,
     ValueFinding,
     form_of,
-    has_numbers,
     leaves_of,
     loaded,
     roundoff_of,
     widened,
 )
 from pytest_msprobe.suites.sharded.matching import CLIP, Key, MatchingIndex
-from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, listed
+from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, has_numbers, listed
 
 if TYPE_CHECKING:
     import numpy as np

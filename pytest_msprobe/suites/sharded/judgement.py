@@ -221,11 +221,6 @@ def roundoff_of(dtype_text: str) -> float:
         return 0.0
 
 
-def has_numbers(leaf: Leaf) -> bool:
-    """Whether all statistics of a tensor are finite numbers."""
-    return all(isinstance(number, (int, float)) and math.isfinite(number) for number in leaf.statistics)
-
-
 def is_given(leaf: Leaf) -> bool:
     """Whether a value is a parameter, or whole numbers such as labels: not what the run computes."""
     is_whole = not roundoff_of(leaf.dtype) and "bool" not in leaf.dtype.lower()

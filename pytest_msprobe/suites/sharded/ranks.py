@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, combinations, count
-from math import prod
+from math import isfinite, prod
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -262,6 +262,11 @@ class Slices(Mapping[str, Any]):
 
     def __contains__(self, name: object) -> bool:
         return name in self.places
+
+
+def has_numbers(leaf: Leaf) -> bool:
+    """Whether all statistics of a tensor are finite numbers."""
+    return all(isinstance(number, (int, float)) and isfinite(number) for number in leaf.statistics)
 
 
 def listed(names: Iterable[object], most: int = 8) -> str:

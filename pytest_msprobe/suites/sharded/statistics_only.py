@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from msprobe_collector.dump_format.leaves import Leaf
-from pytest_msprobe.suites.sharded.judgement import has_numbers
 from pytest_msprobe.suites.sharded.placements import relative
+from pytest_msprobe.suites.sharded.ranks import has_numbers
 
 
 @dataclass(frozen=True, slots=True)
