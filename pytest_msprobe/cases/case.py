@@ -13,8 +13,9 @@ the benchmark, and for a device that runs it without autocast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf, isfinite, isnan, prod
 from typing import Any
 
@@ -73,18 +74,20 @@ def bytes_of_outputs(api: ApiName, framework: str, arguments: Sequence[Value], k
     fact = facts("output_sizes").of(api, framework)
     if fact is None:
         return 0
-    values = (*arguments, *keywords.values())
-    return _elements(fact.text, values) * (_BYTES + _BYTES_BESIDE)
+    return _elements(fact.text, (*arguments, *keywords.values())) * (_BYTES + _BYTES_BESIDE)
 
 
-def _elements(rule: str, values: Sequence[Value]) -> float:
-    numbers = [number for value in values for number in _numbers(value)]
-    whole = [abs(number) for number in numbers if isinstance(number, int)]
-    first = next(([*_numbers(value)] for value in values if isinstance(value, tuple)), None)
-    largest = max(tensors_in(tuple(values)), key=lambda tensor: tensor.size, default=None)
+def _whole(numbers: Iterable[float]) -> list[int]:
+    return [abs(number) for number in numbers if isinstance(number, int)]
+
+
+def _elements(rule: str, values: tuple[Value, ...]) -> float:
+    numbers = [*_numbers(values)]
+    whole = _whole(numbers)
+    first = next((value for value in values if isinstance(value, tuple)), None)
+    largest = max(tensors_in(values), key=lambda tensor: tensor.size, default=None)
     if rule == "shape":
-        lengths = whole if first is None else first
-        return prod(abs(number) for number in lengths if isinstance(number, int))
+        return prod(whole if first is None else _whole(_numbers(first)))
     if rule == "steps":
         return whole[-1] if whole else 0
     if rule == "square":
@@ -94,7 +97,7 @@ def _elements(rule: str, values: Sequence[Value]) -> float:
         factor = prod(max(1, number) for number in whole)
         return factor if largest is None else largest.size * factor
     if rule == "padded":
-        return _padded(largest, [abs(number) for number in first or ()])
+        return _padded(largest, [*map(abs, _numbers(first or ()))])
     if not numbers:
         return 0
     start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
@@ -130,8 +133,7 @@ _CAST = ("float16", "bfloat16", "float32")
 def with_cast_operands(call: Call, forward: ForwardRecord) -> tuple[Call, str]:
     """(`call` with its operands as they were cast inside, a note that says so); (`call`, "") where none was."""
     dtype = _computed_in(call, forward)
-    target = array_dtype(dtype) if dtype is not None else None
-    if dtype is None or target is None:
+    if dtype is None or (target := array_dtype(dtype)) is None:
         return call, ""
     casts = []
 
@@ -199,7 +201,7 @@ class Case:
 
     def output_dtypes(self) -> list[Dtype | None]:
         """Recorded dtype of each output that is not null, in order; None for one that is not a tensor."""
-        return [_dtype_of(value) for value in self.output_values()]
+        return list(map(_dtype_of, self.output_values()))
 
     def gradient_label(self, path: LeafPath) -> str:
         """Place of the gradient of one argument: the recorded one's, `output.0`, where there is one."""
@@ -222,12 +224,11 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
         NotJudged: it cannot or need not be run, with the verdict and its reason.
     """
     api = parse_api_name(name)
-    reason = reason_uncomputable(api, dump.framework)
-    random = random_api(api, dump.framework) if reason is None else None
-    if random is not None and random.reason:
-        reason = random.reason
-    if reason is not None:
+    if (reason := reason_uncomputable(api, dump.framework)) is not None:
         raise NotJudged("skip", reason)
+    random = random_api(api, dump.framework)
+    if random is not None and random.reason:
+        raise NotJudged("skip", random.reason)
     try:
         forward = dump.forward(name)
         if forward is None:
@@ -341,8 +342,6 @@ def _size(count: float) -> str:
 
 
 def _leaves(value: Value) -> list[Value]:
-    if isinstance(value, tuple):
-        return [leaf for item in value for leaf in _leaves(item)]
     if isinstance(value, dict):
-        return [leaf for item in value.values() for leaf in _leaves(item)]
-    return [value]
+        return _leaves(tuple(value.values()))
+    return list(chain.from_iterable(map(_leaves, value))) if isinstance(value, tuple) else [value]

@@ -197,14 +197,10 @@ def _to_scalar(tensors: Sequence[Array]) -> _Change:
     return lambda place, array: array.reshape(-1)[:1].reshape(()) if array.size else array
 
 
-def _to_broadcast(tensors: Sequence[Array]) -> _Change:
-    return lambda place, array: array[:1] if place == 1 else array
-
-
 _CHANGES: dict[str, Callable[[Sequence[Array]], _Change]] = {
     "empty": _without_elements,
     "scalar": _to_scalar,
-    "broadcast": _to_broadcast,
+    "broadcast": lambda tensors: lambda place, array: array[:1] if place == 1 else array,
     "strided": lambda tensors: lambda place, array: array,
     "large": _large,
     "extreme": _with(_extremes),

@@ -25,8 +25,7 @@ _NOT_LOCAL = "not an operation on the parts of one rank: DTensor {}, and the oth
 
 def reason_not_local(forward: ForwardRecord, call: Call) -> str:
     """Why a call of DTensors cannot be judged from the parts of one rank; "" when it can, and for other calls."""
-    arguments = (forward.arguments or (), forward.keywords)
-    inputs, outputs = _of(arguments), _of(forward.outputs or ())
+    inputs, outputs = _of((forward.arguments or (), forward.keywords)), _of(forward.outputs or ())
     if not inputs or not outputs:
         return ""
     if len({spread.mesh for spread in (*inputs, *outputs)}) > 1:

@@ -45,15 +45,22 @@ def in_one_order(call: Call, *sides: Sequence[Output]) -> list[list[Output]]:
     """
     position = sorted_position(call.api)
     is_open = position is not None and _argument(call, position, "sorted") is False
-    ordered = []
-    for outputs in sides:
-        present = [output for output in outputs if output.value is not None]
-        ordered.append(_ordered(call, present) if is_open else present)
-    return ordered
+    present = list(map(present_outputs, sides))
+    return [_ordered(call, outputs) for outputs in present] if is_open else present
+
+
+def present_outputs(outputs: Sequence[Output]) -> list[Output]:
+    """The outputs that are not None."""
+    return [output for output in outputs if output.value is not None]
+
+
+def arrays_of(outputs: Sequence[Output]) -> list[Array]:
+    """The outputs that are arrays."""
+    return [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
 
 
 def _ordered(call: Call, outputs: list[Output]) -> list[Output]:
-    arrays = [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
+    arrays = arrays_of(outputs)
     if len(arrays) < len(outputs) or not arrays:
         return outputs
     ordered = _unique(call, arrays) if call.api.short == "unique" else _top(call, arrays)
@@ -132,7 +139,7 @@ _NOT_OF_SOURCE = frozenset({"initial", "where"})
 
 def source_and_axis(call: Call, described: IndexOutput) -> tuple[Array, int | None] | None:
     """The tensor that the indices select from, and the axis; None when the call's arguments do not show them."""
-    source = call.arguments[0] if call.arguments else call.keywords.get("input")
+    source = next(iter(call.arguments), call.keywords.get("input"))
     if not hasattr(source, "__array_interface__") or not _NOT_OF_SOURCE.isdisjoint(call.keywords):
         return None
     axis = _argument(call, described.axis_position, *_AXIS_NAMES)
@@ -146,7 +153,7 @@ def source_and_axis(call: Call, described: IndexOutput) -> tuple[Array, int | No
 
 
 def _argument(call: Call, position: int, *names: str) -> Argument:
-    value = call.arguments[position] if len(call.arguments) > position else None
+    value = next(iter(call.arguments[position:]), None)
     for name in names:
         value = call.named.get(name, value)
     return value

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, takewhile
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class RoundingPerturbation:
         again, unless it `saves_exactly`. No array changes.
         """
         dtypes = [array.dtype for array in _inexact(call)] or _asked_dtypes(call)
-        largest = max((unit_roundoff(dtype) for dtype in dtypes), default=FLOAT32_ROUNDOFF)
+        largest = max(map(unit_roundoff, dtypes), default=FLOAT32_ROUNDOFF)
         arithmetic = largest if is_composite else min(largest, FLOAT32_ROUNDOFF)
         if largest > Relative.FLOAT64_LIKE:
             largest, arithmetic = largest * self.relative_size, arithmetic * self.relative_size
@@ -133,7 +133,7 @@ def accumulated_terms(
         output_sizes: in elements.
         is_elementwise: whether only reductions and broadcasts sum up.
     """
-    arrays = [*_inexact(call), *(array for array in incoming if array is not None and _is_inexact(array))]
+    arrays = [*_inexact(call), *filter(_is_inexact, incoming)]
     smallest = max(1, min(output_sizes, default=1))
     reduced = max((array.size for array in arrays), default=1) / smallest
     if is_elementwise:
@@ -190,7 +190,7 @@ def _first_shape(call: Call) -> tuple[int, ...]:
 
 
 def _inexact(call: Call) -> list[Array]:
-    return [array for array in arrays_in(call).values() if _is_inexact(array)]
+    return list(filter(_is_inexact, arrays_in(call).values()))
 
 
 def _asked_dtypes(call: Call) -> list[np.dtype[Any]]:
@@ -205,5 +205,5 @@ def _random_bits(run: int, number: int, shape: tuple[int, ...]) -> Array:
     return np.unpackbits(packed, count=size).reshape(shape).view(np.bool_)
 
 
-def _is_inexact(value: Any) -> bool:
+def _is_inexact(value: Any) -> TypeGuard[Array]:
     return hasattr(value, "__array_interface__") and kind_of(value.dtype) in ("float", "complex")

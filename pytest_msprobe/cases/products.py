@@ -36,7 +36,7 @@ class Product:
 
     def terms(self, at: int) -> Floats:
         """What the element at a flat position is the sum of, float64, shape (k,), or (k + 1,) with a bias."""
-        *batch, row, column = (int(place) for place in np.unravel_index(at, self._product_shape))
+        *batch, row, column = map(int, np.unravel_index(at, self._product_shape))
         first, second = (_matrix(side, self._product_shape, batch) for side in (self.first, self.second))
         terms: Floats = first[row].astype(np.float64) * second[:, column].astype(np.float64)
         if self.bias is None:
@@ -125,7 +125,7 @@ def product_of_tensors(tensors: Sequence[Array], reference: Array) -> Product | 
     if not (2 <= len(tensors) <= 3 and reference.size):
         return None
     for first, second, *others in permutations(tensors):
-        bias = others[0] if others else None
+        bias = next(iter(others), None)
         if bias is not None and not _broadcasts(bias.shape, reference.shape):
             continue
         product = _product(first, second, bias, reference)

@@ -157,8 +157,7 @@ def random_array(value: TensorValue, generator: np.random.Generator, place: Fiel
         DumpError: there is no array type for the dtype.
     """
     dtype = value.dtype
-    target = None if dtype is None else array_dtype(dtype)
-    if dtype is None or target is None:
+    if dtype is None or (target := array_dtype(dtype)) is None:
         raise (place / "dtype").fault(f"there is no array type for {dtype.name if dtype else 'this array'}")
     if value.size == 0:
         return np.zeros(value.shape, dtype=target)
@@ -184,9 +183,8 @@ def _moments(value: TensorValue, dtype: Dtype) -> Moments | None:
     if value.mean is None or value.norm is None or dtype.kind not in ("float", "int"):
         return None
     bounds = _float_range(value, dtype)
-    return Moments.without(
-        bounds.occurring, value.size, (bounds.low, bounds.high), float(value.mean), float(value.norm)
-    )
+    ends = bounds.low, bounds.high
+    return Moments.without(bounds.occurring, value.size, ends, float(value.mean), float(value.norm))
 
 
 def _resembling(
@@ -240,9 +238,7 @@ def _integers(
     least, most = (-8, 7) if dtype.name == "Int4" else (int(np.iinfo(drawn_as).min), int(np.iinfo(drawn_as).max))
     ends = [min(max(_whole(end), least), most) for end in _ends(value, "int")]
     low, high = min(ends), max(ends)
-    mean = math.nan if value.mean is None else float(value.mean)
-    norm = math.nan if value.norm is None else float(value.norm)
-    moments = Moments.without((high, low), value.size, (low, high), mean, norm)
+    moments = Moments.without((high, low), value.size, (low, high), _known(value.mean), _known(value.norm))
     if moments is None or high - low > _EXACT_IN_FLOAT64:
         flat = generator.integers(low, high, size=value.size, endpoint=True, dtype=drawn_as)
     else:
@@ -266,11 +262,10 @@ def _floats(value: TensorValue, dtype: Dtype, generator: np.random.Generator) ->
 
 def _float_range(value: TensorValue, dtype: Dtype) -> _FloatRange:
     largest = _largest(dtype)
-    low, high = (float(end) for end in _ends(value, dtype.kind))
+    low, high = map(float, _ends(value, dtype.kind))
     occurring = []
-    norm = math.nan if value.norm is None else float(value.norm)
     # inf - inf makes the mean NaN, so only a NaN norm proves a NaN; some kernels lose it in Max and Min.
-    if math.isnan(low) or math.isnan(high) or (value.norm is not None and math.isnan(norm)):
+    if math.isnan(low) or math.isnan(high) or (value.norm is not None and math.isnan(value.norm)):
         occurring.append(math.nan)
     occurring += sorted({end for end in (low, high) if math.isinf(end)})
     low = min(max(low, -largest), largest) if math.isfinite(low) else low
@@ -282,6 +277,11 @@ def _float_range(value: TensorValue, dtype: Dtype) -> _FloatRange:
     if not math.isfinite(high):
         high = max(1.0, low + 1.0)
     return _FloatRange(min(low, high), max(low, high), tuple(occurring))
+
+
+def _known(figure: float | None) -> float:
+    """The figure; NaN where there is none."""
+    return math.nan if figure is None else float(figure)
 
 
 def _ends(value: TensorValue, kind: str) -> tuple[float, float]:

@@ -30,7 +30,7 @@ class RowCall:
         incoming: gradient of its output, of the same shape; None for a forward.
         scale, shift: (length,), what each row is multiplied by and what is added; None without one.
         epsilon: what is added to a mean of squares.
-        roundoffs: those of `x`, `incoming`, `scale` and `shift`.
+        roundoffs: those of `x`, `incoming`, `scale` and `shift`; 0 for what there is not.
     """
 
     x: Array
@@ -40,10 +40,14 @@ class RowCall:
     epsilon: float
     roundoffs: tuple[float, ...]
 
+    def scaled(self, rows: Floats) -> Floats:
+        """The rows times the scale, where there is one."""
+        return rows if self.scale is None else rows * self.scale.astype(rows.dtype)
+
 
 #: The result of some rows, the variance of each of its elements, and what the element of the input at its place, or of
 #: the incoming gradient, adds to that.
-_Formula = Callable[[RowCall, Floats, "Floats | None"], "tuple[Floats, Floats, Floats | float]"]
+_Formula = Callable[[RowCall, Floats, Any], "tuple[Floats, Floats, Floats | float]"]
 
 
 def row_deviations(name: str, call: RowCall, reference: Array) -> Floats | None:
@@ -99,14 +103,14 @@ def _shares(x: Floats) -> tuple[Floats, Floats]:
     return powers / total, largest + np.log(total)
 
 
-def _softmax(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _softmax(call: RowCall, x: Floats, _: None) -> tuple[Floats, Floats, Floats | float]:
     """dy_i = y_i (x_i d_i - sum y_k x_k d_k)."""
     y, _total = _shares(x)
     unit = np.square(call.roundoffs[0] * y)
     return y, unit * _of_log_shares(x, y), unit * np.square(x * (1 - y))
 
 
-def _log_softmax(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _log_softmax(call: RowCall, x: Floats, _: None) -> tuple[Floats, Floats, Floats | float]:
     y, total = _shares(x)
     unit = call.roundoffs[0] ** 2
     return x - total, unit * _of_log_shares(x, y), unit * np.square(x * (1 - y))
@@ -119,9 +123,8 @@ def _of_log_shares(x: Floats, y: Floats) -> Floats:
     return sums
 
 
-def _softmax_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _softmax_gradient(call: RowCall, x: Floats, g: Floats) -> tuple[Floats, Floats, Floats | float]:
     """y_i (g_i - s), s = sum g_k y_k, for errors of g, of the y that is kept, and of x, which moves y."""
-    assert g is not None
     y, _total = _shares(x)
     kept = y * g
     above = g - _sum(kept)
@@ -134,9 +137,8 @@ def _softmax_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Float
     return y * above, np.square(y) * (of_g * by_incoming + of_x * (by_kept + by_input)), 0.0
 
 
-def _log_softmax_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _log_softmax_gradient(call: RowCall, x: Floats, g: Floats) -> tuple[Floats, Floats, Floats | float]:
     """g_i - y_i sum g_k, for errors of g, of the logarithm of y that is kept, and of x, which moves it."""
-    assert g is not None
     y, total = _shares(x)
     summed = _sum(g)
     by_incoming = np.square(g) * (1 - 2 * y) + np.square(y) * _sum(np.square(g))
@@ -153,7 +155,7 @@ def _centred(call: RowCall, x: Floats) -> tuple[Floats, Floats, Floats]:
     return mean, inverse, away * inverse
 
 
-def _layer_norm(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _layer_norm(call: RowCall, x: Floats, _: None) -> tuple[Floats, Floats, Floats | float]:
     """dn_i = r (x_i d_i - sum x_k d_k (1 + n_i n_k) / length) of the normalised n, times the scale."""
     _mean, inverse, normal = _centred(call, x)
     squares, length = np.square(x), x.shape[1]
@@ -162,7 +164,7 @@ def _layer_norm(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Flo
     return _scaled(call, normal, np.square(call.roundoffs[0] * inverse) * (single + spread / length**2))
 
 
-def _rms_norm(call: RowCall, x: Floats, _: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _rms_norm(call: RowCall, x: Floats, _: None) -> tuple[Floats, Floats, Floats | float]:
     """dn_i = n_i (d_i - sum n_k^2 d_k / length) of the normalised n, times the scale."""
     length = x.shape[1]
     normal = x / np.sqrt(np.square(x).mean(axis=1, keepdims=True) + call.epsilon)
@@ -182,12 +184,11 @@ def _scaled(call: RowCall, normal: Floats, variance: Floats) -> tuple[Floats, Fl
     return normal, variance, 0.0
 
 
-def _layer_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _layer_norm_gradient(call: RowCall, x: Floats, g: Floats) -> tuple[Floats, Floats, Floats | float]:
     """Of r (g - mean g - n mean(g n)), for errors of g and scale, of the mean and r that are kept, and of x."""
-    assert g is not None
     length = x.shape[1]
     mean, inverse, normal = _centred(call, x)
-    into = g if call.scale is None else g * call.scale.astype(g.dtype)
+    into = call.scaled(g)
     first, second = into.mean(axis=1, keepdims=True), (into * normal).mean(axis=1, keepdims=True)
     result = inverse * (into - first - normal * second)
     of_x, of_g, of_scale, _ = np.square(call.roundoffs)
@@ -202,8 +203,7 @@ def _layer_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Fl
     single = -constant * x
     beside = x * (slopes[0] + slopes[1] * normal + slopes[2] * result) / length
     by_input = np.square(single) + 2 * single * beside + _moments(squares, normal, result, slopes) / length**2
-    is_scaled = 0.0 if call.scale is None else of_scale
-    variance = np.square(inverse) * (of_g + is_scaled) * by_incoming + of_x * (by_kept + by_input)
+    variance = np.square(inverse) * (of_g + of_scale) * by_incoming + of_x * (by_kept + by_input)
     return result, variance, 0.0
 
 
@@ -217,13 +217,12 @@ def _moments(weights: Floats, first: Floats, second: Floats | None, slopes: Sequ
     return np.asarray(moments)
 
 
-def _rms_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floats, Floats, Floats | float]:
+def _rms_norm_gradient(call: RowCall, x: Floats, g: Floats) -> tuple[Floats, Floats, Floats | float]:
     """Of r (g - n mean(g n)), for errors of g and scale, of the r that is kept, and of x."""
-    assert g is not None
     length = x.shape[1]
     inverse = 1 / np.sqrt(np.square(x).mean(axis=1, keepdims=True) + call.epsilon)
     normal = x * inverse
-    into = g if call.scale is None else g * call.scale.astype(g.dtype)
+    into = call.scaled(g)
     second = (into * normal).mean(axis=1, keepdims=True)
     result = inverse * (into - normal * second)
     of_x, of_g, of_scale, _ = np.square(call.roundoffs)
@@ -235,8 +234,7 @@ def _rms_norm_gradient(call: RowCall, x: Floats, g: Floats | None) -> tuple[Floa
     beside = (by_r * squares + by_product * normal * result) / length
     by_input = np.square(single) + 2 * single * beside
     by_input += _moments(squares, normal, result, (0.0, by_r, by_product)) / length**2
-    is_scaled = 0.0 if call.scale is None else of_scale
-    variance = np.square(inverse) * (of_g + is_scaled) * by_incoming + of_x * (by_kept + by_input)
+    variance = np.square(inverse) * (of_g + of_scale) * by_incoming + of_x * (by_kept + by_input)
     return result, variance, 0.0
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from msprobe_collector.dump_format import tensors_in
 from pytest_msprobe.apis import facts
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming, attempt, result_or_none
-from pytest_msprobe.cases.outputs import in_one_order
+from pytest_msprobe.cases.outputs import arrays_of, in_one_order
 from pytest_msprobe.cases.partial_sums import norms_of_partial_sums
 from pytest_msprobe.cases.perturbation import (
     RoundingPerturbation,
@@ -182,8 +182,7 @@ class ExtraRuns:
                 self._made[kind, number] = (
                     self._with_moved_inputs(number) if kind == "inputs" else self._with_moved_arithmetic(kind, number)
                 )
-        runs = [self._made[kind, number] for number in numbers]
-        return [run for run in runs if run is not None]
+        return list(filter(None, (self._made[kind, number] for number in numbers)))
 
     def _with_moved_inputs(self, number: int) -> _MovedRun | None:
         # Some APIs refuse what lies beyond their inputs' range, such as a probability above 1.
@@ -301,14 +300,12 @@ class ExtraRuns:
         for place, array in enumerate(self.incoming):
             values[f"equals incoming gradient {place}"] = array
         for name, results in self._rounded_operands.items():
-            if results is not None and position < len(results):
-                values[_MATCHES[name]] = results[position]
-        arrays = {name: value for name, value in values.items() if hasattr(value, "__array_interface__")}
-        return {
-            name: array.astype(np.float64)
-            for name, array in arrays.items()
-            if kind_of(array.dtype) in ("float", "int", "bool")
-        }
+            values[_MATCHES[name]] = _at(results, position)
+        arrays = {}
+        for name, value in values.items():
+            if hasattr(value, "__array_interface__") and kind_of(value.dtype) in ("float", "int", "bool"):
+                arrays[name] = value.astype(np.float64)
+        return arrays
 
     @cached_property
     def _rounded_operands(self) -> Mapping[str, Sequence[Any] | None]:
@@ -358,8 +355,7 @@ class OutputSensitivity(Sensitivity):
         """See `Sensitivity`."""
         perturbed = []
         for moving, results in self._runs.moved(moved, (1, 2)):
-            array = self._of_this(results)
-            if array is not None:
+            if (array := self._of_this(results)) is not None:
                 perturbed.append(Perturbed(array, moving.relative_size))
         return tuple(perturbed)
 
@@ -380,13 +376,12 @@ class OutputSensitivity(Sensitivity):
 
     def _of_this(self, results: Sequence[Any] | None) -> Array | None:
         """Those of all `results` that are for this output; None where they have another shape."""
-        value = results[self._position] if results is not None and self._position < len(results) else None
+        value = _at(results, self._position)
         return value if getattr(value, "shape", None) == self._reference.shape else None
 
     def restricted(self, tested: Array, places: Sequence[int] | Array) -> OutputPair | None:
         """See `Sensitivity`."""
-        part = None if self._restriction is None else self._restriction.part(places)
-        if part is None:
+        if self._restriction is None or (part := self._restriction.part(places)) is None:
             return None
         run, tested_part = self._runs.run.with_call(part.call), tested.reshape(-1)[part.places]
         runs = ExtraRuns(run, self._bench, part.incoming, is_composite=self._runs.is_composite, is_part=True)
@@ -443,12 +438,11 @@ class OutputSensitivity(Sensitivity):
         if name not in ROW_FUNCTIONS or not (is_input and 1 <= len(tensors) <= 3 and len(incoming) <= 1):
             return None
         moving = RoundingPerturbation(1, operands=self._bench.operand_roundoff)
-        gradient = incoming[0] if incoming else None
+        gradient = next(iter(incoming), None)
         for epsilon in (*self._runs.factors, 1e-5, 1e-6) if name in WITH_EPSILON else (0.0,):
             call = row_call(list(tensors.values()), gradient, moving.size, epsilon=epsilon)
-            deviations = None if call is None else row_deviations(name, call, self._reference)
-            if deviations is not None:
-                return deviations if bool(np.isfinite(deviations).all()) else None
+            if call is not None and (deviations := row_deviations(name, call, self._reference)) is not None:
+                return _if_finite(deviations)
         return None
 
     @cached_property
@@ -530,8 +524,17 @@ class OutputSensitivity(Sensitivity):
 
 def _alone(engine: Engine, wanted: tuple[LeafPath, ...], position: int, call: Call, incoming: Incoming) -> Any:
     """The output or gradient at `position` of another call; None where the benchmark fails."""
-    results = result_or_none(attempt(lambda: _compared(call, incoming, engine.forward(call, differentiate=wanted))))
+    outcome = attempt(lambda: _compared(call, incoming, engine.forward(call, differentiate=wanted)))
+    return _at(result_or_none(outcome), position)
+
+
+def _at(results: Sequence[Any] | None, position: int) -> Any:
+    """The result at `position`; None where there is none."""
     return results[position] if results is not None and position < len(results) else None
+
+
+def _if_finite(deviations: Array) -> Array | None:
+    return deviations if bool(np.isfinite(deviations).all()) else None
 
 
 def _compared(call: Call, incoming: Incoming, execution: Execution) -> Sequence[Any]:
@@ -553,8 +556,7 @@ def _in_orders(products: Array) -> tuple[Array, ...]:
 
 
 def _float_outputs(outputs: Sequence[Output] | Unsupported | CapturedError) -> list[Array]:
-    values: list[Any] = [output.value for output in result_or_none(outputs) or ()]
-    return [value for value in values if hasattr(value, "__array_interface__") and value.dtype.kind == "f"]
+    return [array for array in arrays_of(result_or_none(outputs) or ()) if array.dtype.kind == "f"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -581,4 +583,4 @@ class _ProductDeviations:
     def _norms(self, every: int) -> Array | None:
         deviations = self.product.norms(every)
         deviations *= self.size
-        return deviations if bool(np.isfinite(deviations).all()) else None
+        return _if_finite(deviations)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal, NamedTuple
 
 from msprobe_collector.dump_format import DumpError
@@ -63,7 +64,7 @@ class NormHistory:
         for name, row in summary.rows.items() if summary is not None else ():
             before = self._means.get(name, RunningMean())
             self._before[step, name] = before
-            self._means[name] = before if row.fault else before.with_norm(row.norm)
+            self._means[name] = before.with_norm(row.norm)
 
 
 def judge_norm(
@@ -130,7 +131,7 @@ class GradientCheck:
         # Summaries in memory: of both runs, for the step that is judged and the one before.
         self._read = lru_cache(4)(read_summary)
         self._agreements: dict[tuple[int, int, str], SignAgreement | None] = {}
-        self._histories: dict[int, NormHistory] = {}
+        self._history = cache(self._history_of)
         self._steps = {rank: pair.steps(rank) for rank in pair.target.ranks}
 
     def parameters(self, rank: int, step: int) -> list[str]:
@@ -221,26 +222,21 @@ class GradientCheck:
         return self._agreements[key]
 
     def _agreement_in_files(self, rank: int, step: int, name: str) -> SignAgreement | None:
-        try:
+        with suppress(DumpError):  # the item of that step says so
             target, golden = self._both(rank, step)
             row, reference = target.rows.get(name), golden.rows.get(name)
             if row is None or reference is None or row.fault or reference.fault or row.shape != reference.shape:
                 return None
             return compare_signs(row, target, golden)
-        except DumpError:
-            return None  # the item of that step says so
+        return None
 
-    def _history(self, rank: int) -> NormHistory:
-        if rank not in self._histories:
+    def _history_of(self, rank: int) -> NormHistory:
+        def summary(step: int) -> StepSummary | None:
+            with suppress(DumpError):  # the collection of that step says so
+                return self._read(self.pair.target.steps[rank][step])
+            return None
 
-            def summary(step: int) -> StepSummary | None:
-                try:
-                    return self._read(self.pair.target.steps[rank][step])
-                except DumpError:
-                    return None  # the collection of that step says so
-
-            self._histories[rank] = NormHistory(self._steps[rank], summary)
-        return self._histories[rank]
+        return NormHistory(self._steps[rank], summary)
 
     def _summaries(self, rank: int, step: int) -> tuple[StepSummary, StepSummary | None]:
         target, golden = self._read(self.pair.target.steps[rank][step]), self.pair.golden

@@ -5,10 +5,10 @@ Files of signs are read without trusting them; large ones are mapped.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,12 @@ class SignAgreement:
     def similarity(self) -> float:
         """Share of the elements that agree; 0 where there are none, as in the existing tool."""
         return self.agreeing / self.size if self.size else 0.0
+
+    def __add__(self, other: SignAgreement) -> SignAgreement:
+        return SignAgreement(self.agreeing + other.agreeing, self.size + other.size)
+
+
+_NONE = SignAgreement(0, 0)
 
 
 def compare_signs(row: GradientRow, target: StepSummary, golden: StepSummary) -> SignAgreement:
@@ -129,7 +135,7 @@ class Findings(RowSummary):
 
     def add(self, row: VerdictRow) -> None:
         """Count the verdicts behind a row."""
-        for wire in row.attachment["verdicts"] if row.attachment is not None else ():
+        for wire in (row.attachment or {}).get("verdicts", ()):
             verdict = GradientResult.from_wire(wire)
             self.count(verdict)
             if verdict.is_problem:
@@ -152,7 +158,7 @@ class Findings(RowSummary):
 
     def steps(self, rank: int) -> list[int]:
         """The compared steps of `rank` in order."""
-        return sorted({step for steps in self.agreements.get(rank, {}).values() for step in steps})
+        return sorted(set().union(*self.agreements.get(rank, {}).values()))
 
     def row(self, rank: int, name: str, steps: Sequence[int]) -> list[float | None]:
         """The similarity of one parameter in each of these steps; None where it was not compared."""
@@ -161,9 +167,7 @@ class Findings(RowSummary):
 
     def overall(self, rank: int, step: int) -> SignAgreement:
         """The agreement of all gradients of one step together, weighted by their numbers of elements."""
-        agreements = [steps[step] for steps in self.agreements[rank].values() if step in steps]
-        agreeing = sum(agreement.agreeing for agreement in agreements)
-        return SignAgreement(agreeing, sum(agreement.size for agreement in agreements))
+        return sum((steps.get(step, _NONE) for steps in self.agreements[rank].values()), _NONE)
 
     def lines(self) -> Iterator[str]:
         """The findings, most important first."""
@@ -180,9 +184,11 @@ class Findings(RowSummary):
 
     def facts(self) -> Iterator[str]:
         """Over all gradients: the steps with problems, the lowest similarity, what could not be judged."""
-        for rank in sorted({problem.rank for problem in self.problems}):
-            steps = {problem.step for problem in self.problems if problem.rank == rank}
-            yield f"problem steps of rank {rank}: {number_ranges(steps)}"
+        steps: dict[int, set[int]] = defaultdict(set)
+        for problem in self.problems:
+            steps[problem.rank].add(problem.step)
+        for rank in sorted(steps):
+            yield f"problem steps of rank {rank}: {number_ranges(steps[rank])}"
         unjudged = self._kinds["unreadable"] + self._kinds["unmatched"]
         overall = [(self.overall(rank, step), step, rank) for rank in self.agreements for step in self.steps(rank)]
         if overall := [entry for entry in overall if entry[0].size]:
@@ -198,12 +204,10 @@ class Findings(RowSummary):
         """
         problems = [problem for problem in self.problems if not rows.is_expected(self._id_of(problem))]
         if not problems:
-            parameters = chain.from_iterable(steps.values() for steps in self.agreements.values())
-            agreements = list(chain.from_iterable(steps.values() for steps in parameters))
-            is_equal = bool(agreements) and all(agreement.agreeing == agreement.size for agreement in agreements)
+            total = sum((self.overall(rank, step) for rank in self.agreements for step in self.steps(rank)), _NONE)
+            is_equal = bool(self.agreements) and total.agreeing == total.size
             return rows.made(rows.findings(by_order=True), measure=rows.measure("signs" if is_equal else "rules"))
-        step, rank = min((problem.step, problem.rank) for problem in problems)
-        first = [problem for problem in problems if (problem.step, problem.rank) == (step, rank)]
+        step, rank, first = _first(problems)
         later = [problem for problem in problems if problem.step > step]
         rows.following |= set(map(self._id_of, later))
         nearest = max(first, key=lambda problem: problem.order)
@@ -241,8 +245,7 @@ class Findings(RowSummary):
         )
 
     def _problem_lines(self) -> Iterator[str]:
-        step, rank = min((problem.step, problem.rank) for problem in self.problems)
-        first = [problem for problem in self.problems if (problem.step, problem.rank) == (step, rank)]
+        step, rank, first = _first(self.problems)
         first.sort(key=lambda problem: (_similarity(problem), problem.order))
         nearest = max(first, key=lambda problem: problem.order)
         total = counted(self._parameters[step, rank], "gradients")
@@ -255,6 +258,13 @@ class Findings(RowSummary):
             f"nearest the loss: {nearest.parameter}; look between it and the loss first: "
             f"dump step {step} of rank {rank} (level mix) in both runs and compare"
         )
+
+
+def _first(problems: Sequence[GradientResult]) -> tuple[int, int, list[GradientResult]]:
+    """The first step with problems, the first of its ranks that has any, and these."""
+    place = attrgetter("step", "rank")
+    step, rank = min(map(place, problems))
+    return step, rank, [problem for problem in problems if place(problem) == (step, rank)]
 
 
 def _similarity(problem: GradientResult) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from io import BytesIO
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +82,7 @@ class SimilarityPictures:
             axes.set_yticks(range(len(names)), [_short(name) for name in names], parse_math=False)
         every = 1 + len(self._steps) // 20
         axes.set_xticks(range(0, len(self._steps), every), self._steps[::every])
-        rows = {name: row for row, name in enumerate(names)}
-        columns = {step: column for column, step in enumerate(self._steps)}
+        rows, columns = dict(zip(names, count())), dict(zip(self._steps, count()))
         marks = [(columns[step], rows[name]) for name, step in self._problems if name in rows and step in columns]
         axes.plot(*np.reshape(sorted(marks), (-1, 2)).T, "kx", markersize=4)
         axes.tick_params(labelsize=7)

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -136,13 +136,13 @@ class RunPair:
 
 def number_ranges(numbers: Iterable[int]) -> str:
     """`0-3, 7` for 0, 1, 2, 3, 7."""
-    groups = groupby(enumerate(sorted(numbers)), key=lambda entry: entry[1] - entry[0])
-    ranges = []
-    for _, group in groups:
-        numbers_of_range = [number for _, number in group]
-        ends = dict.fromkeys((numbers_of_range[0], numbers_of_range[-1]))
-        ranges.append("-".join(map(str, ends)))
-    return ", ".join(ranges)
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    return ", ".join("-".join(map(str, ends)) for ends in ranges)
 
 
 def _text(steps: set[int]) -> str:
@@ -151,9 +151,8 @@ def _text(steps: set[int]) -> str:
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
     """Paths in `folder` by the number in their names, in the order of the numbers."""
-    with os.scandir(folder) as entries:
-        matches = filter(None, (pattern.fullmatch(entry.name) for entry in entries))
-        return dict(sorted((int(match[1]), folder / match[0]) for match in matches))
+    matches = filter(None, map(pattern.fullmatch, os.listdir(folder)))
+    return dict(sorted((int(match[1]), folder / match[0]) for match in matches))
 
 
 Parsed = TypeVar("Parsed")
@@ -258,8 +257,7 @@ def _row(path: Path, place_in_file: tuple[int, int], columns: Sequence[str], cel
         held = f"line {line} holds {len(cells)} of {len(columns)} cells"
         return GradientRow(name, order, fault=f"{path}: {name}: {held}; it is truncated")
     try:
-        nans = _parsed(row, "nan", int) if "nan" in row else None
-        infs = _parsed(row, "inf", int) if "inf" in row else None
+        counts = {column: _parsed(row, column, int) for column in ("nan", "inf") if column in row}
         return GradientRow(
             name,
             order,
@@ -267,8 +265,8 @@ def _row(path: Path, place_in_file: tuple[int, int], columns: Sequence[str], cel
             max=_parsed(row, "max", float),
             min=_parsed(row, "min", float),
             norm=_parsed(row, "norm", float),
-            nans=nans,
-            infs=infs,
+            nans=counts.get("nan"),
+            infs=counts.get("inf"),
             md5=row.get("md5"),
         )
     except ValueError as error:

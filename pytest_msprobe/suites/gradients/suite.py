@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -137,7 +138,7 @@ class GradientSuite(Suite):
         rank, step, parameters = record.payload
         results = [self._check.verdict(rank, step, name) for name in parameters]
         order: tuple[Status, ...] = ("error", "pass", "skip")
-        status = min((result.status for result in results), key=order.index)
+        status = min(map(attrgetter("status"), results), key=order.index)
         outputs = tuple(_output(result, is_alone=len(results) == 1) for result in results)
         attachment = {"verdicts": [result.to_wire() for result in results]}
         verdict = Verdict(status, _message(results, status), outputs, attachment=attachment)
@@ -192,7 +193,7 @@ class GradientSuite(Suite):
         size = f"ranks {number_ranges(target.ranks)}, {counted(steps, 'steps')} in all"
         against = f"compared with {golden.root}" if golden is not None else "one run, without a golden run"
         lines = [f"msprobe: gradients of {target.root}: {size}; {against}"]
-        return [*lines, *(f"msprobe: not compared: {line}" for line in self.pair.all_unpaired())]
+        return [*lines, *map("msprobe: not compared: {}".format, self.pair.all_unpaired())]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         has_page = bool(self._context.config.getoption("htmlpath", None))
@@ -222,7 +223,7 @@ def _explanation(results: Sequence[GradientResult], tested: Path, benchmark: Pat
     for result in results:
         if result.status == "error":
             lines.append(f"{result.parameter} {list(result.shape)}: {result.message}")
-            lines += [f"  {line}" for line in result.details]
+            lines += map("  {}".format, result.details)
     against = f"; benchmark: {benchmark}" if benchmark is not None else ""
     return "\n".join(map(printable, [*lines, "", f"tested: {tested}{against}"]))
 

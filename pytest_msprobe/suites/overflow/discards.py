@@ -79,8 +79,7 @@ def _users(uses: Mapping[str, Use]) -> dict[str, list[Use]]:
         if phase == "forward" and f"{call}.backward" in uses and uses[f"{call}.backward"].outputs:
             backwards = [uses[f"{call}.backward"]]
         for value in use.inputs:
-            maker = value.made_by or alike.get(_look(value), "")
-            users[maker] += [use, *backwards]
+            users[value.made_by or alike.get(_look(value), "")] += [use, *backwards]
         for value in use.outputs:
             alike[_look(value)] = f"{name}.{value.path}"
             users[f"{name}.{value.path}"] += backwards

@@ -11,6 +11,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +71,7 @@ def _keys_of(dump: OverflowDump, record: str, api: str, rank: int) -> Iterator[t
         arguments = ()
     if not isinstance(keywords, dict):
         keywords = {}
-    messages = []
-    for is_sent, peer in _messages(api, arguments, keywords):
-        messages.append((rank, peer) if is_sent else (peer, rank))
+    messages = list(_messages(api, rank, arguments, keywords))
     # In one order on all ranks, or two that exchange a batch would wait for each other.
     for ends in sorted(messages):
         yield "send", ends, ""
@@ -79,8 +79,10 @@ def _keys_of(dump: OverflowDump, record: str, api: str, rank: int) -> Iterator[t
         yield api, *_group(f"Distributed.{api}", arguments, keywords)
 
 
-def _messages(api: str, arguments: Sequence[Value], keywords: Mapping[str, Value]) -> Iterator[tuple[bool, int]]:
-    """(whether it is sent, the other rank) of point-to-point calls."""
+def _messages(
+    api: str, rank: int, arguments: Sequence[Value], keywords: Mapping[str, Value]
+) -> Iterator[tuple[int, int]]:
+    """(sender, receiver) of the point-to-point calls of a rank."""
     kind = _kind(api)
     if kind == "messages":
         operations = arguments[0] if arguments else keywords.get("p2p_op_list")
@@ -88,12 +90,14 @@ def _messages(api: str, arguments: Sequence[Value], keywords: Mapping[str, Value
             parts = operation.parts if isinstance(operation, OpaqueValue) else operation
             peer = _number(parts.get("peer")) if isinstance(parts, Mapping) else None
             if isinstance(parts, Mapping) and peer is not None:
-                yield "send" in str(_content(parts.get("op"))), peer
+                yield (rank, peer) if "send" in str(_content(parts.get("op"))) else (peer, rank)
     elif kind in ("send", "receive"):
-        is_sent = kind == "send"
-        name = "dst" if is_sent else "src"
+        # Both frameworks take rank 0 by default.
         values = [*arguments[1:2], None]
-        yield is_sent, _number(keywords.get(name, values[0])) or 0  # both frameworks take rank 0 by default
+        if kind == "send":
+            yield rank, _number(keywords.get("dst", values[0])) or 0
+        else:
+            yield _number(keywords.get("src", values[0])) or 0, rank
 
 
 def _kind(api: str) -> str:
@@ -134,7 +138,7 @@ def layers(ranks: Mapping[int, Mapping[str, Sequence[Meeting]]]) -> dict[tuple[i
     expected = Counter[Meeting]()
     for rank, by_record in ranks.items():
         queues[rank] = [(record, meeting) for record, all_ in by_record.items() for meeting in all_]
-        expected.update(meeting for _, meeting in queues[rank])
+        expected.update(chain.from_iterable(by_record.values()))
     at = dict.fromkeys(queues, 0)
     clock = dict.fromkeys(queues, 0)
     passed: dict[Meeting, int] = {}
@@ -304,10 +308,11 @@ def bad_parameters(survey: Survey, record: SurveyedRecord) -> dict[str, str]:
     """
     name = record.operation.record
     bad = {value.path: value.finiteness.kinds for value in record.bad if value.is_input}
-    leaves = flatten(survey.dump.record(name)) if bad else []
-    noted = {leaf.provenance.leaf: bad[leaf.path] for leaf in leaves if leaf.path in bad and leaf.provenance.leaf}
-    if noted or not bad:
-        return {str(parameter): what for parameter, what in noted.items()}
+    if not bad:
+        return {}
+    leaves = [leaf for leaf in flatten(survey.dump.record(name)) if leaf.path in bad]
+    if noted := {leaf.provenance.leaf: bad[leaf.path] for leaf in leaves if leaf.provenance.leaf}:
+        return noted
     for cell in (name, *reversed(survey.dump.ancestors(name))):
         layer = Operation.of(cell, 0).name.partition(".")[2].rpartition(".")[0]
         values = survey.records[cell].bad if cell in survey.records else ()
@@ -330,7 +335,7 @@ def _anomaly(rank: int, survey: Survey, record: SurveyedRecord, layer: int) -> R
         name,
         record.level,
         values=list(map(str, record.bad)),
-        first_value=record.bad[0].path if record.bad else "",
+        first_value=next(map(attrgetter("path"), record.bad), ""),
         cells=list(dump.ancestors(name)),
         stack=list(map(str, dump.frames(record.operation))),
         called_from=dump.called_from(record.operation),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
+from itertools import compress
+from operator import or_
 from typing import Any, Literal
 
 import numpy as np
@@ -82,12 +84,7 @@ class _Kind:
         )
 
     def joined(self, other: _Kind) -> _Kind:
-        return _Kind(
-            self.has_nan or other.has_nan,
-            self.has_inf or other.has_inf,
-            self.is_beyond_float32 or other.is_beyond_float32,
-            self.is_partly_finite or other.is_partly_finite,
-        )
+        return _Kind(*map(or_, astuple(self), astuple(other)))
 
     @property
     def is_bad(self) -> bool:
@@ -95,7 +92,7 @@ class _Kind:
 
     def __str__(self) -> str:
         if self.is_bad:
-            return " and ".join(word for has, word in ((self.has_nan, "NaN"), (self.has_inf, "Inf")) if has)
+            return " and ".join(compress(("NaN", "Inf"), (self.has_nan, self.has_inf)))
         return "beyond Float32" if self.is_beyond_float32 else "finite"
 
 
@@ -124,9 +121,10 @@ class Recomputer:
         try:
             return self._recompute(call, _DIRECTIONS[phase], bad)
         except NotJudged as stop:
-            return RecomputedOrigin("undecided", f"it was not computed again: {stop.message}")
+            reason = stop.message
         except DumpError as error:
-            return RecomputedOrigin("undecided", f"it was not computed again: {error}")
+            reason = str(error)
+        return RecomputedOrigin("undecided", f"it was not computed again: {reason}")
 
     def _recompute(self, call: str, direction: Direction, bad: Sequence[ObservedValue]) -> RecomputedOrigin:
         is_backward = direction == "backward"
@@ -162,8 +160,7 @@ class Recomputer:
                 continue
             outputs[value.path] = None
             if value.tensor is not None and not are_drawn:
-                array = self.dump.tensors.load(value.tensor, value.place)
-                places = ~np.isfinite(array)
+                places = ~np.isfinite(self.dump.tensors.load(value.tensor, value.place))
                 # A file that is finite where the statistics were not tells no places.
                 outputs[value.path] = places if places.any() else None
         return outputs
@@ -220,7 +217,7 @@ def _kind_at(results: _Results, places: Mapping[str, Array | None]) -> _Kind:
 
 def _verdict(same: _Kind, high: _Kind | None, *, bench: str, are_drawn: bool) -> RecomputedOrigin:
     def found(cause: Cause, message: str) -> RecomputedOrigin:
-        return RecomputedOrigin(cause, message, str(same), "" if high is None else str(high), bench)
+        return RecomputedOrigin(cause, message, str(same), str(high or ""), bench)
 
     if not same.is_bad or same.is_partly_finite:
         if are_drawn:

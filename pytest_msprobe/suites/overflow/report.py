@@ -22,7 +22,7 @@ from pytest_msprobe.suites.overflow.first_anomaly import RankAnomaly, StepAnomal
 from pytest_msprobe.suites.overflow.judgement import OverflowRecord
 from pytest_msprobe.suites.overflow.session import OverflowSession
 from pytest_msprobe.suites.table_report import TableReport
-from pytest_msprobe.verdicts import VerdictRow
+from pytest_msprobe.verdicts import StepPosition, VerdictRow
 
 COLUMNS = tuple(
     """
@@ -113,8 +113,8 @@ class OverflowSummary(RowSummary):
             self._step_items[finding.folder] = row.node_id
             return
         record = OverflowRecord.from_wire(row.attachment["finding"])
-        rank, step = (row.place.rank, row.place.step) if row.place is not None else (None, None)
-        self.ranks.setdefault(record.dump, RankSummary(record.dump, rank or 0, step)).count(record)
+        place = row.place or StepPosition()
+        self.ranks.setdefault(record.dump, RankSummary(record.dump, place.rank or 0, place.step)).count(record)
 
     def lines(self) -> Iterator[str]:
         for finding in self.steps.values():
@@ -146,13 +146,11 @@ class OverflowSummary(RowSummary):
                 if step.unjudged:
                     gap = Gap(kind="values unknown", what=step.folder, count=step.unjudged, noun="dumps or records")
                     gaps.append(gap)
-        judged = sum(summary.levels[level] for summary in self.ranks.values() for level in _JUDGED)
-        total = sum(summary.levels.total() for summary in self.ranks.values())
-        taken_out = sum(summary.levels["discarded"] for summary in self.ranks.values())
-        measure = structs.replace(rows.measure(), judged=judged, total=total, differing=taken_out)
+        levels = sum((summary.levels for summary in self.ranks.values()), Counter[str]())
+        judged = sum(map(levels.__getitem__, _JUDGED))
+        measure = structs.replace(rows.measure(), judged=judged, total=levels.total(), differing=levels["discarded"])
         answer = rows.made(findings or rows.findings(by_order=True), gaps=gaps, measure=measure)
-        spread = sum(summary.levels["propagated"] for summary in self.ranks.values())
-        return structs.replace(answer, reach=Reach(spread)) if findings else answer
+        return structs.replace(answer, reach=Reach(levels["propagated"])) if findings else answer
 
     def _finding(self, rows: RunRows, step: StepAnomalies) -> Finding:
         first = step.anomalies[0]
@@ -176,7 +174,7 @@ class OverflowSummary(RowSummary):
                 names=tuple(first.parameters),
                 value=first.first_value,
                 source=short_source(first.called_from),
-                cell=first.cells[-1] if first.cells else "",
+                cell="".join(first.cells[-1:]),
                 ranks=tuple(sorted(other.rank for other in same)),
                 steps=() if step.step is None else (step.step,),
             ),
@@ -226,13 +224,15 @@ _SURE: dict[str, Confidence] = {
     "propagated": "first difference only",
 }
 #: Figures of a finding, by the column of the table.
-_COUNTS = {"out_nan": "nan", "out_inf": "inf", "in_nan": "in_nan", "in_inf": "in_inf"}
+_COUNTS = {"out_nan": "nan", "out_inf": "inf"}
 
 
 def _figures(origin: OverflowRecord) -> dict[str, float | int | str]:
-    names = _COUNTS | {name: name for name in ("cpu_same", "cpu_high", "first_bad_index")}
-    figures = {name: getattr(origin, column) for column, name in names.items()}
-    return {name: figure for name, figure in figures.items() if figure}
+    figures: dict[str, float | int | str] = {}
+    for column in (*_COUNTS, "in_nan", "in_inf", "cpu_same", "cpu_high", "first_bad_index"):
+        if figure := getattr(origin, column):
+            figures[_COUNTS.get(column, column)] = figure
+    return figures
 
 
 class OverflowReport(TableReport):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,22 +53,18 @@ class OverflowSession:
         self.ranks = {path: rank for paths in self.steps.values() for path, rank in rank_numbers(paths).items()}
         self._rules = read_rules(settings.rules)
         self._max_memory_bytes = settings.max_memory_bytes // context.sharers
-        self._dumps: dict[Path, OverflowDump] = {}
+        self._dumps = cache(lambda path: OverflowDump(path, settings.data_dir))
         self._unreadable: set[Path] = set()
-        self._surveys: dict[Path, Survey] = {}
+        self._surveys = cache(lambda path: Survey(self.dump(path), self._rules))
         self._anomalies: dict[Path, list[RankAnomaly]] = {}
 
     def dump(self, path: Path) -> OverflowDump:
         """The dump at `path`, read once. Raises DumpError."""
-        if path not in self._dumps:
-            self._dumps[path] = OverflowDump(path, self.settings.data_dir)
-        return self._dumps[path]
+        return self._dumps(path)
 
     def survey(self, path: Path) -> Survey:
         """The survey of the dump at `path`. Raises DumpError."""
-        if path not in self._surveys:
-            self._surveys[path] = Survey(self.dump(path), self._rules)
-        return self._surveys[path]
+        return self._surveys(path)
 
     def recomputer(self, path: Path) -> Recomputer:
         """The object that computes origins of the dump at `path` again. Imports NumPy."""

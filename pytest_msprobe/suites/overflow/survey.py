@@ -5,9 +5,10 @@ What a record does with NaN and Inf is first seen from its own values; where the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import attrgetter
 
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import canonical_dtype
@@ -115,10 +116,9 @@ def _observe(
     ins = [value for value in values if value.is_input and not rule.covers(value.path)]
     ins += saved
     outs = [value for value in values if not value.is_input]
-    bad_ins = [value for value in ins if value.finiteness.is_bad]
-    bad = tuple(value for value in values if value.finiteness.is_bad)
-    inputs = combined([value.finiteness for value in ins])
-    outputs = combined([value.finiteness for value in outs])
+    bad_ins, bad = _bad(ins), _bad(values)
+    finiteness = attrgetter("finiteness")
+    inputs, outputs = combined([*map(finiteness, ins)]), combined([*map(finiteness, outs)])
     if not outputs.is_bad and not (outputs.is_known and (outs or OUTPUT in fields)):
         conduct = Conduct.IS_UNKNOWN
     elif not outputs.is_bad:
@@ -135,6 +135,11 @@ def _observe(
     else:
         conduct = Conduct.PASSES_ON
     return SurveyedRecord(operation, conduct, inputs, outputs, bad)
+
+
+def _bad(values: Iterable[ObservedValue]) -> tuple[ObservedValue, ...]:
+    """Those of the values that are not finite."""
+    return tuple(value for value in values if value.is_bad)
 
 
 def _are_buffers(rule: UnwrittenMemory, bad: Sequence[ObservedValue]) -> bool:
@@ -196,7 +201,7 @@ class Survey:
             values, fields = self.dump.values(operation.record)
         except DumpError as error:
             return SurveyedRecord(operation, Conduct.IS_UNKNOWN, fault=str(error))
-        self._bad[operation.record] = tuple(value for value in values if value.finiteness.is_bad)
+        self._bad[operation.record] = _bad(values)
         if faults := [value.fault for value in values if value.fault]:
             return SurveyedRecord(operation, Conduct.IS_UNKNOWN, fault="; ".join(faults))
         if not operation.holds_calls and self._bad[operation.record]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import compress, product
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,9 +53,7 @@ class Finiteness:
     @property
     def counts(self) -> tuple[int | None, int | None]:
         """Numbers of NaN and of Inf; None where there are some, and only statistics are known."""
-        nan = None if self.has_nan and self.nan_count is None else self.nan_count or 0
-        inf = None if self.has_inf and self.inf_count is None else self.inf_count or 0
-        return nan, inf
+        return _count(self.nan_count, self.has_nan), _count(self.inf_count, self.has_inf)
 
     @property
     def kinds(self) -> str:
@@ -64,6 +63,11 @@ class Finiteness:
     def __str__(self) -> str:
         words = (f"{self.nan_count or ''} NaN", f"{self.inf_count or ''} Inf")
         return ", ".join(map(str.strip, compress(words, (self.has_nan, self.has_inf))))
+
+
+def _count(count: int | None, has_any: bool) -> int | None:
+    """The count; 0 where none was seen."""
+    return count if has_any else count or 0
 
 
 FINITE = Finiteness()
@@ -93,7 +97,7 @@ def of_array(array: Array) -> Finiteness:
         nan += int(np.count_nonzero(np.isnan(chunk)))
     if first is None:
         return FINITE
-    index = tuple(int(step) for step in np.unravel_index(first, array.shape))
+    index = tuple(map(int, np.unravel_index(first, array.shape)))
     return Finiteness(nan > 0, bad > nan, nan, bad - nan, index)
 
 
@@ -114,9 +118,7 @@ def of_statistics(tensor: TensorValue) -> Finiteness:
     has_inf = bool(tensor.inf_count) or any(map(math.isinf, ends or sums.values()))
     if not (has_nan or has_inf):
         return FINITE
-    nan_count = tensor.nan_count if has_nan else tensor.nan_count or 0
-    inf_count = tensor.inf_count if has_inf else tensor.inf_count or 0
-    return Finiteness(has_nan, has_inf, nan_count, inf_count)
+    return Finiteness(has_nan, has_inf, _count(tensor.nan_count, has_nan), _count(tensor.inf_count, has_inf))
 
 
 def of_plain(value: Value) -> Finiteness:
@@ -130,17 +132,15 @@ def of_plain(value: Value) -> Finiteness:
 
 def combined(parts: Sequence[Finiteness]) -> Finiteness:
     """Several values as one; a count is None when one of them is."""
+    if not parts:
+        return FINITE
+    fields = attrgetter("has_nan", "has_inf", "nan_count", "inf_count", "is_known")
+    has_nan, has_inf, nans, infs, is_known = zip(*map(fields, parts))
+    return Finiteness(any(has_nan), any(has_inf), _total(nans), _total(infs), is_known=all(is_known))
 
-    def total(counts: Sequence[int | None]) -> int | None:
-        numbers = [count for count in counts if count is not None]
-        return sum(numbers) if len(numbers) == len(counts) else None
 
-    has_nan = any(part.has_nan for part in parts)
-    has_inf = any(part.has_inf for part in parts)
-    nan_count = total([part.nan_count for part in parts])
-    inf_count = total([part.inf_count for part in parts])
-    is_known = all(part.is_known for part in parts)
-    return Finiteness(has_nan, has_inf, nan_count, inf_count, is_known=is_known)
+def _total(counts: Sequence[int | None]) -> int | None:
+    return None if None in counts else sum(filter(None, counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +171,11 @@ class ObservedValue:
     fault: str = ""
     made_by: str = ""
     statistics: str = ""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it holds NaN or Inf."""
+        return self.finiteness.is_bad
 
     def __str__(self) -> str:
         where = self.finiteness.first_index
@@ -212,7 +217,7 @@ class OverflowDump(Dump):
     def called_from(self, operation: Operation) -> str:
         """The line of the script that made the call, "" where it is not known."""
         frame = self.stacks.user_frame(f"{operation.call}.forward") or self.stacks.user_frame(operation.record)
-        return "" if frame is None else str(frame)
+        return str(frame or "")
 
     def _observed(self, leaf: Leaf) -> ObservedValue:
         finiteness, tensor, fault = FINITE, leaf.tensor, leaf.fault
@@ -296,8 +301,8 @@ def _read(path: Path) -> dict[tuple[str, str], UnwrittenMemory]:
         _check(entry, place)
         outputs, inputs = (frozenset(map(str, entry.get(key, ()))) for key in ("outputs", "inputs"))
         frameworks = entry.get("frameworks", [_ANY_FRAMEWORK])
-        for api in entry["apis"]:
-            rules.update({(framework, api.lower()): UnwrittenMemory(outputs, inputs) for framework in frameworks})
+        for api, framework in product(entry["apis"], frameworks):
+            rules[framework, api.lower()] = UnwrittenMemory(outputs, inputs)
     return rules
 
 

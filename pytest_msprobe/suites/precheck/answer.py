@@ -37,8 +37,7 @@ def _with_confidence(finding: Finding, *, is_recorded: bool) -> Finding:
 
 
 def _next(rows: RunRows, findings: list[Finding]) -> list[NextStep]:
-    first = findings[0] if findings else None
-    call = call_of(first.place.record) if first is not None else ""
+    call = call_of(findings[0].place.record)
     if not call or not rows.facts.arguments:
         return []
     steps = [NextStep("error data", rows.facts.command("--msprobe-error-data=error_data", keyword=call))]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from operator import methodcaller
+from itertools import repeat
+from operator import attrgetter, methodcaller
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -100,8 +102,8 @@ def worst_of_draws(
 
 def _badness(finding: Verdict) -> tuple[int, float]:
     figures = (row.figures.get("ratio") for row in finding.outputs)
-    ratios = [ratio for ratio in figures if ratio is not None and not math.isnan(ratio)]
-    return {"skip": 0, "pass": 1, "error": 2}[finding.status], max(ratios, default=0.0)
+    ratios = (ratio for ratio in figures if ratio is not None and not math.isnan(ratio))
+    return ("skip", "pass", "error").index(finding.status), max(ratios, default=0.0)
 
 
 class Comparison:
@@ -157,7 +159,7 @@ class Comparison:
 
     def finding(self, device: str, bench: str) -> Verdict:
         """The verdict over all outputs: `pass` when every one passes and their number agrees; an error goes first."""
-        failed = bool(self.problem) or any(row.status == "error" for row in self._rows)
+        failed = bool(self.problem) or "error" in map(attrgetter("status"), self._rows)
         if not self._rows and not failed:
             text, moot = "the call returned nothing that can be compared", ((MOOT, "no output"),)
             return Verdict("skip", text, device=device, bench=bench, properties=moot)
@@ -424,13 +426,12 @@ class CallCheck:
         settings = self._settings
         dtypes = {value.dtype.name for _, value in leaves(run.case.call) if hasattr(value, _ARRAY)}
         digits = [self._operand_format(run), *(f"{dtype} sums" for dtype in self._narrow_sums(run) if dtype in dtypes)]
-        finding = replace(
-            finding, properties=(*finding.properties, *(("operands", name) for name in filter(None, digits)))
-        )
+        properties = [*finding.properties, *zip(repeat("operands"), filter(None, digits))]
         if "float32" in dtypes and (format_name := self._default_format(run, finding)):
-            finding = replace(finding, properties=(*finding.properties, (DEFAULT_OPERANDS, format_name)))
+            properties.append((DEFAULT_OPERANDS, format_name))
         if why := self._engines.refused_by_accelerator.get(f"{run.case.api.type}.{run.case.api.api}"):
-            finding = replace(finding, properties=(*finding.properties, ("bench_on_cpu", why)))
+            properties.append(("bench_on_cpu", why))
+        finding = replace(finding, properties=tuple(properties))
         if finding.status == "error" and pairs is not None:
             finding = illustrated(settings.pictures, finding, pairs)
         if settings.keeper is None:
@@ -446,10 +447,8 @@ class CallCheck:
         """What there is of a check that ended before anything could be compared."""
         incoming = None
         if direction == "backward":
-            try:
+            with suppress(NotJudged):
                 incoming = self._incoming(run)
-            except NotJudged:
-                incoming = None
         return BothResults(tested=self._outputs_of(self._device(run), run), incoming=incoming)
 
     def _incoming(self, run: CallRun) -> Incoming:
@@ -552,9 +551,10 @@ class CallCheck:
 
 def _nothing_to_compare(case: Case) -> NotJudged:
     is_null = case.backward is not None and bool(case.backward.outgoing)
-    reason = "null in place of every gradient" if is_null else "no gradients"
-    why = "" if is_null else ", as of tensors in lists or keywords"
-    return NotJudged("skip", f"the dump holds {reason} of this call{why}: nothing to compare")
+    reason = "no gradients of this call, as of tensors in lists or keywords"
+    if is_null:
+        reason = "null in place of every gradient of this call"
+    return NotJudged("skip", f"the dump holds {reason}: nothing to compare")
 
 
 def _values(outputs: Sequence[Output]) -> list[OutputValue]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from msprobe_collector.dump_format import ApiName, Direction
+from msprobe_collector.dump_format.values import counted
 from pytest_msprobe.engines.protocol import Array, Ending, NotJudged, Output, dtype_names
 from pytest_msprobe.engines.reference import Reference, ReferenceEngine
 from pytest_msprobe.support import place_of, text_of
@@ -32,8 +33,7 @@ class Hooks:
     def if_implemented(cls, config: pytest.Config) -> Hooks | None:
         """The hooks, or None where no plugin and no conftest.py implements any."""
         names = ("reference", "standard", "outputs")
-        callers = [getattr(config.hook, f"pytest_msprobe_{name}") for name in names]
-        is_implemented = any(caller.get_hookimpls() for caller in callers)
+        is_implemented = any(getattr(config.hook, f"pytest_msprobe_{name}").get_hookimpls() for name in names)
         return cls(config) if is_implemented else None
 
     def reference(self, api: ApiName) -> ReferenceEngine | None:
@@ -123,10 +123,12 @@ class Hooks:
 
 def reference_fault(bench: ReferenceEngine, tested: Sequence[Output], reference: Sequence[Output]) -> str:
     """One line on outputs of the user's reference that cannot be those of the tested side, or ""."""
-    present = [output for output in tested if output.value is not None]
-    benchmark = [output for output in reference if output.value is not None]
+    from pytest_msprobe.cases.outputs import present_outputs
+
+    present, benchmark = present_outputs(tested), present_outputs(reference)
     if len(present) != len(benchmark):
-        return f"{bench.label} returned {_count(benchmark)}, the tested side has {_count(present)}"
+        returned, wanted = counted(len(benchmark), "outputs"), counted(len(present), "outputs")
+        return f"{bench.label} returned {returned}, the tested side has {wanted}"
     for actual, expected in zip(present, benchmark):
         returned, wanted = _form(expected), _form(actual)
         if returned != wanted:
@@ -140,16 +142,10 @@ def _form(output: Output) -> str:
     return "a plain Python value" if shape is None else f"shape {shape}"
 
 
-def _count(outputs: Sequence[Output]) -> str:
-    return f"{len(outputs)} output{'' if len(outputs) == 1 else 's'}"
-
-
 def _wrong(name: str, where: str, returned: object, wanted: str) -> NotJudged:
-    shown = (
-        f"a {type(returned).__name__} of {len(returned)}"
-        if isinstance(returned, (list, tuple))
-        else f"{returned!r:.80}"
-    )
+    shown = f"{returned!r:.80}"
+    if isinstance(returned, (list, tuple)):
+        shown = f"a {type(returned).__name__} of {len(returned)}"
     return NotJudged("error", f"{name} returned {shown} for {where}; expected {wanted}")
 
 

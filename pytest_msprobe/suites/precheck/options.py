@@ -51,22 +51,20 @@ class Hf32:
         """The mode that counts for one API call."""
         if not self.patterns:
             return self.mode
-        names = f"{api.type}.{api.api}", str(api)
-        is_named = any(fnmatchcase(name, pattern) for pattern in self.patterns for name in names)
-        return "all" if is_named else "off"
+        return "all" if any(matches(pattern, api) for pattern in self.patterns) else "off"
 
 
 def _hf32(text: str) -> Hf32:
     if text in _HF32_MODES:
         return Hf32(text)
-    patterns = tuple(part.strip() for part in text.split(","))
+    patterns = tuple(map(str.strip, text.split(",")))
     if not all("." in pattern for pattern in patterns):
         raise ValueError(f"{text!r} is none of {', '.join(_HF32_MODES)}, nor patterns of API calls such as Mint.conv*")
     return Hf32(patterns=patterns)
 
 
 def _fail_on(text: str) -> frozenset[str]:
-    names = [part.strip() for part in text.split(",") if part.strip()]
+    names = list(filter(None, map(str.strip, text.split(","))))
     unknown = [name for name in names if name not in _TOLERATED]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is unknown; known are {', '.join(_TOLERATED)}, separated by commas")
@@ -168,6 +166,11 @@ class StandardChoice:
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
     dtypes: Mapping[str, NamedStandard] = field(default_factory=dict)
     apis: tuple[tuple[str, NamedStandard], ...] = ()
+
+    @property
+    def named(self) -> tuple[tuple[str, NamedStandard], ...]:
+        """All standards with the dtypes and patterns that they are for."""
+        return (*self.dtypes.items(), *self.apis)
 
     def of_api(self, api: ApiName) -> NamedStandard | None:
         """The standard that a pattern gives to this API call; None when none matches."""

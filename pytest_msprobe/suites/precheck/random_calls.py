@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from msprobe_collector.dump_format import Dtype, TensorValue, dtype_of_array, find_dtype
 from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.outputs import arrays_of, present_outputs
 from pytest_msprobe.engines.protocol import Array, NotJudged, Output, dtype_names, output_label
 from pytest_msprobe.numerics.dtypes import float_format, kind_of
 from pytest_msprobe.numerics.judgement import count_of
@@ -64,13 +65,11 @@ def _integers(bounds: tuple[Any, ...], low: Any, high: Any) -> OutputLaw:
     `bounds` are (high,) or (low, high), perhaps with a size behind them.
     """
     ends = [_scalar(bound) for bound in bounds if not isinstance(bound, tuple)]
-    if len(ends) == 1 and high is None:
-        ends = [_scalar(low), *ends]
-    elif len(ends) == 1:
-        ends = [*ends, _scalar(high)]
-    elif not ends:
-        ends = [_scalar(low), _scalar(high)]
-    first, end = (int(bound) for bound in ends[:2])
+    if len(ends) < 2 and (high is None or not ends):
+        ends.insert(0, _scalar(low))
+    if len(ends) < 2:
+        ends.append(_scalar(high))
+    first, end = map(int, ends[:2])
     if first >= end:
         raise ValueError(f"there is no integer from {first} to below {end}")
     return _of(laws.integers(first, end))
@@ -153,10 +152,14 @@ def _dropout(source: Array, probability: Any, is_training: Any, axes: int) -> Ou
     if probability is None:
         text = "dropout with the probability that its scale shows"
         return _as_dropout(text, lambda output: _hidden_dropout(output, source, axes))
-    dropped = float(_scalar(probability)) if is_training else 0.0
+    dropped = _dropped(probability, is_training)
     law = Dropout.of(dropped, unit_axes=axes)
     unit = " of channels" if axes else ""
     return _as_dropout(f"dropout({dropped:g}){unit}", lambda output: judge_dropout(output, source, law))
+
+
+def _dropped(probability: Any, is_training: Any) -> float:
+    return float(_scalar(probability)) if is_training else 0.0
 
 
 def _hidden_dropout(output: Array, source: Array, axes: int) -> DropoutResult:
@@ -169,7 +172,7 @@ def _hidden_dropout(output: Array, source: Array, axes: int) -> DropoutResult:
 
 
 def _alpha_dropout(source: Array, probability: Any, is_training: Any) -> OutputLaw:
-    dropped = float(_scalar(probability)) if is_training else 0.0
+    dropped = _dropped(probability, is_training)
     law = Dropout.alpha(dropped)
     # Its gradient is scaled as its output is, but an output does not show it: both branches are values of one range.
     return OutputLaw(f"alpha dropout({dropped:g})", lambda output: judge_dropout(output, source, law).verdict)
@@ -334,8 +337,8 @@ class RandomCall:
         Raises:
             NotJudged: there is no law to test them by, after all.
         """
-        present = [output for output in tested if output.value is not None]
-        arrays = _arrays(present)
+        present = present_outputs(tested)
+        arrays = arrays_of(present)
         if not arrays or len(arrays) < len(present):
             raise NotJudged("skip", "random by nature, and its outputs are not all tensors")
         try:
@@ -359,14 +362,14 @@ class RandomCall:
         Raises:
             NotJudged: the law says nothing of gradients, or what was dropped is not known.
         """
-        present = [(path, gradient) for path, gradient in zip(self.case.wanted, gradients) if gradient is not None]
-        labels = [f"output.{self.case.pairing.entries.get(path, 0)}" for path, _ in present]
-        arrays = [gradient for _, gradient in present]
+        present = {path: gradient for path, gradient in zip(self.case.wanted, gradients) if gradient is not None}
+        labels = [f"output.{self.case.pairing.entries.get(path, 0)}" for path in present]
+        arrays = list(present.values())
         if self.law.has_zero_gradient:
-            return self._finding(labels, arrays, [_zero_verdict(array) for array in arrays], device)
+            return self._finding(labels, arrays, list(map(_zero_verdict, arrays)), device)
         if self.law.dropout is None:
             raise NotJudged("skip", _NO_GRADIENT_LAW)
-        forward = _arrays(outputs or ())
+        forward = arrays_of(outputs or ())
         if not forward or incoming[0] is None or len(present) != 1:
             raise NotJudged("skip", f"{_NO_GRADIENT_LAW}, and the tested forward output is not known")
         try:
@@ -379,9 +382,8 @@ class RandomCall:
         faults = self._form_faults(arrays)
         if faults:
             return faults
-        others: list[SampleResult] = [SampleResult() for _ in arrays[1:]]
         if self.law.dropout is None:
-            return [self.law.judge(arrays[0]), *others]
+            return [self.law.judge(arrays[0]), *[SampleResult()] * (len(arrays) - 1)]
         shown = self.law.dropout(arrays[0])
         if shown.is_identity and self.is_recorded:
             raise NotJudged("skip", _SWITCHED_OFF)
@@ -389,7 +391,7 @@ class RandomCall:
 
     def _form_faults(self, arrays: Sequence[Array]) -> list[SampleResult]:
         """Verdicts on dtypes and shapes, or nothing when all are as they should be."""
-        faults = [self.form.fault(arrays[0], "the arguments ask for"), *(None for _ in arrays[1:])]
+        faults = [self.form.fault(arrays[0], "the arguments ask for"), *[None] * (len(arrays) - 1)]
         recorded = self.case.output_values()
         if not self.is_recorded and len(recorded) == len(arrays):
             for place, (value, array) in enumerate(zip(recorded, arrays)):
@@ -443,10 +445,6 @@ def _zero_verdict(gradient: Array) -> SampleResult:
 
 def _untestable(error: Exception) -> NotJudged:
     return NotJudged("skip", f"random by nature, and its arguments do not tell a law that can be tested: {error}")
-
-
-def _arrays(outputs: Sequence[Output]) -> list[Array]:
-    return [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
 
 
 def _row(label: str, array: Array, verdict: SampleResult) -> OutputRow:

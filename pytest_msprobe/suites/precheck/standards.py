@@ -127,8 +127,7 @@ class Standards:
 
     def of_call(self, api: ApiName) -> Standard:
         """The standard for one API call; a `ByDtype` where it hangs on the dtype of each output."""
-        chosen = self._choice.of_api(api) if self._choice.apis else None
-        if chosen is not None:
+        if (chosen := self._choice.of_api(api)) is not None:
             return self._made(chosen, api)
         default = self._made(self._default, api)
         if not self._choice.dtypes:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -116,18 +117,14 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     ]
     if untested:
         lines.append(f"msprobe: no device was tested in {untested} of {len(files)} dumps: {NO_DEVICE}")
-    return [
-        *lines,
-        *_standard_lines(suite),
-        *_half_lines(suite, len(half), len(calls)),
-    ]
+    return [*lines, *_standard_lines(suite), *_half_lines(suite, len(half), len(calls))]
 
 
 def _standard_lines(suite: PrecheckSuite) -> list[str]:
     """The rule for verdicts, where it is not the default one for all."""
     settings = suite.settings
     chosen = settings.standards
-    exceptions = [f"{name}: {named}" for name, named in (*chosen.dtypes.items(), *chosen.apis)]
+    exceptions = list(starmap("{}: {}".format, chosen.named))
     if settings.standard == STANDARDS[0] and not exceptions:
         return []
     default = str(NamedStandard(settings.standard, chosen.bounds.get(settings.standard, ())))
@@ -344,8 +341,7 @@ class PrecheckSuite(ApiCallSuite):
             if suite.settings.edge_cases and suite.settings.device.engine == "recorded":
                 raise SuiteError("--msprobe-edge-cases: nobody has recorded them; name a device in --msprobe-device")
             _refuse_unused_options(context, suite.settings)
-            missing = "" if context.has_other_hosts else suite.engines.missing()
-            if missing:
+            if not context.has_other_hosts and (missing := suite.engines.missing()):
                 raise SuiteError(missing)
         return suite
 
@@ -439,8 +435,8 @@ class PrecheckSuite(ApiCallSuite):
         """Why no verdict says anything of a device; "" when one does."""
         if self._context.has_other_hosts:
             return ""  # their devices are not known here
-        are_untested = [self.engines.tests_no_device(dump) for dump in self.dumps()]
-        return f"no device was tested: {NO_DEVICE}" if are_untested and all(are_untested) else ""
+        are_untested = {*map(self.engines.tests_no_device, self.dumps())}
+        return f"no device was tested: {NO_DEVICE}" if are_untested == {True} else ""
 
     def advice_when_empty(self) -> str:
         """What an L0 dump lacks."""
@@ -483,8 +479,7 @@ class PrecheckSuite(ApiCallSuite):
 def _refuse_unused_options(context: Context, settings: PrecheckSettings) -> None:
     """Refuse what standards mean that judge nothing in this run, and the size of folders that it does not write."""
     choice = settings.standards
-    chosen = {settings.standard, *(named.name for named in choice.dtypes.values())}
-    chosen.update(named.name for _, named in choice.apis)
+    chosen = {settings.standard, *(named.name for _, named in choice.named)}
     if DEFAULT not in chosen:
         why = (
             f"is a limit of the standard {DEFAULT}, which judges nothing in this run; leave it out, or give the limits "

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
-from msprobe_collector.dump_format import DumpError, Frame
-from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.sharded.blame import Role
 from pytest_msprobe.suites.sharded.inference import RankCall, RankGroup, RankLaw, StepSpread
 from pytest_msprobe.suites.sharded.judgement import PHASES, Phase, RecordFinding, ValueFinding, forward_of, phase_of
 from pytest_msprobe.suites.sharded.laws import all_laws
-from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep
+from pytest_msprobe.suites.sharded.outline import CallPlaces
+from pytest_msprobe.suites.sharded.ranks import RankDump, RunSteps, ShardedStep
 
 _WORST = ("unexplained", "unreadable", "missing", "placed", "unjudged")
 
@@ -32,22 +32,16 @@ class StepLaws:
         self.step = step
         self.spread = StepSpread(step)
         self._laws: tuple[RankLaw, ...] = all_laws(self.spread)
-        self._findings: dict[tuple[int, str], RecordFinding] = {}
+        self._findings = cache(self._judged)
 
     def operations(self, dump: RankDump) -> list[Operation]:
         """The records of a rank that are no call of a rank before it: each call is judged once."""
-        return [
-            operation
-            for operation in dump.operations
-            if min(self.spread.together(dump, operation.record)) == dump.number
-        ]
+        together = self.spread.together
+        return [it for it in dump.operations if min(together(dump, it.record)) == dump.number]
 
     def finding(self, dump: RankDump, operation: Operation) -> RecordFinding:
         """What the laws say of the values of a call."""
-        key = dump.number, operation.record
-        if key not in self._findings:
-            self._findings[key] = self._judged(dump, operation)
-        return self._findings[key]
+        return self._findings(dump, operation)
 
     @cached_property
     def first(self) -> dict[Phase, tuple[int, str]]:
@@ -93,7 +87,7 @@ class StepLaws:
         """A value of which no law speaks, with what its contents say of how it is spread."""
         if value.state != "unjudged" or value.message or not math.prod(value.shape):
             return value
-        kinds = self.spread.kinds(call.values(value.path), call.dump.number)
+        kinds = {row: call.alike(value.path, row.ranks) for row in self.spread.crossed(call.dump.number)}
         words = [_words(row, said, value.path) for row, said in kinds.items() if said != "unknown"]
         return replace(value, message=f"no law speaks of it: {', '.join(words) or 'other ranks have no such call'}")
 
@@ -112,7 +106,7 @@ class StepLaws:
         places_of_backward = {}
         for number, dump in self.step.ranks.items():
             places = [operation.index for operation in dump.operations if phase_of(operation) == "backward"]
-            places_of_backward[number] = (min(places), max(places)) if places else (math.inf, math.inf)
+            places_of_backward[number] = min(places, default=math.inf), max(places, default=math.inf)
         return places_of_backward
 
 
@@ -121,7 +115,7 @@ def _words(row: RankGroup, said: str, path: str) -> str:
     return f"{kind or ('S' if path.startswith('parameters.') else 'S or P')} over {row.name}"
 
 
-class RankLaws:
+class RankLaws(CallPlaces):
     """The calls of a step that are items of one rank's dump.
 
     Attributes:
@@ -133,51 +127,27 @@ class RankLaws:
     def __init__(self, laws: StepLaws, dump: RankDump) -> None:
         self.laws, self.dump, self.step = laws, dump, laws.step
 
-    @property
-    def number(self) -> int | None:
-        """Of the step, as its folder says."""
-        return Slot.of(self.dump.path).step
-
     def judged(self, operation: Operation) -> tuple[RecordFinding, Role]:
         """What is found of a call, and what it has to do with the broken laws of its step."""
         finding = self.laws.finding(self.dump, operation)
         return finding, self.laws.role(self.dump, finding)
 
-    def frames(self, operation: Operation) -> Sequence[Frame]:
-        """Its call stack, innermost first; () where the dump has none."""
-        for record in _stacked(operation):
-            if frames := self.dump.stacks.frames(record):
-                return frames
-        return ()
-
-    def source(self, operation: Operation) -> str:
-        """The line of the script that made the call; "" where the dump does not say."""
-        for record in _stacked(operation):
-            if (frame := self.dump.stacks.user_frame(record)) is not None:
-                return str(frame)
-        return ""
+    def _stacked(self, operation: Operation) -> Iterator[tuple[RankDump, str]]:
+        """The call's record, and that of its forward."""
+        yield self.dump, operation.record
+        yield self.dump, forward_of(operation)
 
 
-def _stacked(operation: Operation) -> tuple[str, str]:
-    return operation.record, forward_of(operation)
-
-
-class LawsSession:
+class LawsSession(RunSteps):
     """The steps of a run without a logical side, each read when it is asked for."""
 
-    def __init__(self, read: dict[Path, list[Path]], data_dirs: Sequence[Path]) -> None:
-        """A run over the dumps of the steps `read`, by the folders of steps."""
-        self.steps = read
-        self._data_dirs = data_dirs
-        self._folders = {path: folder for folder, paths in read.items() for path in paths}
-        self._laws: dict[Path, StepLaws] = {}
+    def __init__(self, steps: dict[Path, list[Path]], data_dirs: Sequence[Path]) -> None:
+        super().__init__(steps, data_dirs)
+        self._laws = cache(lambda folder: StepLaws(self.step(steps[folder][0])))
 
     def laws(self, path: Path) -> StepLaws:
         """The laws of the step that the dump at `path` is of."""
-        folder = self._folders[path]
-        if folder not in self._laws:
-            self._laws[folder] = StepLaws(ShardedStep.read(folder, self.steps[folder], self._data_dirs))
-        return self._laws[folder]
+        return self._laws(self.folders[path])
 
     def rank(self, path: Path) -> RankLaws | None:
         """The calls that are items of the dump at `path`; None where another dump is of the same rank.
@@ -192,7 +162,3 @@ class LawsSession:
             if dump.path == path:
                 return RankLaws(laws, dump)
         return None
-
-    def problems(self) -> list[str]:
-        """What is missing of the steps, or contradicts itself, one line each."""
-        return [line for paths in self.steps.values() for line in self.laws(paths[0]).step.problems]

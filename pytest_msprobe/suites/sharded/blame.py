@@ -7,8 +7,8 @@ that differs is the place; of a gradient, what labels or parameters behind its l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Literal
 
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
@@ -53,6 +53,7 @@ class Blame:
 
     def __init__(self, judge: StepJudge) -> None:
         self._judge, self.outline = judge, judge.outline
+        self._start = cache(self._start_of)
 
     def judged(self, operation: Operation) -> tuple[RecordFinding, Role]:
         """What is found of a record, and what it has to do with the wrong values of its step."""
@@ -68,33 +69,22 @@ class Blame:
             return start.changed
         return self._judge.finding(operation)
 
-    def _start(self, phase: Phase) -> Start | None:
+    def _start_of(self, phase: Phase) -> Start | None:
         """Where a pass goes wrong; None where it does not."""
-        if phase == "forward":
-            return self._forward
-        return self._backward if phase == "backward" else self._optimizer
-
-    @cached_property
-    def _forward(self) -> Start | None:
-        wrong = self._first_wrong("forward")
-        if wrong is None:
+        wrong = self._first_wrong(phase)
+        if wrong is None and phase == "forward":
             wrong = self._first_wrong("backward")
             if wrong is None or not self._is_inherited(wrong) or self._start_of_sum(wrong) is not None:
                 return None
             return self._suspect(wrong)
-        if self._is_inherited(wrong):
-            return self._start_of_sum(wrong) or self._suspect(wrong) or Start(wrong.record)
-        return Start(wrong.record)
-
-    @cached_property
-    def _backward(self) -> Start | None:
-        wrong = self._first_wrong("backward")
-        return None if wrong is None else self._start_of_sum(wrong) or Start(wrong.record)
-
-    @cached_property
-    def _optimizer(self) -> Start | None:
-        wrong = self._first_wrong("optimizer")
-        return None if wrong is None else Start(wrong.record)
+        if wrong is None:
+            return None
+        start = None
+        if phase == "backward" or (phase == "forward" and self._is_inherited(wrong)):
+            start = self._start_of_sum(wrong)
+        if phase == "forward" and self._is_inherited(wrong):
+            start = start or self._suspect(wrong)
+        return start or Start(wrong.record)
 
     def _first_wrong(self, phase: Phase) -> Operation | None:
         """The first record of a pass with a wrong value."""
@@ -119,7 +109,7 @@ class Blame:
         """The record as the start, of which this value is wrong."""
         finding = self._judge.finding(operation)
         state: State = "illegal" if value.is_partial else "unexplained"
-        return Start(operation.record, finding.changed([replace(value, state=state, message=message)]))
+        return Start(operation.record, finding.changed([value], state=state, message=message))
 
     def _start_of_sum(self, wrong: Operation) -> Start | None:
         """The value from which on the ranks have terms of a sum, if they have gone on from there to the wrong record.
@@ -151,9 +141,9 @@ class Blame:
         """
         is_forward = self.outline.phase(wrong) == "forward"
         for operation in self._made_before(wrong) if is_forward else self._behind_forward(wrong):
-            values = self._judge.finding(operation).values
-            has_right_input = any(value.state == "placed" and not value.is_output for value in values)
-            for value in values:
+            finding = self._judge.finding(operation)
+            has_right_input = "placed" in finding.states(is_output=False)
+            for value in finding.values:
                 if value.differs and (is_forward or (has_right_input and not value.is_output)):
                     return self._blamed(operation, value, f"{_ANOTHER}; {wrong.record} goes wrong behind it")
         return None
@@ -161,9 +151,9 @@ class Blame:
     def _made_before(self, wrong: Operation) -> list[Operation]:
         """The calls that may have made what goes into a record of the forward; none of what the run is given."""
         inputs = {value.path for value in self._judge.finding(wrong).wrong if not value.is_output}
-        for leaf in self.outline.logical.leaves(wrong.record):
-            if leaf.path in inputs and is_given(leaf):
-                return []
+        leaves = self.outline.logical.leaves(wrong.record)
+        if any(leaf.path in inputs and is_given(leaf) for leaf in leaves):
+            return []
         return self.not_judged_before(wrong)
 
     def _behind_forward(self, wrong: Operation) -> Iterator[Operation]:
@@ -179,8 +169,7 @@ class Blame:
         phase = self.outline.phase(operation)
         for before in reversed(self.outline.logical.operations[: operation.index]):
             if self.outline.phase(before) == phase:
-                values = self._judge.finding(before).values
-                if any(value.is_output and value.state != "unjudged" for value in values):
+                if self._judge.finding(before).states(is_output=True) - {"unjudged"}:
                     break
                 unjudged.insert(0, before)
         return unjudged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.numerics.expected import Roundoffs
-from pytest_msprobe.suites.sharded.inference import MESSAGES, RankCall, StepSpread, alike, plain, tensors
+from pytest_msprobe.suites.sharded.inference import RankCall, StepSpread, alike, is_message, plain
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of
 from pytest_msprobe.suites.sharded.ranks import RankDump, listed
 
@@ -38,7 +38,7 @@ class Collectives:
         if not is_communication(call.operation.record) or made is None:
             return
         group = call.spread.group_of(call.dump, call.operation.record)
-        outputs = [path for path in call.leaves[call.dump.number] if path.startswith("output.")]
+        outputs = call.places("output.")
         lacking = [rank for rank in group if rank not in call.records]
         if call.dump.number not in group:
             for path in outputs[:1]:
@@ -49,7 +49,7 @@ class Collectives:
             for path in outputs[:1]:
                 yield call.found(path, "missing", words)
             return
-        forms: dict[int, _CollectiveForm] = {}
+        forms: _Forms = {}
         for rank in group:
             form = _CollectiveForm.of(call, rank)
             if form is None:
@@ -70,9 +70,7 @@ class Collectives:
             yield call.found(path, "placed", placement=kind)
 
     @staticmethod
-    def _wrong(
-        call: RankCall, at: tuple[int, int], forms: dict[int, _CollectiveForm], made: Any
-    ) -> ValueFinding | None:
+    def _wrong(call: RankCall, at: tuple[int, int], forms: _Forms, made: Any) -> ValueFinding | None:
         import numpy as np
 
         rank, place = at
@@ -95,79 +93,80 @@ class Collectives:
         return call.found(out, "unexplained", words, distance=away / (size or 1), tolerance=tolerance)
 
     @staticmethod
-    def _all_reduce(call: RankCall, place: int, forms: dict[int, _CollectiveForm]) -> tuple[list[Array] | None, float]:
-        return _reduced([call.array(rank, form.inputs[0]) for rank, form in forms.items()], forms)
+    def _all_reduce(call: RankCall, place: int, forms: _Forms) -> _Expected:
+        return _reduced(_went_in(call, forms), forms)
 
     @staticmethod
-    def _reduce_scatter(
-        call: RankCall, place: int, forms: dict[int, _CollectiveForm]
-    ) -> tuple[list[Array] | None, float]:
-        return _reduced([call.array(rank, form.inputs[place]) for rank, form in forms.items()], forms)
+    def _reduce_scatter(call: RankCall, place: int, forms: _Forms) -> _Expected:
+        return _reduced(_went_in(call, forms, place), forms)
 
     @staticmethod
-    def _reduce_scatter_tensor(
-        call: RankCall, place: int, forms: dict[int, _CollectiveForm]
-    ) -> tuple[list[Array] | None, float]:
+    def _reduce_scatter_tensor(call: RankCall, place: int, forms: _Forms) -> _Expected:
         import numpy as np
 
         parts = []
-        for rank, form in forms.items():
-            pieces = np.array_split(call.array(rank, form.inputs[0]), len(forms), form.dimension)
-            parts.append(pieces[place])
+        for array, form in zip(_went_in(call, forms), forms.values()):
+            parts.append(np.array_split(array, len(forms), form.dimension)[place])
         return _reduced(parts, forms)
 
     _reduce_scatter_single = _reduce_scatter_tensor
 
     @staticmethod
-    def _all_gather(call: RankCall, place: int, forms: dict[int, _CollectiveForm]) -> tuple[list[Array] | None, float]:
+    def _all_gather(call: RankCall, place: int, forms: _Forms) -> _Expected:
         import numpy as np
 
-        parts = [call.array(rank, form.inputs[0]) for rank, form in forms.items()]
+        parts = _went_in(call, forms)
         dimension = forms[next(iter(forms))].dimension
         return ([np.concatenate(parts, dimension)] if dimension else parts), 0.0
 
     _all_gather_into_tensor = _all_gather_single = _all_gather
 
     @staticmethod
-    def _all_to_all(call: RankCall, place: int, forms: dict[int, _CollectiveForm]) -> tuple[list[Array] | None, float]:
-        return [call.array(rank, form.inputs[place]) for rank, form in forms.items()], 0.0
+    def _all_to_all(call: RankCall, place: int, forms: _Forms) -> _Expected:
+        return _went_in(call, forms, place), 0.0
 
     @staticmethod
-    def _all_to_all_single(
-        call: RankCall, place: int, forms: dict[int, _CollectiveForm]
-    ) -> tuple[list[Array] | None, float]:
+    def _all_to_all_single(call: RankCall, place: int, forms: _Forms) -> _Expected:
         import numpy as np
 
         parts = []
-        for rank, form in forms.items():
-            whole = np.atleast_1d(call.array(rank, form.inputs[0]))
+        for array, form in zip(_went_in(call, forms), forms.values()):
+            whole = np.atleast_1d(array)
             sizes = form.splits or [len(whole) // len(forms)] * len(forms)
-            if not all(size >= 0 for size in sizes) or sum(sizes) != len(whole):
+            if min(sizes) < 0 or sum(sizes) != len(whole):
                 return None, 0.0
             parts.append(np.split(whole, np.cumsum(sizes)[:-1])[place])
         return parts, 0.0
 
     @staticmethod
-    def _broadcast(call: RankCall, place: int, forms: dict[int, _CollectiveForm]) -> tuple[list[Array] | None, float]:
+    def _broadcast(call: RankCall, place: int, forms: _Forms) -> _Expected:
         source = forms[next(iter(forms))].source
         return ([call.array(source, forms[source].inputs[0])], 0.0) if source in forms else (None, 0.0)
 
 
-def _reduced(parts: Sequence[Array], forms: dict[int, _CollectiveForm]) -> tuple[list[Array] | None, float]:
+def _went_in(call: RankCall, forms: _Forms, at: int = 0) -> list[Array]:
+    """What each rank of the group put in at this place."""
+    return [call.array(rank, form.inputs[at]) for rank, form in forms.items()]
+
+
+def _reduced(parts: Sequence[Array], forms: _Forms) -> _Expected:
     """The parts put together as the call says, and how far rounding may take a result from that."""
     import numpy as np
 
     form = next(iter(forms.values()))
     if len({part.shape for part in parts}) > 1:
         return None, 0.0
-    size = float(np.linalg.norm(np.sum([abs(part) for part in parts], axis=0)))
+    size = float(np.linalg.norm(np.sum(list(map(abs, parts)), axis=0)))
     allowed = Roundoffs.SUM_OVER_RANKS * len(parts) * form.roundoff * size
     if form.operation in ("SUM", "AVG"):
         total = np.sum(parts, axis=0)
         return [total / len(parts) if form.operation == "AVG" else total], allowed
-    if form.operation in ("MAX", "MIN"):
-        return [(np.max if form.operation == "MAX" else np.min)(parts, axis=0)], 0.0
-    return None, 0.0
+    extreme = {"MAX": np.max, "MIN": np.min}.get(form.operation)
+    return None if extreme is None else [extreme(parts, axis=0)], 0.0
+
+
+#: What ought to come out, None where no law is known, and how far rounding may take a result from that.
+_Expected = tuple["list[Array] | None", float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +198,8 @@ class _CollectiveForm:
         held = call.leaves[rank]
         outputs, second = _below(held, "output.0"), _below(held, "input.1")
         is_in_place = call.operation.bare.strip("_") in ("all_reduce", "broadcast")
-        inputs = () if is_in_place else second
-        if not inputs:  # functional calls: the input comes first, and the result is new
-            inputs = _below(held, "input.0")
+        # Of functional calls the input comes first, and the result is new.
+        inputs = (() if is_in_place else second) or _below(held, "input.0")
         if not inputs and is_in_place:
             inputs = _below(held, "input.tensor")
         if not inputs or not outputs or any(held[path].fault for path in (*inputs, *outputs)):
@@ -221,6 +219,10 @@ class _CollectiveForm:
             source=source if isinstance(source, int) else -1,
             dimension=next(iter(dimensions), 0),
         )
+
+
+#: The forms of a collective by ranks.
+_Forms = dict[int, _CollectiveForm]
 
 
 def _integers(leaves: Iterable[Leaf]) -> tuple[int, ...]:
@@ -255,10 +257,10 @@ class Messages:
 
     @cached_property
     def _sent(self) -> dict[tuple[int, _Line], list[tuple[RankDump, Leaf]]]:
-        sent: dict[tuple[int, _Line], list[tuple[RankDump, Leaf]]] = {}
+        sent: dict[tuple[int, _Line], list[tuple[RankDump, Leaf]]] = defaultdict(list)
         for dump in self._spread.step.ranks.values():
             for operation, line, path in _messages(dump, "send"):
-                sent.setdefault((dump.number, line), []).append((dump, tensors(dump, operation.record)[path]))
+                sent[dump.number, line].append((dump, dump.held(operation.record)[path]))
         return sent
 
     @cached_property
@@ -274,7 +276,7 @@ class Messages:
 
     def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings on what was received."""
-        if not _is_message(call.operation):
+        if not is_message(call.operation):
             return
         rank = call.dump.number
         for path in call.leaves[rank]:
@@ -295,19 +297,15 @@ class Messages:
                 yield call.found(out, "placed", placement=f"as rank {peer} sent it")
 
 
-def _is_message(operation: Operation) -> bool:
-    return is_communication(operation.record) and operation.bare in MESSAGES
-
-
 def _messages(dump: RankDump, direction: str) -> Iterator[tuple[Operation, _Line, str]]:
     """The messages of a rank that are sent, or received: record, line and place of the tensor, in the order of calls.
 
     What does not wait is in a dump where it ended; its number says when it was called.
     """
-    ended = [operation for operation in dump.operations if _is_message(operation)]
-    called: dict[str, list[Operation]] = {}
+    ended = [*filter(is_message, dump.operations)]
+    called: dict[str, list[Operation]] = defaultdict(list)
     for operation in sorted(ended, key=lambda operation: (len(operation.number), operation.number)):
-        called.setdefault(operation.name, []).append(operation)
+        called[operation.name].append(operation)
     for place in ended:
         operation = called[place.name].pop(0)
         leaves = {leaf.path: leaf for leaf in dump.leaves(operation.record)}
@@ -320,6 +318,6 @@ def _messages(dump: RankDump, direction: str) -> Iterator[tuple[Operation, _Line
                 what = plain(leaves.get(f"{front}op"))
             peers = [leaves[f"{front}{name}"] for name in ("peer", "1", "dst", "src") if f"{front}{name}" in leaves]
             peer, tag = plain(next(iter(peers), None)), plain(leaves.get(f"{front}tag"))
-            is_message = isinstance(what, str) and isinstance(peer, int)
-            if is_message and text_of("communication", f"Distributed.{what}") == direction:
+            is_known = isinstance(what, str) and isinstance(peer, int)
+            if is_known and text_of("communication", f"Distributed.{what}") == direction:
                 yield operation, (peer, tag if isinstance(tag, int) else 0), path

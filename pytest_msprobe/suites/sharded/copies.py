@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 
 from msprobe_collector.dump_format.leaves import Leaf
 
@@ -38,16 +39,14 @@ class LogicalCopies:
         `fits` says whether what ranks have at a place before the step is what the logical run has in a leaf.
         """
         self._leaves, self._fits = leaves, fits
-        self._originals: dict[str, tuple[str, str]] = {}
+        self._originals = cache(self._original_of)
 
     def original(self, path: str) -> tuple[str, str]:
         """The place that a value of the ranks has in the logical run, and ""; or "" and why it cannot be told."""
         name = parameter_of(path)
         if not name:
             return "", "only ranks hold it"
-        if name not in self._originals:
-            self._originals[name] = self._original_of(name)
-        original, reason = self._originals[name]
+        original, reason = self._originals(name)
         return named(path, lambda _: original) if original else "", reason
 
     def leaf(self, path: str) -> Leaf | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, combinations, product
+from itertools import chain, combinations, filterfalse, product
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,16 @@ from pytest_msprobe.suites.sharded.judgement import (
     Form,
     State,
     ValueFinding,
+    all_loaded,
     form_of,
+    leaves_of,
     loaded,
     may_be_partial,
     phase_of,
     widened,
 )
 from pytest_msprobe.suites.sharded.outline import StepOutline
-from pytest_msprobe.suites.sharded.ranks import RankDump, Stated, contradicted
+from pytest_msprobe.suites.sharded.ranks import RankDump, Stated, contradicted, has_numbers
 from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
 if TYPE_CHECKING:
@@ -63,8 +65,7 @@ class FittedParts:
 
     def empty(self, message: str, state: State = "unjudged", *, may_fit: bool = False) -> ValueFinding:
         """The finding of a value of which nothing was measured, with the reason."""
-        finding = ValueFinding(self.path, state, self.leaf.dtype, self.leaf.shape, message=message, may_fit=may_fit)
-        return replace(finding, is_output=self.leaf.is_output)
+        return replace(ValueFinding.of(self.leaf, self.path, state, message), may_fit=may_fit)
 
     @property
     def is_loss(self) -> bool:
@@ -79,7 +80,7 @@ class Fitting:
     def __init__(self, outline: StepOutline, tolerances: Tolerances) -> None:
         self._outline, self._run, self._matching = outline, outline.run, outline.matching
         self._tolerances = tolerances
-        self._has_backward = any(operation.phase == "backward" for operation in outline.logical.operations)
+        self._has_backward = "backward" in map(attrgetter("phase"), outline.logical.operations)
 
     @property
     def gradient_factor(self) -> float:
@@ -97,8 +98,8 @@ class Fitting:
         Raises:
             DumpError: a file cannot be read.
         """
-        leaf, parts = value.leaf, [leaf for _, leaf in value.parts]
-        logical = [leaf for _, leaf in self._run.held(leaf)]
+        leaf, parts = value.leaf, leaves_of(value.parts)
+        logical = leaves_of(self._run.held(leaf))
         if not any(math.prod(held.shape) for held in logical):
             return value.empty("it has no elements"), []
         if len(logical) > 1 and len(leaf.shape) == 1 < len(parts[0].shape):
@@ -114,11 +115,9 @@ class Fitting:
     def _by(self, form: Form, value: FittedParts) -> Fit:
         """What tensors, sketches or statistics say of a value."""
         held = self._run.held(value.leaf)
-        parts = [loaded(leaf, dump, form) for dump, leaf in value.parts]
-        if form == "statistics":
-            logical = (loaded(leaf, dump, form) for dump, leaf in held)
-            if any(statistics is None for statistics in chain(parts, logical)):
-                return value.empty("not every part has its tensor or finite statistics"), []
+        parts = all_loaded(value.parts, form)
+        if form == "statistics" and None in (*parts, *all_loaded(held, form)):
+            return value.empty("not every part has its tensor or finite statistics"), []
         dump, leaf = value.parts[0]
         stated = dump.stated(leaf)
         nearest: Fit | None = None
@@ -190,8 +189,7 @@ class Fitting:
         """Over how many parts of the batch a loss may be the mean."""
         if not self._has_backward:
             return _products(value.grids[0].sizes)[1:]
-        calls = self._matching.parts(value.operation.record)[0][0].records
-        return {self._factors[0], len(calls)}
+        return {self._factors[0], len(self._matching.parts(value.operation.record)[0][0].records)}
 
     def _tried(
         self,
@@ -236,7 +234,7 @@ class Fitting:
             for calls in calls_of_ranks:
                 parts += [(calls.dump, self._matching.tensors(calls.dump, name)[path]) for name in calls.records]
             by_rank = list(chain.from_iterable(zip(*logical)))
-            if len(shapes) > 1 or form_of(leaf for _, leaf in (*parts, *by_rank)) != form:
+            if len(shapes) > 1 or form_of(leaves_of((*parts, *by_rank))) != form:
                 return None
             values = [loaded(leaf, dump, form) / value.factor for dump, leaf in parts]
         except (DumpError, KeyError):
@@ -265,7 +263,7 @@ def factors_of(outline: StepOutline, fit: Callable[[FittedParts], Fit]) -> tuple
     sharded along the batch tells.
     """
     backwards = [operation for operation in outline.logical.operations if operation.phase == "backward"]
-    of_layers = [operation for operation in backwards if operation.is_cell]
+    of_layers = list(filter(attrgetter("is_cell"), backwards))
     for operation in of_layers or backwards:
         with suppress(DumpError):
             if factors := _factors_of_record(outline, fit, operation):
@@ -283,9 +281,9 @@ def _factors_of_record(
     if reason or leaf is None:
         return None
     held = outline.held(calls_of_ranks)
-    if any(leaf.path not in of_record for _, of_record in held):
+    parts = [(dump, of_record[leaf.path]) for dump, of_record in held if leaf.path in of_record]
+    if len(parts) < len(held):
         return None
-    parts = [(dump, of_record[leaf.path]) for dump, of_record in held]
     value = FittedParts(operation, leaf, leaf.path, parts, outline.grids_of(calls_of_ranks))
     owners = [dump for dump, _ in outline.run.held(leaf)]
     of_sum = None
@@ -306,7 +304,7 @@ def _counts(grids: Sequence[Grid]) -> list[int]:
 
 def _products(sizes: Sequence[int]) -> list[int]:
     subsets = chain.from_iterable(combinations(sizes, count) for count in range(len(sizes) + 1))
-    return sorted({math.prod(chosen) for chosen in subsets})
+    return sorted(set(map(math.prod, subsets)))
 
 
 def _is_by_parts(axes: Sequence[Axis], factor: int) -> bool:
@@ -318,12 +316,11 @@ def finding_of(value: FittedParts, placements: Sequence[Placement], grid: Grid, 
     """What the placements that were tried over `grid`, the nearest first, say of a value."""
     leaf, operation = value.leaf, value.operation
     if operation.phase != "forward":
-        placements = [placement for placement in placements if not placement.has_others_beyond]
-    fitting = [placement for placement in placements if placement.distance <= tolerance]
-    is_partial = bool(fitting) and all(placement.is_partial for placement in fitting)
+        placements = list(filterfalse(attrgetter("has_others_beyond"), placements))
+    is_partial, fitting = attrgetter("is_partial"), _fitting(placements, tolerance)
     legal = fitting
     if not may_be_partial(operation, leaf):
-        legal = [placement for placement in fitting if not placement.is_partial]
+        legal = list(filterfalse(is_partial, fitting))
     best = next(iter(legal or fitting or placements), None)
     state: State = "placed" if legal else "unexplained"
     message = ""
@@ -343,7 +340,7 @@ def finding_of(value: FittedParts, placements: Sequence[Placement], grid: Grid, 
         tolerance=tolerance,
         tried=tuple(f"{placement}: {placement.distance:.3g}" for placement in placements[:4]),
         is_ambiguous=len(legal) > 1 or any(map(attrgetter("is_rank_by_rank"), legal)),
-        is_partial=is_partial,
+        is_partial=bool(fitting) and all(map(is_partial, fitting)),
     )
     if best is None:
         return finding
@@ -386,8 +383,7 @@ def where_sketches_fail(fit: Fit, by_statistics: Fit, leaf: Leaf, parts: Sequenc
     if fit[0].state == "unjudged":
         return only_statistics
     if finding.tolerance is None:
-        are_finite = all(map(_is_finite, parts))
-        return fit if are_finite or _is_finite(leaf) else by_statistics
+        return fit if has_numbers(leaf) or all(map(has_numbers, parts)) else by_statistics
     # Of shards any order may be right. Sums alone are too little: those of gradients may be zero.
     fitting = []
     for placement in placements:
@@ -396,8 +392,9 @@ def where_sketches_fail(fit: Fit, by_statistics: Fit, leaf: Leaf, parts: Sequenc
             fitting.append(placement)
     if not fitting:
         return fit
-    are_tried = any(placement.has_shards and math.isfinite(placement.distance) for placement in fit[1])
-    if finding.state == "placed" and all(placement.has_shards for placement in fitting) and not are_tried:
+    has_shards = attrgetter("has_shards")
+    are_tried = any(math.isfinite(placement.distance) for placement in filter(has_shards, fit[1]))
+    if finding.state == "placed" and all(map(has_shards, fitting)) and not are_tried:
         return only_statistics
     words = f"statistics allow {fitting[0]}, and sketches do not tell shards in another order; dump tensors there"
     return replace(finding, state="unjudged", message=words), fitting
@@ -405,16 +402,17 @@ def where_sketches_fail(fit: Fit, by_statistics: Fit, leaf: Leaf, parts: Sequenc
 
 def unless_doubtful(finding: ValueFinding, placements: Sequence[Placement]) -> ValueFinding:
     """The finding, where what ranks of the logical run hold are terms of a sum for certain if it takes them as such."""
-    fitting = _fitting(finding, placements)
-    if not fitting or not all(placement.is_doubtful for placement in fitting):
+    fitting = _fitting(placements, finding.tolerance)
+    if not fitting or not all(map(attrgetter("is_doubtful"), fitting)):
         return finding
     words = "only the sum of what ranks of the logical run hold gives it, and they may be parts"
     return replace(finding, state="unjudged", message=words)
 
 
-def _fitting(finding: ValueFinding, placements: Sequence[Placement]) -> list[Placement]:
-    limit = -math.inf if finding.tolerance is None else finding.tolerance
-    return [placement for placement in placements if placement.distance <= limit]
+def _fitting(placements: Sequence[Placement], tolerance: float | None) -> list[Placement]:
+    if tolerance is None:
+        return []
+    return [placement for placement in placements if placement.distance <= tolerance]
 
 
 def order_of_wrong(fit: Fit) -> tuple[bool, float]:
@@ -429,12 +427,8 @@ def checked(
     """The finding; wrong where no placement that fits is the one that a DTensor says of itself."""
     if finding.state not in ("placed", "illegal"):
         return finding
-    readings = [placement.axes for placement in _fitting(finding, placements)]
-    if (said := contradicted(readings, stated, dump)) is None:
+    readings = map(attrgetter("axes"), _fitting(placements, finding.tolerance))
+    if (said := contradicted([*readings], stated, dump)) is None:
         return finding
     words = f"its DTensor says {said.placement} over {said.name}, and its values are {finding.placement}"
     return replace(finding, state="unexplained", message=words)
-
-
-def _is_finite(leaf: Leaf) -> bool:
-    return all(isinstance(number, (int, float)) and math.isfinite(number) for number in leaf.statistics)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msprobe_collector.dump_format import DumpError, is_communication
@@ -20,12 +22,13 @@ from pytest_msprobe.suites.sharded.judgement import (
     State,
     ValueFinding,
     form_of,
+    leaves_of,
     loaded,
     roundoff_of,
     widened,
 )
 from pytest_msprobe.suites.sharded.matching import CLIP, Key, MatchingIndex
-from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, listed
+from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, has_numbers, listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,27 +87,30 @@ def alike(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
     Raises:
         DumpError: a file cannot be read.
     """
-    first = held[0][1]
-    if any((leaf.shape, leaf.dtype) != (first.shape, first.dtype) for _, leaf in held):
+    leaves = leaves_of(held)
+    shape, dtype = leaves[0].shape, leaves[0].dtype
+    if any((leaf.shape, leaf.dtype) != (shape, dtype) for leaf in leaves):
         return "different"
-    if any(not _are_numbers(leaf) for _, leaf in held):
+    if not math.prod(shape) or not all(map(has_numbers, leaves)):
         return "unknown"
-    tolerance = tolerance_of(first.dtype)
-    scale = max(float(leaf.statistics[3]) for _, leaf in held)
-    if any(abs(leaf.statistics[3] - first.statistics[3]) > tolerance * scale for _, leaf in held):
+    largest, least, means, norms = zip(*(leaf.statistics for leaf in leaves))
+    tolerance = tolerance_of(dtype)
+    limit = tolerance * float(max(norms))
+    if _spread(norms) > limit:
         return "different"
-    is_constant = all(leaf.statistics[0] == leaf.statistics[1] for _, leaf in held)
-    if (form := form_of(leaf for _, leaf in held)) != "statistics":
-        return _alike_elements(held, tolerance, form, is_constant=is_constant)
-    root = math.sqrt(math.prod(first.shape))
-    for _, leaf in held:
-        largest, least, mean = (abs(leaf.statistics[at] - first.statistics[at]) for at in (0, 1, 2))
-        if max(largest, least, mean * root) > tolerance * scale:
-            return "different"
-    return "constant" if is_constant else "equal"
+    same: Alike = "constant" if largest == least else "equal"
+    if (form := form_of(leaves)) != "statistics":
+        return _alike_elements(held, tolerance, form, same)
+    root = math.sqrt(math.prod(shape))
+    return "different" if max(_spread(largest), _spread(least), _spread(means) * root) > limit else same
 
 
-def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, form: Form, *, is_constant: bool) -> Alike:
+def _spread(numbers: Sequence[float]) -> float:
+    """How far the numbers are from the first of them at most."""
+    return max(abs(number - numbers[0]) for number in numbers)
+
+
+def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, form: Form, same: Alike) -> Alike:
     from pytest_msprobe.suites.sharded.placements import distance, norm_of
 
     whole = loaded(held[0][1], held[0][0], form)
@@ -115,12 +121,7 @@ def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, for
         return "different"
     if most and farthest > tolerance / most * tolerance * size:  # within what the estimate of a sketch may be off
         return "unknown"
-    return "constant" if is_constant else "equal"
-
-
-def _are_numbers(leaf: Leaf) -> bool:
-    is_finite = all(isinstance(number, (int, float)) and math.isfinite(number) for number in leaf.statistics)
-    return is_finite and math.prod(leaf.shape) > 0
+    return same
 
 
 def is_constant(leaf: Leaf) -> bool:
@@ -144,33 +145,33 @@ class StepSpread:
     def __init__(self, step: ShardedStep) -> None:
         self.step = step
         self.rows = _rows(step)
-        self._indexes = {number: _identities(dump) for number, dump in step.ranks.items()}
-        self._counts = {number: _counted(identities) for number, identities in self._indexes.items()}
-        self._records = {
-            number: dict(zip(identities.values(), identities)) for number, identities in self._indexes.items()
-        }
-        self._sharing: dict[RankGroup, Sharing] = {}
+        self._indexes: dict[int, dict[str, tuple[Key, int]]] = {}
+        self._counts: dict[int, Mapping[Key, int]] = {}
+        self._records: dict[int, dict[tuple[Key, int], str]] = {}
+        for number, dump in step.ranks.items():
+            identities, self._counts[number] = _identities(dump)
+            self._indexes[number] = identities
+            self._records[number] = dict(zip(identities.values(), identities))
+        self._sharing = cache(self._sharing_of)
 
     def together(self, dump: RankDump, record: str) -> dict[int, str]:
         """The records that are the same call as `record` of a rank, by ranks that run the same program."""
         identity = self._indexes[dump.number][record]
         count = self._counts[dump.number][identity[0]]
-        together = {}
+        together, is_communicated = {}, identity[0][0] == "communication"
         for number, records in self._records.items():
-            is_there = identity in records and self._counts[number][identity[0]] == count
-            if number == dump.number or (is_there and self._is_beside(dump.number, number, identity[0])):
+            is_there = identity in records and self._counts[number].get(identity[0]) == count
+            # Equal names mean equal calls on two ranks of a communication's group, and where they are not two stages.
+            if number == dump.number or (is_there and (is_communicated or not self.are_stages(dump.number, number))):
                 together[number] = records[identity]
         return together
 
-    def _is_beside(self, rank: int, other: int, key: Key) -> bool:
-        """Whether equal names mean equal calls on two ranks: communication is its group's, others not of two stages."""
-        if key[0] == "communication":
-            return True
-        return not any(
-            self.sharing(row) == "pipeline" and {rank, other} <= set(row.ranks) for row in self._crossed(rank)
-        )
+    def are_stages(self, rank: int, other: int) -> bool:
+        """Whether two ranks are stages of one pipeline."""
+        return any(other in row.ranks for row in self.rows_of(rank, "pipeline"))
 
-    def _crossed(self, rank: int) -> list[RankGroup]:
+    def crossed(self, rank: int) -> list[RankGroup]:
+        """The groups that a rank is in."""
         return [row for row in self.rows if rank in row.ranks]
 
     def group_of(self, dump: RankDump, record: str) -> tuple[int, ...]:
@@ -179,40 +180,29 @@ class StepSpread:
 
     def sharing(self, row: RankGroup) -> Sharing:
         """What the ranks of a group share, as their parameters tell."""
-        if row not in self._sharing:
-            self._sharing[row] = self._sharing_of(row)
-        return self._sharing[row]
+        return self._sharing(row)
 
     def _sharing_of(self, row: RankGroup) -> Sharing:
         tables = [self.parameters[number] for number in row.ranks]
         if row.is_stages:
             return "pipeline"
-        names = [set(table) for table in tables]
-        if any(others - names[0] and names[0] - others for others in names[1:]) and self._has_messages(row):
+        names, first = [*map(set, tables)], self.step.ranks[row.ranks[0]]
+        are_others = any(others - names[0] and names[0] - others for others in names[1:])
+        if are_others and any(map(is_message, first.operations)):
             return "pipeline"
         sharing: Sharing = "unknown"
         for name in sorted(set.intersection(*names)):
-            parameters = [table[name] for table in tables]
+            parameters = map(itemgetter(name), tables)
             held = [(parameter.dump, parameter.before) for parameter in parameters if parameter.before is not None]
             if len(held) < len(tables):
                 continue
-            said = self._said(held)
-            if said == "different":
-                return "model"
-            if said in ("equal", "constant"):
-                sharing = "data"
+            with suppress(DumpError):
+                said = alike(held)
+                if said == "different":
+                    return "model"
+                if said != "unknown":
+                    sharing = "data"
         return sharing
-
-    @staticmethod
-    def _said(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
-        try:
-            return alike(held)
-        except DumpError:
-            return "unknown"
-
-    def _has_messages(self, row: RankGroup) -> bool:
-        dump = self.step.ranks[row.ranks[0]]
-        return any(is_communication(operation.record) and operation.bare in MESSAGES for operation in dump.operations)
 
     @cached_property
     def parameters(self) -> dict[int, dict[str, Parameter]]:
@@ -221,23 +211,18 @@ class StepSpread:
 
     def rows_of(self, rank: int, *sharing: Sharing) -> list[RankGroup]:
         """The groups that a rank is in, of these kinds."""
-        return [row for row in self._crossed(rank) if self.sharing(row) in sharing]
+        return [row for row in self.crossed(rank) if self.sharing(row) in sharing]
 
-    def kinds(self, leaves: Mapping[int, Leaf], rank: int) -> dict[RankGroup, Alike]:
-        """How a value of the same call is over each group of `rank` of which all ranks have it. Raises DumpError."""
-        kinds: dict[RankGroup, Alike] = {}
-        for row in self._crossed(rank):
-            if all(number in leaves for number in row.ranks):
-                kinds[row] = alike([(self.step.ranks[number], leaves[number]) for number in row.ranks])
-        return kinds
+
+def is_message(operation: Operation) -> bool:
+    """Whether a call sends to one other rank, or receives from it."""
+    return is_communication(operation.record) and operation.bare in MESSAGES
 
 
 def group_of(dump: RankDump, record: str) -> tuple[int, ...]:
     """The ranks of the process group that a communication names; () for none."""
     match = _GROUP.search(dump.text(record))
-    if match is None:
-        return ()
-    return tuple(int(text) for text in match[1].split(b",") if text.strip())
+    return () if match is None else tuple(map(int, re.findall(rb"\d+", match[1])))
 
 
 def _rows(step: ShardedStep) -> list[RankGroup]:
@@ -254,30 +239,22 @@ def _rows(step: ShardedStep) -> list[RankGroup]:
     return list(rows.values())
 
 
-def _identities(dump: RankDump) -> dict[str, tuple[Key, int]]:
-    """What each record is, and which one of these: the same on all ranks that run the same program."""
+def _identities(dump: RankDump) -> tuple[dict[str, tuple[Key, int]], Counter[Key]]:
+    """What each record is, and which one of these: the same on ranks that run the same program; how many there are."""
     keys = MatchingIndex(dump).keys
-    counts: dict[Key, int] = {}
+    counts = Counter[Key]()
     identities = {}
     for operation in dump.operations:
         if is_communication(operation.record):
-            is_message = operation.bare in MESSAGES
-            ranks = dump.number if is_message else group_of(dump, operation.record)
+            ranks = dump.number if is_message(operation) else group_of(dump, operation.record)
             key: Key = ("communication", operation.name, str(ranks))
         else:
             key = keys[operation.record]
             if operation.record.startswith("Optimizer."):
                 key = (*key, operation.name)
-        identities[operation.record] = key, counts.get(key, 0)
-        counts[key] = counts.get(key, 0) + 1
-    return identities
-
-
-def _counted(identities: Mapping[str, tuple[Key, int]]) -> dict[Key, int]:
-    counts: dict[Key, int] = {}
-    for key, place in identities.values():
-        counts[key] = max(counts.get(key, 0), place + 1)
-    return counts
+        identities[operation.record] = key, counts[key]
+        counts[key] += 1
+    return identities, counts
 
 
 def parameter_values(dump: RankDump, record: str) -> Iterator[tuple[str, str, str, Leaf]]:
@@ -292,20 +269,20 @@ def parameter_values(dump: RankDump, record: str) -> Iterator[tuple[str, str, st
             yield match[1], match[2], match[3], leaf
 
 
+#: What of a parameter stands at a place of an optimizer's record.
+_FIELDS = {("input", "parameters"): "before", ("input", "gradients"): "gradient"}
+
+
 def _parameters(dump: RankDump) -> dict[str, Parameter]:
     parameters: dict[str, Parameter] = {}
     for operation in dump.operations:
         if not operation.record.startswith("Optimizer.") or operation.record.startswith(CLIP):
             continue
-        try:
-            values: list[tuple[str, str, str, Leaf]] = list(parameter_values(dump, operation.record))
-        except DumpError:
-            continue
-        for side, what, name, leaf in values:
-            if what == "state":
-                continue
-            field = {("input", "parameters"): "before", ("input", "gradients"): "gradient"}.get((side, what), "after")
-            setattr(parameters.setdefault(name, Parameter(dump, operation.record)), field, leaf)
+        with suppress(DumpError):
+            for side, what, name, leaf in parameter_values(dump, operation.record):
+                if what != "state":
+                    field = _FIELDS.get((side, what), "after")
+                    setattr(parameters.setdefault(name, Parameter(dump, operation.record)), field, leaf)
     return parameters
 
 
@@ -333,16 +310,28 @@ class RankCall:
     @cached_property
     def leaves(self) -> dict[int, dict[str, Leaf]]:
         """Tensors of each rank by their places. Raises DumpError."""
-        return {number: tensors(self.spread.step.ranks[number], record) for number, record in self.records.items()}
+        ranks = self.spread.step.ranks
+        return {number: ranks[number].held(record) for number, record in self.records.items()}
+
+    def places(self, front: str) -> list[str]:
+        """The places of the tensors of the rank whose item it is that begin so."""
+        return [path for path in self.leaves[self.dump.number] if path.startswith(front)]
 
     def values(self, path: str) -> dict[int, Leaf]:
         """One value on the ranks that have it."""
         return {number: leaves[path] for number, leaves in self.leaves.items() if path in leaves}
 
+    def alike(self, path: str, ranks: Sequence[int]) -> Alike:
+        """How one value is on these ranks; `unknown` where one of them has not got it. Raises DumpError."""
+        held = self.values(path)
+        if not held.keys() >= set(ranks):
+            return "unknown"
+        return alike([(self.spread.step.ranks[rank], held[rank]) for rank in ranks])
+
     def found(self, path: str, state: State, message: str = "", **more: Any) -> ValueFinding:
         """A finding on the value at `path`."""
         leaf = self.leaves[self.dump.number].get(path) or next(iter(self.values(path).values()))
-        return ValueFinding(path, state, leaf.dtype, leaf.shape, message=message, is_output=leaf.is_output, **more)
+        return replace(ValueFinding.of(leaf, path, state, message), **more)
 
     def array(self, number: int, path: str) -> Array:
         """A tensor of a rank in float64. Raises DumpError."""
@@ -352,11 +341,6 @@ class RankCall:
     def has_tensors(self, path: str) -> bool:
         """Whether all ranks have the elements of a value."""
         return all(leaf.data_name for leaf in self.values(path).values())
-
-
-def tensors(dump: RankDump, record: str) -> dict[str, Leaf]:
-    """The tensors of a record by their places. Raises DumpError."""
-    return {leaf.path: leaf for leaf in dump.leaves(record) if leaf.tensor is not None}
 
 
 class RankLaw(Protocol):

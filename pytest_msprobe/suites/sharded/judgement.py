@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 from msprobe_collector.dump_format.leaves import Leaf
@@ -72,6 +73,11 @@ class ValueFinding(FigureWire):
     differs: bool = False
     may_fit: bool = False
 
+    @classmethod
+    def of(cls, leaf: Leaf, path: str, state: State, message: str = "") -> ValueFinding:
+        """The finding on the value of `leaf`, called `path` on the ranks."""
+        return cls(path, state, leaf.dtype, leaf.shape, message=message, is_output=leaf.is_output)
+
     @property
     def is_wrong(self) -> bool:
         """Whether it is not what the logical run has."""
@@ -106,18 +112,22 @@ class RecordFinding(FigureWire):
     @property
     def wrong(self) -> tuple[ValueFinding, ...]:
         """Its values that are not what the logical run has; of an optimizer settings come first, then what is worst."""
-        wrong = [value for value in self.values if value.is_wrong]
+        wrong = filter(attrgetter("is_wrong"), self.values)
         return tuple(sorted(wrong, key=_badness) if self.phase == "optimizer" else wrong)
 
-    def changed(self, values: Iterable[ValueFinding]) -> RecordFinding:
-        """The finding with these values in place of those that it has at the same places."""
-        changes = {value.path: value for value in values}
+    def changed(self, values: Iterable[ValueFinding], **fields: Any) -> RecordFinding:
+        """The finding with these values, `fields` of them changed, in place of those that it has at the same places."""
+        changes = {value.path: replace(value, **fields) for value in values}
         return replace(self, values=tuple(changes.get(value.path, value) for value in self.values))
+
+    def states(self, *, is_output: bool) -> set[State]:
+        """The states of what comes out, or of what goes in."""
+        return {value.state for value in self.values if value.is_output is is_output}
 
     @property
     def has_good_inputs(self) -> bool:
         """Whether inputs are known and none of them is wrong."""
-        states = {value.state for value in self.values if not value.is_output}
+        states = self.states(is_output=False)
         return "placed" in states and states.isdisjoint(WRONG)
 
 
@@ -189,6 +199,16 @@ def loaded(leaf: Leaf, dump: RankDump, form: Form = "tensor") -> Any:
         return SketchedValue.of(Sketch.of(array), array)
     values = dump.tensors.load(leaf.tensor, leaf.place)
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+
+
+def leaves_of(held: Iterable[tuple[RankDump, Leaf]]) -> list[Leaf]:
+    """The values that ranks hold, without the ranks."""
+    return [leaf for _, leaf in held]
+
+
+def all_loaded(held: Iterable[tuple[RankDump, Leaf]], form: Form = "tensor") -> list[Any]:
+    """The values that ranks hold, as `loaded` gives them. Raises DumpError."""
+    return [loaded(leaf, dump, form) for dump, leaf in held]
 
 
 def roundoff_of(dtype_text: str) -> float:

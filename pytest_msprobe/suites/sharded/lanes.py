@@ -42,7 +42,7 @@ class LaneRecord:
     def of(cls, finding: RecordFinding, *, is_first: bool) -> LaneRecord:
         """The place of a record; ranks hold it as the first value that it made."""
         placed = [value for value in finding.values if value.state == "placed"]
-        first = next((value for value in placed if value.is_output), next(iter(placed), None))
+        first = min(placed, key=lambda value: not value.is_output, default=None)
         kind = "unjudged" if first is None else first.held_as
         key = PHASES.index(finding.phase), finding.order
         return cls(key, finding.record, "wrong" if finding.wrong else kind, frozenset(finding.ranks), is_first)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, islice
 from typing import Any
 
@@ -29,7 +29,6 @@ from pytest_msprobe.suites.sharded.inference import (
     is_constant,
     parameter_values,
     plain,
-    tensors,
 )
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of
 from pytest_msprobe.suites.sharded.matching import CLIP
@@ -54,10 +53,9 @@ class SumsOfCopies:
         for path, leaf in call.leaves[dump.number].items():
             if not path.startswith("input.") or math.prod(leaf.shape) < 2 or leaf.provenance.is_uninitialized:
                 continue
-            held = call.values(path)
-            if len(held) < len(group) or _is_mean(dump, call.operation, leaf, len(group)):
+            if not _is_float(leaf) or _is_mean(dump, call.operation, leaf, len(group)):
                 continue
-            if alike([(call.spread.step.ranks[rank], held[rank]) for rank in group]) == "equal" and _is_float(leaf):
+            if call.alike(path, group) == "equal":
                 words = f"every rank of {row} has it whole, and it is summed over them: {len(group)} x what it is"
                 yield call.found(path, "unexplained", words)
 
@@ -69,7 +67,7 @@ def _is_float(leaf: Leaf) -> bool:
 def _is_mean(dump: RankDump, operation: Operation, leaf: Leaf, count: int) -> bool:
     """Whether what goes into a sum over ranks, or what comes out, is divided by their number, which makes it a mean."""
     before = reversed(dump.record_names[max(0, operation.index - _NEAR) : operation.index])
-    made = (name for name in before if _gives(dump, name, leaf))
+    made = filter(lambda name: _gives(dump, name, leaf), before)
     after = dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR]
     for name in chain(islice(made, 1), after):
         factor = _factor(dump, name)
@@ -110,7 +108,7 @@ class TermsOfSums:
         if b'"dtensor"' in bytes(call.dump.text(call.operation.record)):  # it sees to terms of sums by itself
             return
         row = self._summed_over(call)
-        if row is None or any(rank not in call.records for rank in row.ranks):
+        if row is None or not call.records.keys() >= set(row.ranks):
             return
         if name == "embedding":
             yield from self._of_rows(call, row)
@@ -118,18 +116,14 @@ class TermsOfSums:
         path = f"input.{_PRODUCTS[name]}"
         if path not in call.leaves[call.dump.number]:
             path = "input.bias"
-        held = call.values(path)
-        is_zero = not any(leaf.statistics[3] for leaf in held.values())
-        if not is_zero and all(rank in held for rank in row.ranks):
-            said = alike([(call.spread.step.ranks[rank], held[rank]) for rank in row.ranks])
-            if said in ("equal", "constant"):
-                words = f"every rank of {row} adds it to its terms of the sum: it is counted {len(row.ranks)} times"
-                yield call.found(path, "unexplained", words)
+        is_zero = not any(leaf.statistics[3] for leaf in call.values(path).values())
+        if not is_zero and call.alike(path, row.ranks) in ("equal", "constant"):
+            words = f"every rank of {row} adds it to its terms of the sum: it is counted {len(row.ranks)} times"
+            yield call.found(path, "unexplained", words)
 
     @staticmethod
     def _of_rows(call: RankCall, row: RankGroup) -> Iterator[ValueFinding]:
-        held = [(call.spread.step.ranks[rank], call.values("input.1")[rank]) for rank in row.ranks]
-        if call.has_tensors("output.0") and alike(held) == "different":
+        if call.has_tensors("output.0") and call.alike("input.1", row.ranks) == "different":
             if len({leaf.shape for leaf in call.values("output.0").values()}) > 1:
                 return
             counts = sum((abs(call.array(rank, "output.0")).sum(-1) > 0).astype(int) for rank in row.ranks)
@@ -148,7 +142,7 @@ class TermsOfSums:
         for name in dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR]:
             is_sum = is_communication(name) and fact_of("reductions", Operation.of(name, 0).name)
             if is_sum and reduction_of(dump.leaves(name)) == "SUM":
-                gets = [leaf for path, leaf in tensors(dump, name).items() if path.startswith("input.")]
+                gets = (leaf for path, leaf in dump.held(name).items() if path.startswith("input."))
                 if any(_is_same(leaf, made) for leaf in gets):
                     return _row_of(call, call.spread.group_of(dump, name))
         return None
@@ -174,24 +168,21 @@ class RandomNumbers:
         """Findings on results of random calls with equal inputs."""
         if call.operation.phase != "forward" or not fact_of("random", call.operation.name):
             return
-        for row in call.spread.rows_of(call.dump.number, "model"):
-            paths = call.leaves[call.dump.number]
-            inputs = [path for path in paths if path.startswith("input.")]
-            said = {path: _over(call, path, row) for path in paths}
-            if inputs and all(said[path] == "equal" for path in inputs):
-                for path in paths:
-                    if path.startswith("output.") and said[path] == "different":
-                        words = f"what goes in is equal on {row}, and they draw other random numbers for it"
-                        yield call.found(path, "unexplained", words)
-                    elif path.startswith("output.") and said[path] != "unknown":
-                        yield call.found(path, "placed", placement=f"R over {row.name}")
+        wrong = "what goes in is equal on {}, and they draw other random numbers for it"
+        yield from _made_of(call, call.places("input."), call.places("output."), wrong)
 
 
-def _over(call: RankCall, path: str, row: RankGroup) -> Alike:
-    held = call.values(path)
-    if any(rank not in held for rank in row.ranks):
-        return "unknown"
-    return alike([(call.spread.step.ranks[rank], held[rank]) for rank in row.ranks])
+def _made_of(call: RankCall, gets: Sequence[str], makes: Sequence[str], wrong: str) -> Iterator[ValueFinding]:
+    """Findings on what ranks with parts of one model make of equal values: `wrong` are the words for other values."""
+    for row in call.spread.rows_of(call.dump.number, "model"):
+        if not gets or any(call.alike(path, row.ranks) != "equal" for path in gets):
+            continue
+        for path in makes:
+            said = call.alike(path, row.ranks)
+            if said == "different":
+                yield call.found(path, "unexplained", wrong.format(row))
+            elif said != "unknown":
+                yield call.found(path, "placed", placement=f"R over {row.name}")
 
 
 class Losses:
@@ -208,18 +199,8 @@ class Losses:
                 losses.append(path)
             elif path.startswith("input.") and leaf.shape and "nt" in leaf.dtype:
                 labels.append(path)
-        if not losses or not labels:
-            return
-        for row in call.spread.rows_of(call.dump.number, "model"):
-            if any(_over(call, path, row) != "equal" for path in labels):
-                continue
-            for path in losses:
-                said = _over(call, path, row)
-                if said == "different":
-                    words = f"is not the same on {row}, which have the same labels and parts of one model"
-                    yield call.found(path, "unexplained", words)
-                elif said != "unknown":
-                    yield call.found(path, "placed", placement=f"R over {row.name}")
+        wrong = "is not the same on {}, which have the same labels and parts of one model"
+        yield from _made_of(call, labels, losses, wrong)
 
 
 class Recomputations:
@@ -228,14 +209,10 @@ class Recomputations:
     def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings of the collector, which compared both."""
         for rank, record in call.records.items():
-            dump = call.spread.step.ranks[rank]
-            if dump.is_recomputed_otherwise(record):
-                path = next(iter(call.leaves[rank]), "")
-                if path:
-                    words = (
-                        f"rank {rank} computed again what this goes through, and it is not what the forward computed"
-                    )
-                    yield call.found(path, "unexplained", words)
+            if call.spread.step.ranks[rank].is_recomputed_otherwise(record):
+                words = "computed again what this goes through, and it is not what the forward computed"
+                for path in [*call.leaves[rank]][:1]:
+                    yield call.found(path, "unexplained", f"rank {rank} {words}")
                 return
 
 
@@ -300,7 +277,7 @@ class Copies:
     def __init__(self, spread: StepSpread, stages: Stages) -> None:
         self._spread, self._stages = spread, stages
         self._contents = _ranks_by_content(spread)
-        self._copies_of: dict[tuple[int, str], dict[int, str]] = {}
+        self._copies = cache(self._equal_parameters)
 
     def findings(self, call: RankCall) -> Iterator[ValueFinding]:
         """Findings on the gradients that an optimizer gets, and on parameters and state that it leaves."""
@@ -311,12 +288,12 @@ class Copies:
             if (side, what) == ("input", "parameters"):
                 continue
             owner = self._owner(rank, name) if what == "state" else name
-            copies = self._copies(rank, owner) if owner else {}
+            copies = self._copies(rank, owner)
             if what == "gradients" and call.dump.is_partial(leaf):
                 words = "the run says itself that ranks have terms of a sum (DTensor); what the step leaves is judged"
                 yield call.found(leaf.path, "unjudged", words)
             elif copies:
-                yield from self._of_copies(call, leaf, what, (name, owner), copies)
+                yield from self._of_copies(call, leaf, what, owner, copies)
             elif what == "gradients":
                 yield from self._of_shards(call, leaf, name)
 
@@ -324,13 +301,8 @@ class Copies:
         """The parameter that a value of state is of: `emb.weight` of `emb.weight.exp_avg`."""
         return next((name for name in self._spread.parameters[rank] if state.startswith(f"{name}.")), "")
 
-    def _copies(self, rank: int, name: str) -> dict[int, str]:
-        """The names of a parameter's copies by ranks, its own among them; {} where none is known for certain."""
-        if (rank, name) not in self._copies_of:
-            self._copies_of[rank, name] = self._equal_parameters(rank, name)
-        return self._copies_of[rank, name]
-
     def _equal_parameters(self, rank: int, name: str) -> dict[int, str]:
+        """The names of a parameter's copies by ranks, its own among them; {} where none is known for certain."""
         parameter = self._spread.parameters[rank].get(name)
         if parameter is None or parameter.before is None:
             return {}
@@ -344,20 +316,19 @@ class Copies:
                 if alike([(parameter.dump, parameter.before), (copy.dump, copy.before)]) in ("equal", "constant"):
                     copies[other] = name
         for other, twin in self._contents.get(_content(parameter.before), {}).items():
-            is_stage = any(other in row.ranks for row in self._spread.rows_of(rank, "pipeline"))
+            is_stage = self._spread.are_stages(rank, other)
             if is_stage and other not in copies and not self._stages.is_copied(rank, other):
                 copies[other] = twin
         return copies if len(copies) > 1 else {}
 
     def _of_copies(
-        self, call: RankCall, leaf: Leaf, what: str, names: tuple[str, str], copies: dict[int, str]
+        self, call: RankCall, leaf: Leaf, what: str, owner: str, copies: dict[int, str]
     ) -> Iterator[ValueFinding]:
-        name, owner = names
         compared: list[Alike] = []
         for other, twin in copies.items():
             record = call.records.get(other)
             dump = self._spread.step.ranks[other]
-            value = self._value(call, dump, record, leaf.path, (what, name, owner, twin))
+            value = self._value(call, dump, record, leaf.path, (what, owner, twin))
             if value is None:
                 if what == "gradients" and record is not None and f"input.parameters.{twin}" in call.leaves[other]:
                     words = f"rank {other} has a copy of this parameter, and no gradient of it"
@@ -377,10 +348,10 @@ class Copies:
             yield call.found(leaf.path, "placed", placement=f"R over ranks {listed(sorted(copies))}")
 
     def _value(
-        self, call: RankCall, dump: RankDump, record: str | None, path: str, names: tuple[str, str, str, str]
+        self, call: RankCall, dump: RankDump, record: str | None, path: str, names: tuple[str, str, str]
     ) -> Leaf | None:
         """The same value of a copy on another rank, which may be in the record of another optimizer."""
-        what, _, owner, twin = names
+        what, owner, twin = names
         of_record = call.leaves[dump.number] if record is not None and twin == owner else {}
         if call.operation.record.startswith(CLIP) or what == "state" or f"input.parameters.{twin}" in of_record:
             return of_record.get(path)
@@ -396,16 +367,14 @@ class Copies:
                 continue
             if _are_shards(parameter, row.ranks[-1]):
                 continue
-            before, gets = [], []
-            gradients = call.values(leaf.path)
+            before = []
             for other in row.ranks:
                 held = self._spread.parameters[other].get(name)
-                if held is not None and held.before is not None and other in gradients:
+                if held is not None and held.before is not None:
                     before.append((held.dump, held.before))
-                    gets.append((self._spread.step.ranks[other], gradients[other]))
-            if len(gets) < len(row.ranks):
+            if len(before) < len(row.ranks) or call.alike(leaf.path, row.ranks) != "equal":
                 continue
-            if alike(before) == "different" and alike(gets) == "equal":
+            if alike(before) == "different":
                 words = (
                     f"{row} have other values of this parameter, and one gradient of it: copies that do not begin "
                     "equal, or parts of which gradients were averaged"
@@ -437,21 +406,21 @@ class ClipNorms:
         if not call.operation.record.startswith(CLIP):
             return
         held: list[tuple[RankDump, dict[str, Leaf]]] = []
-        norms: dict[int, Leaf | None] = {}
+        norms: dict[int, Leaf] = {}
         for rank, dump in call.spread.step.ranks.items():
             if call.operation.record not in dump:
                 return
-            of_rank = tensors(dump, call.operation.record)
+            of_rank = dump.held(call.operation.record)
             held.append((dump, of_rank))
-            norms[rank] = next((leaf for path, leaf in of_rank.items() if path.startswith("output")), None)
-        output = norms[call.dump.number]
-        if output is None or any(norm is None or norm.shape for norm in norms.values()):
-            return
-        path = output.path
+            outputs = [leaf for path, leaf in of_rank.items() if path.startswith("output")]
+            if not outputs or outputs[0].shape:
+                return
+            norms[rank] = outputs[0]
+        path = norms[call.dump.number].path
         if not all(map(_is_finite, norms.values())):
             yield call.found(path, "unjudged", "is not finite on every rank")
             return
-        numbers = {rank: float(norm.statistics[3]) for rank, norm in norms.items() if norm is not None}
+        numbers = {rank: float(norm.statistics[3]) for rank, norm in norms.items()}
         expected = self._expected(held)
         tolerance = self._tolerance(leaf for _, of_rank in held for leaf in of_rank.values())
         first = numbers[call.dump.number]
@@ -492,8 +461,8 @@ class ClipNorms:
         return math.sqrt(total)
 
 
-def _is_finite(leaf: Leaf | None) -> bool:
-    norm = leaf.statistics[3] if leaf is not None else None
+def _is_finite(leaf: Leaf) -> bool:
+    norm = leaf.statistics[3]
     return isinstance(norm, (int, float)) and math.isfinite(norm)
 
 

@@ -12,7 +12,7 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.contract import SuiteError
 from pytest_msprobe.suites.sharded.inference import STAGES
-from pytest_msprobe.suites.sharded.judgement import Form, loaded
+from pytest_msprobe.suites.sharded.judgement import Form, all_loaded
 from pytest_msprobe.suites.sharded.matching import MatchingIndex, RecordMatching
 from pytest_msprobe.suites.sharded.ranks import Grids, RankDump, ShardedStep, contradicted
 
@@ -103,9 +103,8 @@ class LogicalRun:
                 )
             for calls in parts:
                 name = record if calls.dump is self.leader else calls.records[0]
-                for leaf_of_rank in calls.dump.leaves(name):
-                    if leaf_of_rank.tensor is not None:
-                        held.setdefault(leaf_of_rank.path, []).append((calls.dump, leaf_of_rank))
+                for path, leaf_of_rank in calls.dump.held(name).items():
+                    held.setdefault(path, []).append((calls.dump, leaf_of_rank))
             self._latest = record, held
         return self._latest[1][leaf.path]
 
@@ -132,7 +131,7 @@ class LogicalRun:
         """
         from pytest_msprobe.suites.sharded.placements import in_other_orders, wholes
 
-        values = [loaded(leaf, dump, form) for dump, leaf in held]
+        values = all_loaded(held, form)
         if len(values) == 1:
             yield (), values[0]
             return

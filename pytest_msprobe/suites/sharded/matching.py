@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import Leaf
@@ -70,9 +70,9 @@ class MatchingIndex:
         for key, records in self.calls.items():
             if key[0] == "layer":
                 records.sort(key=_number)
-            numbers = [dump.microbatch(record) for record in records]
-            if any(number is not None for number in numbers):  # the others only find out about shapes
-                self.calls[key] = [record for record, number in zip(records, numbers) if number is not None]
+            # Where microbatches are numbered, calls of none only find out about shapes.
+            of_microbatches = [record for record in records if dump.microbatch(record) is not None]
+            self.calls[key] = of_microbatches or records
 
     def _key(self, operation: Operation) -> Key:
         if operation.is_cell:
@@ -109,7 +109,7 @@ class RecordMatching:
     def __init__(self, logical: RankDump, ranks: Iterable[RankDump], layers: Mapping[int, Offsets]) -> None:
         """Parts among the records of `ranks`; `layers` are the offsets of pipeline stages by rank, see `renamed`."""
         self._logical = MatchingIndex(logical)
-        self._certain: dict[str, bool] = {}
+        self._makes_no_others = cache(self._no_other_calls)
         self._layers = layers
         indexes: dict[tuple[str, str], MatchingIndex] = {}
         self._ranks: list[tuple[RankDump, MatchingIndex]] = []
@@ -174,7 +174,7 @@ class RecordMatching:
         Raises:
             DumpError: the record cannot be decoded.
         """
-        leaves = {leaf.path: leaf for leaf in dump.leaves(record) if leaf.tensor is not None}
+        leaves = dump.held(record)
         if not record.startswith(_OPTIMIZER):
             return leaves
         offsets = {} if dump is self._logical.dump else self._layers.get(dump.number, {})
@@ -209,13 +209,13 @@ class RecordMatching:
         key = self._logical.keys.get(record)
         if key is None or key[0] != "call":
             return key is not None
-        if key[1] not in self._certain:
-            logical = self._logical.sequences.get(key[1], [])
-            others = (index.sequences.get(key[1], []) for index in self._indexes)
-            self._certain[key[1]] = bool(logical) and all(
-                other == logical * (len(other) // len(logical)) for other in others
-            )
-        return self._certain[key[1]]
+        return self._makes_no_others(key[1])
+
+    def _no_other_calls(self, layer: str) -> bool:
+        """Whether a layer makes the calls of the logical run on all ranks, as often as there are microbatches."""
+        logical = self._logical.sequences.get(layer, [])
+        others = (index.sequences.get(layer, []) for index in self._indexes)
+        return bool(logical) and all(other == logical * (len(other) // len(logical)) for other in others)
 
     def half_from(self) -> float:
         """The place of the first logical record from which on a rank has half dtypes; infinite for none."""

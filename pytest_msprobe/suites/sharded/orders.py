@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pytest_msprobe.numerics.expected import Relative
-from pytest_msprobe.suites.sharded.placements import Axis, Placement, distance, norm_of
+from pytest_msprobe.suites.sharded.placements import Axis, Placement, distance, norm_of, sharded_dimensions, sizes_along
 
 #: The process groups over which a value is sharded along a dimension, and how long it is there.
 Kind = tuple[tuple[str, ...], int]
@@ -38,7 +39,7 @@ class Along:
     def of(cls, path: str, placement: Placement | None, tolerance: float) -> Iterator[Along]:
         """What is known of a value along each dimension in which it is sharded; of a whole one along the first."""
         if placement is not None and placement.pair is not None and placement.apart <= Relative.ORDERED:
-            split = {axis.dimension for axis in placement.axes if axis.kind == "S"}
+            split = set(sharded_dimensions(placement.axes))
             if not split and placement.pair[1].ndim:
                 split = {0}
             for dimension in sorted(split):
@@ -53,7 +54,7 @@ class Along:
 
     @property
     def _axes(self) -> list[Axis]:
-        return [axis for axis in self.placement.axes if axis.kind == "S" and axis.dimension == self.dimension]
+        return [axis for axis in self.placement.axes if axis.is_along(self.dimension)]
 
     @cached_property
     def order(self) -> Order:
@@ -80,7 +81,7 @@ class Along:
         """Which of the parts stand elsewhere than in this order."""
         assert self.placement.pair is not None
         axes, whole = self._axes, self.placement.pair[1]
-        count = math.prod(axis.size for axis in axes)
+        count = math.prod(sizes_along(axes, self.dimension))
         if self.kind[1] % count or count == 1:
             return "its rows are in another order"
         actual = np.split(self._held, count, self.dimension)
@@ -103,9 +104,9 @@ def disordered(values: Iterable[Along], orders: Mapping[Kind, Order]) -> tuple[d
         values: what belongs together.
         orders: those of kinds that are known already.
     """
-    kinds: dict[Kind, list[Along]] = {}
+    kinds: dict[Kind, list[Along]] = defaultdict(list)
     for value in values:
-        kinds.setdefault(value.kind, []).append(value)
+        kinds[value.kind].append(value)
     moved: dict[str, str] = {}
     all_orders = dict(orders)
     for kind, members in kinds.items():

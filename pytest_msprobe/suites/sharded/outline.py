@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -25,7 +26,29 @@ if TYPE_CHECKING:
     Held = Sequence[tuple[RankDump, Mapping[str, Leaf]]]
 
 
-class StepOutline:
+class CallPlaces(ABC):
+    """Says where calls were made, by the first of the records that tell it."""
+
+    def frames(self, operation: Operation) -> Sequence[Frame]:
+        """Call stack of a record, innermost first; () where no dump has it."""
+        for dump, record in self._stacked(operation):
+            if frames := dump.stacks.frames(record):
+                return frames
+        return ()
+
+    def source(self, operation: Operation) -> str:
+        """The line of the script that made the call; "" where no dump says it."""
+        for dump, record in self._stacked(operation):
+            if (frame := dump.stacks.user_frame(record)) is not None:
+                return str(frame)
+        return ""
+
+    @abstractmethod
+    def _stacked(self, operation: Operation) -> Iterator[tuple[RankDump, str]]:
+        """Records whose stacks tell where a record was called, the best first."""
+
+
+class StepOutline(CallPlaces):
     """One training step of a sharded run, and the logical run's; nothing here looks at values.
 
     Attributes:
@@ -109,20 +132,6 @@ class StepOutline:
     def grids_of(self, parts: Sequence[Calls]) -> list[Grid]:
         """What the ranks of these records may be to each other."""
         return self.grids.of([calls.dump for calls in parts], len(parts[0].records))
-
-    def frames(self, operation: Operation) -> Sequence[Frame]:
-        """Call stack of the first rank that has a record, innermost first; of the logical run where no rank has it."""
-        for dump, record in self._stacked(operation):
-            if frames := dump.stacks.frames(record):
-                return frames
-        return ()
-
-    def source(self, operation: Operation) -> str:
-        """The line of the script that made the call, on the first rank that says it."""
-        for dump, record in self._stacked(operation):
-            if (frame := dump.stacks.user_frame(record)) is not None:
-                return str(frame)
-        return ""
 
     def _stacked(self, operation: Operation) -> Iterator[tuple[RankDump, str]]:
         """Records whose stacks tell where a record was called: those of its parts, then its own; of its forward too."""

@@ -9,9 +9,11 @@ Pure NumPy: nothing here knows dumps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, permutations, product
+from operator import attrgetter
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -84,16 +86,13 @@ class Placement:
     @property
     def is_rank_by_rank(self) -> bool:
         """Whether each rank has a part of its own that the logical run has on a rank: it may be any part."""
-        of_ranks = [(axis.kind, axis.dimension, axis.size) for axis in self.axes]
-        logical = [(axis.kind, axis.dimension, axis.size) for axis in self.logical]
-        return self.has_shards and of_ranks == logical
+        how = attrgetter("kind", "dimension", "size")
+        return self.has_shards and [*map(how, self.axes)] == [*map(how, self.logical)]
 
     @property
     def held_as(self) -> Kind:
         """Terms of a sum over any group, else a shard of any, else all of it."""
-        if any(axis.kind == "P" for axis in self.axes):
-            return "P"
-        return "S" if self.has_shards else "R"
+        return max((axis.kind for axis in self.axes), key="RSP".index, default="R")
 
     @property
     def is_partial(self) -> bool:
@@ -103,26 +102,37 @@ class Placement:
     @property
     def has_shards(self) -> bool:
         """Whether it is sharded over any group."""
-        return any(axis.kind == "S" for axis in self.axes)
+        return bool(sharded_dimensions(self.axes))
 
     @property
     def is_doubtful(self) -> bool:
         """Whether it adds up what ranks of the logical run hold, and so many ranks have the sum: parts may be added."""
-        added = [axis.size for axis in self.logical if axis.kind == "P"]
-        for axis in self.axes:
-            if axis.kind == "P" and axis.size in added:
-                added.remove(axis.size)
-        return any(axis.kind == "R" and axis.size in added for axis in self.axes)
+        added = Counter(_sizes(self.logical, "P")) - Counter(_sizes(self.axes, "P"))
+        return not added.keys().isdisjoint(_sizes(self.axes, "R"))
 
     @property
     def has_others_beyond(self) -> bool:
         """Whether rows beyond the own share are not those of the logical value."""
-        return any(axis.order == UNUSED for axis in self.axes)
+        return UNUSED in map(attrgetter("order"), self.axes)
 
     @property
     def is_reordered(self) -> bool:
         """Whether the parts follow in an order that is not one of blocks."""
-        return any(axis.order == ANY_ORDER for axis in self.axes)
+        return ANY_ORDER in map(attrgetter("order"), self.axes)
+
+
+def sharded_dimensions(axes: Iterable[Axis]) -> list[int]:
+    """The dimensions along which a value is sharded, one for each group that it is sharded over."""
+    return [axis.dimension for axis in axes if axis.kind == "S"]
+
+
+def sizes_along(axes: Iterable[Axis], dimension: int) -> list[int]:
+    """How many ranks the groups have over which a value is sharded along a dimension."""
+    return [axis.size for axis in axes if axis.is_along(dimension)]
+
+
+def _sizes(axes: Iterable[Axis], kind: Kind) -> list[int]:
+    return [axis.size for axis in axes if axis.kind == kind]
 
 
 ANY_ORDER = "in another order of its indices"
@@ -155,7 +165,7 @@ class Grid:
         for inner in range(2, count // 2 + 1):
             if count % inner == 0:
                 outer = count // inner
-                places = tuple(divmod(index, inner) for index in range(count))
+                places = tuple(product(range(outer), range(inner)))
                 yield cls((f"{outer} groups of {inner}", f"{inner} neighbours"), (outer, inner), places)
 
     def with_calls(self, calls: int) -> Grid:
@@ -164,6 +174,10 @@ class Grid:
             return self
         places = tuple((*place, call) for place in self.coordinates for call in range(calls))
         return Grid((*self.names, f"{calls} microbatches"), (*self.sizes, calls), places)
+
+    def axes(self, *kinds: tuple[Any, ...]) -> tuple[Axis, ...]:
+        """What a value is over each group: kind, dimension and order."""
+        return tuple(Axis(name, size, *kind) for name, size, kind in zip(self.names, self.sizes, kinds))
 
 
 class ValueSummary(Protocol):
@@ -233,6 +247,16 @@ def norm_of(value: Value) -> float:
     return float(np.linalg.norm(np.where(np.isfinite(value), value, 0).ravel()))
 
 
+def _are_of_rank(parts: Sequence[Value], dimensions: int) -> bool:
+    """Whether all parts have so many dimensions."""
+    return all(part.ndim == dimensions for part in parts)
+
+
+def _within(placements: Iterable[Placement], tolerance: float) -> list[Placement]:
+    """The placements that fit within a tolerance."""
+    return [placement for placement in placements if placement.distance <= tolerance]
+
+
 def tried(
     whole: Value,
     parts: Sequence[Value],
@@ -263,14 +287,11 @@ def tried(
         placements.append(_measured(axes, *result, whole, scale, room))
     if isinstance(whole, _ARRAYS):
         placements += _flat(whole, values, grid, scale, room)
-        if not any(placement.distance <= near(tolerance) for placement in placements):
+        if not _within(placements, near(tolerance)):
             placements += _reordered(merged, whole, scale, tolerance, room)
-        if not any(placement.distance <= tolerance for placement in placements):
-            overlapping = _overlapping(whole, values, grid, scale, room)
-            placements += [placement for placement in overlapping if placement.distance <= tolerance]
-    return sorted(
-        placements, key=lambda placement: (placement.has_others_beyond, placement.distance, placement.is_partial)
-    )
+        if not _within(placements, tolerance):
+            placements += _within(_overlapping(whole, values, grid, scale, room), tolerance)
+    return sorted(placements, key=attrgetter("has_others_beyond", "distance", "is_partial"))
 
 
 def near(tolerance: float) -> float:
@@ -286,7 +307,7 @@ def wholes(
     What is equal over a group, but for rounding, is no term of a sum over it: the sum would be a multiple. With
     `are_calls` the last group are calls of one rank, to which that does not apply.
     """
-    if any(part.ndim != parts[0].ndim for part in parts):
+    if not _are_of_rank(parts, parts[0].ndim):
         return
     tolerance = min(max(tolerance, Relative.NO_DOUBT), Relative.COPIES)
     values = dict(zip(grid.coordinates, parts))
@@ -302,8 +323,8 @@ def wholes(
 
 def in_other_orders(axes: tuple[Axis, ...], whole: Array) -> Iterator[tuple[tuple[Axis, ...], Array]]:
     """The same in the order of the whole, where ranks have indices of a dimension in one that frameworks use."""
-    for d in sorted({axis.dimension for axis in axes if axis.kind == "S"}):
-        sizes = [axis.size for axis in axes if axis.is_along(d)]
+    for d in sorted(set(sharded_dimensions(axes))):
+        sizes = sizes_along(axes, d)
         for shards in sorted({*sizes, math.prod(sizes)}):
             for places, words in _orders(whole.shape[d], shards):
                 yield _in_order(axes, {d: words}), np.take(whole, np.argsort(places), d)
@@ -316,7 +337,7 @@ def readings(grid: Grid, dimensions: int) -> Iterator[tuple[tuple[Axis, ...], It
         kinds.insert(1, ("S", 0))
         kinds += [("S", dimension) for dimension in range(1, dimensions)]
     for chosen in product(kinds, repeat=len(grid.names)):
-        axes = tuple(Axis(name, size, *how) for name, size, how in zip(grid.names, grid.sizes, chosen))
+        axes = grid.axes(*chosen)
         yield axes, _orders_of_groups(axes)
 
 
@@ -351,15 +372,15 @@ def _measured(
 
 def assignments(grid: Grid, whole: Value, parts: Sequence[Value]) -> Iterator[tuple[tuple[Axis, ...], tuple[int, ...]]]:
     """What each group may be, and in which order groups are put together, as far as shapes allow it."""
-    if any(part.ndim != whole.ndim for part in parts):
+    if not _are_of_rank(parts, whole.ndim):
         return
     split = _split_dimensions(whole, parts)
     kinds: list[tuple[Kind, int]] = [("R", 0), ("P", 0)]
     kinds += [("S", dimension) for dimension in split]
     for chosen in product(kinds, repeat=len(grid.names)):
-        if {dimension for kind, dimension in chosen if kind == "S"} != set(split):
+        axes = grid.axes(*chosen)
+        if set(sharded_dimensions(axes)) != set(split):
             continue
-        axes = tuple(Axis(name, size, *how) for name, size, how in zip(grid.names, grid.sizes, chosen))
         if all(_length(axes, dimension, grid, parts) == whole.shape[dimension] for dimension in split):
             for order in _orders_of_groups(axes):
                 yield axes, order
@@ -385,7 +406,7 @@ def _length(axes: tuple[Axis, ...], dimension: int, grid: Grid, parts: Sequence[
 
 def _orders_of_groups(axes: tuple[Axis, ...]) -> Iterator[tuple[int, ...]]:
     """In which order groups are put together: of two along one dimension either may hold the larger blocks."""
-    together = [axis.dimension for axis in axes if axis.kind == "S"]
+    together = sharded_dimensions(axes)
     places = range(len(axes))
     if len(set(together)) < len(together):
         yield from permutations(places)
@@ -444,11 +465,11 @@ def _flat(
 ) -> Iterator[Placement]:
     """Shards of the flattened value, the last ones padded or empty."""
     parts = list(values.values())
-    if whole.ndim < 2 or any(part.ndim != 1 for part in parts) or len(grid.sizes) != 1:
+    if whole.ndim < 2 or not _are_of_rank(parts, 1) or len(grid.sizes) != 1:
         return
     joined = np.concatenate(parts)
     if joined.size >= whole.size and not joined[whole.size :].any():
-        axes = (Axis(grid.names[0], grid.sizes[0], "S", -1),)
+        axes = grid.axes(("S", -1))
         yield _measured(axes, joined[: whole.size].reshape(whole.shape), 0.0, whole, scale, room)
 
 
@@ -457,7 +478,7 @@ def _overlapping(
 ) -> Iterator[Placement]:
     """Parts that go beyond their own share along a dimension: rows beyond it repeat, are not used, or add gradients."""
     parts = list(values.values())
-    if len(grid.sizes) != 1 or any(part.ndim != whole.ndim for part in parts):
+    if len(grid.sizes) != 1 or not _are_of_rank(parts, whole.ndim):
         return
     split = _split_dimensions(whole, parts)
     if len(split) != 1 or sum(part.shape[split[0]] for part in parts) <= whole.shape[split[0]]:
@@ -480,7 +501,7 @@ def _overlapping(
             used[within] = part[within - start]
         readings = (copied, "with overlap", apart), (added, "of which overlaps are added", 0.0), (used, UNUSED, 0.0)
         for value, words, spread in readings:
-            axes = (Axis(grid.names[0], grid.sizes[0], "S", d, words),)
+            axes = grid.axes(("S", d, words))
             yield _measured(axes, np.moveaxis(value, 0, d), spread, whole, scale, room)
 
 
@@ -508,12 +529,12 @@ def _reordered(
 ) -> Iterator[Placement]:
     """Placements of which the indices of the sharded dimension follow in another order."""
     for axes, value, spread in merged:
-        dimensions = list(dict.fromkeys(axis.dimension for axis in axes if axis.kind == "S")) or [0]
+        dimensions = list(dict.fromkeys(sharded_dimensions(axes))) or [0]
         if not whole.ndim or spread > tolerance:
             continue
         choices = []
         for d in dimensions:
-            shards = math.prod(axis.size for axis in axes if axis.is_along(d))
+            shards = math.prod(sizes_along(axes, d))
             as_they_are: tuple[Sequence[int], str] = range(whole.shape[d]), ""
             # Contents tell the order along one dimension, where the others are in theirs.
             orders = [*_orders(whole.shape[d], shards)]
@@ -540,11 +561,10 @@ def _reordered(
 
 def _in_order(axes: tuple[Axis, ...], words: Mapping[int, str]) -> tuple[Axis, ...]:
     """The axes, of which the first along each dimension says in which order its indices are."""
-    remaining, ordered = dict(words), []
-    for axis in axes:
-        is_ordered = axis.kind == "S" or not any(other.kind == "S" for other in axes)
-        order = remaining.pop(axis.dimension, "") if is_ordered else ""
-        ordered.append(replace(axis, order=order or axis.order))
+    remaining, ordered, has_shards = dict(words), [*axes], bool(sharded_dimensions(axes))
+    for place, axis in enumerate(axes):
+        if axis.kind == "S" or not has_shards:
+            ordered[place] = replace(axis, order=remaining.pop(axis.dimension, "") or axis.order)
     return tuple(ordered)
 
 

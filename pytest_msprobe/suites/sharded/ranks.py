@@ -7,11 +7,12 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import chain, combinations
-from math import prod
+from functools import cache, cached_property
+from itertools import chain, combinations, count
+from math import isfinite, prod
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import RANK, Slot
@@ -63,7 +64,7 @@ class Membership:
         if not isinstance(encoded, dict):
             return cls(problem="its header `ranks` is not an object")
         size, rank, groups = encoded.get("world_size"), encoded.get("rank"), encoded.get("groups", {})
-        if size is None or rank is None or not _is_number(size) or not _is_number(rank) or not isinstance(groups, dict):
+        if not _is_number(size) or not _is_number(rank) or not isinstance(groups, dict):
             return cls(problem="its header `ranks` has not the numbers world_size and rank, and an object of groups")
         memberships, problem = {}, ""
         for name, encoded_group in groups.items():
@@ -75,7 +76,7 @@ class Membership:
         return cls(size, rank, memberships, problem)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 24
 
 
@@ -176,9 +177,11 @@ class RankDump(Dump):
         if _DTENSOR.search(self.text(leaf.place.record)) is None:
             return []
         value = self._decoded(leaf.place.record, "record")
-        for step in (leaf.place.root, *leaf.place.steps, "dtensor"):
-            is_there = isinstance(value, list if isinstance(step, int) else dict)
-            value = value[step] if is_there and (isinstance(step, int) or step in value) else None
+        try:
+            for step in (leaf.place.root, *leaf.place.steps, "dtensor"):
+                value = value[step]
+        except (LookupError, TypeError):
+            return []
         if not isinstance(value, dict) or not isinstance(value.get("placements"), list):
             return []
         placements, names = value["placements"], value.get("mesh_dim_names")
@@ -204,6 +207,10 @@ class RankDump(Dump):
     def leaves(self, record: str) -> list[Leaf]:
         """The values of `record`. Raises DumpError when it cannot be decoded."""
         return flatten(self.record(record))
+
+    def held(self, record: str) -> dict[str, Leaf]:
+        """The tensors of `record` by their places. Raises DumpError when it cannot be decoded."""
+        return {leaf.path: leaf for leaf in self.leaves(record) if leaf.tensor is not None}
 
 
 class Slices(Mapping[str, Any]):
@@ -231,7 +238,7 @@ class Slices(Mapping[str, Any]):
             at += len(view)
         if isinstance(like, Slices):
             return cls(path, like.places, spans)
-        return cls(path, {name: place for place, name in enumerate(like)}, spans)
+        return cls(path, dict(zip(like, count())), spans)
 
     def __getitem__(self, name: str) -> memoryview:
         """The text of a record. Raises DumpError where the file is gone."""
@@ -255,6 +262,11 @@ class Slices(Mapping[str, Any]):
 
     def __contains__(self, name: object) -> bool:
         return name in self.places
+
+
+def has_numbers(leaf: Leaf) -> bool:
+    """Whether all statistics of a tensor are finite numbers."""
+    return all(isinstance(number, (int, float)) and isfinite(number) for number in leaf.statistics)
 
 
 def listed(names: Iterable[object], most: int = 8) -> str:
@@ -350,14 +362,35 @@ class ShardedStep:
         return next(iter(self.ranks.values()), None)
 
 
+class RunSteps:
+    """The steps of a run, each read when it is asked for.
+
+    Attributes:
+        steps: the dumps of each step, by its folder.
+    """
+
+    def __init__(self, steps: dict[Path, list[Path]], data_dirs: Sequence[Path]) -> None:
+        self.steps = steps
+        self.folders = {path: folder for folder, paths in steps.items() for path in paths}
+        self._read = cache(lambda folder: ShardedStep.read(folder, steps[folder], data_dirs))
+
+    def step(self, path: Path) -> ShardedStep:
+        """The step that the dump at `path` is of."""
+        return self._read(self.folders[path])
+
+    def problems(self) -> list[str]:
+        """What is missing of the steps, or contradicts itself, one line each."""
+        return [line for paths in self.steps.values() for line in self.step(paths[0]).problems]
+
+
 def contradicted(readings: Sequence[Sequence[Axis]], stated: Sequence[Stated], dump: RankDump) -> Stated | None:
     """What a DTensor of a rank says of itself that none of these readings of its value is; None for nothing."""
+    group_of = attrgetter("group")
     for said in stated:
         kind = _KIND.fullmatch(said.placement)
         names = {name for name, group in dump.membership.groups.items() if group.ranks == said.ranks}
         over = [axis for axes in readings for axis in axes if axis.group in names]
-        is_over_each = all(names.intersection(axis.group for axis in axes) for axes in readings)
-        if kind is None or not over or not is_over_each:
+        if kind is None or not over or any(names.isdisjoint(map(group_of, axes)) for axes in readings):
             continue
         if not any(_is_said(axis, kind[0][0], kind[1]) for axis in over):
             return said
@@ -383,7 +416,7 @@ class Grids:
             distinct: dict[object, Grid] = {}  # groups of one set of ranks may have several names
             for names, places in coordinates({dump.number: dump.membership for dump in holders}):
                 along = list(zip(*places.values()))
-                grid = Grid(names, tuple(len(set(indices)) for indices in along), tuple(places.values()))
+                grid = Grid(names, tuple(map(len, map(set, along))), tuple(places.values()))
                 distinct.setdefault(frozenset(along), grid)
             guesses = list(Grid.guesses(len(ranks))) if len(ranks) > 1 else [Grid((), (), ((),))]
             self._grids[ranks, calls] = [grid.with_calls(calls) for grid in distinct.values() or guesses]
@@ -395,8 +428,8 @@ def coordinates(memberships: Mapping[int, Membership]) -> Iterator[tuple[tuple[s
     places = _dimensions(memberships)
     sizes = {name: len(set(indices.values())) for name, indices in places.items()}
     varying = [name for name, size in sizes.items() if size > 1][:6]
-    for count in range(1, len(varying) + 1):
-        for chosen in combinations(varying, count):
+    for number in range(1, len(varying) + 1):
+        for chosen in combinations(varying, number):
             place_of = {}
             for rank in memberships:
                 place_of[rank] = tuple(places[name][rank] for name in chosen)
@@ -423,7 +456,7 @@ def _dimensions(memberships: Mapping[int, Membership]) -> dict[str, dict[int, in
         places: dict[int, int] = {}
         for other in beside:
             del single[other]
-            places |= {rank: index for index, rank in enumerate(other)}
+            places |= dict(zip(other, count()))
         if memberships.keys() <= places.keys():
             named[f"groups as {name}"] = {rank: places[rank] for rank in memberships}
     return named

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -19,7 +19,7 @@ from pytest_msprobe.suites.sharded.judgement import PHASES, SETTINGS, WRONG, Rec
 from pytest_msprobe.suites.sharded.lanes import LaneRecord, picture
 from pytest_msprobe.suites.sharded.session import ShardedSession
 from pytest_msprobe.suites.table_report import TableReport
-from pytest_msprobe.verdicts import VerdictRow
+from pytest_msprobe.verdicts import StepPosition, VerdictRow
 
 COLUMNS = tuple(
     "step record phase role value dtype shape state placement distance tolerance tried ranks source message".split()
@@ -57,6 +57,16 @@ class _Step:
     has_optimizer: bool = False
     by_laws: bool = False
 
+    @property
+    def judged(self) -> int:
+        """How many values are right or wrong."""
+        return sum(self.states[state] for state in ("placed", *WRONG))
+
+    def of_no_law(self) -> Iterator[str]:
+        """How many values no law judges."""
+        if self.by_laws and self.states["unjudged"]:
+            yield f"{counted(self.states['unjudged'], 'values', 'are')} of no law and may be wrong"
+
 
 @dataclass(frozen=True, slots=True)
 class _WrongRecord:
@@ -69,45 +79,44 @@ class _WrongRecord:
 
 def _findings(wrongs: Iterable[_WrongRecord]) -> list[Finding]:
     """One entry for the same operation in several layers, in the order of passes and execution, first ones first."""
-    groups: dict[tuple[str, str, str], list[_WrongRecord]] = {}
-    for wrong in sorted(wrongs, key=_order):
+    groups: dict[tuple[str, str, str], list[_WrongRecord]] = defaultdict(list)
+    in_order = sorted(wrongs, key=lambda it: (not it.is_first, PHASES.index(it.finding.phase), it.finding.order))
+    for wrong in in_order:
         path = wrong.finding.wrong[0].path if wrong.finding.wrong else ""
-        groups.setdefault((wrong.row.api, wrong.finding.phase, path), []).append(wrong)
-    return [_entry(group) for group in groups.values()]
-
-
-def _order(wrong: _WrongRecord) -> tuple[bool, int, int]:
-    return not wrong.is_first, PHASES.index(wrong.finding.phase), wrong.finding.order
+        groups[wrong.row.api, wrong.finding.phase, path].append(wrong)
+    return list(map(_entry, groups.values()))
 
 
 def _entry(group: Sequence[_WrongRecord]) -> Finding:
     first = group[0]
-    row, place = first.row, first.row.place
-    cells = [(wrong.row.call, _cell(wrong.row)) for wrong in group]
-    size = max((_size(value) for wrong in group for value in wrong.finding.wrong), default=0.0)
+    row, place = first.row, first.row.place or StepPosition()
+    cells = [(wrong.row.call, (wrong.row.place or StepPosition()).cell) for wrong in group]
+    figures: dict[str, float | int | str] = {}
+    if size := max((_size(value) for wrong in group for value in wrong.finding.wrong), default=0.0):
+        figures["size"] = size
+    steps = () if place.step is None else (place.step,)
     answer_place = Place(
         record=first.finding.record,
         **place_of_calls(row.api if len(group) > 1 else row.call, cells),
         directions=(first.finding.phase,),
-        cell=_cell(row),
+        cell=place.cell,
         ranks=first.finding.ranks,
+        source=short_source(place.source),
+        steps=steps,
     )
-    if place is not None:
-        steps = () if place.step is None else (place.step,)
-        answer_place = structs.replace(answer_place, source=short_source(place.source), steps=steps)
     finding = Finding(
         id=row.node_id,
         kind="error",
         confidence="likely" if first.is_first or first.finding.has_good_inputs else "first difference only",
         place=answer_place,
-        figures={"size": size} if size else {},
+        figures=figures,
         count=len(group),
         detail=row.message,
     )
     if not first.finding.wrong:
         return finding
     value = first.finding.wrong[0]
-    figures: dict[str, float | int | str] = {"state": value.state, "tried": "; ".join(value.tried[:3])}
+    figures |= {"state": value.state, "tried": "; ".join(value.tried[:3])}
     for name in ("tolerance", "distance"):
         if (number := getattr(value, name)) is not None:
             figures[name] = number
@@ -115,15 +124,9 @@ def _entry(group: Sequence[_WrongRecord]) -> Finding:
         finding,
         kind=value.state,
         place=structs.replace(answer_place, value=value.path),
-        figures={**finding.figures, **figures},
         pattern=value.message if value.path.startswith(SETTINGS) else "",
         detail=f"{value.path}: {value.message}",
     )
-
-
-def _cell(row: VerdictRow) -> str:
-    """The layer in which a call ran; "" for none."""
-    return row.place.cells[-1] if row.place is not None and row.place.cells else ""
 
 
 def _size(value: ValueFinding) -> float:
@@ -164,9 +167,8 @@ class ShardedSummary(RowSummary):
         if finding.reason:
             step.reasons[finding.reason] += 1
         if role in ("first", "own"):
-            lines = [str(line) for line in row.attachment.get("told", ())]
-            entry = finding.order, role == "first", [finding.record, *lines]
-            step.faults.setdefault(finding.phase, []).append(entry)
+            lines = [finding.record, *map(str, row.attachment.get("told", ()))]
+            step.faults.setdefault(finding.phase, []).append((finding.order, role == "first", lines))
             light = replace(row, attachment=None, explanation="")
             self._wrong.append(_WrongRecord(light, finding, is_first=role == "first"))
         elif role == "inherited":
@@ -199,17 +201,18 @@ class ShardedSummary(RowSummary):
 
     def lines(self) -> Iterator[str]:
         for dump, step in self.steps.items():
-            prefix = f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
-            yield from (printable(line) for line in _lines(step, prefix))
+            yield from map(printable, _lines(step, self._prefix(dump)))
+
+    def _prefix(self, dump: str) -> str:
+        """What the first line on a step begins with: its name, where there are several."""
+        return f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
 
     def facts(self) -> Iterator[str]:
         """How many values were judged in each step, and by what."""
         for dump, step in self.steps.items():
-            prefix = f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
-            yield printable(next(_lines(step, prefix)))
+            yield printable(next(_lines(step, self._prefix(dump))))
             yield from _of_begin(step)
-            if step.by_laws and step.states["unjudged"]:
-                yield f"{counted(step.states['unjudged'], 'values', 'are')} of no law and may be wrong"
+            yield from step.of_no_law()
             yield from _of_optimizer(step)
 
     def markup(self) -> str:
@@ -217,7 +220,7 @@ class ShardedSummary(RowSummary):
 
 
 def _lines(step: _Step, prefix: str) -> Iterator[str]:
-    judged, total = sum(step.states[state] for state in ("placed", *WRONG)), step.states.total()
+    judged, total = step.judged, step.states.total()
     wrong = judged - step.states["placed"]
     if not judged:
         yield f"{prefix}no value was judged"
@@ -231,9 +234,8 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
     yield from _of_begin(step)
     for phase in PHASES:
         yield from _of_phase(step, phase)
-    if step.by_laws and step.states["unjudged"]:
-        yield f"{counted(step.states['unjudged'], 'values', 'are')} of no law and may be wrong"
-    elif step.states["unjudged"]:
+    yield from step.of_no_law()
+    if step.states["unjudged"] and not step.by_laws:
         reasons = "; ".join(f"{count}: {reason}" for reason, count in step.unjudged.most_common(_SHOWN))
         yield f"{counted(step.states['unjudged'], 'values', 'were')} not judged ({reasons})"
     for state, words in (("missing", "not every rank has"), ("unreadable", "cannot be read")):
@@ -253,7 +255,7 @@ def _of_begin(step: _Step) -> Iterator[str]:
 
 
 def _of_optimizer(step: _Step) -> Iterator[str]:
-    if any(step.states[state] for state in ("placed", *WRONG)) and not step.has_optimizer:
+    if step.judged and not step.has_optimizer:
         where = "of the ranks" if step.by_laws else "of the logical run"
         yield f"what the optimizer got and left is not in the dump {where}, so it was not judged"
 
@@ -305,8 +307,9 @@ class ShardedReport(TableReport):
 def _cells(row: VerdictRow) -> Iterator[list[object]]:
     assert row.attachment is not None
     finding = RecordFinding.from_wire(row.attachment["finding"])
-    step, source = (row.place.step, row.place.source) if row.place is not None else (None, "")
-    start = ["" if step is None else step, finding.record, finding.phase, row.attachment["role"]]
+    place = row.place or StepPosition()
+    step = "" if place.step is None else place.step
+    start = [step, finding.record, finding.phase, row.attachment["role"]]
     ranks = " ".join(map(str, finding.ranks))
     for value in finding.values:
         yield [
@@ -320,11 +323,11 @@ def _cells(row: VerdictRow) -> Iterator[list[object]]:
             _number(value.tolerance),
             "; ".join(value.tried),
             ranks,
-            source,
+            place.source,
             value.message,
         ]
     if not finding.values:
-        yield [*start, "", "", "", "unjudged", "", "", "", "", ranks, source, finding.reason or row.message]
+        yield [*start, "", "", "", "unjudged", "", "", "", "", ranks, place.source, finding.reason or row.message]
 
 
 def _number(figure: float | None) -> str:

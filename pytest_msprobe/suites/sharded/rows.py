@@ -14,7 +14,7 @@ import numpy as np
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.sharded.copies import named, parameter_of
-from pytest_msprobe.suites.sharded.judgement import form_of, loaded
+from pytest_msprobe.suites.sharded.judgement import all_loaded, form_of, leaves_of, loaded
 from pytest_msprobe.suites.sharded.placements import distance, norm_of
 from pytest_msprobe.suites.sharded.ranks import RankDump
 
@@ -71,7 +71,7 @@ class Rows:
             if len(leaves) != 1 or len(leaves[0].shape) != 1 or form_of(leaves) != "tensor":
                 return None
             parts.append((dump, leaves[0]))
-        if not parts or sum(math.prod(leaf.shape) for _, leaf in parts) > 1 << 27:
+        if not parts or sum(math.prod(leaf.shape) for leaf in leaves_of(parts)) > 1 << 27:
             return None
-        row: Array = np.concatenate([loaded(leaf, dump) for dump, leaf in parts])
+        row: Array = np.concatenate(all_loaded(parts))
         return row

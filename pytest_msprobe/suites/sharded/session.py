@@ -11,12 +11,12 @@ from pytest_msprobe.suites.sharded.blame import Blame
 from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.options import ShardedSettings
 from pytest_msprobe.suites.sharded.outline import StepOutline
-from pytest_msprobe.suites.sharded.ranks import ShardedStep, step_folders
+from pytest_msprobe.suites.sharded.ranks import RunSteps, step_folders
 from pytest_msprobe.suites.sharded.step_judge import StepJudge
 
 
-class ShardedSession:
-    """The steps of a run, each read when it is asked for.
+class ShardedSession(RunSteps):
+    """The steps of a run that a logical run judges.
 
     Attributes:
         settings: what the run was asked to do.
@@ -24,19 +24,9 @@ class ShardedSession:
 
     def __init__(self, settings: ShardedSettings, dumps: Sequence[Path], logical: Sequence[Path]) -> None:
         """A run over `dumps`, judged by the dumps `logical`."""
-        self.settings = settings
-        self.steps = step_folders(dumps)
-        self._folders = {path: folder for folder, paths in self.steps.items() for path in paths}
-        self._logical = logical
+        super().__init__(step_folders(dumps), settings.data_dir)
+        self.settings, self._logical = settings, logical
         self._blames: dict[Path, Blame] = {}
-        self._read: dict[Path, ShardedStep] = {}
-
-    def step(self, path: Path) -> ShardedStep:
-        """The step that the dump at `path` is of."""
-        folder = self._folders[path]
-        if folder not in self._read:
-            self._read[folder] = ShardedStep.read(folder, self.steps[folder], self.settings.data_dir)
-        return self._read[folder]
 
     def blame(self, path: Path) -> Blame:
         """What judges the step that the dump at `path` is of, and tells what is at fault.
@@ -45,7 +35,7 @@ class ShardedSession:
             SuiteError: there is no logical run of this step.
             DumpError: it cannot be read.
         """
-        folder = self._folders[path]
+        folder = self.folders[path]
         if folder not in self._blames:
             logical = LogicalRun.read(self.logical_of(path), self.settings.data_dir)
             self._blames[folder] = Blame(StepJudge(StepOutline(self.step(path), logical)))
@@ -66,10 +56,6 @@ class ShardedSession:
             raise SuiteError(f"{path}: the logical run has {what} of {Slot.of(path)}; name one with --msprobe-logical")
         (paths,) = steps.values()
         return paths
-
-    def problems(self) -> list[str]:
-        """What is missing of the steps, or contradicts itself, one line each."""
-        return [line for paths in self.steps.values() for line in self.step(paths[0]).problems]
 
     def is_leader(self, path: Path) -> bool:
         """Whether the dump at `path` is the first of its step that can be read, which represents all of them."""

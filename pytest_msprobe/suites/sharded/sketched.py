@@ -82,8 +82,7 @@ class SketchedValue:
             sketch = merged([member.sketch for member in members], along)
         except ValueError:
             return None
-        reach = math.hypot(*(member.reach for member in members))
-        return SketchedValue(sketch, reach), 0.0
+        return SketchedValue(sketch, math.hypot(*(member.reach for member in members))), 0.0
 
     def away(self, whole: SketchedValue, scale: float) -> float:
         """How far this is from `whole`, beyond what rounding of sketches explains; `scale` is what 1 means.

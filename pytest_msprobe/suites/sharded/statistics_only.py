@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.sharded.placements import relative
+from pytest_msprobe.suites.sharded.ranks import has_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,9 @@ class PartStatistics:
     @classmethod
     def of(cls, leaf: Leaf) -> PartStatistics | None:
         """Those of a recorded tensor; None where the dump lacks one, or one is not finite."""
-        numbers = leaf.statistics
-        if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
+        if not has_numbers(leaf):
             return None
-        largest, least, mean, norm = map(float, numbers)
+        largest, least, mean, norm = map(float, leaf.statistics)
         return cls(leaf.shape, largest, least, mean * math.prod(leaf.shape), abs(norm))
 
     def __truediv__(self, factor: float) -> PartStatistics:
@@ -72,9 +72,7 @@ class PartStatistics:
             norm = sum(member.norm for member in members)
             return PartStatistics(self.shape, None, None, total, norm), 0.0
         before, after = slice(dimension), slice(dimension + 1, None)
-        if any(
-            (other.shape[before], other.shape[after]) != (self.shape[before], self.shape[after]) for other in others
-        ):
+        if len({(member.shape[before], member.shape[after]) for member in members}) > 1:
             return None
         length = sum(member.shape[dimension] for member in members)
         shape = (*self.shape[before], length, *self.shape[after])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format import DumpError
@@ -23,6 +24,7 @@ from pytest_msprobe.suites.sharded.judgement import (
     form_of,
     forward_of,
     is_given,
+    leaves_of,
     loaded,
     phase_of,
     roundoff_of,
@@ -83,11 +85,9 @@ class RecordJudge:
         finding = replace(finding, values=tuple(value for value, _ in judged), ranks=ranks)
         if any(value.is_output for value in finding.wrong):
             beyond = (value for value, placement in judged if placement is not None and placement.has_others_beyond)
-            finding = finding.changed(replace(value, state="unexplained", message=_BEYOND) for value in beyond)
-        if is_behind_updates and any(value.state != "placed" for value in finding.values if not value.is_output):
-            finding = finding.changed(
-                replace(value, state="unjudged", message=_BEHIND_UPDATES) for value in finding.wrong
-            )
+            finding = finding.changed(beyond, state="unexplained", message=_BEYOND)
+        if is_behind_updates and finding.states(is_output=False) - {"placed"}:
+            finding = finding.changed(finding.wrong, state="unjudged", message=_BEHIND_UPDATES)
         finding = finding.changed(self._in_other_orders(operation, judged))
         values = (*self._settings(operation, parts), *finding.values, *self._only_on_ranks(operation, leaves, held))
         return replace(finding, values=values)
@@ -96,11 +96,10 @@ class RecordJudge:
         """What is found of the value at `path`, and how it is held; ranks without a parameter have others."""
         value = FittedParts(operation, leaf, path, (), grids)
         if operation.record.startswith("Optimizer."):
-            held = _outermost([of_record for of_record in held if path in of_record[1]] or held)
-            owners = [dump for dump, _ in held]
-            if len({dump.number for dump in owners}) < len(owners):
+            held = _outermost(_having(held, path) or held)
+            grids = self._grids_of_updates(held)
+            if not grids:
                 return value.empty("several steps of a rank's optimizers have it"), None
-            grids = self._outline.grids.of(owners, 1)
         lacking = [f"rank {dump.number}" for dump, tensors in held if path not in tensors]
         if lacking:
             if (of_row := self._in_a_row(value, held)) is not None:
@@ -110,7 +109,7 @@ class RecordJudge:
             return value.empty(f"{ranks} of {len(held)} parts has no such tensor", "missing"), None
         parts = [(dump, tensors[path]) for dump, tensors in held]
         if roundoff_of(leaf.dtype):
-            dtypes = [leaf.dtype, *(part.dtype for _, part in parts)]
+            dtypes = map(attrgetter("dtype"), (leaf, *leaves_of(parts)))
             leaf = replace(leaf, dtype=max(dtypes, key=roundoff_of))
         is_gradient = phase_of(operation) == "backward" and bool(leaf.shape)
         factor = self._fitting.gradient_factor if is_gradient else 1
@@ -118,6 +117,13 @@ class RecordJudge:
             return self._measured(FittedParts(operation, leaf, path, parts, grids, factor))
         except DumpError as error:
             return value.empty(str(error), "unreadable"), None
+
+    def _grids_of_updates(self, held: Held) -> Sequence[Grid]:
+        """What the ranks of these steps of optimizers may be to each other; () for none, and for several of a rank."""
+        owners = [dump for dump, _ in held]
+        if not owners or len({dump.number for dump in owners}) < len(owners):
+            return ()
+        return self._outline.grids.of(owners, 1)
 
     def _measured(self, value: FittedParts) -> Judged:
         """What is found of a value that all parts have.
@@ -209,12 +215,11 @@ class RecordJudge:
         held = [(dump, self._tensors(dump, record)) for dump, record in of_ranks]
 
         def fits(path: str, leaf: Leaf) -> bool:
-            having = _outermost([of_record for of_record in held if path in of_record[1]])
-            owners = [dump for dump, _ in having]
-            if not self._outline.updates or not having or len({dump.number for dump in owners}) < len(owners):
+            having = _outermost(_having(held, path))
+            grids = self._grids_of_updates(having)
+            if not self._outline.updates or not grids:
                 return False
             parts = [(dump, tensors[path]) for dump, tensors in having]
-            grids = self._outline.grids.of(owners, 1)
             with suppress(DumpError):  # a trial: nothing is noted of it
                 finding, _ = self._fitting.fit(FittedParts(self._outline.updates[0], leaf, path, parts, grids))
                 return finding.state == "placed"
@@ -252,9 +257,11 @@ class RecordJudge:
                 along += Along.of(finding.path, placement, finding.tolerance)
         wrong: dict[str, str] = {}
         if operation.record.startswith("Optimizer."):
-            for name in dict.fromkeys(parameter_of(value.path) for value in along):
-                moved, _ = disordered([value for value in along if parameter_of(value.path) == name], {})
-                wrong |= moved
+            of_parameters: dict[str, list[Along]] = defaultdict(list)
+            for value in along:
+                of_parameters[parameter_of(value.path)].append(value)
+            for of_parameter in of_parameters.values():
+                wrong |= disordered(of_parameter, {})[0]
         elif operation.phase != GRADIENTS:
             is_backward = operation.phase == "backward"
             for side in ("input.", "output."):
@@ -336,7 +343,7 @@ def without_updated(finding: RecordFinding, layer: str, right: Collection[str]) 
     """Gradients that a dump holds as they were later are not wrong where an optimizer gets the right ones."""
     words = "is not what the backward gave, and what the optimizer gets is right"
     wrong = (value for value in finding.wrong if f"input.gradients.{layer}.{value.path}" in right)
-    return finding.changed(replace(value, state="unjudged", message=words) for value in wrong)
+    return finding.changed(wrong, state="unjudged", message=words)
 
 
 def without_local(finding: RecordFinding, layer: str, outer: RecordFinding) -> RecordFinding:
@@ -347,9 +354,8 @@ def without_local(finding: RecordFinding, layer: str, outer: RecordFinding) -> R
         layer: name of the layer around it.
         outer: what is found of that.
     """
-    outputs = [value for value in outer.values if value.is_output]
-    is_right = any(value.state == "placed" for value in outputs)
-    if outer.wrong or not (is_right or any(value.is_open for value in outputs)):
+    is_right = "placed" in outer.states(is_output=True)
+    if outer.wrong or not (is_right or any(value.is_open and value.is_output for value in outer.values)):
         return finding
     reason = "is no part of the logical value"
     words = f"{reason}; what {layer} gives is right, so the ranks compute it otherwise"
@@ -357,7 +363,7 @@ def without_local(finding: RecordFinding, layer: str, outer: RecordFinding) -> R
         reason += " for certain"
         words = f"{reason}; what {layer} gives was not judged"
     wrong = (value for value in finding.wrong if not value.path.startswith("parameters."))
-    return finding.changed(replace(value, state="unjudged", message=words, reason=reason) for value in wrong)
+    return finding.changed(wrong, state="unjudged", message=words, reason=reason)
 
 
 def _unless_uncertain(outline: StepOutline, value: FittedParts, finding: ValueFinding) -> ValueFinding:
@@ -387,16 +393,16 @@ def _unless_uncertain(outline: StepOutline, value: FittedParts, finding: ValueFi
 
 def _outermost(held: Held) -> Held:
     """The outermost of the steps of a rank: a wrapper of optimizers steps all their parameters, and ends last."""
-    begins = []
-    for _, tensors in held:
+    outermost: list[tuple[RankDump, Mapping[str, Leaf]]] = []
+    begins: list[tuple[RankDump, Mapping[str, object]]] = []
+    for dump, tensors in reversed(held):
         begin = {path: leaf.statistics for path, leaf in tensors.items() if path.startswith("input.parameters.")}
-        begins.append(begin)
-
-    def is_within(inner: int, outer: int) -> bool:
-        return held[inner][0] is held[outer][0] and begins[inner].items() <= begins[outer].items()
-
-    outermost = []
-    for place, of_record in enumerate(held):
-        if not any(is_within(place, outer) for outer in range(place + 1, len(held))):
-            outermost.append(of_record)
+        if not any(dump is other and begin.items() <= outer.items() for other, outer in begins):
+            begins.append((dump, begin))
+            outermost.insert(0, (dump, tensors))
     return outermost
+
+
+def _having(held: Held, path: str) -> Held:
+    """Those of the records that have a value at `path`."""
+    return [of_record for of_record in held if path in of_record[1]]

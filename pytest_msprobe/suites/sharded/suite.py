@@ -28,7 +28,7 @@ from pytest_msprobe.suites.sharded.alone import LawsSession, RankLaws
 from pytest_msprobe.suites.sharded.blame import Blame, Role
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
 from pytest_msprobe.suites.sharded.options import ShardedSettings
-from pytest_msprobe.suites.sharded.outline import StepOutline
+from pytest_msprobe.suites.sharded.outline import CallPlaces
 from pytest_msprobe.suites.sharded.ranks import dumps_below, listed, step_folders
 from pytest_msprobe.suites.sharded.report import ShardedReport, ShardedSummary
 from pytest_msprobe.suites.sharded.session import ShardedSession
@@ -146,7 +146,7 @@ class ShardedSuite(Suite):
                 if len(logical) > 1 and (beside := self._session.blame(paths[0]).outline.run.beside):
                     records = counted(beside, "records of its other ranks", "are")
                     lines.append(f"msprobe: {records} not judged: the first one has no such call")
-        return [*lines, *(f"msprobe: not whole: {line}" for line in self._session.problems())]
+        return [*lines, *map("msprobe: not whole: {}".format, self._session.problems())]
 
     def dumps(self) -> Iterator[Dump]:
         for path in self.files:
@@ -218,7 +218,7 @@ def _begin(blame: Blame, operation: Operation, finding: RecordFinding, role: Rol
         yield f"what goes into it is wrong already: it is made by {made}"
 
 
-def _where(finding: RecordFinding, calls: StepOutline | RankLaws, operation: Operation) -> Iterator[str]:
+def _where(finding: RecordFinding, calls: CallPlaces, operation: Operation) -> Iterator[str]:
     """The ranks, and the line of the script."""
     yield f"on ranks {listed(finding.ranks, 16)}"
     if source := calls.source(operation):
@@ -303,7 +303,7 @@ class RankLawsSuite(ShardedSuite):
                 f"msprobe: {file_id(folder, root)}: {counted(ranks, 'ranks')}, judged by laws, without a logical run"
             )
             lines += [f"msprobe:   {row}, which share {_SHARED[spread.sharing(row)]}" for row in spread.rows[:8]]
-        return [*lines, *(f"msprobe: not whole: {line}" for line in self._laws.problems())]
+        return [*lines, *map("msprobe: not whole: {}".format, self._laws.problems())]
 
     def dumps(self) -> Iterator[Dump]:
         for path in self.files:

@@ -257,11 +257,11 @@ class Tolerances:
             for leaf in self._leaves(operation) if operation.record.startswith("Optimizer.") else ():
                 if leaf.path.startswith("input.gradients."):
                     gets[parameter_of(leaf.path)] = _norm(leaf)
-        both = [name for name in gets if name in made]
-        total = math.hypot(*(made[name] for name in both))
+        both = list(filter(made.__contains__, gets))
+        total = math.hypot(*map(made.__getitem__, both))
         if not total:
             return 0.0, sums
-        return math.hypot(*(gets[name] for name in both)) / total, sums
+        return math.hypot(*map(gets.__getitem__, both)) / total, sums
 
     def _gradients(self, operation: Operation) -> Iterator[tuple[str, Leaf]]:
         """The gradients of parameters that a record of the backward has, with the names of the parameters."""
