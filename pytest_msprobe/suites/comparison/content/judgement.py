@@ -99,14 +99,21 @@ def _place(parted: Sequence[AccountStep], steps: Sequence[AccountStep]) -> Fault
 def _extra(region: Region, steps: Sequence[AccountStep]) -> AccountStep | None:
     """The call of one run alone that makes the difference; of gradients, the only one whose effect nothing shows.
 
-    Where a backward alone parts, that is one which writes over what the backward needs.
+    Of a call with a backward in the dump that is shown: gradients which agree behind it have passed it. Where a
+    backward alone parts, the call is one which writes over what the backward needs.
     """
     is_backward = bool(region.target) and all(record.endswith(".backward") for record in region.target)
     if region.parameters or is_backward:
         lone = [step for step in steps if not step.account.partner and step.account.content == "unused"]
-        silent = [step for step in lone if step.operation.phase == "forward"]
+        shown = {_call_of(step) for step in steps if step.operation.phase == "backward"}
+        silent = [step for step in lone if step.operation.phase == "forward" and _call_of(step) not in shown]
         is_only = len(silent) == 1 and (region.parameters or is_name_in_place(silent[0].operation.bare))
         return silent[0] if is_only else None
     is_golden = region.is_golden_extra
     named = (step for step in steps if step.record == region.extra and (step.account.place < 0) == is_golden)
     return next(named, None)
+
+
+def _call_of(step: AccountStep) -> tuple[str, bool]:
+    """The name of a call, and whether the golden run alone has it."""
+    return step.operation.name, step.account.place < 0

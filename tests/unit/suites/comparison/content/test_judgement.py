@@ -1,0 +1,33 @@
+"""Which call is named where two runs of different calls part."""
+
+from __future__ import annotations
+
+import pytest
+
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.comparison.accounting.account import Account, AccountStep
+from pytest_msprobe.suites.comparison.content.judgement import causes_by_content
+from pytest_msprobe.suites.comparison.content.place import Region
+
+
+def step(record: str, place: int, **account: object) -> AccountStep:
+    return AccountStep(Operation.of(record, place), Account("unaccounted", place=place, **account))
+
+
+@pytest.mark.parametrize(
+    ("has_backward", "kind", "record"),
+    [
+        (False, "only_one_side", "Tensor.detach.0.forward"),  # nothing shows what it does to gradients
+        (True, "parted", "Optimizer.SGD.0.forward"),  # gradients that passed it agree behind it
+    ],
+)
+def test_a_call_of_one_run_explains_another_gradient_unless_its_backward_is_there(
+    has_backward: bool, kind: str, record: str
+) -> None:
+    optimizer = "Optimizer.SGD.0.forward"
+    steps = [step("Tensor.detach.0.forward", 0, content="unused")]
+    if has_backward:
+        steps.append(step("Tensor.detach.0.backward", 1, content="unused"))
+    steps.append(step(optimizer, 2, content="parted", region=Region((optimizer,), parameters=("weight",))))
+    (fault,) = causes_by_content(steps, [])
+    assert (fault.kind, fault.step.record) == (kind, record)
