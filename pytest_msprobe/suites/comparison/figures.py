@@ -10,9 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_128_hexdigest
 
-from pytest_msprobe.numerics import Kind, Metrics, kind_of, measure
+from pytest_msprobe.numerics.dtypes import Kind, kind_of
 from pytest_msprobe.numerics.expected import Absolute, Relative
-from pytest_msprobe.numerics.measurement import ArrayPair, RunningMetrics, structural_mismatch, widened
+from pytest_msprobe.numerics.measurement import (
+    ArrayPair,
+    Metrics,
+    RunningMetrics,
+    measure,
+    structural_mismatch,
+    widened,
+)
 
 #: So many pairs are remembered: a step holds each value several times, most of them close together.
 _MOST_MEASURED = 4096

@@ -443,7 +443,8 @@ class TensorComparison:
         return PairFigures()
 
     def _by_data(self, pair: _TensorPair) -> ValueComparison:
-        from pytest_msprobe.numerics import Judgement, explain, summarise, unforgivable_reasons
+        from pytest_msprobe.numerics.diagnosis import explain, summarise
+        from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
 
         target, golden = pair.target, pair.golden
         try:

@@ -12,7 +12,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import PlainValue, find_dtype
 from pytest_msprobe.apis.topics import fact_of
-from pytest_msprobe.numerics import unit_roundoff
+from pytest_msprobe.numerics.dtypes import unit_roundoff
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 #: Digits of a statistic that do not depend on the order of a sum.

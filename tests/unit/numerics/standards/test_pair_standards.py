@@ -8,23 +8,18 @@ from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 from output_pairs import DTYPES, verdict
 
-from pytest_msprobe.numerics import (
+from pytest_msprobe.numerics.dtypes import round_once
+from pytest_msprobe.numerics.judgement import Judgement, Standard, compare_scalars
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, Metrics, measure
+from pytest_msprobe.numerics.standards.cann import MereMare, MixedTolerance
+from pytest_msprobe.numerics.standards.elementwise import (
     AbsoluteThreshold,
     AccumulativeError,
     AgainstSecondOpinion,
     Binary,
-    Judgement,
-    MereMare,
-    Metrics,
-    MixedTolerance,
-    Standard,
     Thousandth,
     Ulp,
-    compare_scalars,
-    measure,
-    round_once,
 )
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 
 STANDARDS: dict[str, Standard] = {
     standard.name: standard
