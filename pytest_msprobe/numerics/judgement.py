@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from pytest_msprobe.numerics.dtypes import Kind
+from pytest_msprobe.numerics.expected import Absolute, Relative
 from pytest_msprobe.numerics.measurement import Array, Element, Floats, Metrics, Scalar, measure
 
 _DIGITS = 6
@@ -118,8 +119,8 @@ class CosineMaxAbs:
     Its ratio is the larger one of max_abs / limit and (1 - cosine) / (1 - limit).
     """
 
-    cosine: float = 0.99
-    max_abs: float = 1e-4
+    cosine: float = Relative.COSINE
+    max_abs: float = Absolute.MAX_ABS
 
     name: ClassVar[str] = "cosine-maxabs"
 

@@ -109,7 +109,7 @@ class RunningMetrics:
     format: FloatFormat | None
     integer_tolerance: int = 0
     #: Stands for |b| in the relative error where b is 0 (msProbe's formula, kept).
-    zero_reference: float = 1e-8
+    zero_reference: float = Absolute.ZERO_REFERENCE
     #: The error where a NaN or Inf stands on one side only.
     mismatch_error: float = math.inf
     sums: CosineSums = field(default_factory=CosineSums)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, in_spacings, kind_of, part_dtype, round_once, unit_roundoff
-from pytest_msprobe.numerics.expected import Absolute, Chance, Share
+from pytest_msprobe.numerics.expected import Absolute, Chance, Relative, Roundoffs, Share, Times
 from pytest_msprobe.numerics.measurement import Array, Floats, chunks, is_same, unravelled
 
 Mask = npt.NDArray[np.bool_]
@@ -214,7 +214,7 @@ class _DirectionCounts:
 def _comparable(wide: Array, exact: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
     """Elements that are finite, within one ULP, and so large that no device flushes them to zero."""
     format_ = float_format(dtype)
-    least = 4 * format_.smallest_normal
+    least = Times.SMALLEST_NORMAL * format_.smallest_normal
     if format_.smallest_normal > Absolute.FLUSHED_BELOW:
         least *= 2.0**-format_.mantissa_bits
     magnitude = np.abs(exact)
@@ -348,7 +348,7 @@ class _WrongElements:
         """Whether `instead` is what stands at nearly all wrong places."""
         tested, instead = self.tested_off, np.broadcast_to(instead, self.tested.shape)[self.is_off]
         allowed = np.minimum(self.tolerance[self.is_off], np.abs(tested - self.right_off) / 4)
-        allowed = np.maximum(allowed, 4 * self.unit * np.abs(instead)) + spread
+        allowed = np.maximum(allowed, Roundoffs.INSTEAD * self.unit * np.abs(instead)) + spread
         close = (tested == instead) | (np.abs(tested - instead) <= allowed)
         return int(np.count_nonzero(close)) >= Share.EXPLAINED * tested.size
 
@@ -417,7 +417,7 @@ def _factor(wrong: _WrongElements) -> _Named:
     factor = float(np.dot(tested, right) / np.dot(right, right))
     if not wrong.is_explained_by(factor * wrong.right) or factor == 1:
         return ""
-    if math.isclose(factor, -1, rel_tol=1e-3):
+    if math.isclose(factor, -1, rel_tol=Relative.OTHER_SIGN):
         return "other sign", -1.0
     shown = f"{factor:.4g}"
     if shown in ("0", "1"):
@@ -433,7 +433,7 @@ def _offset(wrong: _WrongElements) -> _Named:
     offset = float(np.median(difference))
     shown = f"{abs(offset):.3g} {'added' if offset > 0 else 'subtracted'}"
     # The median may come from a large element, whose spacing is coarse.
-    spread = min(abs(offset) / 8, 4 * wrong.unit * float(np.nanmax(np.abs(wrong.right_off))))
+    spread = min(abs(offset) / 8, Roundoffs.INSTEAD * wrong.unit * float(np.nanmax(np.abs(wrong.right_off))))
     return (shown, offset) if offset and wrong.is_explained_by(wrong.right + offset, spread=spread) else ""
 
 
@@ -500,7 +500,7 @@ def _to_one_side(wrong: _WrongElements) -> str:
     if error.size < 32 or not np.isfinite(error).all():
         return ""
     for name, signs in (("", np.sign(error)), (" in size", np.sign(error) * np.sign(wrong.right_off))):
-        if abs(signs.mean()) > 0.9:
+        if abs(signs.mean()) > Share.ONE_SIDE:
             return f"too {'large' if signs.mean() > 0 else 'small'}{name}"
     return ""
 
@@ -510,7 +510,7 @@ def _spread(wrong: _WrongElements) -> Pattern:
     error = np.abs(wrong.tested_off - wrong.right_off)
     size = np.abs(wrong.right_off)
     share = float(np.median(error / np.maximum(size, np.finfo(np.float64).tiny)))
-    if share < 64 * wrong.unit:
+    if share < Roundoffs.NOISE * wrong.unit:
         roundings = share / wrong.unit
         return Pattern("noise", roundings, f"noise of about {roundings:.2g} roundings everywhere")
     return Pattern("none", words="unrelated values everywhere" if share > 0.5 else "no pattern, everywhere")

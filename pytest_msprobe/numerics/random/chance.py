@@ -17,6 +17,7 @@ exp(-n s^2/b^2 h(b d/s^2)), h(x) = (1+x) ln(1+x) - x. At every n too, and near t
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -27,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, round_once, unit_roundoff
-from pytest_msprobe.numerics.expected import Chance
+from pytest_msprobe.numerics.expected import Chance, Share
 from pytest_msprobe.numerics.judgement import count_of
 from pytest_msprobe.numerics.measurement import unravelled
 
@@ -261,7 +262,7 @@ class ElementLaw:
     scale: Parameter = 1.0
     is_discrete: bool = False
     is_logarithmic: bool = False
-    outer: float = 2.0**-12
+    outer: float = Share.OUTER
 
 
 def uniform(low: Parameter, high: Parameter) -> ElementLaw:
@@ -327,7 +328,7 @@ def cauchy(median: Parameter, half_width: Parameter) -> ElementLaw:
         lambda p: math.tan(math.pi * (p - 0.5)),
         location=median,
         scale=half_width,
-        outer=0.125,
+        outer=Share.OUTER_OF_CAUCHY,
     )
 
 
@@ -418,7 +419,7 @@ def judge_sample(sample: npt.NDArray[Any], law: ElementLaw, *, rounded_to: np.dt
     ties = judge_runs(z[1:] == z[:-1], resolution.tie_chance(law, edges), "hold the value of the one before")
     moves = _Moves.of(rounded_to or sample.dtype, law, location, scale)
     verdict = judge_counts(counts, law.text, share=0.125) + judge_moments(list(_moments(z, law, moves))) + ties
-    if law.is_discrete and max(-law.low, law.high) < min(2**53, 1 / max(resolution.relative, 2.0**-53)):
+    if law.is_discrete and max(-law.low, law.high) < 1 / max(resolution.relative, unit_roundoff("float64")):
         verdict += judge_counts(_integer_counts(z, law), "", share=0.125)
     return verdict
 
@@ -500,7 +501,8 @@ class _Resolution:
     def allows(self, z: npt.NDArray[Any], law: ElementLaw) -> npt.NDArray[np.bool_]:
         """Where z can be of the law; the ends are hard when nothing is added to z, as rounding keeps the order."""
         slack = 0.0 if self.absolute == self.relative else 2 * self.absolute
-        is_allowed = (z >= law.low - slack) & (z <= law.high + slack + self.relative * abs(min(law.high, 1e300)))
+        high = law.high + slack + self.relative * abs(min(law.high, sys.float_info.max))
+        is_allowed = (z >= law.low - slack) & (z <= high)
         return np.asarray(is_allowed & ((z == np.floor(z)) if law.is_discrete else np.isfinite(z)))
 
     def chances(self, law: ElementLaw, edge: float) -> tuple[float, float]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, round_once, spacings, unit_roundoff
-from pytest_msprobe.numerics.expected import Roundoffs
+from pytest_msprobe.numerics.expected import Roundoffs, Times
 from pytest_msprobe.numerics.random.chance import (
     MOST_VALUES,
     Count,
@@ -80,7 +80,7 @@ def judge_gumbel_softmax(
     is_wrong = ~((sample == 0) | (sample == 1)) if is_hard else ~((sample >= 0) & (sample <= 1))
     if is_wrong.any():
         return SampleResult((located(is_wrong.reshape(-1), sample, "no share of a distribution"),))
-    slack = 0.0 if is_hard else 2 * unit_roundoff(sample.dtype) * (4 + lines.shape[-1] ** 0.5)
+    slack = 0.0 if is_hard else 2 * unit_roundoff(sample.dtype) * (Roundoffs.ELEMENTARY + lines.shape[-1] ** 0.5)
     sums = lines.sum(axis=-1)
     if (np.abs(sums - 1) > slack).any():
         worst = float(sums.reshape(-1)[np.abs(sums - 1).argmax()])
@@ -228,7 +228,7 @@ class Dropout:
     @classmethod
     def seen_in(cls, tested: npt.NDArray[Any], source: npt.NDArray[Any], *, unit_axes: int = 0) -> Dropout | None:
         """The dropout whose scale the kept elements show, for calls that do not tell; None when none is kept."""
-        smallest = 4 * float_format(tested.dtype).smallest_normal
+        smallest = Times.SMALLEST_NORMAL * float_format(tested.dtype).smallest_normal
         wide, wide_source = tested.astype(np.float64), source.astype(np.float64)
         is_telling = (np.abs(wide) > smallest) & (np.abs(wide_source) > smallest) & np.isfinite(wide + wide_source)
         if not is_telling.any():

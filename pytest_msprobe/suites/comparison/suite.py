@@ -21,6 +21,7 @@ from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.answers.words import readable
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
+from pytest_msprobe.numerics.expected import Share
 from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
@@ -278,7 +279,7 @@ def _shares(output: OutputAccount | None) -> dict[str, float | None]:
 
 def output_text(output: OutputAccount) -> str:
     """`output.0 differs by 0.012: 98 % inherited (growth x 1.2), 2 % arises in the target`."""
-    shown = [name for name, share in output.shares.items() if abs(share) >= 0.005]
+    shown = [name for name, share in output.shares.items() if abs(share) >= Share.SHOWN]
     shown.sort(key=lambda name: -abs(output.shares[name]))
     parts = ", ".join(_part(output, name) for name in shown)
     return f"{output.path} differs by {output.size:.3g}: {parts or 'by NaN or infinity'}"

@@ -17,6 +17,7 @@ from msprobe_collector.dump_format import Dtype, TensorValue, dtype_of_array, fi
 from pytest_msprobe.cases.case import Case
 from pytest_msprobe.engines.protocol import Array, NotJudged, Output, dtype_names, output_label
 from pytest_msprobe.numerics.dtypes import float_format, kind_of
+from pytest_msprobe.numerics.expected import Times
 from pytest_msprobe.numerics.judgement import count_of
 from pytest_msprobe.numerics.random import chance as laws
 from pytest_msprobe.numerics.random.chance import SampleResult, judge_bernoulli, judge_sample, located
@@ -192,7 +193,7 @@ def _rrelu(source: Array, lower: Any, upper: Any, is_training: Any) -> OutputLaw
         is_changed = (wide != wide_source) & (wide_source >= 0)
         if is_changed.any():
             return SampleResult((located(is_changed.reshape(-1), output, "not the input, which is not negative"),))
-        smallest = 2.0**8 * float_format(output.dtype).smallest_normal
+        smallest = Times.SLOPED * float_format(output.dtype).smallest_normal
         is_sloped = (wide_source < -smallest) & np.isfinite(wide_source)
         return judge_sample(wide[is_sloped] / wide_source[is_sloped], slopes, rounded_to=output.dtype)
 

@@ -586,7 +586,7 @@ def matching_indices(value: Array, whole: Array, dimension: int, allowed: float)
     signs = np.random.default_rng(0).standard_normal((rest, _PROJECTIONS)) / math.sqrt(_PROJECTIONS)
     rows = np.moveaxis(value, dimension, 0).reshape(count, rest) @ signs
     rows_of_whole = np.moveaxis(whole, dimension, 0).reshape(count, rest) @ signs
-    limit = 4 * allowed / math.sqrt(count) + np.finfo(np.float64).tiny
+    limit = Times.INDEX * allowed / math.sqrt(count) + np.finfo(np.float64).tiny
     is_free = np.ones(count, np.bool_)
     indices: list[int] = []
     for row in rows:

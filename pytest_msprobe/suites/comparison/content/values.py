@@ -13,6 +13,7 @@ from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import PlainValue, find_dtype
 from pytest_msprobe.apis.topics import fact_of
 from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 #: Digits of a statistic that do not depend on the order of a sum.
@@ -75,7 +76,8 @@ class HeldValue:
 
     def is_like(self, other: HeldValue) -> bool:
         """Whether both are one value that no operation changed, in one shape or its transpose."""
-        return not self.is_plain and self.is_finite and self.size == other.size and self.distance(other) < 1e-6
+        is_alike = not self.is_plain and self.is_finite and self.size == other.size
+        return is_alike and self.distance(other) < Relative.DECIMALS
 
     def distance(self, other: HeldValue) -> float:
         """How far both are apart at least, as the norm of the difference over the larger norm.
