@@ -57,6 +57,7 @@ ALLOWED = {
         *_LOW,
         "msprobe_collector.__file__",
         "pytest_msprobe.apis",
+        "pytest_msprobe.numerics.pair",
         _TABLE,
     ),
     "pytest_msprobe.reports": (*_LOW, _TABLE, "pytest_msprobe.suites.contract"),

@@ -42,6 +42,7 @@ from pytest_msprobe.numerics.measurement import (
     unravelled,
     widened,
 )
+from pytest_msprobe.numerics.pair import relative
 
 Bounds = TypeVar("Bounds")
 
@@ -92,13 +93,6 @@ def wide_chunks(tested: Array, reference: Array) -> Iterator[tuple[int, Array, A
         yield start, widened(values), widened(round_once(expected, tested.dtype))
 
 
-def over_limit(figure: float, limit: float) -> float:
-    """`figure` over `limit`; where that is 0, inf, or 0 for a figure of 0."""
-    if limit:
-        return figure / limit
-    return math.inf if figure else 0.0
-
-
 @dataclass(slots=True)
 class Beyond:
     """Counts figures above a limit and keeps the largest of all.
@@ -117,7 +111,7 @@ class Beyond:
     @property
     def ratio(self) -> float:
         """The largest figure over the limit."""
-        return over_limit(self.worst, self.limit)
+        return relative(self.worst, self.limit)
 
     def add(self, start: int, figures: Floats) -> None:
         """Take a chunk of figures into account, shape (n,), float64; the first stands at the flat position `start`."""
@@ -456,12 +450,12 @@ class Ulp(ElementRule[UlpBounds]):
         if reasons:
             return plain_judgement(reasons)
         beyond, mean = _spacings_off(pair.tested, pair.reference, bounds)
-        ratio = min(_over(beyond.count / pair.tested.size, bounds.share), _over(mean, bounds.mean))
+        ratio = min(below(beyond.count / pair.tested.size, bounds.share), below(mean, bounds.mean))
         if ratio < 1:
             return Judgement("pass", ratio=ratio)
         opinion = pair.sensitivity.second_opinion()
         second = None if opinion is None else _spacings_off(opinion, pair.reference, bounds)[0].count
-        ratio = min(ratio, _over(beyond.count, second or 0))
+        ratio = min(ratio, below(beyond.count, second or 0))
         if ratio < 1:
             return Judgement("pass", ratio=ratio)
         needed = limit_above(beyond.count / pair.tested.size * (1 + 1e-9))
@@ -474,8 +468,8 @@ class Ulp(ElementRule[UlpBounds]):
         return Judgement("error", (f"{beyond.elements(pair)} {what}; {' or '.join(rules)}.",), ratio=ratio)
 
 
-def _over(figure: float, bound: float) -> float:
-    """Below 1 only for a figure below its bound."""
+def below(figure: float, bound: float) -> float:
+    """Return a figure in parts of a bound that it must be below: below 1 only where it is."""
     return figure / bound if bound else math.inf
 
 
@@ -570,7 +564,7 @@ class AgainstSecondOpinion(ElementRule[SecondOpinionConstants]):
         limits = self.levels.small, self.levels.rmse, self.levels.max_relative, self.levels.mean_relative
         for label, mine, theirs, limit in zip(_LABELS, tested_figures.values(), opinion_figures.values(), limits):
             floored = max(theirs, bounds.least)
-            ratio = max(ratio, over_limit(mine, limit * floored))
+            ratio = max(ratio, relative(mine, limit * floored))
             if not mine <= limit * floored:
                 reasons.append(_failure(label, (mine, theirs, bounds.least), mine / floored, limit))
         return Judgement.of(reasons, ratio)

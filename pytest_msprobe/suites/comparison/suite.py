@@ -22,6 +22,7 @@ from pytest_msprobe.answers.words import readable
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.numerics.expected import Share
+from pytest_msprobe.numerics.pair import relative
 from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
@@ -209,9 +210,7 @@ def _ratio(value: ValueComparison) -> float | None:
     """How many times its limit the distance is; what must be equal and is not, infinitely many times."""
     if value.distance is None or value.status not in ("pass", "warning", "error"):
         return None
-    if value.limit:
-        return value.distance / value.limit
-    return math.inf if value.distance else 0.0
+    return relative(value.distance, value.limit or 0.0)
 
 
 _WORDS = dict(zip(PARTS, ("arises in the target", "inherited", "defined differently", "arises in the golden run")))

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from pytest_msprobe.numerics.expected import Relative, Times
+from pytest_msprobe.numerics.pair import relative
 
 Array = np.ndarray[Any, Any]
 _ARRAYS = (np.ndarray, np.generic)
@@ -217,13 +218,6 @@ def distance(value: Any, whole: Any, scale: float, room: Array | None = None) ->
     if not math.isfinite(size):
         return math.inf
     return relative(size, scale)
-
-
-def relative(size: float, scale: float) -> float:
-    """The size in parts of `scale`: infinite where that is 0, unless both are."""
-    if not scale:
-        return math.inf if size else 0.0
-    return size / scale
 
 
 def norm_of(value: Value) -> float:

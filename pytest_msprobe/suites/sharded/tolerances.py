@@ -24,6 +24,7 @@ from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF
 from pytest_msprobe.numerics.expected import Relative, Roundoffs, Times
+from pytest_msprobe.numerics.pair import relative
 from pytest_msprobe.suites.sharded.copies import parameter_of
 from pytest_msprobe.suites.sharded.judgement import Form, Phase, ValueFinding, form_of, forward_of, loaded, roundoff_of
 from pytest_msprobe.suites.sharded.layer_names import layer_path, without_wrappers
@@ -314,7 +315,7 @@ class Tolerances:
 
 def apart(held: _Held, other: _Held) -> float:
     """Distance of two values on the same ranks, relative to the first one. Raises DumpError."""
-    from pytest_msprobe.suites.sharded.placements import distance, norm_of, relative
+    from pytest_msprobe.suites.sharded.placements import distance, norm_of
 
     pairs = list(_pairs(held, other, form_of(leaf for _, leaf in (*held, *other))))
     if len(held) != len(other) or any(first.shape != second.shape for first, second in pairs):
