@@ -124,7 +124,7 @@ def _stride(places: npt.NDArray[np.int64]) -> str:
 
 
 def _step(places: Array) -> int:
-    return int(np.gcd.reduce(np.diff(places))) if places.size > 1 else 0
+    return int(np.gcd.reduce(np.diff(places)))
 
 
 def _ordinal(number: int) -> str:
@@ -320,9 +320,8 @@ class _WrongElements:
         others: Mapping[str, Array],
     ) -> _WrongElements:
         wide, right = tested.astype(np.float64), round_once(reference, tested.dtype).astype(np.float64)
-        is_float = kind_of(tested.dtype) == "float"
         allowed = np.broadcast_to(np.asarray(tolerance, np.float64), wide.shape)
-        if is_float:
+        if kind_of(tested.dtype) == "float":
             spacing = 2 * unit_roundoff(tested.dtype) * np.abs(np.where(np.isfinite(right), right, 0))
             tiny = float_format(part_dtype(tested.dtype)).smallest_normal * unit_roundoff(tested.dtype)
             allowed = np.maximum(np.nan_to_num(allowed), spacing + tiny)
@@ -342,7 +341,7 @@ class _WrongElements:
     @property
     def unit(self) -> float:
         """Unit roundoff of the tested dtype; 0 of exact ones."""
-        return unit_roundoff(self.dtype) if kind_of(self.dtype) == "float" else 0.0
+        return unit_roundoff(self.dtype)
 
     def is_explained_by(self, instead: Array, *, spread: float = 0.0) -> bool:
         """Whether `instead` is what stands at nearly all wrong places."""
@@ -359,10 +358,11 @@ _Named = str | tuple[str, float]
 
 def _not_finite(wrong: _WrongElements) -> str:
     tested, right = wrong.tested_off, wrong.right_off
+    where = " where finite" if np.isfinite(right).all() else ""
     if np.isnan(tested).all():
-        return "NaN where finite" if np.isfinite(right).all() else "NaN"
+        return f"NaN{where}"
     if np.isinf(tested).all():
-        return "Inf where finite" if np.isfinite(right).all() else "Inf"
+        return f"Inf{where}"
     return "" if np.isfinite(tested).any() else "NaN and Inf"
 
 

@@ -406,7 +406,7 @@ def judge_sample(sample: npt.NDArray[Any], law: ElementLaw, *, rounded_to: np.dt
         is_fixed, ~(np.abs(z) <= 2 * resolution.relative * np.abs(location)), ~resolution.allows(z, law)
     )
     if is_wrong.any():
-        return SampleResult((located(is_wrong, sample, f"outside {law.text}"),))
+        return wrong_elements(is_wrong, sample, f"outside {law.text}")
     if is_fixed.all():
         return SampleResult()
     z = z[~is_fixed] if is_fixed.any() else z
@@ -437,7 +437,7 @@ def judge_bernoulli(sample: npt.NDArray[Any], probability: Any) -> SampleResult:
     bits = np.asarray(flat == 1, np.bool_)
     is_wrong = ~(bits | np.asarray(flat == 0)) | (bits & (chances == 0)) | (~bits & (chances == 1))
     if is_wrong.any():
-        return SampleResult((located(is_wrong, sample, "neither 0 nor 1, or impossible at their probability"),))
+        return wrong_elements(is_wrong, sample, "neither 0 nor 1, or impossible at their probability")
     is_open = (chances > 0) & (chances < 1)
     chances = chances[is_open]
     is_one_law = bool(chances.size) and bool(np.all(chances == chances[0]))
@@ -466,14 +466,16 @@ def judge_bits(
     return verdict
 
 
-def located(is_wrong: npt.NDArray[np.bool_], sample: npt.NDArray[Any], what: str) -> str:
-    """`3 of 8 elements are <what>, first at [1, 2] (tested 1.5).`; `is_wrong` is flat."""
+def wrong_elements(is_wrong: npt.NDArray[np.bool_], sample: npt.NDArray[Any], what: str) -> SampleResult:
+    """`3 of 8 elements are <what>, first at [1, 2] (tested 1.5).`; no fault where nothing is wrong."""
+    if not is_wrong.any():
+        return SampleResult()
     at = int(is_wrong.argmax())
     index = unravelled(at, sample.shape)
     place = f" at {list(index)}" if index else ""
     count = count_of(int(np.count_nonzero(is_wrong)), sample.size)
     verb = "is" if np.count_nonzero(is_wrong) == 1 else "are"
-    return f"{count} {verb} {what}, first{place} (tested {sample[index].item()!r})."
+    return SampleResult((f"{count} {verb} {what}, first{place} (tested {sample[index].item()!r}).",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,7 +497,7 @@ class _Resolution:
             return cls(relative, 0.0)
         least = float(np.min(scale[scale > 0], initial=math.inf))
         # The logarithm of a relative error is an absolute one.
-        extent = float(np.max(np.abs(location))) + (1.0 if law.is_logarithmic else 0.0)
+        extent = float(np.max(np.abs(location))) + law.is_logarithmic
         return cls(relative, relative * (1 + 2 * extent / least))
 
     def allows(self, z: npt.NDArray[Any], law: ElementLaw) -> npt.NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from pytest_msprobe.numerics.dtypes import float_format, in_spacings, part_dtype, round_once
+from pytest_msprobe.numerics.expected import Absolute
 from pytest_msprobe.numerics.judgement import (
     Judgement,
     OutputPair,
@@ -199,8 +200,7 @@ class Binary:
     """
 
     name: ClassVar[str] = "binary"
-    #: The smallest float64: every difference counts as off.
-    off_bound: ClassVar[float] = 5e-324
+    off_bound: ClassVar[float] = Absolute.ANY_DIFFERENCE
 
     def judge(self, metrics: Metrics) -> Judgement:
         """The verdict on one output or value."""

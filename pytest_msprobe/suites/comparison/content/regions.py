@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain, product
 
 from pytest_msprobe.numerics.expected import Relative, Roundoffs, Times
-from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, HeldValue, split_name
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, HeldValue
 
 
 @dataclass(slots=True)
@@ -53,6 +53,10 @@ class MatchedValues:
     def is_lost(self, value: HeldValue) -> bool:
         """Whether a value says something, and is not found."""
         return not self.has(value) and value.name not in self.silent
+
+    def loses(self, record: HeldRecord) -> bool:
+        """Whether an output of a record says something, and is not found."""
+        return any(map(self.is_lost, record.outputs))
 
     def is_judged(self, value: HeldValue) -> bool:
         """Whether a value is found, or lost."""
@@ -273,17 +277,17 @@ def parting(run: HeldRun, matches: MatchedValues, parameters: Mapping[int, Seque
         if rejoins[name]:
             continue
         result.parted.append(record)
-        before = {maker_record(maker) for maker in record.makers}
+        before = {*record.sources}
         if record.operation.phase == "backward":
             before.add(f"{record.operation.call}.forward")
         is_given = all(rejoins.get(maker, True) or maker in sources for maker in before)
-        is_silent = not any(map(matches.is_lost, record.outputs))
+        is_silent = not matches.loses(record)
         if is_given and (is_silent or name in constants or record.is_movement):
             sources.add(name)
             others.append(record)
         elif is_given:
             result.first.append(record)
-    if not any(map(matches.is_lost, chain.from_iterable(record.outputs for record in result.parted))):
+    if not any(map(matches.loses, result.parted)):
         return Parting(records)
     result.first = result.first or others
     return result
@@ -328,7 +332,7 @@ def constants_of(records: Mapping[str, HeldRecord]) -> set[str]:
     for name, record in records.items():
         floats = sum(value.unit > 0 for value in record.inputs)
         is_given = len(record.makers) < floats or bool(record.leaves) or record.operation.phase == "backward"
-        if not is_given and constants.issuperset(map(maker_record, record.makers)):
+        if not is_given and constants.issuperset(record.sources):
             constants.add(name)
     return constants
 
@@ -382,18 +386,13 @@ def islands(target: HeldRun, golden: HeldRun, matches: MatchedValues) -> list[st
             products += record.is_product
     if 2 * sum(record.is_product for record in coarser.values()) >= max(products, 1):
         return []
-    return [name for name, record in coarser.items() if coarser.keys().isdisjoint(map(maker_record, record.makers))]
+    return [name for name, record in coarser.items() if coarser.keys().isdisjoint(record.sources)]
 
 
 def _is_coarser(value: HeldValue, matches: MatchedValues, coarsest: float) -> bool:
     """Whether a value has a coarser dtype than its partner, or than any value of the other run."""
     partner = matches.partners.get(value.name)
     return value.unit > coarsest or (partner is not None and value.unit > partner.unit > 0)
-
-
-def maker_record(name: str) -> str:
-    """`Torch.chunk.0.forward` of `Torch.chunk.0.forward.output.1`."""
-    return split_name(name)[0]
 
 
 @dataclass(frozen=True, slots=True)

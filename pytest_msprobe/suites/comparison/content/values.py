@@ -123,6 +123,11 @@ class HeldRecord:
         return self.operation.record
 
     @property
+    def sources(self) -> list[str]:
+        """Names of the records that made what went in."""
+        return [split_name(maker)[0] for maker in self.makers]
+
+    @property
     def output_shapes(self) -> list[tuple[int, ...]]:
         """Shapes of its outputs."""
         return [value.shape for value in self.outputs]
