@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, in_spacings, kind_of, part_dtype, round_once, unit_roundoff
 from pytest_msprobe.numerics.expected import Absolute, Chance, Relative, Roundoffs, Share, Times
-from pytest_msprobe.numerics.measurement import Array, Floats, chunks, is_same, unravelled
+from pytest_msprobe.numerics.measurement import Array, Floats, chunks, is_same, unravelled, widened
 
 Mask = npt.NDArray[np.bool_]
 
@@ -185,7 +185,7 @@ class _DirectionCounts:
     def add(self, tested: Array, exact: Array) -> None:
         """Take a chunk into account."""
         exact = exact.astype(np.float64, copy=False)  # the benchmark of a cast has the dtype of the cast
-        wide, nearest = tested.astype(np.float64), round_once(exact, tested.dtype).astype(np.float64)
+        wide, nearest = widened(tested), round_once(exact, tested.dtype).astype(np.float64)
         moved = _comparable(wide, exact, tested.dtype) & (nearest != exact)
         wide, nearest, exact = wide[moved], nearest[moved], exact[moved]
         upwards, is_up, is_negative = nearest > exact, wide > exact, exact < 0

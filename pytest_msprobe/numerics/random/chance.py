@@ -30,7 +30,7 @@ import numpy.typing as npt
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, round_once, unit_roundoff
 from pytest_msprobe.numerics.expected import Chance, Share
 from pytest_msprobe.numerics.judgement import count_of
-from pytest_msprobe.numerics.measurement import unravelled
+from pytest_msprobe.numerics.measurement import unravelled, widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,7 +534,7 @@ def _wide(
     location, scale = parameters
     if not (np.all(np.isfinite(location)) and np.all(np.isfinite(scale)) and np.all(scale >= 0)):
         raise ValueError(f"the parameters of {law.text} are not all finite, or a scale is negative")
-    flat = sample.reshape(-1).astype(np.float64)
+    flat = widened(sample.reshape(-1))
     if law.is_logarithmic:
         with np.errstate(all="ignore"):
             flat = np.log(flat)

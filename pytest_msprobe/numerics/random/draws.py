@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, round_once, spacings, unit_roundoff
 from pytest_msprobe.numerics.expected import Roundoffs, Times
+from pytest_msprobe.numerics.measurement import widened
 from pytest_msprobe.numerics.random.chance import (
     MOST_VALUES,
     Count,
@@ -75,7 +76,7 @@ def judge_gumbel_softmax(
     """
     if not sample.size:
         return SampleResult()
-    lines = np.moveaxis(sample.astype(np.float64), axis, -1)
+    lines = np.moveaxis(widened(sample), axis, -1)
     scores = np.moveaxis(logits.astype(np.float64), axis, -1)
     is_wrong = ~((sample == 0) | (sample == 1)) if is_hard else ~((sample >= 0) & (sample <= 1))
     if is_wrong.any():
@@ -229,7 +230,7 @@ class Dropout:
     def seen_in(cls, tested: npt.NDArray[Any], source: npt.NDArray[Any], *, unit_axes: int = 0) -> Dropout | None:
         """The dropout whose scale the kept elements show, for calls that do not tell; None when none is kept."""
         smallest = Times.SMALLEST_NORMAL * float_format(tested.dtype).smallest_normal
-        wide, wide_source = tested.astype(np.float64), source.astype(np.float64)
+        wide, wide_source = widened(tested), widened(source)
         is_telling = (np.abs(wide) > smallest) & (np.abs(wide_source) > smallest) & np.isfinite(wide + wide_source)
         if not is_telling.any():
             return None
@@ -306,7 +307,7 @@ def _check(probability: float) -> None:
 
 
 def _is_same(tested: npt.NDArray[Any], source: npt.NDArray[Any]) -> bool:
-    wide, wide_source = tested.astype(np.float64), source.astype(np.float64)
+    wide, wide_source = widened(tested), widened(source)
     return bool(np.any(wide)) and np.array_equal(wide, wide_source, equal_nan=True)
 
 
@@ -319,7 +320,7 @@ def _sorted_out(
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
     """(1 kept, 0 dropped, -1 where the input does not let the two be told apart; True where neither)."""
     format_, u = float_format(tested.dtype), unit_roundoff(tested.dtype)
-    wide, wide_source = tested.astype(np.float64), source.astype(np.float64)
+    wide, wide_source = widened(tested), widened(source)
     with np.errstate(all="ignore"):
         ends = [scale * wide_source + dropout.shift for scale in scales]
         is_finite = np.isfinite(wide_source)

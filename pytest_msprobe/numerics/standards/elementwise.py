@@ -372,8 +372,10 @@ def _nonfinite_reasons(pair: OutputPair, relative: float) -> tuple[str, ...]:
     for _, tested, reference in wide_chunks(pair.tested, pair.reference):
         apart = ~(np.isfinite(tested) & np.isfinite(reference)) & ~(np.isnan(tested) & np.isnan(reference))
         actual, expected = (np.clip(side[apart], -largest, largest) for side in (tested, reference))
+        with np.errstate(invalid="ignore"):
+            error = np.abs(actual - expected)
         # Not "any above": every comparison with NaN is false.
-        if not np.all(np.abs(actual - expected) <= relative * np.abs(expected)):
+        if not np.all(error <= relative * np.abs(expected)):
             return reasons
     return ()
 
@@ -622,10 +624,9 @@ def _chunks(pair: OutputPair, second: Array) -> Iterator[tuple[Array, Array, Arr
     opinion by a stand-in without error, since it must not excuse anything there.
     """
     dtype = pair.tested.dtype
-    wide = np.complex128 if dtype.kind == "c" else np.float64
     for _, sides in chunks(pair.tested, second, pair.reference):
-        rounded = round_once(sides[2], dtype).astype(wide)
-        tested, opinion, reference = (side.astype(wide) for side in sides)
+        rounded = widened(round_once(sides[2], dtype))
+        tested, opinion, reference = (np.array(widened(side)) for side in sides)
         is_left_out = ~(np.isfinite(tested) & np.isfinite(rounded))
         unmatched = is_left_out & ~is_same(tested, rounded) & ~is_same(tested, opinion)
         reference[is_left_out] = tested[is_left_out] = opinion[is_left_out] = 0

@@ -22,7 +22,6 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.apis.topics import text_of
-from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF
 from pytest_msprobe.numerics.expected import Relative, Roundoffs, Times
 from pytest_msprobe.numerics.pair import relative
 from pytest_msprobe.suites.sharded.copies import parameter_of
@@ -62,7 +61,7 @@ class Tolerances:
         logical = run.leader
         self._run, self._logical, self._phase, self._steps = run, logical, phase, steps
         self.begins: dict[str, float] = {}
-        fine, half = FLOAT32_ROUNDOFF, Relative.HALF_DTYPES
+        fine, half = roundoff_of("Float32"), Relative.HALF_DTYPES
         self._roundoffs: list[float] = []
         for place, name in enumerate(logical.record_names):
             is_half = half in self._roundoffs[-1:] or place >= half_from or logical.holds_half(name)
