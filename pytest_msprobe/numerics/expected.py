@@ -157,6 +157,8 @@ class Relative:
     LEAST_FACTOR = 1e-4
     #: Values of the same size that are farther apart correspond to nothing.
     CORRESPONDING = 0.3
+    #: The same of values further on, or behind more calls.
+    CORRESPONDING_LATER = CORRESPONDING / 3
     #: What differs by more is another value in any precision.
     OTHER_VALUE = 0.15
     #: Values are looked up by cells up to this distance.
@@ -370,6 +372,10 @@ class Share:
     ONE_DIRECTION = 0.9
     #: A hypothesis must explain so many of the wrong elements.
     EXPLAINED = 0.98
+    #: Of the error that it explains, a hypothesis may be off by this. A choice.
+    OF_ERROR = 0.25
+    #: The same of a number that was added to all elements, besides.
+    OF_OFFSET = 0.125
     #: A gradient that adds up positions gets something from nearly each block.
     REACHED = 0.9
     #: From this share of the largest possible variance on, all values are at the ends.

@@ -346,7 +346,7 @@ class _WrongElements:
     def is_explained_by(self, instead: Array, *, spread: float = 0.0) -> bool:
         """Whether `instead` is what stands at nearly all wrong places."""
         tested, instead = self.tested_off, np.broadcast_to(instead, self.tested.shape)[self.is_off]
-        allowed = np.minimum(self.tolerance[self.is_off], np.abs(tested - self.right_off) / 4)
+        allowed = np.minimum(self.tolerance[self.is_off], Share.OF_ERROR * np.abs(tested - self.right_off))
         allowed = np.maximum(allowed, Roundoffs.INSTEAD * self.unit * np.abs(instead)) + spread
         close = (tested == instead) | (np.abs(tested - instead) <= allowed)
         return int(np.count_nonzero(close)) >= Share.EXPLAINED * tested.size
@@ -433,7 +433,8 @@ def _offset(wrong: _WrongElements) -> _Named:
     offset = float(np.median(difference))
     shown = f"{abs(offset):.3g} {'added' if offset > 0 else 'subtracted'}"
     # The median may come from a large element, whose spacing is coarse.
-    spread = min(abs(offset) / 8, Roundoffs.INSTEAD * wrong.unit * float(np.nanmax(np.abs(wrong.right_off))))
+    rounded = Roundoffs.INSTEAD * wrong.unit * float(np.nanmax(np.abs(wrong.right_off)))
+    spread = min(Share.OF_OFFSET * abs(offset), rounded)
     return (shown, offset) if offset and wrong.is_explained_by(wrong.right + offset, spread=spread) else ""
 
 

@@ -381,7 +381,9 @@ NO_BOUNDS: dict[str, set[float] | None] = {
     # It imports nothing of the plugin.
     "msprobe_collector": None,
 }
-_ROUNDED = re.compile("roundoff|unit\\b|tiny\\b|tolerance|allowed|smallest_normal")
+_ROUNDED = re.compile(
+    r"\b(Roundoffs|Relative|Times|Share|Absolute)\.|roundoff|unit\b|tiny\b|tolerance|allowed|smallest_normal"
+)
 _LIKE_TOLERANCES = re.compile("ROUNDING|ROUNDOFF|TOLERANCE|FLOOR|GROWTH(?!S)|EXCESS|DISTANCE|SAME|APART|FARTHEST")
 
 
@@ -422,7 +424,7 @@ def test_tolerances_stand_in_one_table() -> None:
 
 
 def bounds(tree: ast.Module) -> Iterator[float]:
-    """Floats in functions and in defaults of fields but for 0, 0.5, 1 and 2, and whole numbers that multiply roundoffs.
+    """Floats in functions and in defaults of fields but for 0, 0.5, 1 and 2, and whole numbers that multiply bounds.
 
     2 roundoffs are a spacing.
     """
@@ -437,7 +439,7 @@ def bounds(tree: ast.Module) -> Iterator[float]:
                 with suppress(ValueError):  # no constant
                     if isinstance(number := base ** ast.literal_eval(power), float):
                         yield number
-            case ast.BinOp(left, ast.Mult(), right):
+            case ast.BinOp(left, ast.Mult() | ast.Div(), right):
                 for factor, other in ((left, right), (right, left)):
                     if not _ROUNDED.search(ast.unparse(factor)) and _ROUNDED.search(ast.unparse(other)):
                         numbers = [leaf.value for leaf in ast.walk(factor) if isinstance(leaf, ast.Constant)]

@@ -103,7 +103,7 @@ def _nearest(located: Located) -> Region:
     # In the sharpest region one run computes in one call what the other one may compute in several.
     sharp = [it for it in candidates if it.is_first and len(it.region.golden) <= _MOST_GOLDEN]
     near = [it for it in sharp if it.region.distance < Relative.CORRESPONDING]
-    near = near or [it for it in candidates if it.region.distance < Relative.CORRESPONDING / 3]
+    near = near or [it for it in candidates if it.region.distance < Relative.CORRESPONDING_LATER]
     if near:
         return min(near, key=lambda candidate: candidate.rank).region
     # The same call of a value that one more call of one run has changed may be far from it.
