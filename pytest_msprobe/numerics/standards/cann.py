@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -111,9 +111,7 @@ class MereMare(_AcceptanceRule[RelativeErrorBounds]):
     bounds: RelativeErrorBounds | None = None
 
     name: ClassVar[str] = "mere-mare"
-
-    def _bounds(self, dtype: str) -> RelativeErrorBounds | None:
-        return self.bounds or RELATIVE_ERROR.get(dtype)
+    table: ClassVar[Mapping[str, Any]] = RELATIVE_ERROR
 
     def _weigh(self, pair: OutputPair, bounds: RelativeErrorBounds) -> Judgement:
         reasons = unforgivable_reasons(pair.metrics)
@@ -147,9 +145,7 @@ class MixedTolerance(_AcceptanceRule[MixedBounds]):
     bounds: MixedBounds | None = None
 
     name: ClassVar[str] = "mixed-tolerance"
-
-    def _bounds(self, dtype: str) -> MixedBounds | None:
-        return self.bounds or MIXED.get(dtype)
+    table: ClassVar[Mapping[str, Any]] = MIXED
 
     def _weigh(self, pair: OutputPair, bounds: MixedBounds) -> Judgement:
         reasons = unforgivable_reasons(pair.metrics)

@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -163,10 +163,12 @@ class ElementRule(ABC, Generic[Bounds]):
     name: ClassVar[str]
     #: Each rule counts elements itself.
     off_bound: ClassVar[float] = math.inf
+    #: Bounds of dtypes, by their names in NumPy, where the standard is not given others.
+    table: ClassVar[Mapping[str, Any]] = {}
 
-    @abstractmethod
     def _bounds(self, dtype: str) -> Bounds | None:
-        """The bounds for a float dtype, by its name in NumPy; None where it cannot be judged."""
+        """Return the bounds for a float dtype; None where it cannot be judged."""
+        return getattr(self, "bounds", None) or self.table.get(dtype)
 
     @abstractmethod
     def _weigh(self, pair: OutputPair, bounds: Bounds) -> Judgement:
@@ -343,9 +345,7 @@ class AbsoluteThreshold(ElementRule[AbsoluteBounds]):
     bounds: AbsoluteBounds | None = None
 
     name: ClassVar[str] = "absolute-threshold"
-
-    def _bounds(self, dtype: str) -> AbsoluteBounds | None:
-        return self.bounds or ABSOLUTE.get(dtype)
+    table: ClassVar[Mapping[str, Any]] = ABSOLUTE
 
     def _weigh(self, pair: OutputPair, bounds: AbsoluteBounds) -> Judgement:
         relative, absolute = Beyond(bounds.relative), Beyond(bounds.absolute)
@@ -399,9 +399,7 @@ class AccumulativeError(ElementRule[AccumulativeBounds]):
     bounds: AccumulativeBounds | None = None
 
     name: ClassVar[str] = "accumulative-error"
-
-    def _bounds(self, dtype: str) -> AccumulativeBounds | None:
-        return self.bounds or ACCUMULATIVE.get(dtype)
+    table: ClassVar[Mapping[str, Any]] = ACCUMULATIVE
 
     def _weigh(self, pair: OutputPair, bounds: AccumulativeBounds) -> Judgement:
         beyond = Beyond(bounds.bound)
@@ -443,9 +441,7 @@ class Ulp(ElementRule[UlpBounds]):
     bounds: UlpBounds | None = None
 
     name: ClassVar[str] = "ulp"
-
-    def _bounds(self, dtype: str) -> UlpBounds | None:
-        return self.bounds or ULP.get(dtype)
+    table: ClassVar[Mapping[str, Any]] = ULP
 
     def _weigh(self, pair: OutputPair, bounds: UlpBounds) -> Judgement:
         reasons = unforgivable_reasons(pair.metrics)
@@ -535,10 +531,8 @@ class AgainstSecondOpinion(ElementRule[SecondOpinionConstants]):
     levels: ErrorMultiples = ERROR_MULTIPLES[0]
 
     name: ClassVar[str] = "benchmark"
-
-    def _bounds(self, dtype: str) -> SecondOpinionConstants | None:
-        """Which elements are small, and which errors count."""
-        return SECOND_OPINION.get(dtype)
+    #: Which elements are small, and which errors count.
+    table: ClassVar[Mapping[str, Any]] = SECOND_OPINION
 
     def _weigh(self, pair: OutputPair, bounds: SecondOpinionConstants) -> Judgement:
         second = pair.sensitivity.second_opinion()
