@@ -176,29 +176,25 @@ def find(target: HeldRun, golden: HeldRun, sums: float = Relative.LONG_SUMS) -> 
     levels: dict[str, float] = {}
     for record in target.records.values():
         level = max((levels.get(name, 0.0) for name in sources_of(record, target.records)), default=0.0)
+        least = max(sums, min(Times.GROWTH_OF_ROUNDING * level, Relative.OTHER_VALUE))
         for value in record.outputs:
             levels[value.name] = level
-            least = max(sums, min(Times.GROWTH_OF_ROUNDING * level, Relative.OTHER_VALUE))
+            unit = mine.units[value.name]
+            limit = max(least, tolerance_of(unit))
             if not value.is_finite:
                 if not value.is_known or theirs.has_infinite(value):
                     matches.silent.add(value.name)
-                continue
-            if value.is_plain:
-                rivals = list(_rivals(value, record, matches, golden.records))
-                limit = max(least, tolerance_of(mine.units[value.name]))
-                is_refuted = bool(rivals) and all(value.distance(rival) > limit for rival in rivals)
-                (matches.refuted if is_refuted else matches.silent).add(value.name)
-                continue
-            if _is_noise(value, record, max(least, tolerance_of(mine.units[value.name]))):
+            elif value.is_plain:
+                are_other = [value.distance(rival) > limit for rival in _rivals(value, record, matches, golden.records)]
+                (matches.refuted if are_other and all(are_other) else matches.silent).add(value.name)
+            elif _is_noise(value, record, limit):
                 matches.unjudged.add(value.name)
                 matches.noise.add(value.look)
-                continue
-            candidates = theirs.candidates(value, record, matches, mine.units[value.name], least)
-            if candidates:
+            elif candidates := theirs.candidates(value, record, matches, unit, least):
                 distance, partner = min(candidates, key=lambda item: _rank(record, item, matches, golden.records))
                 matches.partners[value.name], matches.distances[value.name] = partner, distance
                 # What is near by its statistics may be as far as the roundings on its way, as its like was.
-                levels[value.name] = max(distance, min(level, tolerance_of(mine.units[value.name])))
+                levels[value.name] = max(distance, min(level, tolerance_of(unit)))
     return matches
 
 
