@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from msprobe_collector.dump_format import ApiName, Direction
     from pytest_msprobe.engines.reference import Reference
-    from pytest_msprobe.numerics import Standard
+    from pytest_msprobe.numerics.judgement import Standard
     from pytest_msprobe.verdicts import VerdictRow
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_msprobe.numerics import Perturbed, Sensitivity
-from pytest_msprobe.numerics.judgement import Moved
+from pytest_msprobe.numerics.judgement import Moved, Perturbed, Sensitivity
 
 _RUNS = {"inputs": "perturbed", "inside": "rounded_inside"}
 _PROBES = {"inputs": "probes", "arithmetic": "arithmetic_probes", "inside": "inside_probes"}

@@ -15,6 +15,7 @@ from typing import Any
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers.answer import About, Answer, Measure, Outcome
 from pytest_msprobe.answers.finding import Confidence, Finding, Gap, NextStep, Place
+from pytest_msprobe.numerics.expected import Share, Times
 from pytest_msprobe.verdicts import (
     DEFAULT_OPERANDS,
     EXPECTED,
@@ -30,10 +31,6 @@ from pytest_msprobe.verdicts import (
 
 #: So many calls of one cause are told apart; more are counted.
 _MOST_CALLS = 10_000
-#: Above so many times its tolerance an error is no mistake of the tolerance (docs/figures.md).
-HARDLY = 2.0
-#: Rows of one cause that are so much less wrong than the worst one do not stand for it.
-_ALIKE = 0.1
 #: Properties of rows whose failure is known: of an xfail mark, and of --msprobe-baseline.
 _EXPECTED = {EXPECTED, "baseline"}
 #: Options of a run that a command which repeats a part of it leaves out: files that it writes, and how it runs.
@@ -141,7 +138,7 @@ class _Cause:
     @property
     def row(self) -> VerdictRow:
         """The first one in the order of execution, of those that are about as wrong as the worst one."""
-        least = _ALIKE * _badness(self.worst)
+        least = Share.OF_WORST * _badness(self.worst)
         return min((row for row in self.rows if _badness(row) >= least), key=_order, default=self.worst)
 
 
@@ -464,7 +461,7 @@ def _cause(row: VerdictRow) -> tuple[str, str, bool]:
     """Equal for rows of one cause; what is hardly beyond its tolerance is another one than what is far beyond."""
     output = row.worst
     ratio = output.ratio if output is not None else None
-    return row.api, _kind(row), ratio is not None and ratio < HARDLY
+    return row.api, _kind(row), ratio is not None and ratio < Times.EXCESS
 
 
 def _is_kind(row: VerdictRow) -> bool:

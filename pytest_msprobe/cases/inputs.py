@@ -27,7 +27,7 @@ from msprobe_collector.dump_format import (
 from msprobe_collector.dump_format.values import ARGUMENTS, ATTRIBUTES, INCOMING, KEYWORDS
 from pytest_msprobe.cases.random_data import generator_for, has_known_range, random_array
 from pytest_msprobe.engines.protocol import Argument, Array, NumpyArgument, Unsupported
-from pytest_msprobe.numerics.expected import Times
+from pytest_msprobe.numerics.expected import Absolute, Relative, Times
 
 #: (drawn values, the record, a generator) -> values that fit.
 Role = Callable[[Array, ForwardRecord, np.random.Generator], Array]
@@ -39,7 +39,7 @@ def _positive_definite(array: Array, record: ForwardRecord, generator: np.random
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         return array
     wide = array.astype(np.float64)
-    size = max(float(np.abs(wide).max(initial=0)), 1e-30)
+    size = max(float(np.abs(wide).max(initial=0)), Absolute.ZERO_OF_FLOAT32)
     product = wide @ wide.swapaxes(-1, -2) / size + size * np.eye(array.shape[-1])
     return np.asarray(product, array.dtype)
 
@@ -49,7 +49,7 @@ def _factor(array: Array, record: ForwardRecord, generator: np.random.Generator)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         return array
     changed = array.copy()
-    size = max(float(np.abs(array.astype(np.float64)).max(initial=0)), 1e-30)
+    size = max(float(np.abs(array.astype(np.float64)).max(initial=0)), Absolute.ZERO_OF_FLOAT32)
     changed[..., np.eye(array.shape[-1], dtype=np.bool_)] = array.shape[-1] * size
     return changed
 
@@ -71,7 +71,7 @@ def _sorted(array: Array, record: ForwardRecord, generator: np.random.Generator)
 
 def _strictly_inside(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
     """Probabilities whose logarithms exist, also after rounding."""
-    inside = 2.0**-7
+    inside = Relative.RECORDED_MEAN
     return np.clip(array.astype(np.float64), inside, 1 - inside).astype(array.dtype)
 
 

@@ -17,8 +17,8 @@ from pytest_msprobe.apis.topics import IndexOutput, index_output, sorted_positio
 from pytest_msprobe.cases.case import Case
 from pytest_msprobe.engines.protocol import CHANGED, Argument, Array, Call, Output, output_label
 from pytest_msprobe.engines.recorded import best_order
-from pytest_msprobe.numerics import Metrics, check_indices
-from pytest_msprobe.numerics.indices import scatter_by_index
+from pytest_msprobe.numerics.indices import check_indices, scatter_by_index
+from pytest_msprobe.numerics.measurement import Metrics
 
 
 def paired_outputs(

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msprobe_collector.dump_format import Dtype, FieldPath, TensorValue, array_dtype
-from pytest_msprobe.numerics.expected import Relative, Share
+from pytest_msprobe.numerics.expected import Absolute, Relative, Share
 
 Floats = npt.NDArray[np.float64]
 
@@ -73,7 +73,7 @@ def draw(moments: Moments, count: int, generator: np.random.Generator, out: npt.
     """Fill the flat array `out` of `count` elements, rounding each value to its dtype."""
     place, variance = moments.shape
     most = place * (1 - place)
-    if variance <= 1e-12 * max(most, 1e-300) or most <= 0:
+    if variance <= Share.NO_SPREAD * max(most, Absolute.ZERO_OF_FLOAT64) or most <= 0:
         out[:] = moments.mean
     elif variance >= Share.TWO_POINTS * most:
         out[:] = moments.low
@@ -124,7 +124,7 @@ def _adjusted(values: Floats, moments: Moments) -> Floats:
         return values
     adjusted: Floats = (values - values.mean()) * (wanted / spread) + moments.mean
     is_inside = (adjusted >= moments.low) & (adjusted <= moments.high)
-    return np.where(is_inside, adjusted, values) if is_inside.mean() > 0.9 else values
+    return np.where(is_inside, adjusted, values) if is_inside.mean() > Share.ADJUSTED else values
 
 
 #: Drawn from where the dump holds no range at all.

@@ -36,16 +36,12 @@ from pytest_msprobe.engines.protocol import (
     with_leaves,
 )
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.numerics import (
-    BackwardError,
-    Judgement,
-    OutputPair,
-    find_pattern,
-    judge_output,
-    measure,
-    unit_roundoff,
-)
+from pytest_msprobe.numerics.dtypes import unit_roundoff
 from pytest_msprobe.numerics.expected import Roundoffs
+from pytest_msprobe.numerics.judgement import Judgement, OutputPair, judge_output
+from pytest_msprobe.numerics.measurement import measure
+from pytest_msprobe.numerics.patterns import find_pattern
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
 
 _STANDARD = BackwardError()
 _NARROW = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16)))

@@ -17,6 +17,7 @@ import numpy as np
 from pytest_msprobe.cases.call_run import Incoming
 from pytest_msprobe.engines.protocol import Array, Call, arrays_in, with_leaves
 from pytest_msprobe.numerics.expected import Relative, Share
+from pytest_msprobe.numerics.measurement import is_same
 
 #: So many elements, and so many rows where a row is longer, stand for all others.
 _SAMPLE = 4096
@@ -164,4 +165,4 @@ class Restriction:
 def _is_same(result: Array, expected: Array) -> bool:
     with np.errstate(invalid="ignore"):
         is_near = np.abs(result - expected) <= Relative.FLOAT64_RESULTS * np.abs(expected)
-    return bool(np.all(is_near | (result == expected) | (np.isnan(result) & np.isnan(expected))))
+    return bool(np.all(is_near | is_same(result, expected)))

@@ -42,10 +42,18 @@ from pytest_msprobe.engines.protocol import (
     leaves,
     with_leaves,
 )
-from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, Sensitivity, kind_of, measure, unit_roundoff
-from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, kind_of, unit_roundoff
 from pytest_msprobe.numerics.expected import Relative
-from pytest_msprobe.numerics.judgement import MOST_PROBED, Deviations, KnownDeviations, Moved
+from pytest_msprobe.numerics.judgement import (
+    MOST_PROBED,
+    Deviations,
+    KnownDeviations,
+    Moved,
+    OutputPair,
+    Perturbed,
+    Sensitivity,
+)
+from pytest_msprobe.numerics.measurement import Metrics, measure
 
 #: Explicit bits of a significand, by the name of the mode of the device.
 FORMATS = {"HF32": 11, "TF32": 10}

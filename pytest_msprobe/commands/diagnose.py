@@ -30,6 +30,7 @@ from pytest_msprobe.diagnose.setup import (
     with_derivatives,
     with_suspicions,
 )
+from pytest_msprobe.numerics.expected import Share
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.suites.registry import suite_class
 
@@ -197,7 +198,7 @@ def _why_unlike(target: Holding, golden: Holding) -> str:
         return golden.why_nothing or f"holds {golden}, and {target.path} holds {target}"
     share = 1.0 if target.ranks != golden.ranks else of_one_model(target, golden)
     # Dumps of which fewer shapes are the same are not of one model.
-    if share < 0.3 and not _is_one_model(target, golden):
+    if share < Share.SHAPES_OF_ONE_MODEL and not _is_one_model(target, golden):
         return f"is of another model or batch than {target.path}: {100 * share:.0f} % of the shapes are the same"
     return ""
 

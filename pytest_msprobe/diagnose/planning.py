@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pytest_msprobe.diagnose.looking import Holding, of_one_model
+from pytest_msprobe.numerics.expected import Share
 from pytest_msprobe.suites.registry import SUITES
 
 #: Records that a suite judges in a second, on two cores, of small tensors.
@@ -91,7 +92,7 @@ def _is_sharded(target: Holding, golden: Holding) -> bool:
     if target.ranks < 2 or golden.ranks > 1:
         return False
     # Of two dumps of one rank each, apart from a call or two, more shapes agree.
-    return target.ranks_differ_in_shapes or of_one_model(target, golden) < 0.9
+    return target.ranks_differ_in_shapes or of_one_model(target, golden) < Share.SHAPES_OF_WHOLE_MODELS
 
 
 def _gradients(target: Holding, golden: Holding | None) -> Iterator[PlannedRun]:

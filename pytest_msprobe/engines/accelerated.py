@@ -15,6 +15,7 @@ import numpy as np
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, Unsupported, leaves
 from pytest_msprobe.numerics.expected import Relative
+from pytest_msprobe.numerics.pair import relative
 
 #: Elements that all compared calls may have together, in this process: some seconds of a CPU.
 BUDGET = 1 << 28
@@ -128,5 +129,4 @@ def _apart(tested: object, reference: object) -> float:
             return np.inf
         difference = np.abs(tested[is_finite] - reference[is_finite])
         largest = np.abs(reference[is_finite]).max(initial=0.0)
-    error = float(difference.max(initial=0.0))
-    return error and (error / float(largest) if largest else np.inf)
+    return relative(float(difference.max(initial=0.0)), float(largest))

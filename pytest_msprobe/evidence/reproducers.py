@@ -29,7 +29,7 @@ from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument
 from pytest_msprobe.engines.torch_map.bindings import NoCounterpart, lookup
 from pytest_msprobe.evidence.evidence import BothResults, Evidence, dump_folder, file_stem
 from pytest_msprobe.evidence.folder import EvidenceFolder, make_folder, write_file
-from pytest_msprobe.numerics import round_once
+from pytest_msprobe.numerics.dtypes import round_once
 from pytest_msprobe.verdicts import Verdict
 
 _TYPES = ("Mint", "MintFunctional", "Functional", "Tensor", "Primitive")

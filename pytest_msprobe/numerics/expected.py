@@ -52,6 +52,8 @@ class Roundoffs:
     #: Of a run on several ranks, times the square root of the number of records before: distances
     #: of right runs of the catalogue of `quality.sharded` stay below it.
     RUN = 8
+    #: Records before count as so many at least.
+    FIRST_RECORDS = 4
     #: A sum over ranks in any order, for each rank, of the sum of magnitudes.
     SUM_OVER_RANKS = 4
     #: The norm by which gradients are clipped, where ranks hold parts of them.
@@ -93,6 +95,14 @@ class Roundoffs:
     HIDDEN = 16
     #: Roundings of an average of parameters, in units of its summands.
     AVERAGE = 8
+    #: What a pattern puts in the place of a wrong element: rounded once, and by the operation.
+    INSTEAD = 4
+    #: The median of errors below this is called noise. A choice.
+    NOISE = 64
+    #: Of a mean of n numbers, beside 2 sqrt(n): blocked sums stay far below both.
+    MEAN = 4
+    #: Of a gradient that is a sum, beside its terms: the factor and the result are rounded, too.
+    GRADIENT = 4
 
 
 class Relative:
@@ -147,6 +157,8 @@ class Relative:
     LEAST_FACTOR = 1e-4
     #: Values of the same size that are farther apart correspond to nothing.
     CORRESPONDING = 0.3
+    #: The same of values further on, or behind more calls.
+    CORRESPONDING_LATER = CORRESPONDING / 3
     #: What differs by more is another value in any precision.
     OTHER_VALUE = 0.15
     #: Values are looked up by cells up to this distance.
@@ -194,6 +206,36 @@ class Relative:
     LAYOUT = 0.5
     #: No other layout is tried where one is so near.
     SURE_LAYOUT = 1e-2
+    #: A factor that is so near to -1 is another sign. A choice.
+    OTHER_SIGN = 1e-3
+    #: Least cosine of two outputs, of the standard `CosineMaxAbs`.
+    COSINE = 0.99
+    #: A factor that is so near to the size of a dimension of ranks, or to its root, comes from it.
+    SIZE_OF_DIMENSION = 1e-3
+    #: What records with half dtypes round by, on ranks: half a roundoff of bfloat16, four of
+    #: float16.
+    HALF_DTYPES = 2.0**-9
+    #: Cosine from which on parts of a sum are too alike to tell their factors.
+    PARALLEL = 0.999
+    #: What is left of a sum of parts in float16.
+    SUM_OF_PARTS = 2e-3
+    #: Factors of two parts of a gradient that are added up differ by less.
+    SAME_SUM = 0.05
+    #: Shares of an average that are nearer to each other, or to 0, differ by rounding.
+    SAME_SHARE = 2.0**-16
+    #: Shares of an average over steps of one decay stay within this.
+    SETTLED_SHARE = 2.0**-8
+    #: An average that keeps more than 1 and this of its distance moves away from its parameter.
+    AWAY_FROM_PARAMETER = 1e-4
+    #: Of the sizes of an average and of its parameter: elements of the parameter that are smaller
+    #: do not show their share.
+    CLEAR_PART = 2.0**-6
+    #: The same of how far both are apart.
+    CLEAR_DISTANCE = 2.0**-12
+    #: A factor that gradients were multiplied with is that of a divisor.
+    DIVIDED = 2.0**-6
+    #: Of the decay of a parameter: what it may differ by from the declared one.
+    DECAY = 2.0**-6
 
 
 class Times:
@@ -217,8 +259,7 @@ class Times:
     #: `quality.sketches.distances`.
     CONTRADICTION = 4.0
     #: A call is to blame only when its error is this many times what rounding explains: of ten
-    #: thousand right outputs a few are slightly beyond (docs/figures.md). `HARDLY` of answers,
-    #: which stand below this room, is the same.
+    #: thousand right outputs a few are slightly beyond (docs/figures.md).
     EXCESS = 2.0
     #: From so many tolerances on narrower sums inside a kernel do not explain an error.
     HOPELESS = 2.0**18
@@ -285,6 +326,24 @@ class Times:
     RUNNING_ERROR = 2.0
     #: A layout of a checkpoint fits when it is nearer than any other by this factor.
     OTHER_LAYOUT = 3.0
+    #: Of the smallest normal number: devices may flush what is smaller, or round it coarsely.
+    SMALLEST_NORMAL = 4
+    #: Of the least number of a dtype: elements that are smaller say nothing of a sum.
+    FLUSHED = 16
+    #: As `SMALLEST_NORMAL`, where a slope is the quotient of two such numbers.
+    SLOPED = 2.0**8
+    #: What is handed on without being changed, of how far it was off before.
+    HANDED_ON = 2
+    #: Of one index of two tensors, of its even part of their distance.
+    INDEX = 4
+    #: Of the tolerance of an element: changes of a parameter that are larger show their factor.
+    VISIBLE = 8
+    #: Of the limit of clipping: a larger norm was not left by it.
+    CLIPPED = 1.01
+    #: Of a step between whole numbers: half of it, and what rounding of its size adds.
+    WHOLE_STEP = 0.502
+    #: Of the excess that a baseline knows, where its file says no other: a failure is worse.
+    WORSE = 2.0
 
 
 class Share:
@@ -313,6 +372,10 @@ class Share:
     ONE_DIRECTION = 0.9
     #: A hypothesis must explain so many of the wrong elements.
     EXPLAINED = 0.98
+    #: Of the error that it explains, a hypothesis may be off by this. A choice.
+    OF_ERROR = 0.25
+    #: The same of a number that was added to all elements, besides.
+    OF_OFFSET = 0.125
     #: A gradient that adds up positions gets something from nearly each block.
     REACHED = 0.9
     #: From this share of the largest possible variance on, all values are at the ends.
@@ -323,6 +386,30 @@ class Share:
     OF_AVERAGE = 0.8
     #: Elements of an optimizer's parameters of one dtype, the updates of which rounding takes.
     LOST_UPDATES = 0.75
+    #: Mean sign of errors from which on they are to one side. A choice.
+    ONE_SIDE = 0.9
+    #: On each side, of the values of a law, which moments count as if they stood where it begins.
+    OUTER = 2.0**-12
+    #: The same of a Cauchy law, which has no moments.
+    OUTER_OF_CAUCHY = 0.125
+    #: Of the largest possible variance: with less, all values are equal.
+    NO_SPREAD = 1e-12
+    #: Elements that must stay in their range for drawn ones to be moved to the recorded moments.
+    ADJUSTED = 0.9
+    #: Shapes that two dumps of one model and one batch have in common, at least. A choice.
+    SHAPES_OF_ONE_MODEL = 0.3
+    #: The same where both hold whole models, apart from a call or two.
+    SHAPES_OF_WHOLE_MODELS = 0.9
+    #: A smaller share of a difference is not printed.
+    SHOWN = 0.005
+    #: Factors of an update that are smaller are compared as if they were this.
+    LEAST_OF_UPDATE = 0.05
+    #: Of a decay, or of its rest: a smaller share of a parameter is none.
+    OF_DECAY = 0.01
+    #: Targets that are the tokens at one offset, at least.
+    NEXT_TOKENS = 0.99
+    #: Rows of one cause that are less wrong than this share of the worst one do not stand for it.
+    OF_WORST = 0.1
 
 
 class Chance:
@@ -356,3 +443,21 @@ class Absolute:
     BITS_OF_A_SUM = 20.0
     #: The same where one factor is fitted to them.
     BITS_OF_FITTED = 40.0
+    #: Largest error of an element, of the standard `CosineMaxAbs`.
+    MAX_ABS = 1e-4
+    #: Stands for a benchmark of 0 in relative errors (msProbe's formula).
+    ZERO_REFERENCE = 1e-8
+    #: Stands for 0 as a divisor, where values are of float32 at most: training reaches it nowhere.
+    ZERO_OF_FLOAT32 = 1e-30
+    #: The same of float64.
+    ZERO_OF_FLOAT64 = 1e-300
+    #: Whole numbers below this count, label or index something.
+    COUNTING = 2.0**20
+    #: Rounding of a similarity and of its limit, which are between 0 and 1.
+    ROUNDED_SIMILARITY = 1e-12
+    #: How far an average and its parameter are apart, at least, where their share is told.
+    CLEAR_DISTANCE = 1e-12
+    #: Of a norm after clipping: twice what PyTorch adds to the norm before it divides by it.
+    CLIPPED_NORM = 2e-6
+    #: Scores of attention are masked out from here on down.
+    MASKED_SCORE = -1e4

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from pytest_msprobe.numerics.dtypes import Kind
+from pytest_msprobe.numerics.expected import Absolute, Relative
 from pytest_msprobe.numerics.measurement import Array, Element, Floats, Metrics, Scalar, measure
 
 _DIGITS = 6
@@ -118,8 +119,8 @@ class CosineMaxAbs:
     Its ratio is the larger one of max_abs / limit and (1 - cosine) / (1 - limit).
     """
 
-    cosine: float = 0.99
-    max_abs: float = 1e-4
+    cosine: float = Relative.COSINE
+    max_abs: float = Absolute.MAX_ABS
 
     name: ClassVar[str] = "cosine-maxabs"
 
@@ -242,12 +243,12 @@ def _typed(value: object) -> str:
 
 
 def _measure_elements(elements: list[Element], off_bound: float, dtype: np.dtype[Any] | None) -> Metrics:
-    inexact = [element for element in elements if isinstance(element.tested, _INEXACT_TYPES)]
-    unequal = [
-        element
-        for element in elements
-        if not isinstance(element.tested, _INEXACT_TYPES) and element.tested != element.reference
-    ]
+    inexact, unequal = list[Element](), list[Element]()
+    for element in elements:
+        if isinstance(element.tested, _INEXACT_TYPES):
+            inexact.append(element)
+        elif element.tested != element.reference:
+            unequal.append(element)
     metrics = _measure_inexact(inexact, off_bound, dtype) if inexact else Metrics(_exact_kind(elements), 0)
     return replace(
         metrics,
@@ -260,8 +261,9 @@ def _measure_elements(elements: list[Element], off_bound: float, dtype: np.dtype
 
 
 def _measure_inexact(elements: list[Element], off_bound: float, dtype: np.dtype[Any] | None) -> Metrics:
-    tested = _vector([element.tested for element in elements])
-    reference = _vector([element.reference for element in elements])
+    # Float64 or complex128, however the values are mixed: leaf by leaf the types agree already.
+    tested = np.array([element.tested for element in elements])
+    reference = np.array([element.reference for element in elements])
     metrics = measure(tested if dtype is None else tested.astype(dtype), reference, off_bound=off_bound)
 
     def relocated(element: Element | None) -> Element | None:
@@ -273,12 +275,6 @@ def _measure_inexact(elements: list[Element], off_bound: float, dtype: np.dtype[
         worst_relative=relocated(metrics.worst_relative),
         first_nonfinite=relocated(metrics.first_nonfinite),
     )
-
-
-def _vector(values: list[Scalar]) -> Array:
-    """Always float64 or complex128, however the values are mixed: leaf by leaf the types agree already."""
-    is_complex = any(isinstance(value, complex) for value in values)
-    return np.array(values, dtype=np.complex128 if is_complex else np.float64)
 
 
 def _exact_kind(elements: list[Element]) -> Kind:

@@ -32,8 +32,12 @@ def chunks(*arrays: Array, elements: int = CHUNK_ELEMENTS) -> Iterator[tuple[int
 
 
 def widened(array: Array) -> Array:
-    """The values in float64 or complex128, in the shape of `array`, which it may be itself."""
-    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64, copy=False)
+    """Return values in float64 or complex128, in the shape of `array`, which it may be itself.
+
+    Memory that a device has not written may hold signalling NaNs, at which NumPy warns.
+    """
+    with np.errstate(invalid="ignore"):
+        return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64, copy=False)
 
 
 def is_same(first: Array, second: Array) -> npt.NDArray[np.bool_]:
@@ -109,7 +113,7 @@ class RunningMetrics:
     format: FloatFormat | None
     integer_tolerance: int = 0
     #: Stands for |b| in the relative error where b is 0 (msProbe's formula, kept).
-    zero_reference: float = 1e-8
+    zero_reference: float = Absolute.ZERO_REFERENCE
     #: The error where a NaN or Inf stands on one side only.
     mismatch_error: float = math.inf
     sums: CosineSums = field(default_factory=CosineSums)

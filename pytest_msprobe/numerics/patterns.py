@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, in_spacings, kind_of, part_dtype, round_once, unit_roundoff
-from pytest_msprobe.numerics.expected import Absolute, Chance, Share
-from pytest_msprobe.numerics.measurement import Array, Floats, chunks, is_same, unravelled
+from pytest_msprobe.numerics.expected import Absolute, Chance, Relative, Roundoffs, Share, Times
+from pytest_msprobe.numerics.measurement import Array, Floats, chunks, is_same, unravelled, widened
 
 Mask = npt.NDArray[np.bool_]
 
@@ -124,7 +124,7 @@ def _stride(places: npt.NDArray[np.int64]) -> str:
 
 
 def _step(places: Array) -> int:
-    return int(np.gcd.reduce(np.diff(places))) if places.size > 1 else 0
+    return int(np.gcd.reduce(np.diff(places)))
 
 
 def _ordinal(number: int) -> str:
@@ -185,7 +185,7 @@ class _DirectionCounts:
     def add(self, tested: Array, exact: Array) -> None:
         """Take a chunk into account."""
         exact = exact.astype(np.float64, copy=False)  # the benchmark of a cast has the dtype of the cast
-        wide, nearest = tested.astype(np.float64), round_once(exact, tested.dtype).astype(np.float64)
+        wide, nearest = widened(tested), round_once(exact, tested.dtype).astype(np.float64)
         moved = _comparable(wide, exact, tested.dtype) & (nearest != exact)
         wide, nearest, exact = wide[moved], nearest[moved], exact[moved]
         upwards, is_up, is_negative = nearest > exact, wide > exact, exact < 0
@@ -214,7 +214,7 @@ class _DirectionCounts:
 def _comparable(wide: Array, exact: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
     """Elements that are finite, within one ULP, and so large that no device flushes them to zero."""
     format_ = float_format(dtype)
-    least = 4 * format_.smallest_normal
+    least = Times.SMALLEST_NORMAL * format_.smallest_normal
     if format_.smallest_normal > Absolute.FLUSHED_BELOW:
         least *= 2.0**-format_.mantissa_bits
     magnitude = np.abs(exact)
@@ -320,9 +320,8 @@ class _WrongElements:
         others: Mapping[str, Array],
     ) -> _WrongElements:
         wide, right = tested.astype(np.float64), round_once(reference, tested.dtype).astype(np.float64)
-        is_float = kind_of(tested.dtype) == "float"
         allowed = np.broadcast_to(np.asarray(tolerance, np.float64), wide.shape)
-        if is_float:
+        if kind_of(tested.dtype) == "float":
             spacing = 2 * unit_roundoff(tested.dtype) * np.abs(np.where(np.isfinite(right), right, 0))
             tiny = float_format(part_dtype(tested.dtype)).smallest_normal * unit_roundoff(tested.dtype)
             allowed = np.maximum(np.nan_to_num(allowed), spacing + tiny)
@@ -342,13 +341,13 @@ class _WrongElements:
     @property
     def unit(self) -> float:
         """Unit roundoff of the tested dtype; 0 of exact ones."""
-        return unit_roundoff(self.dtype) if kind_of(self.dtype) == "float" else 0.0
+        return unit_roundoff(self.dtype)
 
     def is_explained_by(self, instead: Array, *, spread: float = 0.0) -> bool:
         """Whether `instead` is what stands at nearly all wrong places."""
         tested, instead = self.tested_off, np.broadcast_to(instead, self.tested.shape)[self.is_off]
-        allowed = np.minimum(self.tolerance[self.is_off], np.abs(tested - self.right_off) / 4)
-        allowed = np.maximum(allowed, 4 * self.unit * np.abs(instead)) + spread
+        allowed = np.minimum(self.tolerance[self.is_off], Share.OF_ERROR * np.abs(tested - self.right_off))
+        allowed = np.maximum(allowed, Roundoffs.INSTEAD * self.unit * np.abs(instead)) + spread
         close = (tested == instead) | (np.abs(tested - instead) <= allowed)
         return int(np.count_nonzero(close)) >= Share.EXPLAINED * tested.size
 
@@ -359,10 +358,11 @@ _Named = str | tuple[str, float]
 
 def _not_finite(wrong: _WrongElements) -> str:
     tested, right = wrong.tested_off, wrong.right_off
+    where = " where finite" if np.isfinite(right).all() else ""
     if np.isnan(tested).all():
-        return "NaN where finite" if np.isfinite(right).all() else "NaN"
+        return f"NaN{where}"
     if np.isinf(tested).all():
-        return "Inf where finite" if np.isfinite(right).all() else "Inf"
+        return f"Inf{where}"
     return "" if np.isfinite(tested).any() else "NaN and Inf"
 
 
@@ -417,7 +417,7 @@ def _factor(wrong: _WrongElements) -> _Named:
     factor = float(np.dot(tested, right) / np.dot(right, right))
     if not wrong.is_explained_by(factor * wrong.right) or factor == 1:
         return ""
-    if math.isclose(factor, -1, rel_tol=1e-3):
+    if math.isclose(factor, -1, rel_tol=Relative.OTHER_SIGN):
         return "other sign", -1.0
     shown = f"{factor:.4g}"
     if shown in ("0", "1"):
@@ -433,7 +433,8 @@ def _offset(wrong: _WrongElements) -> _Named:
     offset = float(np.median(difference))
     shown = f"{abs(offset):.3g} {'added' if offset > 0 else 'subtracted'}"
     # The median may come from a large element, whose spacing is coarse.
-    spread = min(abs(offset) / 8, 4 * wrong.unit * float(np.nanmax(np.abs(wrong.right_off))))
+    rounded = Roundoffs.INSTEAD * wrong.unit * float(np.nanmax(np.abs(wrong.right_off)))
+    spread = min(Share.OF_OFFSET * abs(offset), rounded)
     return (shown, offset) if offset and wrong.is_explained_by(wrong.right + offset, spread=spread) else ""
 
 
@@ -500,7 +501,7 @@ def _to_one_side(wrong: _WrongElements) -> str:
     if error.size < 32 or not np.isfinite(error).all():
         return ""
     for name, signs in (("", np.sign(error)), (" in size", np.sign(error) * np.sign(wrong.right_off))):
-        if abs(signs.mean()) > 0.9:
+        if abs(signs.mean()) > Share.ONE_SIDE:
             return f"too {'large' if signs.mean() > 0 else 'small'}{name}"
     return ""
 
@@ -510,7 +511,7 @@ def _spread(wrong: _WrongElements) -> Pattern:
     error = np.abs(wrong.tested_off - wrong.right_off)
     size = np.abs(wrong.right_off)
     share = float(np.median(error / np.maximum(size, np.finfo(np.float64).tiny)))
-    if share < 64 * wrong.unit:
+    if share < Roundoffs.NOISE * wrong.unit:
         roundings = share / wrong.unit
         return Pattern("noise", roundings, f"noise of about {roundings:.2g} roundings everywhere")
     return Pattern("none", words="unrelated values everywhere" if share > 0.5 else "no pattern, everywhere")

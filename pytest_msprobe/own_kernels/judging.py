@@ -23,11 +23,14 @@ from pytest_msprobe.cases.second_runs import Bench, ExtraRuns, operand_roundoff
 from pytest_msprobe.engines import protocol
 from pytest_msprobe.engines.protocol import CHANGED, Array, Engine, Output, Unsupported, leaves, output_label
 from pytest_msprobe.engines.recorded import GradientPairing
-from pytest_msprobe.numerics import AgainstSecondOpinion, BackwardError, Judgement, Metrics, OutputPair, check_indices
 from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
 from pytest_msprobe.numerics.expected import Absolute, Roundoffs, Times
-from pytest_msprobe.numerics.measurement import measure, widened
+from pytest_msprobe.numerics.indices import check_indices
+from pytest_msprobe.numerics.judgement import Judgement, OutputPair
+from pytest_msprobe.numerics.measurement import Metrics, measure, widened
 from pytest_msprobe.numerics.patterns import describe_region
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
+from pytest_msprobe.numerics.standards.elementwise import AgainstSecondOpinion
 from pytest_msprobe.own_kernels import sides
 from pytest_msprobe.own_kernels.arguments import Arguments, api_of, array_of, runs_in
 from pytest_msprobe.suites.precheck.check import Comparison

@@ -19,6 +19,7 @@ import msgspec
 
 from msprobe_collector.dump_format.values import printable
 from msprobe_collector.dump_format.yaml_files import read_plain
+from pytest_msprobe.numerics.expected import Times
 from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import BADNESS, OutputRow, VerdictRow
 
@@ -26,7 +27,6 @@ from pytest_msprobe.verdicts import BADNESS, OutputRow, VerdictRow
 PROPERTY = "baseline"
 #: What a row is, held to a baseline. The first three fail or failed.
 STATES = ("new", "worse", "known", "better", "gone", "unjudged")
-_FACTOR = 2.0
 _ABOUT = (
     "Known failures, for pytest --msprobe-baseline. `reason` and `since` of an entry are for people; a failure without "
     "an entry is new."
@@ -93,7 +93,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
 
     baseline: int
     about: str = ""
-    worse: float = _FACTOR
+    worse: float = Times.WORSE
     known: tuple[BaselineEntry, ...] = ()
     run: tuple[KnownRun, ...] = ()
 

@@ -17,7 +17,7 @@ from msprobe_collector.dump_format import Dump
 from pytest_msprobe import hookspecs
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.numerics import CosineMaxAbs
+from pytest_msprobe.numerics.judgement import CosineMaxAbs
 from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from quality.operator_audit.names import refused_records

@@ -39,7 +39,9 @@ from msprobe_collector.dump_format import DIRECTIONS, Direction, Dump
 from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
 from pytest_msprobe.engines.protocol import Array, Output, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.numerics import BackwardError, CosineMaxAbs, Judgement, Metrics, OutputPair, Standard
+from pytest_msprobe.numerics.judgement import CosineMaxAbs, Judgement, OutputPair, Standard
+from pytest_msprobe.numerics.measurement import Metrics
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
 from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
 from pytest_msprobe.verdicts import Status, Verdict
 from quality.verdict_quality.dumps import write_dump

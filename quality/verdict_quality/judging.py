@@ -19,7 +19,8 @@ from pytest_msprobe import hookspecs
 from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.torch_engine import TorchEngine
-from pytest_msprobe.numerics import BackwardError, CosineMaxAbs, Fused, Standard
+from pytest_msprobe.numerics.judgement import CosineMaxAbs, Standard
+from pytest_msprobe.numerics.standards.backward_error import BackwardError, Fused
 from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from pytest_msprobe.suites.precheck.options import NumericSettings

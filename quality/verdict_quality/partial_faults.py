@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytest_msprobe.engines.protocol import Array
-from pytest_msprobe.numerics import round_once, unit_roundoff
+from pytest_msprobe.numerics.dtypes import round_once, unit_roundoff
 from quality.verdict_quality.recordings import Recording, is_float
 from quality.verdict_quality.sizes import Envelopes, Size, envelopes, size_of
 from quality.verdict_quality.target import Fault, Target

@@ -12,7 +12,7 @@ import numpy as np
 from msprobe_collector.dump_format import parse_api_name
 from pytest_msprobe.engines.protocol import Array, Call, Execution, LeafPath, Output
 from pytest_msprobe.engines.torch_engine import TorchEngine
-from pytest_msprobe.numerics import round_once
+from pytest_msprobe.numerics.dtypes import round_once
 from quality.verdict_quality.large import is_large
 from quality.verdict_quality.samples import Sample, seed_of
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from pytest_msprobe.engines.protocol import Array
-from pytest_msprobe.numerics import unit_roundoff
+from pytest_msprobe.numerics.dtypes import unit_roundoff
 from quality.verdict_quality.recordings import Recording, attempt, is_float
 from quality.verdict_quality.target import Target
 

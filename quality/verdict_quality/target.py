@@ -10,7 +10,7 @@ import numpy as np
 
 from msprobe_collector.dump_format import Direction
 from pytest_msprobe.engines.protocol import Array, Call
-from pytest_msprobe.numerics import round_once
+from pytest_msprobe.numerics.dtypes import round_once
 from quality.verdict_quality.recordings import BENCHMARK, Recording, attempt
 
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from pytest_msprobe.engines.protocol import Array
-from pytest_msprobe.numerics import round_once
+from pytest_msprobe.numerics.dtypes import round_once
 from quality.verdict_quality.recordings import attempt, is_float, leaf_of
 from quality.verdict_quality.target import Target
 from quality.verdict_quality.wrong_results import NARROWER, to_bits

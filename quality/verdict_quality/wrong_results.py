@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pytest_msprobe.engines.protocol import Array
-from pytest_msprobe.numerics import round_once, unit_roundoff
+from pytest_msprobe.numerics.dtypes import round_once, unit_roundoff
 from quality.verdict_quality.recordings import is_float
 from quality.verdict_quality.target import Fault, Target
 

@@ -15,7 +15,7 @@ from fakes.engine import FakeEngine, FakeEngines
 from fakes.operators import OPERATORS
 from msprobe_collector.dump_format import Direction, Dump
 from pytest_msprobe import hookspecs
-from pytest_msprobe.numerics import CosineMaxAbs, Standard
+from pytest_msprobe.numerics.judgement import CosineMaxAbs, Standard
 from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
 from pytest_msprobe.suites.precheck.hooks import Hooks
 

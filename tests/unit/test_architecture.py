@@ -36,6 +36,8 @@ _LOW = (
     "pytest_msprobe.support",
     "pytest_msprobe.verdicts",
 )
+#: The table of tolerances, which imports no module.
+_TABLE = "pytest_msprobe.numerics.expected"
 _COMPUTING = (*_LOW, "pytest_msprobe.apis", "pytest_msprobe.engines", "pytest_msprobe.numerics")
 #: Of the room `suites`, what is not a suite.
 _SHARED_BY_SUITES = tuple(f"pytest_msprobe.suites.{name}" for name in ("contract", "entry", "grouping", "options"))
@@ -48,16 +50,17 @@ ALLOWED = {
     "pytest_msprobe.numerics": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts"),
     "pytest_msprobe.verdicts": ("msprobe_collector.dump_format",),
     "pytest_msprobe.support": (),
-    "pytest_msprobe.answers": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts"),
+    "pytest_msprobe.answers": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts", _TABLE),
     "pytest_msprobe.apis": ("msprobe_collector.dump_format",),
     "pytest_msprobe.manifests": ("msprobe_collector.dump_format", "pytest_msprobe.answers"),
     "pytest_msprobe.engines": (
         *_LOW,
         "msprobe_collector.__file__",
         "pytest_msprobe.apis",
-        "pytest_msprobe.numerics.expected",
+        "pytest_msprobe.numerics.pair",
+        _TABLE,
     ),
-    "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
+    "pytest_msprobe.reports": (*_LOW, _TABLE, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,
     **dict.fromkeys(EXTENSIONS, ("pytest_msprobe", "msprobe_collector")),
     "pytest_msprobe.evidence": (*_COMPUTING, "pytest_msprobe.cases"),
@@ -93,6 +96,7 @@ ALLOWED = {
     ),
     "pytest_msprobe.diagnose": (
         *_LOW,
+        _TABLE,
         "pytest_msprobe.engines.protocol",
         "pytest_msprobe.engines.selection",
         "pytest_msprobe.suites.grouping",
@@ -304,7 +308,7 @@ LIGHT = (
     pytest_msprobe.plugin pytest_msprobe.hookspecs pytest_msprobe.api pytest_msprobe.__main__
     msprobe_collector msprobe_collector.dump_format msprobe_collector.configuration pytest_msprobe.apis
     msprobe_collector.framework msprobe_collector.debugger msprobe_collector.gradient_monitor
-    msprobe_collector.mindspore.framework msprobe_collector.mindspore.callbacks
+    msprobe_collector.mindspore.framework msprobe_collector.mindspore.callbacks pytest_msprobe.numerics.expected
 """.split()
     + [each.module for kind in ("suites", "commands") for each in entry_points_of(f"pytest_msprobe.{kind}")]
 )
@@ -332,13 +336,10 @@ def test_no_module_is_longer_than_a_reader_can_hold() -> None:
 
 
 #: Modules whose numbers are tolerances: the table, and the constants of formulas of standards.
-TABLES = ("pytest_msprobe.numerics.expected", "pytest_msprobe.numerics.standards")
+TABLES = (_TABLE, "pytest_msprobe.numerics.standards")
 #: Numbers that read like tolerances, and are none.
 NO_TOLERANCES = {
-    # Multiples of a tolerance, by which answers sort what was judged; answers stand below numerics.
-    "pytest_msprobe.answers.from_rows": {"HARDLY", "_ALIKE"},
-    # What a user may set in the file of a baseline, and what inputs are drawn from.
-    "pytest_msprobe.reports.baseline": {"_FACTOR"},
+    # What inputs are drawn from.
     "pytest_msprobe.cases.random_data": {"DEFAULT_RANGE"},
     # Numbers of a definition: of a truncated normal law, and of SELU.
     "pytest_msprobe.numerics.random.chance": {"_TRUNCATED_AT"},
@@ -350,6 +351,39 @@ NO_TOLERANCES = {
     "msprobe_collector.dump_format.sketch_files": {"_MOST_RATIO"},
     "msprobe_collector.dump_format.writing.device_values": {"_LEAST_SHIFTED"},
 }
+#: Modules or packages whose functions hold floats that are no tolerances, and these; None for any.
+NO_BOUNDS: dict[str, set[float] | None] = {
+    # How likely a difference of settings makes that of values.
+    "pytest_msprobe.manifests": None,
+    "pytest_msprobe.suites.comparison.accounting.settings": {0.9},
+    # Numbers of definitions: of functions and layers, of optimizers, of a mean that forgets.
+    "pytest_msprobe.engines": None,
+    "pytest_msprobe.cases.second_runs": {1e-5, 1e-6},
+    "msprobe_laws.formulas": None,
+    "pytest_msprobe.suites.gradients.check": {0.01},
+    # How the rate of false alarms is shared among tests of one sample, which together take all of it.
+    "pytest_msprobe.numerics.random.chance": {0.125, 0.25},
+    # Words, pictures and progress: how alike names are, how a figure is written, sizes, parts of a time.
+    "pytest_msprobe.__main__": {0.7},
+    "pytest_msprobe.run.settings": {0.6, 0.85},
+    "pytest_msprobe.run.unjudged": {0.85},
+    "pytest_msprobe.answers.words": {1e-4},
+    "pytest_msprobe.reports.page": {1e15},
+    "pytest_msprobe.suites.gradients.report": None,
+    "pytest_msprobe.workers.controller": {0.8},
+    # Bytes, costs and seconds.
+    "pytest_msprobe.cases.edge_cases": {1e9},
+    "pytest_msprobe.commands.selfcheck": {1e3, 1e6},
+    "pytest_msprobe.evidence.folder": {1e9},
+    "pytest_msprobe.suites.grouping": {20_000.0},
+    "pytest_msprobe.suites.options": {0.8},
+    "msprobe_checkpoints.command": {1e9},
+    # It imports nothing of the plugin.
+    "msprobe_collector": None,
+}
+_ROUNDED = re.compile(
+    r"\b(Roundoffs|Relative|Times|Share|Absolute)\.|roundoff|unit\b|tiny\b|tolerance|allowed|smallest_normal"
+)
 _LIKE_TOLERANCES = re.compile("ROUNDING|ROUNDOFF|TOLERANCE|FLOOR|GROWTH(?!S)|EXCESS|DISTANCE|SAME|APART|FARTHEST")
 
 
@@ -387,6 +421,48 @@ def test_tolerances_stand_in_one_table() -> None:
             if (float in kinds and "SECOND" not in name) or _LIKE_TOLERANCES.search(name):
                 found.setdefault(module, set()).add(name)
     assert found == NO_TOLERANCES, "a float that a module or a class defines belongs into numerics/expected.py"
+
+
+def bounds(tree: ast.Module) -> Iterator[float]:
+    """Floats in functions and in defaults of fields but for 0, 0.5, 1 and 2, and whole numbers that multiply bounds.
+
+    2 roundoffs are a spacing.
+    """
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Lambda))]
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    fields = [node for part in classes for node in part.body if isinstance(node, ast.AnnAssign)]
+    for node in (part for place in (*functions, *fields) for part in ast.walk(place)):
+        match node:
+            case ast.Constant(value=float(number)) if number not in (0.0, 0.5, 1.0, 2.0):
+                yield number
+            case ast.BinOp(ast.Constant(value=base), ast.Pow(), ast.Constant() | ast.UnaryOp() as power):
+                with suppress(ValueError):  # no constant
+                    if isinstance(number := base ** ast.literal_eval(power), float):
+                        yield number
+            case ast.BinOp(left, ast.Mult() | ast.Div(), right):
+                for factor, other in ((left, right), (right, left)):
+                    if not _ROUNDED.search(ast.unparse(factor)) and _ROUNDED.search(ast.unparse(other)):
+                        numbers = [leaf.value for leaf in ast.walk(factor) if isinstance(leaf, ast.Constant)]
+                        yield from (number for number in numbers if isinstance(number, int) and number > 2)
+
+
+def test_functions_have_no_tolerances_of_their_own() -> None:
+    found: dict[str, set[float]] = {}
+    for module, path in modules():
+        exceptions = [numbers for name, numbers in NO_BOUNDS.items() if begins_with(module, name)]
+        if None in exceptions or any(begins_with(module, table) for table in TABLES):
+            continue
+        if numbers := set(bounds(ast.parse(path.read_text(encoding="utf-8")))) - set().union(*exceptions):
+            found[module] = numbers
+    assert found == {}, "a bound that a function holds belongs into numerics/expected.py"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["return x < 1e-6", "return 4 * self.unit", "return x <= 2.0**-24", "return (4 + 2 * sqrt(n)) * unit_roundoff(x)"],
+)
+def test_a_bound_in_a_function_is_found(statement: str) -> None:
+    assert [*bounds(ast.parse(f"def judge(x):\n    {statement}"))]
 
 
 def test_each_row_of_the_table_says_what_it_is() -> None:

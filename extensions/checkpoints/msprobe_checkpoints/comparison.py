@@ -22,6 +22,7 @@ from msprobe_checkpoints.rules import RuleMismatch, Rules
 from msprobe_checkpoints.tensors import Array, ReadError, Scaled, Tensor
 from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.numerics.dtypes import kind_of, round_once
+from pytest_msprobe.numerics.pair import relative
 
 #: Bytes that are read at once from each side: what fits into a cache, and is not a new mapping for each array.
 _BLOCK_BYTES = 1 << 19
@@ -267,9 +268,7 @@ class _BlockSums:
     @property
     def relative(self) -> float:
         """Norm of the difference over that of the golden values; infinite where these are zero and others are not."""
-        if self._whole:
-            return math.sqrt(self._off / self._whole)
-        return math.inf if self._off else 0.0
+        return math.sqrt(relative(self._off, self._whole))
 
     def add(self, ours: Array, theirs: Array, allowed: Array | None = None) -> bool:
         """Two blocks of as many elements; whether their bytes are equal, and the norm is without the second one.

@@ -16,7 +16,7 @@ import numpy as np
 
 from msprobe_checkpoints.names import are_in_conflict, likeness
 from msprobe_checkpoints.tensors import Array, Joined, Piece, Tensor, Transposed
-from pytest_msprobe.numerics.expected import Relative, Times
+from pytest_msprobe.numerics.expected import Absolute, Relative, Times
 
 #: Rows of a sample, and neighbours in each.
 _ROWS, _RUNS, _RUN = 12, 2, 8
@@ -199,7 +199,7 @@ class Pool:
         with np.errstate(over="ignore", invalid="ignore"):
             square, whole = squares[:, count - 1], float(np.vdot(values, values).real)
             apart = square + whole - 2 * (heads[:, :count] @ values.conj()).real
-            away = np.sqrt(np.maximum(apart, 0) / np.maximum(np.maximum(square, whole), 1e-300))
+            away = np.sqrt(np.maximum(apart, 0) / np.maximum(np.maximum(square, whole), Absolute.ZERO_OF_FLOAT64))
         fits = (away <= Relative.LAYOUT) & (sizes % groups == 0) & (sizes <= shape[axis])
         free = [int(place) for place in np.flatnonzero(fits) if names[place] in self.tensors]
         if len(free) > _MOST_CANDIDATES:

@@ -23,6 +23,7 @@ import numpy as np
 
 from msprobe_collector.dump_format.values import Dtype, array_dtype
 from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics.expected import DTYPES, Times
 
 Array = np.ndarray[Any, Any]
 #: Files that are open at once; sharded checkpoints have thousands.
@@ -388,9 +389,9 @@ class Scaled(Tensor):
         """How far the elements that were rounded may have been from elements `start` to `stop`."""
         steps = self._steps(start, stop)
         if self._tensor.array_dtype.kind in "iu":
-            return 0.502 * steps
-        share = unit_roundoff(self._tensor.array_dtype)
-        return np.maximum(np.abs(self._tensor.read(start, stop).astype(np.float64)) * share, 2.0**-9) * steps
+            return Times.WHOLE_STEP * steps
+        rounded = np.abs(self._tensor.read(start, stop).astype(np.float64)) * unit_roundoff(self._tensor.array_dtype)
+        return np.maximum(rounded, DTYPES["Float8E4M3FN"].least) * steps
 
     def _steps(self, start: int, stop: int) -> Array:
         rows, columns = np.divmod(np.arange(start, stop), self.shape[1])

@@ -12,7 +12,7 @@ from msprobe_laws.formulas import FORMULAS, PARAMETER, Formula, Inputs
 from msprobe_laws.law import listed
 from msprobe_laws.observation import Array, Update, UpdatedParameter, coarsest_roundoff, smallest
 from msprobe_laws.rounding import Rounded
-from pytest_msprobe.numerics.expected import Relative, Roundoffs, Times
+from pytest_msprobe.numerics.expected import Relative, Roundoffs, Share, Times
 
 #: The state that counts the steps of a parameter.
 COUNTER = "step"
@@ -271,9 +271,10 @@ def _after(item: UpdatedParameter, what: str) -> tuple[Array | None, str]:
 
 def _factor(tested: Array, right: Array, before: Array, tolerance: Array) -> float | None:
     """Return the one factor between the changes, of elements that changed visibly; None where there is none."""
-    changed = np.abs(right - before) > 8 * tolerance
+    changed = np.abs(right - before) > Times.VISIBLE * tolerance
     if np.count_nonzero(changed) < 4:
         return None
     factors = (tested - before)[changed] / (right - before)[changed]
     middle = float(np.median(factors))
-    return middle if np.all(np.abs(factors - middle) < 0.02 * max(abs(middle), 0.05)) else None
+    allowed = Relative.SAME_FACTORS * max(abs(middle), Share.LEAST_OF_UPDATE)
+    return middle if np.all(np.abs(factors - middle) < allowed) else None

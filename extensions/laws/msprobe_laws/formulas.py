@@ -16,6 +16,7 @@ import numpy as np
 
 from msprobe_laws.observation import Array
 from msprobe_laws.rounding import Rounded, joined
+from pytest_msprobe.numerics.dtypes import unit_roundoff
 
 PARAMETER = "parameter"
 
@@ -67,7 +68,7 @@ class Inputs:
 
     def constant(self, value: float) -> Rounded:
         """Return a number in the precision in which hyper-parameters are combined."""
-        error = 0.0 if self._precision <= 2.0**-53 else self._precision * abs(value)
+        error = 0.0 if self._precision <= unit_roundoff("float64") else self._precision * abs(value)
         return Rounded(value, error, unit=self._precision)
 
     def state(self, name: str) -> Rounded:

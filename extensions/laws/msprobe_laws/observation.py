@@ -131,7 +131,7 @@ class Update:
     source: str = ""
     unknown: str = ""
     is_own: bool = False
-    hyper_precision: float = 2.0**-53
+    hyper_precision: float = unit_roundoff("float64")
 
 
 @dataclass(frozen=True, slots=True)

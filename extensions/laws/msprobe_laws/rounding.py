@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from msprobe_laws.observation import Array
+from pytest_msprobe.numerics.expected import Roundoffs
 
 Operand = Any
 
@@ -88,7 +89,7 @@ class Rounded:
         value = np.power(self.value, exponent)
         with np.errstate(divide="ignore", invalid="ignore"):
             relative = np.where(self.value != 0, self.error / np.abs(self.value), 0.0)
-        error = np.abs(value) * (np.abs(exponent) * relative + 4 * self.unit)
+        error = np.abs(value) * (np.abs(exponent) * relative + Roundoffs.ELEMENTARY * self.unit)
         return self._result(value, error)
 
     def absolute(self) -> Rounded:
@@ -109,7 +110,7 @@ class Rounded:
         total = np.mean(np.abs(self.value), axis=axis, keepdims=keep)
         # Blocked sums: the square root of their length, and a margin, is far above what is seen.
         error = np.mean(np.broadcast_to(self.error, self.value.shape), axis=axis, keepdims=keep)
-        return self._result(value, error + (4 + 2 * np.sqrt(size)) * self.unit * total)
+        return self._result(value, error + (Roundoffs.MEAN + 2 * np.sqrt(size)) * self.unit * total)
 
 
 def joined(choice: Array, yes: Rounded, no: Rounded) -> Rounded:

@@ -13,7 +13,7 @@ from msprobe_laws.law import Checked, Law, Unchecked, Violation, few_digits
 from msprobe_laws.observation import Array, Batch, Clipping, DropoutMask, Labels
 from msprobe_laws.training import BATCHES_DIFFER, CLIP_NORM
 from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
-from pytest_msprobe.numerics.expected import Roundoffs
+from pytest_msprobe.numerics.expected import Absolute, Roundoffs, Share
 
 
 class ClipNorm(Law[Clipping]):
@@ -40,7 +40,7 @@ class ClipNorm(Law[Clipping]):
         relative += Roundoffs.SQUARES * math.sqrt(max(clipping.size, 1)) * FLOAT32_ROUNDOFF
         before = clipping.norm_before
         if clipping.reported is not None:
-            size = abs(clipping.reported - before) / (relative * before + 1e-30)
+            size = abs(clipping.reported - before) / (relative * before + Absolute.ZERO_OF_FLOAT32)
             if not size <= 1:
                 reported = few_digits(clipping.reported)
                 factor = f", {few_digits(clipping.reported / before)} times it" if before else ""
@@ -48,7 +48,8 @@ class ClipNorm(Law[Clipping]):
                 findings.append(self.found(first, message, size, clipping.names[1:]))
         if clipping.norm_after is not None and clipping.max_norm > 0 and not findings:
             wanted = min(before, clipping.max_norm)
-            size = abs(clipping.norm_after - wanted) / (relative * wanted + 2e-6 + 1e-30)
+            allowed = relative * wanted + Absolute.CLIPPED_NORM
+            size = abs(clipping.norm_after - wanted) / allowed
             if not size <= 1:
                 norm = few_digits(clipping.norm_after)
                 message = f"clipping to {clipping.max_norm:g} leaves the norm {norm} of {few_digits(before)}"
@@ -281,7 +282,7 @@ class LabelsAligned(Law[Labels]):
         else:
             return Unchecked("targets have another number of elements than the tokens")
         shares = {offset: _agreement(tokens, table, offset, labels.ignored) for offset in (0, 1, 2, -1)}
-        best = [offset for offset, share in shares.items() if share > 0.99]
+        best = [offset for offset, share in shares.items() if share > Share.NEXT_TOKENS]
         if 1 in best:
             self._predicts_next = True
             return [] if len(best) == 1 else Unchecked("tokens repeat, so that no offset can be told")

@@ -17,6 +17,7 @@ exp(-n s^2/b^2 h(b d/s^2)), h(x) = (1+x) ln(1+x) - x. At every n too, and near t
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -27,9 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, round_once, unit_roundoff
-from pytest_msprobe.numerics.expected import Chance
+from pytest_msprobe.numerics.expected import Chance, Share
 from pytest_msprobe.numerics.judgement import count_of
-from pytest_msprobe.numerics.measurement import unravelled
+from pytest_msprobe.numerics.measurement import unravelled, widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +262,7 @@ class ElementLaw:
     scale: Parameter = 1.0
     is_discrete: bool = False
     is_logarithmic: bool = False
-    outer: float = 2.0**-12
+    outer: float = Share.OUTER
 
 
 def uniform(low: Parameter, high: Parameter) -> ElementLaw:
@@ -327,7 +328,7 @@ def cauchy(median: Parameter, half_width: Parameter) -> ElementLaw:
         lambda p: math.tan(math.pi * (p - 0.5)),
         location=median,
         scale=half_width,
-        outer=0.125,
+        outer=Share.OUTER_OF_CAUCHY,
     )
 
 
@@ -405,7 +406,7 @@ def judge_sample(sample: npt.NDArray[Any], law: ElementLaw, *, rounded_to: np.dt
         is_fixed, ~(np.abs(z) <= 2 * resolution.relative * np.abs(location)), ~resolution.allows(z, law)
     )
     if is_wrong.any():
-        return SampleResult((located(is_wrong, sample, f"outside {law.text}"),))
+        return wrong_elements(is_wrong, sample, f"outside {law.text}")
     if is_fixed.all():
         return SampleResult()
     z = z[~is_fixed] if is_fixed.any() else z
@@ -418,7 +419,7 @@ def judge_sample(sample: npt.NDArray[Any], law: ElementLaw, *, rounded_to: np.dt
     ties = judge_runs(z[1:] == z[:-1], resolution.tie_chance(law, edges), "hold the value of the one before")
     moves = _Moves.of(rounded_to or sample.dtype, law, location, scale)
     verdict = judge_counts(counts, law.text, share=0.125) + judge_moments(list(_moments(z, law, moves))) + ties
-    if law.is_discrete and max(-law.low, law.high) < min(2**53, 1 / max(resolution.relative, 2.0**-53)):
+    if law.is_discrete and max(-law.low, law.high) < 1 / max(resolution.relative, unit_roundoff("float64")):
         verdict += judge_counts(_integer_counts(z, law), "", share=0.125)
     return verdict
 
@@ -436,7 +437,7 @@ def judge_bernoulli(sample: npt.NDArray[Any], probability: Any) -> SampleResult:
     bits = np.asarray(flat == 1, np.bool_)
     is_wrong = ~(bits | np.asarray(flat == 0)) | (bits & (chances == 0)) | (~bits & (chances == 1))
     if is_wrong.any():
-        return SampleResult((located(is_wrong, sample, "neither 0 nor 1, or impossible at their probability"),))
+        return wrong_elements(is_wrong, sample, "neither 0 nor 1, or impossible at their probability")
     is_open = (chances > 0) & (chances < 1)
     chances = chances[is_open]
     is_one_law = bool(chances.size) and bool(np.all(chances == chances[0]))
@@ -465,14 +466,16 @@ def judge_bits(
     return verdict
 
 
-def located(is_wrong: npt.NDArray[np.bool_], sample: npt.NDArray[Any], what: str) -> str:
-    """`3 of 8 elements are <what>, first at [1, 2] (tested 1.5).`; `is_wrong` is flat."""
+def wrong_elements(is_wrong: npt.NDArray[np.bool_], sample: npt.NDArray[Any], what: str) -> SampleResult:
+    """`3 of 8 elements are <what>, first at [1, 2] (tested 1.5).`; no fault where nothing is wrong."""
+    if not is_wrong.any():
+        return SampleResult()
     at = int(is_wrong.argmax())
     index = unravelled(at, sample.shape)
     place = f" at {list(index)}" if index else ""
     count = count_of(int(np.count_nonzero(is_wrong)), sample.size)
     verb = "is" if np.count_nonzero(is_wrong) == 1 else "are"
-    return f"{count} {verb} {what}, first{place} (tested {sample[index].item()!r})."
+    return SampleResult((f"{count} {verb} {what}, first{place} (tested {sample[index].item()!r}).",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,13 +497,14 @@ class _Resolution:
             return cls(relative, 0.0)
         least = float(np.min(scale[scale > 0], initial=math.inf))
         # The logarithm of a relative error is an absolute one.
-        extent = float(np.max(np.abs(location))) + (1.0 if law.is_logarithmic else 0.0)
+        extent = float(np.max(np.abs(location))) + law.is_logarithmic
         return cls(relative, relative * (1 + 2 * extent / least))
 
     def allows(self, z: npt.NDArray[Any], law: ElementLaw) -> npt.NDArray[np.bool_]:
         """Where z can be of the law; the ends are hard when nothing is added to z, as rounding keeps the order."""
         slack = 0.0 if self.absolute == self.relative else 2 * self.absolute
-        is_allowed = (z >= law.low - slack) & (z <= law.high + slack + self.relative * abs(min(law.high, 1e300)))
+        high = law.high + slack + self.relative * abs(min(law.high, sys.float_info.max))
+        is_allowed = (z >= law.low - slack) & (z <= high)
         return np.asarray(is_allowed & ((z == np.floor(z)) if law.is_discrete else np.isfinite(z)))
 
     def chances(self, law: ElementLaw, edge: float) -> tuple[float, float]:
@@ -530,7 +534,7 @@ def _wide(
     location, scale = parameters
     if not (np.all(np.isfinite(location)) and np.all(np.isfinite(scale)) and np.all(scale >= 0)):
         raise ValueError(f"the parameters of {law.text} are not all finite, or a scale is negative")
-    flat = sample.reshape(-1).astype(np.float64)
+    flat = widened(sample.reshape(-1))
     if law.is_logarithmic:
         with np.errstate(all="ignore"):
             flat = np.log(flat)

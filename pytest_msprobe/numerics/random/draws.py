@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, round_once, spacings, unit_roundoff
-from pytest_msprobe.numerics.expected import Roundoffs
+from pytest_msprobe.numerics.expected import Roundoffs, Times
+from pytest_msprobe.numerics.measurement import widened
 from pytest_msprobe.numerics.random.chance import (
     MOST_VALUES,
     Count,
@@ -22,8 +23,8 @@ from pytest_msprobe.numerics.random.chance import (
     judge_counts,
     judge_runs,
     lag_counts,
-    located,
     value_counts,
+    wrong_elements,
 )
 
 
@@ -44,10 +45,10 @@ def judge_categories(
         return SampleResult()
     is_outside = (drawn < 0) | (drawn >= chances.shape[1])
     if is_outside.any():
-        return SampleResult((located(is_outside.reshape(-1), sample, f"not in 0..{chances.shape[1] - 1}"),))
+        return wrong_elements(is_outside, sample, f"not in 0..{chances.shape[1] - 1}")
     is_impossible = np.take_along_axis(chances, drawn, axis=1) == 0
     if is_impossible.any():
-        return SampleResult((located(is_impossible.reshape(-1), sample, "of a category with probability 0"),))
+        return wrong_elements(is_impossible, sample, "of a category with probability 0")
     if not with_replacement:
         ordered = np.sort(drawn, axis=1)
         if (ordered[:, 1:] == ordered[:, :-1]).any():
@@ -75,12 +76,12 @@ def judge_gumbel_softmax(
     """
     if not sample.size:
         return SampleResult()
-    lines = np.moveaxis(sample.astype(np.float64), axis, -1)
+    lines = np.moveaxis(widened(sample), axis, -1)
     scores = np.moveaxis(logits.astype(np.float64), axis, -1)
     is_wrong = ~((sample == 0) | (sample == 1)) if is_hard else ~((sample >= 0) & (sample <= 1))
     if is_wrong.any():
-        return SampleResult((located(is_wrong.reshape(-1), sample, "no share of a distribution"),))
-    slack = 0.0 if is_hard else 2 * unit_roundoff(sample.dtype) * (4 + lines.shape[-1] ** 0.5)
+        return wrong_elements(is_wrong, sample, "no share of a distribution")
+    slack = 0.0 if is_hard else 2 * unit_roundoff(sample.dtype) * (Roundoffs.ELEMENTARY + lines.shape[-1] ** 0.5)
     sums = lines.sum(axis=-1)
     if (np.abs(sums - 1) > slack).any():
         worst = float(sums.reshape(-1)[np.abs(sums - 1).argmax()])
@@ -228,8 +229,8 @@ class Dropout:
     @classmethod
     def seen_in(cls, tested: npt.NDArray[Any], source: npt.NDArray[Any], *, unit_axes: int = 0) -> Dropout | None:
         """The dropout whose scale the kept elements show, for calls that do not tell; None when none is kept."""
-        smallest = 4 * float_format(tested.dtype).smallest_normal
-        wide, wide_source = tested.astype(np.float64), source.astype(np.float64)
+        smallest = Times.SMALLEST_NORMAL * float_format(tested.dtype).smallest_normal
+        wide, wide_source = widened(tested), widened(source)
         is_telling = (np.abs(wide) > smallest) & (np.abs(wide_source) > smallest) & np.isfinite(wide + wide_source)
         if not is_telling.any():
             return None
@@ -276,7 +277,7 @@ def judge_dropout(tested: npt.NDArray[Any], source: npt.NDArray[Any], dropout: D
     if is_wrong.any():
         what = f"neither {dropout.dropped:g} nor {dropout.scale:.6g} times the input"
         what += f" plus {dropout.shift:.6g}" if dropout.shift else ""
-        return DropoutResult(SampleResult((located(is_wrong.reshape(-1), tested, what),)), is_kept, scales)
+        return DropoutResult(wrong_elements(is_wrong, tested, what), is_kept, scales)
     return DropoutResult(_shares(tested, is_kept, dropout), is_kept, scales)
 
 
@@ -286,11 +287,9 @@ def judge_dropout_gradient(tested: npt.NDArray[Any], incoming: npt.NDArray[Any],
         return SampleResult((f"Shapes differ: tested {tested.shape}, incoming {incoming.shape}.",))
     passed_on, is_wrong = _sorted_out(tested, incoming, shown.scales, Dropout((0.0, 1.0), shown.scales[1]))
     is_wrong |= (passed_on >= 0) & (shown.is_kept >= 0) & (passed_on != shown.is_kept)
-    if not is_wrong.any():
-        return SampleResult()
     scale = f"{shown.scales[1]:.6g} times the incoming gradient"
     what = f"not {scale} where the output was kept and 0 where it was dropped"
-    return SampleResult((located(is_wrong.reshape(-1), tested, what),))
+    return wrong_elements(is_wrong, tested, what)
 
 
 def judge_dropout_mask(mask: npt.NDArray[Any], shown: DropoutResult) -> SampleResult:
@@ -299,9 +298,7 @@ def judge_dropout_mask(mask: npt.NDArray[Any], shown: DropoutResult) -> SampleRe
         return SampleResult(notes=("the mask is packed into bits whose order is not documented: judged by its dtype",))
     bits = mask.astype(np.float64)
     is_wrong = ~((bits == 0) | (bits == 1)) | ((shown.is_kept >= 0) & (bits != shown.is_kept))
-    if not is_wrong.any():
-        return SampleResult()
-    return SampleResult((located(is_wrong.reshape(-1), mask, "not what the output shows"),))
+    return wrong_elements(is_wrong, mask, "not what the output shows")
 
 
 def _check(probability: float) -> None:
@@ -310,7 +307,7 @@ def _check(probability: float) -> None:
 
 
 def _is_same(tested: npt.NDArray[Any], source: npt.NDArray[Any]) -> bool:
-    wide, wide_source = tested.astype(np.float64), source.astype(np.float64)
+    wide, wide_source = widened(tested), widened(source)
     return bool(np.any(wide)) and np.array_equal(wide, wide_source, equal_nan=True)
 
 
@@ -323,7 +320,7 @@ def _sorted_out(
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
     """(1 kept, 0 dropped, -1 where the input does not let the two be told apart; True where neither)."""
     format_, u = float_format(tested.dtype), unit_roundoff(tested.dtype)
-    wide, wide_source = tested.astype(np.float64), source.astype(np.float64)
+    wide, wide_source = widened(tested), widened(source)
     with np.errstate(all="ignore"):
         ends = [scale * wide_source + dropout.shift for scale in scales]
         is_finite = np.isfinite(wide_source)

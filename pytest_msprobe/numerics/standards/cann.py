@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,7 +26,8 @@ from pytest_msprobe.numerics.judgement import (
     remedy_above,
     unforgivable_reasons,
 )
-from pytest_msprobe.numerics.standards.elementwise import Beyond, Bounds, ElementRule, over_limit, rounded_chunks
+from pytest_msprobe.numerics.pair import relative
+from pytest_msprobe.numerics.standards.elementwise import Beyond, Bounds, ElementRule, below, rounded_chunks
 
 _HF32 = "hifloat32"
 
@@ -110,9 +111,7 @@ class MereMare(_AcceptanceRule[RelativeErrorBounds]):
     bounds: RelativeErrorBounds | None = None
 
     name: ClassVar[str] = "mere-mare"
-
-    def _bounds(self, dtype: str) -> RelativeErrorBounds | None:
-        return self.bounds or RELATIVE_ERROR.get(dtype)
+    table: ClassVar[Mapping[str, Any]] = RELATIVE_ERROR
 
     def _weigh(self, pair: OutputPair, bounds: RelativeErrorBounds) -> Judgement:
         reasons = unforgivable_reasons(pair.metrics)
@@ -125,7 +124,7 @@ class MereMare(_AcceptanceRule[RelativeErrorBounds]):
             beyond.add(chunk.start, relative)
             total += float(relative.sum())
         mean = total / pair.tested.size
-        ratio = max(_over(mean, bounds.mere), _over(beyond.worst, bounds.mare))
+        ratio = max(below(mean, bounds.mere), below(beyond.worst, bounds.mare))
         if not mean < bounds.mere:
             remedy = remedy_above(math.nextafter(mean, math.inf))
             reasons += (f"Mean relative error {number(mean, bounds.mere)} is not below {number(bounds.mere)}{remedy}.",)
@@ -146,9 +145,7 @@ class MixedTolerance(_AcceptanceRule[MixedBounds]):
     bounds: MixedBounds | None = None
 
     name: ClassVar[str] = "mixed-tolerance"
-
-    def _bounds(self, dtype: str) -> MixedBounds | None:
-        return self.bounds or MIXED.get(dtype)
+    table: ClassVar[Mapping[str, Any]] = MIXED
 
     def _weigh(self, pair: OutputPair, bounds: MixedBounds) -> Judgement:
         reasons = unforgivable_reasons(pair.metrics)
@@ -164,10 +161,10 @@ class MixedTolerance(_AcceptanceRule[MixedBounds]):
             if largest.worst > before:
                 allowed = _largest_allowed(pair, bounds, chunk.magnitude[largest.worst_at - chunk.start])
         matched = 1 - over.count / pair.tested.size
-        missed = over_limit(1 - matched, 1 - bounds.share)
+        missed = relative(1 - matched, 1 - bounds.share)
         if matched >= bounds.share:
             missed = min(missed, 1.0)
-        ratio = max(missed, _over(largest.worst, allowed))
+        ratio = max(missed, below(largest.worst, allowed))
         if matched < bounds.share:
             reasons += (
                 f"{over.elements(pair)} off by more than {number(bounds.absolute)} + {number(bounds.relative)} |b|, "
@@ -180,10 +177,6 @@ class MixedTolerance(_AcceptanceRule[MixedBounds]):
                 f"{number(allowed)}; a limit of {limit_above(largest.worst)} would pass.",
             )
         return Judgement.of(reasons, ratio)
-
-
-def _over(figure: float, bound: float) -> float:
-    return figure / bound if bound else math.inf
 
 
 def _largest_allowed(pair: OutputPair, bounds: MixedBounds, magnitude: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +25,9 @@ def largest_partial_sums(terms: Floats) -> float:
     Args:
         terms: shape (n,), float64.
     """
-    squares = [_in_lanes(terms[::-1], 1)]
-    squares += [_in_lanes(terms, lanes) for lanes in _LANES if lanes <= max(1, terms.size)]
-    squares += [_in_blocks(terms, length) for length in _BLOCKS if length < terms.size]
+    squares = [_in_rows(terms[::-1], 1, 0)]
+    squares += [_in_rows(terms, lanes, 0) for lanes in _LANES if lanes <= max(1, terms.size)]
+    squares += [_in_rows(terms, length, 1) for length in _BLOCKS if length < terms.size]
     return math.sqrt(max(squares))
 
 
@@ -49,19 +50,20 @@ def largest_error_of_sums(terms: Floats) -> float:
 
 
 def _sum_in_lanes(terms: npt.NDArray[np.float32], lanes: int) -> np.float32:
-    rows = np.concatenate([terms, np.zeros(-terms.size % lanes, np.float32)]).reshape(-1, lanes)
+    rows = _rows(terms, lanes)
     total: np.float32 = np.cumsum(np.cumsum(rows, axis=0)[-1:])[-1:].sum()
     return total
 
 
-def _in_lanes(terms: Floats, lanes: int) -> float:
-    rows = np.concatenate([terms, np.zeros(-terms.size % lanes)]).reshape(-1, lanes)
-    return _squares(np.cumsum(rows, axis=0)) + _squares(np.cumsum(rows.sum(axis=0))[1:])
+def _in_rows(terms: Floats, length: int, axis: int) -> float:
+    """The square of the norm of all partial sums of lanes, which axis 0 adds up, or of blocks."""
+    rows = _rows(terms, length)
+    return _squares(np.cumsum(rows, axis=axis)) + _squares(np.cumsum(rows.sum(axis=axis))[1:])
 
 
-def _in_blocks(terms: Floats, length: int) -> float:
-    rows = np.concatenate([terms, np.zeros(-terms.size % length)]).reshape(-1, length)
-    return _squares(np.cumsum(rows, axis=1)) + _squares(np.cumsum(rows.sum(axis=1))[1:])
+def _rows(terms: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    rows: npt.NDArray[Any] = np.concatenate([terms, np.zeros(-terms.size % length, terms.dtype)])
+    return rows.reshape(-1, length)
 
 
 def _squares(sums: Floats) -> float:

@@ -13,11 +13,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from pytest_msprobe.numerics.dtypes import float_format, in_spacings, part_dtype, round_once
+from pytest_msprobe.numerics.expected import Absolute
 from pytest_msprobe.numerics.judgement import (
     Judgement,
     OutputPair,
@@ -42,6 +43,7 @@ from pytest_msprobe.numerics.measurement import (
     unravelled,
     widened,
 )
+from pytest_msprobe.numerics.pair import relative
 
 Bounds = TypeVar("Bounds")
 
@@ -92,13 +94,6 @@ def wide_chunks(tested: Array, reference: Array) -> Iterator[tuple[int, Array, A
         yield start, widened(values), widened(round_once(expected, tested.dtype))
 
 
-def over_limit(figure: float, limit: float) -> float:
-    """`figure` over `limit`; where that is 0, inf, or 0 for a figure of 0."""
-    if limit:
-        return figure / limit
-    return math.inf if figure else 0.0
-
-
 @dataclass(slots=True)
 class Beyond:
     """Counts figures above a limit and keeps the largest of all.
@@ -117,7 +112,7 @@ class Beyond:
     @property
     def ratio(self) -> float:
         """The largest figure over the limit."""
-        return over_limit(self.worst, self.limit)
+        return relative(self.worst, self.limit)
 
     def add(self, start: int, figures: Floats) -> None:
         """Take a chunk of figures into account, shape (n,), float64; the first stands at the flat position `start`."""
@@ -168,10 +163,12 @@ class ElementRule(ABC, Generic[Bounds]):
     name: ClassVar[str]
     #: Each rule counts elements itself.
     off_bound: ClassVar[float] = math.inf
+    #: Bounds of dtypes, by their names in NumPy, where the standard is not given others.
+    table: ClassVar[Mapping[str, Any]] = {}
 
-    @abstractmethod
     def _bounds(self, dtype: str) -> Bounds | None:
-        """The bounds for a float dtype, by its name in NumPy; None where it cannot be judged."""
+        """Return the bounds for a float dtype; None where it cannot be judged."""
+        return getattr(self, "bounds", None) or self.table.get(dtype)
 
     @abstractmethod
     def _weigh(self, pair: OutputPair, bounds: Bounds) -> Judgement:
@@ -205,8 +202,7 @@ class Binary:
     """
 
     name: ClassVar[str] = "binary"
-    #: The smallest float64: every difference counts as off.
-    off_bound: ClassVar[float] = 5e-324
+    off_bound: ClassVar[float] = Absolute.ANY_DIFFERENCE
 
     def judge(self, metrics: Metrics) -> Judgement:
         """The verdict on one output or value."""
@@ -349,9 +345,7 @@ class AbsoluteThreshold(ElementRule[AbsoluteBounds]):
     bounds: AbsoluteBounds | None = None
 
     name: ClassVar[str] = "absolute-threshold"
-
-    def _bounds(self, dtype: str) -> AbsoluteBounds | None:
-        return self.bounds or ABSOLUTE.get(dtype)
+    table: ClassVar[Mapping[str, Any]] = ABSOLUTE
 
     def _weigh(self, pair: OutputPair, bounds: AbsoluteBounds) -> Judgement:
         relative, absolute = Beyond(bounds.relative), Beyond(bounds.absolute)
@@ -378,8 +372,10 @@ def _nonfinite_reasons(pair: OutputPair, relative: float) -> tuple[str, ...]:
     for _, tested, reference in wide_chunks(pair.tested, pair.reference):
         apart = ~(np.isfinite(tested) & np.isfinite(reference)) & ~(np.isnan(tested) & np.isnan(reference))
         actual, expected = (np.clip(side[apart], -largest, largest) for side in (tested, reference))
+        with np.errstate(invalid="ignore"):
+            error = np.abs(actual - expected)
         # Not "any above": every comparison with NaN is false.
-        if not np.all(np.abs(actual - expected) <= relative * np.abs(expected)):
+        if not np.all(error <= relative * np.abs(expected)):
             return reasons
     return ()
 
@@ -403,9 +399,7 @@ class AccumulativeError(ElementRule[AccumulativeBounds]):
     bounds: AccumulativeBounds | None = None
 
     name: ClassVar[str] = "accumulative-error"
-
-    def _bounds(self, dtype: str) -> AccumulativeBounds | None:
-        return self.bounds or ACCUMULATIVE.get(dtype)
+    table: ClassVar[Mapping[str, Any]] = ACCUMULATIVE
 
     def _weigh(self, pair: OutputPair, bounds: AccumulativeBounds) -> Judgement:
         beyond = Beyond(bounds.bound)
@@ -447,21 +441,19 @@ class Ulp(ElementRule[UlpBounds]):
     bounds: UlpBounds | None = None
 
     name: ClassVar[str] = "ulp"
-
-    def _bounds(self, dtype: str) -> UlpBounds | None:
-        return self.bounds or ULP.get(dtype)
+    table: ClassVar[Mapping[str, Any]] = ULP
 
     def _weigh(self, pair: OutputPair, bounds: UlpBounds) -> Judgement:
         reasons = unforgivable_reasons(pair.metrics)
         if reasons:
             return plain_judgement(reasons)
         beyond, mean = _spacings_off(pair.tested, pair.reference, bounds)
-        ratio = min(_over(beyond.count / pair.tested.size, bounds.share), _over(mean, bounds.mean))
+        ratio = min(below(beyond.count / pair.tested.size, bounds.share), below(mean, bounds.mean))
         if ratio < 1:
             return Judgement("pass", ratio=ratio)
         opinion = pair.sensitivity.second_opinion()
         second = None if opinion is None else _spacings_off(opinion, pair.reference, bounds)[0].count
-        ratio = min(ratio, _over(beyond.count, second or 0))
+        ratio = min(ratio, below(beyond.count, second or 0))
         if ratio < 1:
             return Judgement("pass", ratio=ratio)
         needed = limit_above(beyond.count / pair.tested.size * (1 + 1e-9))
@@ -474,8 +466,8 @@ class Ulp(ElementRule[UlpBounds]):
         return Judgement("error", (f"{beyond.elements(pair)} {what}; {' or '.join(rules)}.",), ratio=ratio)
 
 
-def _over(figure: float, bound: float) -> float:
-    """Below 1 only for a figure below its bound."""
+def below(figure: float, bound: float) -> float:
+    """Return a figure in parts of a bound that it must be below: below 1 only where it is."""
     return figure / bound if bound else math.inf
 
 
@@ -539,10 +531,8 @@ class AgainstSecondOpinion(ElementRule[SecondOpinionConstants]):
     levels: ErrorMultiples = ERROR_MULTIPLES[0]
 
     name: ClassVar[str] = "benchmark"
-
-    def _bounds(self, dtype: str) -> SecondOpinionConstants | None:
-        """Which elements are small, and which errors count."""
-        return SECOND_OPINION.get(dtype)
+    #: Which elements are small, and which errors count.
+    table: ClassVar[Mapping[str, Any]] = SECOND_OPINION
 
     def _weigh(self, pair: OutputPair, bounds: SecondOpinionConstants) -> Judgement:
         second = pair.sensitivity.second_opinion()
@@ -570,7 +560,7 @@ class AgainstSecondOpinion(ElementRule[SecondOpinionConstants]):
         limits = self.levels.small, self.levels.rmse, self.levels.max_relative, self.levels.mean_relative
         for label, mine, theirs, limit in zip(_LABELS, tested_figures.values(), opinion_figures.values(), limits):
             floored = max(theirs, bounds.least)
-            ratio = max(ratio, over_limit(mine, limit * floored))
+            ratio = max(ratio, relative(mine, limit * floored))
             if not mine <= limit * floored:
                 reasons.append(_failure(label, (mine, theirs, bounds.least), mine / floored, limit))
         return Judgement.of(reasons, ratio)
@@ -628,10 +618,9 @@ def _chunks(pair: OutputPair, second: Array) -> Iterator[tuple[Array, Array, Arr
     opinion by a stand-in without error, since it must not excuse anything there.
     """
     dtype = pair.tested.dtype
-    wide = np.complex128 if dtype.kind == "c" else np.float64
     for _, sides in chunks(pair.tested, second, pair.reference):
-        rounded = round_once(sides[2], dtype).astype(wide)
-        tested, opinion, reference = (side.astype(wide) for side in sides)
+        rounded = widened(round_once(sides[2], dtype))
+        tested, opinion, reference = (np.array(widened(side)) for side in sides)
         is_left_out = ~(np.isfinite(tested) & np.isfinite(rounded))
         unmatched = is_left_out & ~is_same(tested, rounded) & ~is_same(tested, opinion)
         reference[is_left_out] = tested[is_left_out] = opinion[is_left_out] = 0

@@ -308,12 +308,7 @@ class Response:
 
         NaN where nothing is known. `start` and `reference` are as `chunks` has them.
         """
-        moves = []
-        with np.errstate(invalid="ignore"):
-            for result, size in zip(self._results, self._sizes):
-                move = (widened(result[start : start + reference.size]) - reference) / size
-                move[~np.isfinite(move)] = math.nan  # a perturbed input that left the domain tells nothing
-                moves.append(move)
+        moves = [_move(result, start, reference, size) for result, size in zip(self._results, self._sizes)]
         if len(moves) > 1 and self._sizes[1] < self._sizes[0]:
             without_jumps(reference, moves, self._sizes[1], is_drawn=self.is_for_all)
         return moves
@@ -469,7 +464,7 @@ class ProbedResponse(MeasuredResponse):
     def _largest_move(self, start: int, reference: Array) -> Floats:
         largest = np.full(reference.shape, -np.inf)
         for probe in self._probe_results:
-            np.fmax(largest, np.abs(self._move(probe, start, reference)), out=largest)
+            np.fmax(largest, np.abs(_move(probe, start, reference)), out=largest)
         return largest
 
     def _largest_slope(self) -> float:
@@ -478,15 +473,17 @@ class ProbedResponse(MeasuredResponse):
             finite = np.where(np.isfinite(chunk), chunk, 0)
             squares += inner(finite, finite)
             for number, probe in enumerate(self._probe_results):
-                move = self._move(probe, start, chunk)
+                move = _move(probe, start, chunk)
                 projections[number] += inner(finite, np.where(np.isfinite(move), move, 0))
         return max(map(abs, projections)) / squares if squares else 0.0
 
-    def _move(self, probe: Array, start: int, reference: Array) -> Array:
-        with np.errstate(invalid="ignore"):
-            move: Array = widened(probe[start : start + reference.size]) - reference
-        move[~np.isfinite(move)] = math.nan
-        return move
+
+def _move(result: Array, start: int, reference: Array, size: float = 1.0) -> Array:
+    """The move of a chunk in a run, over its size; NaN where a perturbed input that left the domain tells nothing."""
+    with np.errstate(invalid="ignore"):
+        move: Array = (widened(result[start : start + reference.size]) - reference) / size
+    move[~np.isfinite(move)] = math.nan
+    return move
 
 
 def in_reach(array: Array, format_: FloatFormat) -> Array:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msprobe_collector.dump_format import DumpError, TensorValue
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.expected import Relative, Times
+from pytest_msprobe.numerics.pair import relative
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format.sketches import Sketch
@@ -124,9 +125,8 @@ def _estimate(sketches: tuple[Sketch, Sketch], leaves: tuple[Leaf, Leaf], slack:
     if least > Times.CONTRADICTION * apart.value + apart.resolution:
         raise _contradiction(leaves[0], apart.value, least)
     scale = norms[1]
-    if scale == 0.0:
-        return Estimate(math.inf if apart.value else 0.0, apart.relative, 0.0, contents)
-    return Estimate(apart.value / scale, apart.relative, apart.resolution / scale, contents)
+    resolution = apart.resolution / scale if scale else 0.0
+    return Estimate(relative(apart.value, scale), apart.relative, resolution, contents)
 
 
 def _contradiction(leaf: Leaf, estimate: float, least: float) -> DumpError:

@@ -10,9 +10,17 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_128_hexdigest
 
-from pytest_msprobe.numerics import Kind, Metrics, kind_of, measure
+from pytest_msprobe.numerics.dtypes import Kind, kind_of
 from pytest_msprobe.numerics.expected import Absolute, Relative
-from pytest_msprobe.numerics.measurement import ArrayPair, RunningMetrics, structural_mismatch, widened
+from pytest_msprobe.numerics.measurement import (
+    ArrayPair,
+    Metrics,
+    RunningMetrics,
+    measure,
+    structural_mismatch,
+    widened,
+)
+from pytest_msprobe.numerics.pair import relative
 
 #: So many pairs are remembered: a step holds each value several times, most of them close together.
 _MOST_MEASURED = 4096
@@ -97,11 +105,8 @@ def _measured(target: npt.NDArray[Any], golden: npt.NDArray[Any], kind: Kind) ->
     if running.nonfinite_mismatches:
         metrics = replace(metrics, max_abs=math.inf, max_rel=math.inf)
     euclid, norm = math.sqrt(running.squares), math.sqrt(running.sums.reference)
-    distance = math.inf if euclid else 0.0
-    if norm > 0:
-        distance = euclid / norm
     shares = running.below[0] / target.size, running.below[1] / target.size
-    return Figures(metrics, euclid, distance, running.peak, shares)
+    return Figures(metrics, euclid, relative(euclid, norm), running.peak, shares)
 
 
 @dataclass

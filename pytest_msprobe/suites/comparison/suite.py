@@ -21,6 +21,8 @@ from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.answers.words import readable
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
+from pytest_msprobe.numerics.expected import Share
+from pytest_msprobe.numerics.pair import relative
 from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
@@ -208,9 +210,7 @@ def _ratio(value: ValueComparison) -> float | None:
     """How many times its limit the distance is; what must be equal and is not, infinitely many times."""
     if value.distance is None or value.status not in ("pass", "warning", "error"):
         return None
-    if value.limit:
-        return value.distance / value.limit
-    return math.inf if value.distance else 0.0
+    return relative(value.distance, value.limit or 0.0)
 
 
 _WORDS = dict(zip(PARTS, ("arises in the target", "inherited", "defined differently", "arises in the golden run")))
@@ -278,7 +278,7 @@ def _shares(output: OutputAccount | None) -> dict[str, float | None]:
 
 def output_text(output: OutputAccount) -> str:
     """`output.0 differs by 0.012: 98 % inherited (growth x 1.2), 2 % arises in the target`."""
-    shown = [name for name, share in output.shares.items() if abs(share) >= 0.005]
+    shown = [name for name, share in output.shares.items() if abs(share) >= Share.SHOWN]
     shown.sort(key=lambda name: -abs(output.shares[name]))
     parts = ", ".join(_part(output, name) for name in shown)
     return f"{output.path} differs by {output.size:.3g}: {parts or 'by NaN or infinity'}"

@@ -28,6 +28,7 @@ from msprobe_collector.dump_format import DumpError, TensorFolder, TensorValue, 
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.values import STATISTICS, OpaqueValue, printable
 from pytest_msprobe.numerics.expected import DTYPES, Relative, Times
+from pytest_msprobe.numerics.pair import relative
 from pytest_msprobe.verdicts import Difference
 
 if TYPE_CHECKING:
@@ -76,16 +77,9 @@ class DistanceLimits:
         if metrics.structural or metrics.nonfinite_mismatches:
             return math.inf
         limit = self.limit(*dtypes) if limit is None else limit
-        of_distance = excess_of(figures.distance, limit)
-        of_element = excess_of(metrics.max_abs or 0.0, self.element_limit(limit, figures.peak))
+        of_distance = relative(figures.distance, limit)
+        of_element = relative(metrics.max_abs or 0.0, self.element_limit(limit, figures.peak))
         return math.inf if math.isnan(of_distance + of_element) else max(of_distance, of_element)
-
-
-def excess_of(off: float, limit: float) -> float:
-    """Return how many times its limit something is off; what must be equal and is not, infinitely many times."""
-    if limit:
-        return off / limit
-    return math.inf if off else 0.0
 
 
 def farthest_of(distances: Collection[float | None]) -> float:
@@ -443,7 +437,8 @@ class TensorComparison:
         return PairFigures()
 
     def _by_data(self, pair: _TensorPair) -> ValueComparison:
-        from pytest_msprobe.numerics import Judgement, explain, summarise, unforgivable_reasons
+        from pytest_msprobe.numerics.diagnosis import explain, summarise
+        from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
 
         target, golden = pair.target, pair.golden
         try:

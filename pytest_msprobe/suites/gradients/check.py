@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from typing import Literal, NamedTuple
 
 from msprobe_collector.dump_format import DumpError
+from pytest_msprobe.numerics.expected import Absolute
 from pytest_msprobe.suites.gradients.findings import GradientResult, SignAgreement, compare_signs
 from pytest_msprobe.suites.gradients.options import GradientSettings
 from pytest_msprobe.suites.gradients.run import GradientRow, RunPair, StepSummary, read_summary
@@ -91,7 +92,7 @@ class EarlierStep(NamedTuple):
 
 def _is_below(value: float, limit: float) -> bool:
     """Whether a value is below its limit, and not by rounding alone: 0.98 - 0.95 is more than 0.03."""
-    return value < limit - 1e-12
+    return value < limit - Absolute.ROUNDED_SIMILARITY
 
 
 def judge_similarity(

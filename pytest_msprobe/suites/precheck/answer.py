@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from msgspec import structs
 
 from pytest_msprobe.answers import CONFIDENCES, Answer, Finding, Gap, NextStep, RunRows, with_open
-from pytest_msprobe.answers.from_rows import HARDLY, call_of
+from pytest_msprobe.answers.from_rows import call_of
+from pytest_msprobe.numerics.expected import Times
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.verdicts import EXPLAINED, VerdictRow
 
@@ -29,7 +30,7 @@ def _with_confidence(finding: Finding, *, is_recorded: bool) -> Finding:
     ratio, rounding = finding.figures.get("ratio"), finding.figures.get("rounding")
     excess = finding.figures.get("excess", ratio)
     is_gradient = "backward" in finding.place.directions
-    if (isinstance(excess, float) and excess < HARDLY) or (not is_recorded and is_gradient):
+    if (isinstance(excess, float) and excess < Times.EXCESS) or (not is_recorded and is_gradient):
         return structs.replace(finding, confidence="possible")
     is_exact = "max_abs" in finding.figures and not rounding and ratio is None
     is_beyond = rounding not in (None, EXPLAINED) and isinstance(ratio, float)

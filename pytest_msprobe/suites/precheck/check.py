@@ -53,25 +53,25 @@ from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.evidence.evidence import BothResults, FailureKeeper
 from pytest_msprobe.evidence.pictures import ErrorPictures, illustrated
 from pytest_msprobe.manifests.rounded_operands import default_manifest, narrow_sums, rounded_operands
-from pytest_msprobe.numerics import (
+from pytest_msprobe.numerics.diagnosis import (
     NOTHING_MORE,
-    CosineMaxAbs,
-    Judgement,
-    Metrics,
-    OutputPair,
-    Pattern,
     RoundingDiagnosis,
-    SelectedValues,
-    Standard,
-    compare_scalars,
     diagnose,
     explain,
-    find_pattern,
-    judge_output,
-    measure,
     summarise,
     without_direction,
 )
+from pytest_msprobe.numerics.indices import SelectedValues
+from pytest_msprobe.numerics.judgement import (
+    CosineMaxAbs,
+    Judgement,
+    OutputPair,
+    Standard,
+    compare_scalars,
+    judge_output,
+)
+from pytest_msprobe.numerics.measurement import Metrics, measure
+from pytest_msprobe.numerics.patterns import Pattern, find_pattern
 from pytest_msprobe.suites.precheck.hooks import Hooks, reference_fault
 from pytest_msprobe.suites.precheck.options import NumericSettings
 from pytest_msprobe.suites.precheck.random_calls import random_call

@@ -15,7 +15,7 @@ from pytest_msprobe.engines.reference import Reference, ReferenceEngine
 from pytest_msprobe.support import place_of, text_of
 
 if TYPE_CHECKING:
-    from pytest_msprobe.numerics import Standard
+    from pytest_msprobe.numerics.judgement import Standard
 
 _ALTERED = ", altered by pytest_msprobe_outputs"
 

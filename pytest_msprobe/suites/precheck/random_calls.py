@@ -18,9 +18,11 @@ from pytest_msprobe.cases.case import Case
 from pytest_msprobe.cases.outputs import arrays_of, present_outputs
 from pytest_msprobe.engines.protocol import Array, NotJudged, Output, dtype_names, output_label
 from pytest_msprobe.numerics.dtypes import float_format, kind_of
+from pytest_msprobe.numerics.expected import Times
 from pytest_msprobe.numerics.judgement import count_of
+from pytest_msprobe.numerics.measurement import widened
 from pytest_msprobe.numerics.random import chance as laws
-from pytest_msprobe.numerics.random.chance import SampleResult, judge_bernoulli, judge_sample, located
+from pytest_msprobe.numerics.random.chance import SampleResult, judge_bernoulli, judge_sample, wrong_elements
 from pytest_msprobe.numerics.random.draws import (
     Dropout,
     DropoutResult,
@@ -191,11 +193,11 @@ def _rrelu(source: Array, lower: Any, upper: Any, is_training: Any) -> OutputLaw
     def judge(output: Array) -> SampleResult:
         if output.shape != source.shape:
             return SampleResult((f"Shapes differ: tested {output.shape}, input {source.shape}.",))
-        wide, wide_source = output.astype(np.float64), source.astype(np.float64)
+        wide, wide_source = widened(output), widened(source)
         is_changed = (wide != wide_source) & (wide_source >= 0)
         if is_changed.any():
-            return SampleResult((located(is_changed.reshape(-1), output, "not the input, which is not negative"),))
-        smallest = 2.0**8 * float_format(output.dtype).smallest_normal
+            return wrong_elements(is_changed, output, "not the input, which is not negative")
+        smallest = Times.SLOPED * float_format(output.dtype).smallest_normal
         is_sloped = (wide_source < -smallest) & np.isfinite(wide_source)
         return judge_sample(wide[is_sloped] / wide_source[is_sloped], slopes, rounded_to=output.dtype)
 

@@ -11,30 +11,22 @@ import numpy as np
 
 from msprobe_collector.dump_format import ApiName, dtype_of_array
 from pytest_msprobe.apis import facts
-from pytest_msprobe.numerics import (
+from pytest_msprobe.numerics.judgement import CosineMaxAbs, Judgement, OutputPair, Standard, judge_pair
+from pytest_msprobe.numerics.measurement import Metrics
+from pytest_msprobe.numerics.standards.backward_error import BackwardError, Fused
+from pytest_msprobe.numerics.standards.cann import MereMare, MixedBounds, MixedTolerance, RelativeErrorBounds
+from pytest_msprobe.numerics.standards.elementwise import (
     ERROR_MULTIPLES,
     AbsoluteBounds,
     AbsoluteThreshold,
     AccumulativeBounds,
     AccumulativeError,
     AgainstSecondOpinion,
-    BackwardError,
     Binary,
-    CosineMaxAbs,
     ErrorMultiples,
-    Fused,
-    Judgement,
-    MereMare,
-    Metrics,
-    MixedBounds,
-    MixedTolerance,
-    OutputPair,
-    RelativeErrorBounds,
-    Standard,
     Thousandth,
     Ulp,
     UlpBounds,
-    judge_pair,
 )
 from pytest_msprobe.suites.precheck.options import BY_API, NamedStandard, StandardChoice
 

@@ -34,6 +34,7 @@ from pytest_msprobe.cases.edge_cases import EDGE_CASES, WITH_GRADIENTS, edge_cas
 from pytest_msprobe.engines.protocol import DeviceSpecification
 from pytest_msprobe.engines.selection import NO_TORCH, EngineChoice, Engines
 from pytest_msprobe.manifests.rounded_operands import default_manifest, digits
+from pytest_msprobe.numerics.expected import Absolute
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.suites.api_calls import RECORD, ApiCallSuite, group_api_calls
 from pytest_msprobe.suites.contract import (
@@ -135,7 +136,7 @@ def _half_lines(suite: PrecheckSuite, half: int, calls: int) -> list[str]:
     """A warning where fixed limits judge dtypes that are coarser than these limits."""
     settings = suite.settings
     # The rates of false alarms in `_half_lines` were measured with this max_abs, on kernels with float32 inside.
-    is_default = settings.standard == DEFAULT and settings.max_abs <= 1e-4
+    is_default = settings.standard == DEFAULT and settings.max_abs <= Absolute.MAX_ABS
     if not half or not is_default or any(dtype in settings.standards.dtypes for dtype in _HALF_DTYPES):
         return []
     which = f"{half} of {counted(calls, 'API calls')} {'holds' if half == 1 else 'hold'}"

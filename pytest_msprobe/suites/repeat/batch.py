@@ -31,6 +31,7 @@ from pytest_msprobe.engines.protocol import (
 )
 from pytest_msprobe.numerics.dtypes import float_format, in_spacings, kind_of, unit_roundoff
 from pytest_msprobe.numerics.expected import Roundoffs
+from pytest_msprobe.numerics.measurement import widened
 from pytest_msprobe.suites.repeat.results import bytes_of
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
@@ -321,9 +322,9 @@ def _measure(result: _OtherBatches, row: Array, expected: Array) -> None:
     result.elements = max(result.elements, int(is_changed.sum()))
     if kind_of(expected.dtype) != "float":
         return
-    a, b = row.astype(np.float64).reshape(-1), expected.astype(np.float64).reshape(-1)
+    a, b = widened(row).reshape(-1), widened(expected).reshape(-1)
     finite = np.isfinite(a) & np.isfinite(b)
-    off, magnitude = np.abs(a - b)[finite], np.abs(b)[finite]
+    off, magnitude = np.abs(a[finite] - b[finite]), np.abs(b[finite])
     ulp = share = float("inf")
     if (np.isfinite(a) == np.isfinite(b)).all():
         ulp = float(in_spacings(off, magnitude, float_format(expected.dtype)).max(initial=0.0))

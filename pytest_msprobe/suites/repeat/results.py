@@ -21,6 +21,7 @@ from pytest_msprobe.cases.call_run import CapturedError
 from pytest_msprobe.engines.protocol import OutputValue, Unsupported
 from pytest_msprobe.numerics.dtypes import kind_of, unit_roundoff
 from pytest_msprobe.numerics.expected import Relative, Roundoffs
+from pytest_msprobe.numerics.pair import relative
 from pytest_msprobe.numerics.patterns import Pattern, describe_region, find_pattern
 from pytest_msprobe.verdicts import OutputRow, Status, Verdict
 
@@ -123,9 +124,7 @@ def _size(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> float:
             return math.inf
         largest = float(np.abs(right[finite]).max(initial=0.0))
         off = float(np.abs(actual[finite] - right[finite]).max(initial=0.0))
-    if not largest:
-        return math.inf if off else 0.0
-    return off / largest
+    return relative(off, largest)
 
 
 #: The outputs of a run; or why there are none.

@@ -350,9 +350,9 @@ def finding_of(value: FittedParts, placements: Sequence[Placement], grid: Grid, 
 def factor_words(placement: Placement, grid: Grid, tolerance: float) -> str:
     """How many times the logical value the ranks have, where that is all that is wrong; "" otherwise."""
     factor, away = placement.factor, placement.distance
-    if not math.isfinite(away) or not math.isfinite(factor) or abs(factor - 1) < 1e-6 or factor == 0:
+    if not math.isfinite(away) or not math.isfinite(factor) or abs(factor - 1) < Relative.DECIMALS or factor == 0:
         return ""
-    if math.sqrt(max(0.0, away**2 - (factor - 1) ** 2)) > max(tolerance, 1e-6) * abs(factor):
+    if math.sqrt(max(0.0, away**2 - (factor - 1) ** 2)) > max(tolerance, Relative.DECIMALS) * abs(factor):
         return ""
     sizes = [f"{name} is {size}" for name, size in zip(grid.names, grid.sizes) if _is_near(factor, size)]
     times = f"{factor:.6g} x what the logical run has"
@@ -361,7 +361,8 @@ def factor_words(placement: Placement, grid: Grid, tolerance: float) -> str:
 
 def _is_near(factor: float, size: int) -> bool:
     root = math.sqrt(size)
-    return any(abs(factor - wanted) < 1e-3 * wanted for wanted in (size, 1 / size, root, 1 / root))
+    sizes = size, 1 / size, root, 1 / root
+    return any(abs(factor - wanted) < Relative.SIZE_OF_DIMENSION * wanted for wanted in sizes)
 
 
 def where_sketches_fail(fit: Fit, by_statistics: Fit, leaf: Leaf, parts: Sequence[Leaf]) -> Fit:

@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from pytest_msprobe.numerics.expected import Relative, Times
+from pytest_msprobe.numerics.pair import relative
 
 Array = np.ndarray[Any, Any]
 _ARRAYS = (np.ndarray, np.generic)
@@ -231,13 +232,6 @@ def distance(value: Any, whole: Any, scale: float, room: Array | None = None) ->
     if not math.isfinite(size):
         return math.inf
     return relative(size, scale)
-
-
-def relative(size: float, scale: float) -> float:
-    """The size in parts of `scale`: infinite where that is 0, unless both are."""
-    if not scale:
-        return math.inf if size else 0.0
-    return size / scale
 
 
 def norm_of(value: Value) -> float:
@@ -606,7 +600,7 @@ def matching_indices(value: Array, whole: Array, dimension: int, allowed: float)
     signs = np.random.default_rng(0).standard_normal((rest, _PROJECTIONS)) / math.sqrt(_PROJECTIONS)
     rows = np.moveaxis(value, dimension, 0).reshape(count, rest) @ signs
     rows_of_whole = np.moveaxis(whole, dimension, 0).reshape(count, rest) @ signs
-    limit = 4 * allowed / math.sqrt(count) + np.finfo(np.float64).tiny
+    limit = Times.INDEX * allowed / math.sqrt(count) + np.finfo(np.float64).tiny
     is_free = np.ones(count, np.bool_)
     indices: list[int] = []
     for row in rows:

@@ -13,6 +13,7 @@ from msgspec import structs
 from msprobe_collector.dump_format.values import counted, printable
 from pytest_msprobe.answers import Answer, Finding, Gap, Place, Reach, RunRows
 from pytest_msprobe.answers.from_rows import place_of_calls, short_source
+from pytest_msprobe.numerics.expected import Roundoffs
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.sharded.alone import LawsSession
 from pytest_msprobe.suites.sharded.judgement import PHASES, SETTINGS, WRONG, RecordFinding, ValueFinding, roundoff_of
@@ -158,7 +159,7 @@ class ShardedSummary(RowSummary):
         step.unjudged.update(value.reason or value.message for value in finding.values if value.state == "unjudged")
         for value in finding.values:
             is_begin = value.path.startswith("input.parameters.") and value.state == "placed"
-            if is_begin and (value.apart or 0.0) > 4 * roundoff_of(value.dtype):
+            if is_begin and (value.apart or 0.0) > Roundoffs.SAME_VALUE * roundoff_of(value.dtype):
                 step.begins = max(step.begins, value.apart or 0.0)
         step.beside = max(step.beside, row.attachment.get("beside", 0))
         step.ranks = max(step.ranks, len(row.attachment["ranks"]))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msprobe_collector.dump_format.sketches import COUNTERS, RESOLUTION, Sketch, distance, merged
-from pytest_msprobe.suites.sharded.placements import relative
+from pytest_msprobe.numerics.pair import relative
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]

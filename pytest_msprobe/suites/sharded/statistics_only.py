@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from msprobe_collector.dump_format.leaves import Leaf
-from pytest_msprobe.suites.sharded.placements import relative
+from pytest_msprobe.numerics.pair import relative
 from pytest_msprobe.suites.sharded.ranks import has_numbers
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import counted, printable
+from pytest_msprobe.numerics.pair import relative
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -228,9 +228,7 @@ def _where(finding: RecordFinding, calls: CallPlaces, operation: Operation) -> I
 def _output(value: ValueFinding) -> OutputRow:
     ratio = None
     if value.distance is not None and value.tolerance is not None and value.state in ("placed", "unexplained"):
-        ratio = math.inf if value.distance else 0.0
-        if value.tolerance:
-            ratio = value.distance / value.tolerance
+        ratio = relative(value.distance, value.tolerance)
     return OutputRow(
         label=value.path,
         bench_dtype=value.dtype,

@@ -23,6 +23,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.apis.topics import text_of
 from pytest_msprobe.numerics.expected import Relative, Roundoffs, Times
+from pytest_msprobe.numerics.pair import relative
 from pytest_msprobe.suites.sharded.copies import parameter_of
 from pytest_msprobe.suites.sharded.judgement import Form, Phase, ValueFinding, form_of, forward_of, loaded, roundoff_of
 from pytest_msprobe.suites.sharded.layer_names import layer_path, without_wrappers
@@ -60,7 +61,7 @@ class Tolerances:
         logical = run.leader
         self._run, self._logical, self._phase, self._steps = run, logical, phase, steps
         self.begins: dict[str, float] = {}
-        fine, half = 2.0**-24, 2.0**-9
+        fine, half = roundoff_of("Float32"), Relative.HALF_DTYPES
         self._roundoffs: list[float] = []
         for place, name in enumerate(logical.record_names):
             is_half = half in self._roundoffs[-1:] or place >= half_from or logical.holds_half(name)
@@ -88,8 +89,9 @@ class Tolerances:
             return 0.0
         unit = max(finest, self._roundoffs[operation.index])
         if path.startswith(("parameters.", "input.parameters.")) and self._phase(operation) != "backward":
-            return max(4 * finest, min(Relative.LARGEST_OF_A_RUN, self._of_begin(operation, leaf, path, unit)))
-        rounded = Roundoffs.RUN * unit * math.sqrt(max(4, operation.index))
+            begin = min(Relative.LARGEST_OF_A_RUN, self._of_begin(operation, leaf, path, unit))
+            return max(Roundoffs.SAME_VALUE * finest, begin)
+        rounded = Roundoffs.RUN * unit * math.sqrt(max(Roundoffs.FIRST_RECORDS, operation.index))
         rounded += Times.GROWTH_ON_RANKS * max(self.begins.values(), default=0.0)
         return max(min(Relative.LARGEST_OF_A_RUN, rounded), self._handed(operation, leaf, path))
 
@@ -201,7 +203,7 @@ class Tolerances:
         if not self._steps:
             return 0.0
         if not path.startswith("input."):
-            away = 2 * self._apart.get(self._name(leaf, path), 0.0)
+            away = Times.HANDED_ON * self._apart.get(self._name(leaf, path), 0.0)
             return away or (0.0 if self._before else Roundoffs.RUN * unit * math.sqrt(self._steps))
         name = parameter_of(path)
         for after in self._leaves(operation):
@@ -231,7 +233,7 @@ class Tolerances:
         """What is handed on to a value: of an input the distance of what made it, of an output those of its inputs."""
         if not leaf.is_output and not operation.record.startswith("Optimizer."):
             made = leaf.provenance.made_by or without_wrappers(leaf.provenance.leaf or "") or _content(leaf)
-            return 2 * _if_finite(self._apart.get(made, 0.0))
+            return Times.HANDED_ON * _if_finite(self._apart.get(made, 0.0))
         if not operation.record.startswith("Optimizer."):
             arrived = (self._arrived.get((name, ""), 0.0) for name in self._sources(operation))
             return Times.GROWTH_ON_RANKS * max(map(_if_finite, arrived))
@@ -299,11 +301,10 @@ class Tolerances:
             share = apart(self._run.held(leaf), self._run.held(before))
         except DumpError:
             return math.inf
-        begin = 2 * self.begins.get(key[1], 0.0)
+        begin = Times.HANDED_ON * self.begins.get(key[1], 0.0)
         signs = self._signs(operation, key[1], max(arrived, unit))
-        if not share:
-            return 4 * roundoff_of(leaf.dtype)
-        return min(Relative.LARGEST_OF_A_RUN, 4 * roundoff_of(leaf.dtype) + begin + signs * share)
+        rounding = Roundoffs.SAME_VALUE * roundoff_of(leaf.dtype)
+        return min(Relative.LARGEST_OF_A_RUN, rounding + begin + signs * share) if share else rounding
 
     def _leaves(self, operation: Operation) -> list[Leaf]:
         with suppress(DumpError):
@@ -313,7 +314,7 @@ class Tolerances:
 
 def apart(held: _Held, other: _Held) -> float:
     """Distance of two values on the same ranks, relative to the first one. Raises DumpError."""
-    from pytest_msprobe.suites.sharded.placements import distance, norm_of, relative
+    from pytest_msprobe.suites.sharded.placements import distance, norm_of
 
     pairs = list(_pairs(held, other, form_of(leaf for _, leaf in (*held, *other))))
     if len(held) != len(other) or any(first.shape != second.shape for first, second in pairs):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics import BackwardError
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
 from quality.verdict_quality import at_size, at_size_tables, partial_faults, tables
 from quality.verdict_quality.at_size import AtSize, Task, measured, tasks
 from quality.verdict_quality.layer import CALLS, LayerCall, gradient_like

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.cases.second_runs import rounded_incoming, with_rounded_operands
-from pytest_msprobe.numerics import round_once
+from pytest_msprobe.numerics.dtypes import round_once
 from pytest_msprobe.suites.precheck.options import Hf32, NumericSettings
 from quality.verdict_quality.dumps import write_dump
 from quality.verdict_quality.honest import honest_recordings

@@ -10,7 +10,8 @@ import pytest
 from test_terms_of_elements import pair_of
 
 from pytest_msprobe.cases.products import Product
-from pytest_msprobe.numerics import BackwardError, OutputPair
+from pytest_msprobe.numerics.judgement import OutputPair
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(11)

@@ -23,7 +23,9 @@ from pytest_msprobe.cases.restricted_call import Restriction
 from pytest_msprobe.cases.second_runs import Bench, ExtraRuns
 from pytest_msprobe.engines.protocol import Call, Execution, LeafPath, leaves
 from pytest_msprobe.engines.torch_engine import TorchEngine
-from pytest_msprobe.numerics import BackwardError, Fused, OutputPair, Standard, judge_pair, measure
+from pytest_msprobe.numerics.judgement import OutputPair, Standard, judge_pair
+from pytest_msprobe.numerics.measurement import measure
+from pytest_msprobe.numerics.standards.backward_error import BackwardError, Fused
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)

@@ -18,7 +18,8 @@ import torch
 from sensitivities import Without
 from test_terms_of_elements import pair_of
 
-from pytest_msprobe.numerics import BackwardError, OutputPair
+from pytest_msprobe.numerics.judgement import OutputPair
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
 
 Array = np.ndarray[Any, Any]
 

@@ -21,7 +21,9 @@ from msprobe_collector.dump_format import Dump
 from pytest_msprobe.cases.call_run import CallRun
 from pytest_msprobe.cases.second_runs import Bench, ExtraRuns
 from pytest_msprobe.engines.torch_engine import TorchEngine
-from pytest_msprobe.numerics import BackwardError, Fused, OutputPair, Sensitivity, measure
+from pytest_msprobe.numerics.judgement import OutputPair, Sensitivity
+from pytest_msprobe.numerics.measurement import measure
+from pytest_msprobe.numerics.standards.backward_error import BackwardError, Fused
 from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums, largest_partial_sums
 
 Array = np.ndarray[Any, Any]

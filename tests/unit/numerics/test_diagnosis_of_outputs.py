@@ -6,7 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics import BackwardError, OutputPair, diagnose, measure
+from pytest_msprobe.numerics.diagnosis import diagnose
+from pytest_msprobe.numerics.judgement import OutputPair
+from pytest_msprobe.numerics.measurement import measure
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
 
 
 @pytest.mark.parametrize("reference", [np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16)])

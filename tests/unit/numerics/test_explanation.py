@@ -5,7 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics import CosineMaxAbs, check_indices, compare_scalars, explain, measure, summarise
+from pytest_msprobe.numerics.diagnosis import explain, summarise
+from pytest_msprobe.numerics.indices import check_indices
+from pytest_msprobe.numerics.judgement import CosineMaxAbs, compare_scalars
+from pytest_msprobe.numerics.measurement import measure
 
 STANDARD = CosineMaxAbs()
 

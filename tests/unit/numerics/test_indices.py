@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pytest_msprobe.numerics import CosineMaxAbs, Metrics, check_indices
-from pytest_msprobe.numerics.indices import scatter_by_index, select
-from pytest_msprobe.numerics.measurement import Element
+from pytest_msprobe.numerics.indices import check_indices, scatter_by_index, select
+from pytest_msprobe.numerics.judgement import CosineMaxAbs
+from pytest_msprobe.numerics.measurement import Element, Metrics
 
 SOURCE = np.array([[3.0, 1.0, 3.0, 2.0], [5.0, 5.0, 5.0, 4.0]])
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_msprobe.numerics import CosineMaxAbs, Metrics, Standard, measure, unforgivable_reasons
+from pytest_msprobe.numerics.judgement import CosineMaxAbs, Standard, unforgivable_reasons
+from pytest_msprobe.numerics.measurement import Metrics, measure
 
 STANDARD = CosineMaxAbs()
 

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics import kind_of
+from pytest_msprobe.numerics.dtypes import kind_of
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import assume, given, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pytest_msprobe.numerics import Metrics, measure, measurement
-from pytest_msprobe.numerics.measurement import Element
+from pytest_msprobe.numerics import measurement
+from pytest_msprobe.numerics.measurement import Element, Metrics, measure
 
 INT64, UINT64 = np.iinfo(np.int64), np.iinfo(np.uint64)
 DIGITS = Context(prec=80)

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics import round_once
+from pytest_msprobe.numerics.dtypes import round_once
 from pytest_msprobe.numerics.patterns import find_rounding_bias
 
 NARROW = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]

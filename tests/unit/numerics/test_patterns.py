@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics import find_pattern, round_once
-from pytest_msprobe.numerics.patterns import describe_region
+from pytest_msprobe.numerics.dtypes import round_once
+from pytest_msprobe.numerics.patterns import describe_region, find_pattern
 
 Values = np.ndarray[Any, Any]
 SHAPE = (4, 64, 128)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_msprobe.numerics import round_once
+from pytest_msprobe.numerics.dtypes import round_once
 
 NARROW = [
     np.dtype(np.float16),

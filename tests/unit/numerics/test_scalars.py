@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics import CosineMaxAbs, compare_scalars
+from pytest_msprobe.numerics.judgement import CosineMaxAbs, compare_scalars
 from pytest_msprobe.numerics.measurement import Element
 
 STANDARD = CosineMaxAbs()

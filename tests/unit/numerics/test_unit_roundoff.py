@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format.values import _DTYPES
-from pytest_msprobe.numerics import unit_roundoff
+from pytest_msprobe.numerics.dtypes import unit_roundoff
 from pytest_msprobe.numerics.expected import DTYPES
 
 

@@ -21,6 +21,7 @@ from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
 from msprobe_laws.training import CLIP_NORM, FRESH, SCALE_REMOVED
 from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics.expected import Relative
 
 #: Elements of the gradient of one parameter.
 _GRADIENT = 32
@@ -207,7 +208,7 @@ class Gradients:
             return []
         for older, which in ((last, "the step before"), (before, "the steps before")):
             shares = factors_of(gradients, (now, older))
-            if shares and abs(shares[1] - shares[0]) < 0.05 * abs(shares[0]):
+            if shares and abs(shares[1] - shares[0]) < Relative.SAME_SUM * abs(shares[0]):
                 message = f"its gradient still holds that of {which}: what gradients are added to was not set to zero"
                 return step.findings(FRESH, step.parameters, message)
         return Unchecked("the step gets other values than the gradients that were computed (reduced over ranks?)")

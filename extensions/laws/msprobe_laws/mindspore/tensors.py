@@ -12,6 +12,7 @@ from mindspore import Tensor
 
 from msprobe_collector.mindspore.tensor_values import mindspore_values
 from msprobe_laws.observation import Array, fingerprint, leaves
+from pytest_msprobe.numerics.expected import Absolute, Relative
 
 #: Elements of a mask and of a batch.
 _MASK, _BATCH = 512, 1 << 16
@@ -23,12 +24,12 @@ def factors_of(total: Array, parts: Sequence[Array]) -> tuple[float, ...]:
     size = np.linalg.norm(total)
     if not np.isfinite(size) or not size or not np.all(np.isfinite(table)):
         return ()
-    units = table / np.maximum(np.linalg.norm(table, axis=0), 1e-300)
-    if len(parts) > 1 and abs(float(units[:, 0] @ units[:, 1])) > 0.999:
+    units = table / np.maximum(np.linalg.norm(table, axis=0), Absolute.ZERO_OF_FLOAT64)
+    if len(parts) > 1 and abs(float(units[:, 0] @ units[:, 1])) > Relative.PARALLEL:
         return ()
     factors, *_ = np.linalg.lstsq(table, total, rcond=None)
     rest = np.linalg.norm(total - table @ factors)
-    return tuple(map(float, factors)) if rest < 2e-3 * size else ()
+    return tuple(map(float, factors)) if rest < Relative.SUM_OF_PARTS * size else ()
 
 
 def dtype_of(tensor: Any) -> str:

@@ -21,7 +21,7 @@ from msprobe_laws.session import LawSession
 from msprobe_laws.steps import Step
 from msprobe_laws.training import EMA_DECAY
 from pytest_msprobe.numerics.dtypes import unit_roundoff
-from pytest_msprobe.numerics.expected import Relative, Roundoffs, Share
+from pytest_msprobe.numerics.expected import Absolute, Relative, Roundoffs, Share
 
 _DECAYS = ("decay", "ema_decay", "beta", "alpha", "momentum", "tau")
 #: Those that are decays of an average wherever they stand.
@@ -80,7 +80,7 @@ class _Average:
         """Return whether a value is its decay times that before and a share of the parameter that is not the rest."""
         for decay in [value for name, value in _decays_of(self._owner()).items() if name in _SAID and 0 < value < 1]:
             rest, size = value - decay * before, np.abs(before) + np.abs(taken)
-            clear = np.abs(taken) > 2.0**-6 * size
+            clear = np.abs(taken) > Relative.CLEAR_PART * size
             shares = (rest / np.where(clear, taken, 1.0))[clear]
             middle = float(np.median(shares)) if shares.size >= 4 else 0.0
             alike = np.abs(shares - middle) * np.abs(taken[clear]) <= Roundoffs.AVERAGE * unit * size[clear]
@@ -99,7 +99,7 @@ class _Average:
         """
         owner = self._owner()
         settled = min(self.shares, default=0.0)
-        if owner is None or len(self.shares) < _SETTLED or max(self.shares) - settled > 2.0**-8:
+        if owner is None or len(self.shares) < _SETTLED or max(self.shares) - settled > Relative.SETTLED_SHARE:
             return ""
         for name, value in _decays_of(owner).items():
             was = self.declared.get(name, value)
@@ -116,7 +116,8 @@ class _Average:
         if all(abs(1 - share) < self.least for share in shares.values()):
             return names, "the average is written, and takes nothing of the parameter (is it computed from itself?)"
         middle = float(np.median(list(shares.values())))
-        away = [name for name, share in shares.items() if not -Relative.SHARE_OF_AVERAGE <= share <= 1 + 1e-4]
+        low, high = -Relative.SHARE_OF_AVERAGE, 1 + Relative.AWAY_FROM_PARAMETER
+        away = [name for name, share in shares.items() if not low <= share <= high]
         if away:
             return away, f"the average moves away from the parameter: {shares[away[0]]:.4g} times as far as before"
         odd = [name for name, share in shares.items() if abs(share - middle) > Relative.SHARE_OF_AVERAGE]
@@ -139,7 +140,7 @@ class _Average:
         decays = [value for name, value in _decays_of(self._owner()).items() if "decay" in name]
         if not decays:
             return 0.0
-        return min([2.0**-16, *(0.01 * min(value, 1 - value) for value in decays)])
+        return min([Relative.SAME_SHARE, *(Share.OF_DECAY * min(value, 1 - value) for value in decays)])
 
     def is_same(self, other: _Average) -> bool:
         """Return whether both are one."""
@@ -219,7 +220,7 @@ class Averages:
 
 
 def _is_near(share: float, other: float) -> bool:
-    return abs(share - other) <= Relative.DECLARED_SHARE * min(1 - share, 1 - other) + 2.0**-16
+    return abs(share - other) <= Relative.DECLARED_SHARE * min(1 - share, 1 - other) + Relative.SAME_SHARE
 
 
 def _share(value: Array, before: Array, taken: Array, unit: float) -> float | None:
@@ -228,7 +229,7 @@ def _share(value: Array, before: Array, taken: Array, unit: float) -> float | No
     NaN where it cannot be seen, None where there is no one share.
     """
     distance, size = before - taken, np.abs(before) + np.abs(taken)
-    clear = np.abs(distance) > 2.0**-12 * size + 1e-12
+    clear = np.abs(distance) > Relative.CLEAR_DISTANCE * size + Absolute.CLEAR_DISTANCE
     if np.count_nonzero(clear) < 4:
         return float("nan")
     shares = ((value - taken) / np.where(clear, distance, 1.0))[clear]

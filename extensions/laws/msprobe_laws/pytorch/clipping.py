@@ -26,6 +26,7 @@ from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
 from msprobe_laws.training import CLIP_NORM
 from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics.expected import Times
 
 #: What clipping gets: parameters with gradients, others, the norm or why it is not known, and `Clipped.is_used`.
 _Before = tuple[list[Any], list[Any], float | None, str, bool]
@@ -93,7 +94,7 @@ class Clipped:
         if not self.is_written():
             return ""
         norm, _ = norm_of([item.grad for reference, *_ in self.gradients if (item := reference()) is not None])
-        if norm is None or not norm > 1.01 * self.limit:
+        if norm is None or not norm > Times.CLIPPED * self.limit:
             return ""
         return (
             f"the step gets gradients of norm {few_digits(norm)}, which were clipped to {self.limit:g}: they were "

@@ -16,7 +16,7 @@ from msprobe_laws.observation import Array
 from msprobe_laws.pytorch.tensors import dtype_of, first
 from msprobe_laws.training import FRESH
 from pytest_msprobe.numerics.dtypes import unit_roundoff
-from pytest_msprobe.numerics.expected import Roundoffs
+from pytest_msprobe.numerics.expected import Relative, Roundoffs
 
 _ELEMENTS = 32
 
@@ -58,7 +58,7 @@ class Dividing:
         return [
             Violation(FRESH, name, message)
             for name, factor in self.factors(parameters).items()
-            if is_lost or abs(factor * passes - 1) < 2.0**-6
+            if is_lost or abs(factor * passes - 1) < Relative.DIVIDED
         ]
 
     def factors(self, parameters: Mapping[int, Any]) -> dict[str, float]:

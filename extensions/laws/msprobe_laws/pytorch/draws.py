@@ -22,7 +22,8 @@ from msprobe_laws.replacing import Replacing
 from msprobe_laws.session import LawSession
 from msprobe_laws.signals import width_of_targets
 from msprobe_laws.training import EMA_DECAY
-from pytest_msprobe.numerics.expected import Relative
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
+from pytest_msprobe.numerics.expected import Absolute, Relative
 
 #: Elements of a mask.
 _MASK = 512
@@ -137,9 +138,9 @@ class Draws:
             if name not in before or before[name].size != value.size or name not in after:
                 continue
             right = before[name] + share * (value - before[name])
-            tolerance = Relative.SHORT_SUMS * (np.abs(before[name]) + np.abs(value)) + 1e-30
+            tolerance = Relative.SHORT_SUMS * (np.abs(before[name]) + np.abs(value)) + Absolute.ZERO_OF_FLOAT32
             if getattr(model.get_parameter(name), "dtype", None) in (torch.float16, torch.bfloat16):
-                tolerance = tolerance * 2.0**16
+                tolerance = tolerance * unit_roundoff("bfloat16") / FLOAT32_ROUNDOFF
             size = float(np.max(np.abs(after[name] - right) / tolerance, initial=0.0))
             if size > 1:
                 message = f"the average is not {1 - share:g} of itself and {share:g} of the parameter"

@@ -12,6 +12,7 @@ from torch import nn
 from msprobe_collector.recording.guard import Guard
 from msprobe_laws import models
 from msprobe_laws.pytorch.tensors import first
+from pytest_msprobe.numerics.expected import Absolute
 
 MODE_HINT = "train() is missing after eval()?"
 
@@ -85,7 +86,7 @@ def is_triangular(mask: Any) -> bool:
     if not isinstance(mask, torch.Tensor) or mask.dim() < 2 or mask.shape[-1] != mask.shape[-2] or mask.shape[-1] < 2:
         return False
     square = mask.detach().reshape(-1, *mask.shape[-2:])[0, :64, :64]
-    allowed = square if square.dtype is torch.bool else square > -1e4
+    allowed = square if square.dtype is torch.bool else square > Absolute.MASKED_SCORE
     size = allowed.shape[0]
     upper = torch.triu(torch.ones(size, size, dtype=torch.bool, device=allowed.device), 1)
     return bool(allowed.diagonal().all()) and not bool((allowed & upper).any())

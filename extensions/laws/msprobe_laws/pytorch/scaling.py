@@ -19,6 +19,7 @@ from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
 from msprobe_laws.training import SCALE_REMOVED
+from pytest_msprobe.numerics.expected import Relative
 
 #: Scales up to which gradients may be divided by the same number for another reason, such as the number of ranks.
 _CLEAR = 64
@@ -79,7 +80,7 @@ class LossScaling:
             parameters = {id(item): item for item in parameters_of(optimizer)}
             factors = self._dividing.factors(parameters) if scale > _CLEAR else {}
             message = "they were divided by it after the backward pass"
-            names = [name for name, factor in factors.items() if abs(factor * scale - 1) < 2.0**-6]
+            names = [name for name, factor in factors.items() if abs(factor * scale - 1) < Relative.DIVIDED]
         if names:
             finding = Violation(
                 SCALE_REMOVED, names[0], f"the loss scaler divides gradients by its scale, and {message}"

@@ -38,6 +38,7 @@ from msprobe_laws.session import LawSession
 from msprobe_laws.sources import source_of
 from msprobe_laws.steps import Step
 from msprobe_laws.watch import LawWatch
+from pytest_msprobe.numerics.expected import Relative
 
 #: Steps after which other elements are looked at.
 _ANEW = 16
@@ -160,7 +161,7 @@ class TorchOptimizerLaws(Optimizers):
             decay = _plain(settings.get("lr")) * _plain(settings.get("weight_decay"))
             if not decay or not before.size or outer.reader.samples[at] is not inner.reader.samples[at]:
                 continue
-            changed = np.abs(now - before * (1 - decay)) <= 2.0**-6 * decay * np.abs(before)
+            changed = np.abs(now - before * (1 - decay)) <= Relative.DECAY * decay * np.abs(before)
             if np.all(changed) and np.any(before):
                 twice.append(key)
         message = "weight decay is applied twice: by the class before it calls the step of its base class, and there"

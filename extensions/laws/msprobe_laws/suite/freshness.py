@@ -17,7 +17,7 @@ import numpy as np
 from msprobe_laws.law import Checked, Unchecked, Violation, few_digits, listed
 from msprobe_laws.observation import Array, Update, UpdatedParameter, coarsest_roundoff, smallest
 from msprobe_laws.training import FRESH
-from pytest_msprobe.numerics.expected import Absolute, Relative
+from pytest_msprobe.numerics.expected import Absolute, Relative, Roundoffs, Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ class _Sum:
 
     def relative(self, unit: float) -> float:
         """Return how far rounding may be off: each term is rounded, each sum, and what the factor makes of it."""
-        return 2 * (self.terms + 4) * unit
+        return 2 * (self.terms + Roundoffs.GRADIENT) * unit
 
     def tolerance(self, factor: float, unit: float, tiny: float) -> Array:
-        return self.relative(unit) * factor * self.magnitude + 4 * tiny
+        return self.relative(unit) * factor * self.magnitude + Times.SMALLEST_NORMAL * tiny
 
 
 #: (whether it holds the gradient of the step before, factor) of a sum that is the gradient.
@@ -200,7 +200,8 @@ def _fits(gradient: Array, total: _Sum, factor: float | None, unit: float, tiny:
             return None
     if np.any(np.abs(gradient - factor * total.total) > total.tolerance(factor, unit, tiny)):
         return None
-    telling = int(np.count_nonzero((np.abs(gradient) > 16 * tiny) | (factor * total.magnitude > 16 * tiny)))
+    hidden = Times.FLUSHED * tiny
+    telling = int(np.count_nonzero((np.abs(gradient) > hidden) | (factor * total.magnitude > hidden)))
     return factor, max(0, telling - (factor != 1.0)) * max(0.0, -math.log2(total.relative(unit)))
 
 

@@ -16,7 +16,7 @@ from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.values import PlainValue
 from msprobe_laws.observation import Array, Clipping, Content, TensorPlace, Update, UpdatedParameter
 from msprobe_laws.suite.steps import NotRecordedError
-from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics.dtypes import FLOAT32_ROUNDOFF, unit_roundoff
 
 #: Elements of a tensor that are looked at, and those of one that is small enough to be looked at as a whole.
 _SAMPLE, _WHOLE = 4096, 1 << 16
@@ -79,7 +79,7 @@ def update_of(dump: Dump, record: str, number: int) -> Update:
         "" if frame is None else str(frame),
         str(law.get("unknown") or ""),
         law.get("is_own") is True,
-        float(law.get("precision") or 2.0**-24),
+        float(law.get("precision") or FLOAT32_ROUNDOFF),
     )
 
 

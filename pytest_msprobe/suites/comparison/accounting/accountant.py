@@ -39,8 +39,7 @@ from pytest_msprobe.engines.protocol import (
     map_leaves,
 )
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.numerics import kind_of, unit_roundoff
-from pytest_msprobe.numerics.dtypes import float_format
+from pytest_msprobe.numerics.dtypes import float_format, kind_of, unit_roundoff
 from pytest_msprobe.numerics.expected import Share, Times
 from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,

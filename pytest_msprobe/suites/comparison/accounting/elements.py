@@ -29,7 +29,7 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.values import array_dtype
 from pytest_msprobe.numerics.dtypes import kind_of, part_dtype
-from pytest_msprobe.numerics.expected import Relative
+from pytest_msprobe.numerics.expected import Absolute, Relative
 from pytest_msprobe.suites.comparison.accounting.terms import load
 from pytest_msprobe.suites.comparison.accounting.views import (
     CHUNK,
@@ -173,7 +173,7 @@ def _lowest_of(lowest: Hashes, hashes: Hashes) -> Hashes:
 def _is_counting(numbers: Array) -> bool:
     with np.errstate(all="ignore"):
         wide = numbers.astype(np.float64)
-        return bool(((np.rint(wide) == wide) & (np.abs(wide) < 2.0**20)).all())
+        return bool(((np.rint(wide) == wide) & (np.abs(wide) < Absolute.COUNTING)).all())
 
 
 def _narrowest(array: Array) -> np.dtype[Any]:

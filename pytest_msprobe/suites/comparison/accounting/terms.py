@@ -261,7 +261,7 @@ def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
     largest = min(precision.largest for precision in formats)
     worst = 0.0
     for _, (total, *terms) in chunks(whole, *(_oriented(part, whole.shape) for part in parts)):
-        worst = max(worst, _excess(total, [term.astype(np.float64) for term in terms], unit, tiny, largest))
+        worst = max(worst, _excess(total, [widened(term) for term in terms], unit, tiny, largest))
         if worst > Times.OTHER_SUM:
             return False
     return True if worst <= 1 else None

@@ -160,7 +160,7 @@ def _states(run: HeldRun, side: Parting, matches: MatchedValues, other: ContentS
         if name in parted:
             states[name] = other or ("first" if name in first else "parted")
         elif matches.partners_of(record):
-            states[name] = "rejoined" if any(map(matches.is_lost, record.outputs)) else "found"
+            states[name] = "rejoined" if matches.loses(record) else "found"
         elif run.parameters and record.operation.index > last >= 0:
             states[name] = "beside"  # what an optimizer calls behind the gradients shows in the parameters
         elif record.users or record.operation.phase == "backward":

@@ -26,13 +26,12 @@ def causes_by_content(steps: Sequence[AccountStep], faults: Sequence[Fault]) -> 
         steps: all records that were judged, of a pair of runs with different calls.
         faults: what names and order of calls show.
     """
-    kept = [fault for fault in faults if fault.kind in _OF_ITSELF]
-    kept += [fault for fault in faults if fault.kind in _OF_PAIRS and _is_of_pair(fault)]
+    itself = [fault for fault in faults if fault.kind in _OF_ITSELF]
+    kept = [*itself, *(fault for fault in faults if fault.kind in _OF_PAIRS and _is_of_pair(fault))]
     parted = [step for step in steps if step.account.content in ("parted", "first") or step.account.region is not None]
     islands = list(_islands(steps))
     if not parted:
         return [*kept, *islands, *_not_finite(steps)]
-    itself = [fault for fault in kept if fault.kind in _OF_ITSELF]
     there = [fault for fault in kept if fault.step.account.content == "first"]
     earlier = [island for island in islands if 0 <= island.step.account.place < parted[0].account.place]
     causes = itself or there or earlier
@@ -88,9 +87,8 @@ def _place(parted: Sequence[AccountStep], steps: Sequence[AccountStep]) -> Fault
     region = step.account.region
     kind: FaultKind = "parted"
     side = "both"
-    other = _extra(region, steps) if region is not None else None
-    if other is not None:
-        step, kind, side = other, "only_one_side", "golden" if other.account.place < 0 else "target"
+    if region is not None and (other := _extra(region, steps)) is not None:
+        step, kind, side = other, "only_one_side", ("target", "golden")[other.account.place < 0]
     value = next((key.path for key in step.outputs), "output.0")
     after = [other for other in parted if other is not step]
     return Fault(step, kind, side, value, "", records=[step.record], inheriting=after, reached=after)
@@ -109,9 +107,10 @@ def _extra(region: Region, steps: Sequence[AccountStep]) -> AccountStep | None:
         silent = [step for step in lone if step.operation.phase == "forward" and _call_of(step) not in shown]
         is_only = len(silent) == 1 and (region.parameters or is_name_in_place(silent[0].operation.bare))
         return silent[0] if is_only else None
-    is_golden = region.is_golden_extra
-    named = (step for step in steps if step.record == region.extra and (step.account.place < 0) == is_golden)
-    return next(named, None)
+    for step in steps:
+        if step.record == region.extra and (step.account.place < 0) == region.is_golden_extra:
+            return step
+    return None
 
 
 def _call_of(step: AccountStep) -> tuple[str, bool]:

@@ -14,7 +14,7 @@ from msgspec import structs
 from msprobe_collector.dump_format import is_compiled_record
 from pytest_msprobe.numerics.expected import Relative, Share
 from pytest_msprobe.suites.comparison.content.parameters import Lost
-from pytest_msprobe.suites.comparison.content.regions import Located, MatchedValues, Parting, maker_record
+from pytest_msprobe.suites.comparison.content.regions import Located, MatchedValues, Parting
 from pytest_msprobe.suites.comparison.content.values import HeldValue
 
 #: So many records behind the first, and values of the target, are searched for values that correspond to each other.
@@ -103,7 +103,7 @@ def _nearest(located: Located) -> Region:
     # In the sharpest region one run computes in one call what the other one may compute in several.
     sharp = [it for it in candidates if it.is_first and len(it.region.golden) <= _MOST_GOLDEN]
     near = [it for it in sharp if it.region.distance < Relative.CORRESPONDING]
-    near = near or [it for it in candidates if it.region.distance < Relative.CORRESPONDING / 3]
+    near = near or [it for it in candidates if it.region.distance < Relative.CORRESPONDING_LATER]
     if near:
         return min(near, key=lambda candidate: candidate.rank).region
     # The same call of a value that one more call of one run has changed may be far from it.
@@ -115,9 +115,8 @@ def _nearest(located: Located) -> Region:
 
 def _candidates(located: Located, target: Sequence[str], golden: Sequence[str]) -> Iterator[_Candidate]:
     """Regions between the first calls and values of one size that are not found."""
-    ways = [
-        (value, tuple(_way(located.golden, value.record))) for value in _lost(located.golden, golden, located.in_target)
-    ]
+    lost = _lost(located.golden, golden, located.in_target)
+    ways = [(value, tuple(_way(located.golden, value.record))) for value in lost]
     for value in islice(_lost(located.target, target, located.in_golden), _MOST_VALUES):
         mine = tuple(_way(located.target, value.record))
         # What parts later may have another cause.
@@ -164,7 +163,7 @@ def _lost(side: Parting, first: Sequence[str], matches: MatchedValues) -> Iterat
     behind = dropwhile(lambda record: record.name not in first, side.parted)
     for record in islice(behind, _MOST_RECORDS):
         if record.operation.phase == "forward" and not record.is_movement:
-            yield from (value for value in record.outputs if matches.is_lost(value))
+            yield from filter(matches.is_lost, record.outputs)
 
 
 def _way(side: Parting, record: str) -> Iterator[str]:
@@ -175,7 +174,7 @@ def _way(side: Parting, record: str) -> Iterator[str]:
         name = waiting.pop()
         if name in parted and name not in leading:
             leading.add(name)
-            waiting += map(maker_record, side.records[name].makers)
+            waiting += side.records[name].sources
     return (other.name for other in side.parted if other.name in leading)
 
 
@@ -183,11 +182,11 @@ def _trimmed(region: Region, located: Located) -> Region:
     """A region without calls whose values say nothing, such as masks of Inf."""
     target = _losing(located.target, located.in_golden, region.target)
     golden = _losing(located.golden, located.in_target, region.golden)
-    return structs.replace(region, target=target or region.target, golden=golden or region.golden)
+    return structs.replace(region, target=target, golden=golden)
 
 
-def _losing(side: Parting, matches: MatchedValues, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if any(map(matches.is_lost, side.records[name].outputs)))
+def _losing(side: Parting, matches: MatchedValues, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if matches.loses(side.records[name])) or names
 
 
 def _factor(value: HeldValue, other: HeldValue) -> float:

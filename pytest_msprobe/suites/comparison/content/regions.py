@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain, product
 
 from pytest_msprobe.numerics.expected import Relative, Roundoffs, Times
-from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, HeldValue, split_name
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun, HeldValue
 
 
 @dataclass(slots=True)
@@ -53,6 +53,10 @@ class MatchedValues:
     def is_lost(self, value: HeldValue) -> bool:
         """Whether a value says something, and is not found."""
         return not self.has(value) and value.name not in self.silent
+
+    def loses(self, record: HeldRecord) -> bool:
+        """Whether an output of a record says something, and is not found."""
+        return any(map(self.is_lost, record.outputs))
 
     def is_judged(self, value: HeldValue) -> bool:
         """Whether a value is found, or lost."""
@@ -172,29 +176,25 @@ def find(target: HeldRun, golden: HeldRun, sums: float = Relative.LONG_SUMS) -> 
     levels: dict[str, float] = {}
     for record in target.records.values():
         level = max((levels.get(name, 0.0) for name in sources_of(record, target.records)), default=0.0)
+        least = max(sums, min(Times.GROWTH_OF_ROUNDING * level, Relative.OTHER_VALUE))
         for value in record.outputs:
             levels[value.name] = level
-            least = max(sums, min(Times.GROWTH_OF_ROUNDING * level, Relative.OTHER_VALUE))
+            unit = mine.units[value.name]
+            limit = max(least, tolerance_of(unit))
             if not value.is_finite:
                 if not value.is_known or theirs.has_infinite(value):
                     matches.silent.add(value.name)
-                continue
-            if value.is_plain:
-                rivals = list(_rivals(value, record, matches, golden.records))
-                limit = max(least, tolerance_of(mine.units[value.name]))
-                is_refuted = bool(rivals) and all(value.distance(rival) > limit for rival in rivals)
-                (matches.refuted if is_refuted else matches.silent).add(value.name)
-                continue
-            if _is_noise(value, record, max(least, tolerance_of(mine.units[value.name]))):
+            elif value.is_plain:
+                are_other = [value.distance(rival) > limit for rival in _rivals(value, record, matches, golden.records)]
+                (matches.refuted if are_other and all(are_other) else matches.silent).add(value.name)
+            elif _is_noise(value, record, limit):
                 matches.unjudged.add(value.name)
                 matches.noise.add(value.look)
-                continue
-            candidates = theirs.candidates(value, record, matches, mine.units[value.name], least)
-            if candidates:
+            elif candidates := theirs.candidates(value, record, matches, unit, least):
                 distance, partner = min(candidates, key=lambda item: _rank(record, item, matches, golden.records))
                 matches.partners[value.name], matches.distances[value.name] = partner, distance
                 # What is near by its statistics may be as far as the roundings on its way, as its like was.
-                levels[value.name] = max(distance, min(level, tolerance_of(mine.units[value.name])))
+                levels[value.name] = max(distance, min(level, tolerance_of(unit)))
     return matches
 
 
@@ -273,17 +273,17 @@ def parting(run: HeldRun, matches: MatchedValues, parameters: Mapping[int, Seque
         if rejoins[name]:
             continue
         result.parted.append(record)
-        before = {maker_record(maker) for maker in record.makers}
+        before = {*record.sources}
         if record.operation.phase == "backward":
             before.add(f"{record.operation.call}.forward")
         is_given = all(rejoins.get(maker, True) or maker in sources for maker in before)
-        is_silent = not any(map(matches.is_lost, record.outputs))
+        is_silent = not matches.loses(record)
         if is_given and (is_silent or name in constants or record.is_movement):
             sources.add(name)
             others.append(record)
         elif is_given:
             result.first.append(record)
-    if not any(map(matches.is_lost, chain.from_iterable(record.outputs for record in result.parted))):
+    if not any(map(matches.loses, result.parted)):
         return Parting(records)
     result.first = result.first or others
     return result
@@ -328,7 +328,7 @@ def constants_of(records: Mapping[str, HeldRecord]) -> set[str]:
     for name, record in records.items():
         floats = sum(value.unit > 0 for value in record.inputs)
         is_given = len(record.makers) < floats or bool(record.leaves) or record.operation.phase == "backward"
-        if not is_given and constants.issuperset(map(maker_record, record.makers)):
+        if not is_given and constants.issuperset(record.sources):
             constants.add(name)
     return constants
 
@@ -382,18 +382,13 @@ def islands(target: HeldRun, golden: HeldRun, matches: MatchedValues) -> list[st
             products += record.is_product
     if 2 * sum(record.is_product for record in coarser.values()) >= max(products, 1):
         return []
-    return [name for name, record in coarser.items() if coarser.keys().isdisjoint(map(maker_record, record.makers))]
+    return [name for name, record in coarser.items() if coarser.keys().isdisjoint(record.sources)]
 
 
 def _is_coarser(value: HeldValue, matches: MatchedValues, coarsest: float) -> bool:
     """Whether a value has a coarser dtype than its partner, or than any value of the other run."""
     partner = matches.partners.get(value.name)
     return value.unit > coarsest or (partner is not None and value.unit > partner.unit > 0)
-
-
-def maker_record(name: str) -> str:
-    """`Torch.chunk.0.forward` of `Torch.chunk.0.forward.output.1`."""
-    return split_name(name)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from msprobe_collector.dump_format.dump import Dump
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers.content import Parted, SharedContent, SourceCall
 from pytest_msprobe.suites.comparison.content.place import Region
-from pytest_msprobe.suites.comparison.content.regions import Located, MatchedValues, maker_record
+from pytest_msprobe.suites.comparison.content.regions import Located, MatchedValues
 from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldRun
 from pytest_msprobe.verdicts import FigureWire
 
@@ -160,7 +160,7 @@ def _numbered(
         for record in records.values():
             before = [(side, name) for name in _front(record, inside[side])]
             if record.name in inside[side]:
-                joined.join([*before, *((side, maker_record(maker)) for maker in record.makers)], inside)
+                joined.join([*before, *((side, source) for source in record.sources)], inside)
             for partner in dict.fromkeys(it.record for it in matches.partners_of(record)):
                 theirs = _front(others[partner], inside[1 - side]) if partner in others else []
                 behind = [*before, *((1 - side, name) for name in theirs)]
@@ -178,15 +178,15 @@ def _numbered(
 
 def _rejoined(records: Mapping[str, HeldRecord], matches: MatchedValues, states: Mapping[str, str]) -> dict[str, None]:
     """The records whose values are not all found, and all that is made of them is."""
-    rejoined = (record for name, record in records.items() if states[name] == "rejoined")
-    return dict.fromkeys(record.name for record in rejoined if any(map(matches.is_lost, record.outputs)))
+    names = (name for name, record in records.items() if states[name] == "rejoined" and matches.loses(record))
+    return dict.fromkeys(names)
 
 
 def _front(record: HeldRecord, inside: Collection[str]) -> list[str]:
     """The record itself where it is `inside`, else those inside that it uses."""
     if record.name in inside:
         return [record.name]
-    return [name for name in map(maker_record, record.makers) if name in inside]
+    return [name for name in record.sources if name in inside]
 
 
 class _Joined:

@@ -12,7 +12,8 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import PlainValue, find_dtype
 from pytest_msprobe.apis.topics import fact_of
-from pytest_msprobe.numerics import unit_roundoff
+from pytest_msprobe.numerics.dtypes import unit_roundoff
+from pytest_msprobe.numerics.expected import Relative
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 #: Digits of a statistic that do not depend on the order of a sum.
@@ -75,7 +76,8 @@ class HeldValue:
 
     def is_like(self, other: HeldValue) -> bool:
         """Whether both are one value that no operation changed, in one shape or its transpose."""
-        return not self.is_plain and self.is_finite and self.size == other.size and self.distance(other) < 1e-6
+        is_alike = not self.is_plain and self.is_finite and self.size == other.size
+        return is_alike and self.distance(other) < Relative.DECIMALS
 
     def distance(self, other: HeldValue) -> float:
         """How far both are apart at least, as the norm of the difference over the larger norm.
@@ -119,6 +121,11 @@ class HeldRecord:
     def name(self) -> str:
         """`Torch.exp.0.forward`."""
         return self.operation.record
+
+    @property
+    def sources(self) -> list[str]:
+        """Names of the records that made what went in."""
+        return [split_name(maker)[0] for maker in self.makers]
 
     @property
     def output_shapes(self) -> list[tuple[int, ...]]:

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics import round_once
+from pytest_msprobe.numerics.dtypes import round_once
 from pytest_msprobe.numerics.random.draws import Dropout, judge_dropout, judge_dropout_gradient, judge_dropout_mask
 
 Array = np.ndarray[Any, Any]

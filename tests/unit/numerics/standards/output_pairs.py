@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 from sensitivities import Answers
 
-from pytest_msprobe.numerics import Judgement, OutputPair, Standard, judge_pair, measure
+from pytest_msprobe.numerics.judgement import Judgement, OutputPair, Standard, judge_pair
+from pytest_msprobe.numerics.measurement import measure
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 

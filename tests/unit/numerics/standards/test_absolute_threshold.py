@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from output_pairs import DTYPES, verdict
 
-from pytest_msprobe.numerics import AbsoluteBounds, AbsoluteThreshold
+from pytest_msprobe.numerics.standards.elementwise import AbsoluteBounds, AbsoluteThreshold
 
 STANDARD = AbsoluteThreshold()
 # b, t, whether t is within the bound: at the bound and one step of the dtype beyond it.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from output_pairs import DTYPES, verdict
 
-from pytest_msprobe.numerics import AccumulativeBounds, AccumulativeError
+from pytest_msprobe.numerics.standards.elementwise import AccumulativeBounds, AccumulativeError
 
 STANDARD = AccumulativeError()
 BOUNDS = {"float16": 2.0**-8, "bfloat16": 2.0**-7, "float32": 2.0**-11}

@@ -11,7 +11,9 @@ import pytest
 from sensitivities import Answers
 
 from pytest_msprobe.cases.perturbation import RoundingPerturbation
-from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, Perturbed, compare_scalars, measure
+from pytest_msprobe.numerics.judgement import Judgement, OutputPair, Perturbed, compare_scalars
+from pytest_msprobe.numerics.measurement import measure
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
 from pytest_msprobe.numerics.standards.sensitivity import without_jumps
 
 Function = Callable[..., np.ndarray[Any, Any]]

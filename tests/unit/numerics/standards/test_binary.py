@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from output_pairs import DTYPES, verdict
 
-from pytest_msprobe.numerics import Binary, measure
+from pytest_msprobe.numerics.measurement import measure
+from pytest_msprobe.numerics.standards.elementwise import Binary
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)

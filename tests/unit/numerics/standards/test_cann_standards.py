@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from output_pairs import DTYPES, pair, verdict
 
-from pytest_msprobe.numerics import MereMare, MixedBounds, MixedTolerance, RelativeErrorBounds
+from pytest_msprobe.numerics.standards.cann import MereMare, MixedBounds, MixedTolerance, RelativeErrorBounds
 
 ALL = {**DTYPES, "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2}
 #: As the documents of CANN have them: T; rtol, which atol equals; the fixed part of the largest error.

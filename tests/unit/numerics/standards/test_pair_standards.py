@@ -8,23 +8,19 @@ from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 from output_pairs import DTYPES, verdict
 
-from pytest_msprobe.numerics import (
+from pytest_msprobe.numerics.dtypes import round_once
+from pytest_msprobe.numerics.judgement import Judgement, Standard, compare_scalars
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, Metrics, measure
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
+from pytest_msprobe.numerics.standards.cann import MereMare, MixedTolerance
+from pytest_msprobe.numerics.standards.elementwise import (
     AbsoluteThreshold,
     AccumulativeError,
     AgainstSecondOpinion,
     Binary,
-    Judgement,
-    MereMare,
-    Metrics,
-    MixedTolerance,
-    Standard,
     Thousandth,
     Ulp,
-    compare_scalars,
-    measure,
-    round_once,
 )
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 
 STANDARDS: dict[str, Standard] = {
     standard.name: standard
@@ -51,6 +47,16 @@ def test_a_lost_tensor_is_an_error(standard: Standard, dtype: type) -> None:
     found = verdict(standard, np.zeros(64), reference, dtype, second=reference)
     assert found.status == "error"
     assert all(reason.endswith(".") for reason in found.reasons)
+
+
+@pytest.mark.parametrize("standard", [*STANDARDS.values(), BackwardError()], ids=[*STANDARDS, "backward-error"])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_a_signalling_nan_is_an_error_without_a_warning(standard: Standard, dtype: type) -> None:
+    """Memory that a device did not write may hold one; warnings are errors here."""
+    tested = np.linspace(0.5, 2, 64).astype(dtype)
+    reference = tested.astype(np.float64)
+    tested.view(f"u{tested.itemsize}")[3] = np.array(np.inf, dtype).view(f"u{tested.itemsize}") + 1
+    assert verdict(standard, tested, reference, dtype, second=reference).status == "error"
 
 
 @each_standard

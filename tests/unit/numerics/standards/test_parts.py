@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from sensitivities import Answers, Without
 
-from pytest_msprobe.numerics import BackwardError, OutputPair, Perturbed, measure
+from pytest_msprobe.numerics.judgement import OutputPair, Perturbed
+from pytest_msprobe.numerics.measurement import measure
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
 
 Array = np.ndarray[Any, Any]
 U = 2.0**-24

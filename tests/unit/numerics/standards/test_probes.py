@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from sensitivities import Answers
 
-from pytest_msprobe.numerics import BackwardError, Fused, OutputPair, Perturbed, measure
-from pytest_msprobe.numerics.judgement import KnownDeviations
+from pytest_msprobe.numerics.judgement import KnownDeviations, OutputPair, Perturbed
+from pytest_msprobe.numerics.measurement import measure
+from pytest_msprobe.numerics.standards.backward_error import BackwardError, Fused
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 U = 2.0**-8

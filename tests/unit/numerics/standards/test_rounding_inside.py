@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from sensitivities import Answers
 
-from pytest_msprobe.numerics import BackwardError, Fused, Judgement, OutputPair, Perturbed, diagnose, measure
+from pytest_msprobe.numerics.diagnosis import diagnose
+from pytest_msprobe.numerics.judgement import Judgement, OutputPair, Perturbed
+from pytest_msprobe.numerics.measurement import measure
+from pytest_msprobe.numerics.standards.backward_error import BackwardError, Fused
 
 FLOAT32, BFLOAT16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
 Values = np.ndarray[Any, Any]

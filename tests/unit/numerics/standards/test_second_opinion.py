@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from output_pairs import DTYPES, verdict
 
-from pytest_msprobe.numerics import ERROR_MULTIPLES, AgainstSecondOpinion, Judgement
+from pytest_msprobe.numerics.judgement import Judgement
+from pytest_msprobe.numerics.standards.elementwise import ERROR_MULTIPLES, AgainstSecondOpinion
 
 STANDARD = AgainstSecondOpinion()
 ONES = np.ones(1000)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from output_pairs import DTYPES, verdict
 
-from pytest_msprobe.numerics import Thousandth
+from pytest_msprobe.numerics.standards.elementwise import Thousandth
 
 STANDARD = Thousandth()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from output_pairs import verdict
 
-from pytest_msprobe.numerics import Ulp, UlpBounds
+from pytest_msprobe.numerics.standards.elementwise import Ulp, UlpBounds
 
 STANDARD = Ulp()
 

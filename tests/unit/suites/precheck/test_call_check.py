@@ -15,7 +15,8 @@ from fakes.engine import FakeEngine, FakeEngines
 from fakes.operators import OPERATORS
 
 from pytest_msprobe.api import Reference
-from pytest_msprobe.numerics import AgainstSecondOpinion, BackwardError
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
+from pytest_msprobe.numerics.standards.elementwise import AgainstSecondOpinion
 
 
 def test_forward_runs_once_for_both_directions(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from dump_builder import DumpBuilder
 from msprobe_collector.dump_format import Dump
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.numerics import BackwardError, CosineMaxAbs, SelectedValues, Standard
+from pytest_msprobe.numerics.indices import SelectedValues
+from pytest_msprobe.numerics.judgement import CosineMaxAbs, Standard
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
 from pytest_msprobe.suites.precheck.answer import SHOWING_ROUNDING
 from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
 

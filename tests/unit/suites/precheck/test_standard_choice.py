@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format import parse_api_name
-from pytest_msprobe.numerics import (
+from pytest_msprobe.numerics.judgement import CosineMaxAbs, Standard
+from pytest_msprobe.numerics.standards.elementwise import (
     ERROR_MULTIPLES,
     AgainstSecondOpinion,
     Binary,
-    CosineMaxAbs,
-    Standard,
     Thousandth,
     Ulp,
     UlpBounds,

@@ -11,7 +11,7 @@ import pytest
 
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.answers.content import SharedContent
-from pytest_msprobe.numerics import unit_roundoff
+from pytest_msprobe.numerics.dtypes import unit_roundoff
 from pytest_msprobe.suites.comparison.content.content import CommonContent
 from pytest_msprobe.suites.comparison.content.parameters import results_of
 from pytest_msprobe.suites.comparison.content.place import region_of, region_of_results
