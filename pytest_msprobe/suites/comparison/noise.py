@@ -13,45 +13,27 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from msprobe_collector.dump_format import Dump, DumpError, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.expected import DTYPES, Relative, Times
 from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.sides import ComparedDump, pair_dumps
-from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, is_whole, statistics_of
+from pytest_msprobe.suites.comparison.values import (
+    Basis,
+    DistanceLimits,
+    Tolerance,
+    ValueComparison,
+    is_whole,
+    statistics_of,
+)
 
-Basis = Literal["noise", "floor", "dtype"]
 #: In words for the summary.
 BASES: dict[Basis, str] = {
     "noise": f"from the noise run (x {Times.NOISE})",
     "floor": "at the least of the dtype, as the noise run hardly differs",
     "dtype": "by dtype, as the noise run lacks the value",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """The largest distance that one value may have.
-
-    Attributes:
-        limit: |target - golden| / |golden| (2-norms) at most.
-        basis: where it is from: the noise run, the floor of the dtype because the noise run differs less, or the limit
-            of the dtype because the noise run has no such value.
-        noise: distance of the noise run from the golden run in this record.
-    """
-
-    limit: float
-    basis: Basis
-    noise: float = 0.0
-
-    def __str__(self) -> str:
-        if self.basis == "noise":
-            return f"The tolerance is {self.limit:.3g}, {Times.NOISE} times what the noise run differs by."
-        if self.basis == "floor":
-            return f"The tolerance is {self.limit:.3g}, the least of this dtype: the noise run hardly differs."
-        return f"The tolerance is {self.limit:.3g}, that of the dtype: the noise run has no such value."
 
 
 class NoiseRun:

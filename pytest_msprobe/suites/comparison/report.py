@@ -45,7 +45,8 @@ from pytest_msprobe.suites.comparison.exact import EXACT, RecordErrors, exact_of
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
+from pytest_msprobe.suites.comparison.run_setup import differences_before, told_before
+from pytest_msprobe.suites.comparison.sides import ComparedDump, DumpPairs, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
 from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from pytest_msprobe.manifests.value import ManifestDifference
     from pytest_msprobe.suites.comparison.accounting.account import AccountStep
     from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
-    from pytest_msprobe.suites.comparison.suite import ComparisonSuite
 
 _MOST_NAMED = 10
 #: What the exact run may say, what says most first.
@@ -541,9 +541,17 @@ def _is_of(place: Place, slot: Slot) -> bool:
 class ComparisonReport(SuiteReport):
     """Collects table rows, and writes and says at the end what they amount to."""
 
-    def __init__(self, suite: ComparisonSuite, out: Path, root: Path) -> None:
-        """A report into the folder `out`; `root` is pytest's rootdir."""
-        self._suite, self._out, self._root = suite, out, root
+    def __init__(
+        self,
+        settings: ComparisonSettings,
+        pairs: DumpPairs,
+        comparison_of: Callable[[Path], DumpComparison],
+        out: Path,
+        root: Path,
+    ) -> None:
+        """Report on `pairs`, each with its `comparison_of` its target, into the folder `out`; `root` is pytest's."""
+        self._settings, self._pairs, self._comparison_of = settings, pairs, comparison_of
+        self._out, self._root = out, root
         self._summary = ComparisonSummary()
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
@@ -557,7 +565,7 @@ class ComparisonReport(SuiteReport):
         target, summary = Path(row.dump), row.attachment["summary"]
         if target not in self._outputs:
             self._outputs[target] = ComparisonOutput(target, self._summary.divergence(row.dump))
-        if self._suite.settings.table == "off":
+        if self._settings.table == "off":
             return
         if "rows" in row.attachment:
             self._outputs[target].add(summary["order"], summary["record"], row.attachment["rows"])
@@ -570,14 +578,14 @@ class ComparisonReport(SuiteReport):
         Raises:
             SuiteError: the tables of ranks cannot be merged, a package that a table needs is missing, or rows are.
         """
-        settings, tables = self._suite.settings, []
+        tables: list[Path] = []
         try:
             self._summary.diagnoses(self._sides)
             if self._lacks_rows:
                 raise SuiteError("no table: the run that is continued had --msprobe-table=off; give it here as well")
             for target, output in self._outputs.items():
-                comparison = self._suite.comparison(target)
-                written = output.write(self._out, comparison, settings, targets=self._suite.files)
+                comparison = self._comparison_of(target)
+                written = output.write(self._out, comparison, self._settings, targets=list(self._pairs.golden))
                 tables += written[:1]
                 self._files += written
             self._files += merge_steps(tables, self._out)
@@ -596,10 +604,10 @@ class ComparisonReport(SuiteReport):
     def findings(self) -> Iterator[str]:
         """What was compared, and what was not."""
         yield from self._summary.facts({str(target): file_id(target, self._root) for target in self._outputs})
-        yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
+        yield from (f"not compared: {problem}" for problem in self._pairs.lone())
 
     def _sides(self, dump: str) -> tuple[ComparedDump, ComparedDump]:
-        comparison = self._suite.comparison(Path(dump))
+        comparison = self._comparison_of(Path(dump))
         return comparison.target, comparison.golden
 
     def levels(self) -> Mapping[tuple[str, str, str], str]:
@@ -608,22 +616,23 @@ class ComparisonReport(SuiteReport):
 
     def answer(self, rows: RunRows) -> Answer:
         """What is at fault in all pairs together; a run that did not compare everything is not a success."""
-        answer = self._summary.answer(rows, self._suite.setup_differences, self._suite.settings.accept)
-        if self._suite.settings.inherited == "fail":
+        setup = differences_before(self._pairs.matched)
+        answer = self._summary.answer(rows, setup, self._settings.accept)
+        if self._settings.inherited == "fail":
             rows.following.clear()
         if not answer.findings:
             incomplete = [finding for key, finding in self._uncompared().items() if not rows.is_known(key)]
             step = [NextStep("accept unmatched")] if incomplete and incomplete[0].figures else []
             answer = structs.replace(with_findings(answer, incomplete[:1]), next=(*answer.next, *step))
-        if self._suite.settings.exact is not None:
+        if self._settings.exact is not None:
             answer = self._with_exact(answer)
-        return structs.replace(answer, setup=tuple(self._suite.setup))
+        return structs.replace(answer, setup=tuple(told_before(self._pairs.matched)))
 
     def _with_exact(self, answer: Answer) -> Answer:
         """`answer` with which run is nearer to the exact one."""
         dump, exact = self._summary.exact()
         call = exact.record.rpartition(".")[0]
-        source = self._suite.comparison(Path(dump)).target.stacks.user_line(call) if call else ""
+        source = self._comparison_of(Path(dump)).target.stacks.user_line(call) if call else ""
         is_proved = any(
             finding.confidence == "proved" and finding.place.record.rpartition(".")[0] == call
             for finding in answer.findings
@@ -637,9 +646,9 @@ class ComparisonReport(SuiteReport):
         """What was not compared, the most important first, by names that stay while it is the same."""
         divergences = [output.divergence for output in self._outputs.values()]
         reasons = [divergence.why_unmatched for divergence in divergences if divergence.is_unmatched]
-        incomplete = {without_numbers(reason): _incomplete(reason) for reason in (*reasons, *self._suite.pairs.lone())}
+        incomplete = {without_numbers(reason): _incomplete(reason) for reason in (*reasons, *self._pairs.lone())}
         some = next((it for it in divergences if not (it.is_complete or it.is_unmatched)), None)
-        if some is not None and "unmatched" not in self._suite.settings.accept:
+        if some is not None and "unmatched" not in self._settings.accept:
             incomplete["not everything could be compared"] = some.uncompared
         return incomplete
 
@@ -654,4 +663,4 @@ class ComparisonReport(SuiteReport):
         for diagnosis in self._summary.diagnoses().values():
             from pytest_msprobe.suites.comparison.accounting.run_answer import open_keys
 
-            yield from open_keys(diagnosis, self._suite.settings.accept)
+            yield from open_keys(diagnosis, self._settings.accept)

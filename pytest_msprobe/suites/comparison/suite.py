@@ -37,7 +37,6 @@ from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import EQUAL_AGAIN, DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
-from pytest_msprobe.suites.comparison.run_setup import differences_before, told_before
 from pytest_msprobe.suites.comparison.shards import why_sharded
 from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps, why_not_exact
 from pytest_msprobe.suites.comparison.table import rows
@@ -60,7 +59,6 @@ from pytest_msprobe.verdicts import MOOT, UNREADABLE, Figure, HeldBy, OutputRow,
 
 if TYPE_CHECKING:
     from pytest_msprobe.evidence.pictures import ErrorPictures
-    from pytest_msprobe.manifests.value import ManifestDifference
     from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
 #: Figures of accounts: shares of the difference that is born on either side, inherited, and defined differently.
@@ -368,16 +366,6 @@ class ComparisonSuite(Suite):
         """The target dumps."""
         return tuple(self.pairs.golden)
 
-    @cached_property
-    def setup(self) -> list[str]:
-        """What is said of the two runs before their numbers: other steps, an earlier difference, other settings."""
-        return told_before(self.pairs.matched)
-
-    @cached_property
-    def setup_differences(self) -> list[ManifestDifference]:
-        """What differs between the manifests, as data."""
-        return differences_before(self.pairs.matched)
-
     def comparison(self, target: Path) -> DumpComparison:
         """The comparison of the dump at `target`, read once.
 
@@ -552,7 +540,8 @@ class ComparisonSuite(Suite):
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """Tables, advice and findings."""
-        return ComparisonReport(self, self._context.out, self._context.config.rootpath)
+        out, root = self._context.out, self._context.config.rootpath
+        return ComparisonReport(self.settings, self.pairs, self.comparison, out, root)
 
 
 def _payload(record: ItemRecord) -> Operations:

@@ -33,7 +33,6 @@ from pytest_msprobe.verdicts import Difference
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.estimates import Estimate, Sketches
     from pytest_msprobe.suites.comparison.figures import Figures, PairFigures
-    from pytest_msprobe.suites.comparison.noise import Tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,32 @@ def _exactly(name: str, golden: float) -> tuple[float, float]:
 #: `unmatched` and `unreadable` are not verdicts: nothing was compared. `skip` is what no comparison can judge.
 ValueStatus = Literal["pass", "warning", "error", "unmatched", "unreadable", "skip"]
 
+#: What the tolerance of a value is from, where there is a noise run.
+Basis = Literal["noise", "floor", "dtype"]
 FUZZY_NOTE = "Fuzzy matching data, the comparison accuracy may be affected."
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The largest distance that one value may have.
+
+    Attributes:
+        limit: |target - golden| / |golden| (2-norms) at most.
+        basis: where it is from: the noise run, the floor of the dtype because the noise run differs less, or the limit
+            of the dtype because the noise run has no such value.
+        noise: distance of the noise run from the golden run in this record.
+    """
+
+    limit: float
+    basis: Basis
+    noise: float = 0.0
+
+    def __str__(self) -> str:
+        if self.basis == "noise":
+            return f"The tolerance is {self.limit:.3g}, {Times.NOISE} times what the noise run differs by."
+        if self.basis == "floor":
+            return f"The tolerance is {self.limit:.3g}, the least of this dtype: the noise run hardly differs."
+        return f"The tolerance is {self.limit:.3g}, that of the dtype: the noise run has no such value."
 
 
 @dataclass(frozen=True, slots=True)
