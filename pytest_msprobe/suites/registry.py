@@ -16,23 +16,8 @@ if TYPE_CHECKING:
     from pytest_msprobe.suites.contract import Context, Suite
 
 #: Options of every run (run/settings.py): no suite can have one of these names.
-OF_EVERY_RUN = frozenset(
-    {
-        "dump",
-        "config",
-        "suite",
-        "out",
-        "jsonl",
-        "page",
-        "baseline",
-        "diagnosis",
-        "sarif",
-        "html_passes",
-        "resume",
-        "timeout",
-    }
-    | {"shard", "strict", "allow_empty"}
-)
+OF_EVERY_RUN = {*"dump config suite out jsonl page baseline diagnosis sarif html_passes resume timeout".split()}
+OF_EVERY_RUN |= {"shard", "strict", "allow_empty"}
 #: What a run that names no suite asks for, and what it then gets where nothing else says it.
 AUTO, DEFAULT = "auto", "precheck"
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import mul
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -116,7 +117,7 @@ class _Off:
         growth *= 1 + Times.ONE_ELEMENT / self.size
         sums = Relative.LONG_SUMS if self.is_bound else 0.0
         least = [max(1.0, math.sqrt(length), sums / unit) for unit in units]
-        relative = [error * unit for error, unit in zip(self.errors, units)]
+        relative = [*map(mul, self.errors, units)]
         for side, other in ((0, 1), (1, 0)):
             is_far = self.bulk[side] > growth * max(least[side], *inputs, self.errors[other])
             # Of two dtypes the finer one, whose roundings are smaller, shows nothing where it is nearer all the same.
@@ -129,7 +130,7 @@ class _Off:
         """Which run gets another value than the exact one; "" where that is not clear."""
         is_other = [error > Times.GROWTH_OF_ROUNDING for error in self.errors]
         if all(is_other):
-            nearest = min(error * unit for error, unit in zip(self.errors, units))
+            nearest = min(map(mul, self.errors, units))
             return "both" if self.apart * Times.GROWTH_OF_ROUNDING < nearest else ""
         return next((_SIDES[side] for side in (0, 1) if is_other[side] and self.errors[1 - side] <= 1), "")
 
@@ -164,8 +165,10 @@ class ExactRun:
         else:
             self._forwards[operation.call] = _most((before, *(off.errors for off in outputs)))
         result = replace(result, inputs=before)
-        for leaf, off in inputs if operation.index < self._first_backward else ():
-            if off is not None and (other := off.other_input(result.units)) and not leaf.provenance.made_by:
+        is_before = operation.index < self._first_backward
+        for leaf, off in inputs:
+            other: Farther = off.other_input(result.units) if off is not None and is_before else ""
+            if off is not None and other and not leaf.provenance.made_by:
                 return replace(result, path=off.path, errors=off.errors, other_input=other)
         sizes = sorted((math.prod(leaf.shape) for leaf, _ in inputs), reverse=True)
         leaves = [off.leaves(before, result.units, _length(sizes, off.size)) for off in outputs]
@@ -180,8 +183,8 @@ class ExactRun:
             if golden is not None and exact is not None and exact.unit == _format("Float64")[0]:
                 result = result or self._record(operation, golden.record)
                 figures = _of_statistics((target, golden, exact)) if all(result.units) else None
-                off = _off(target.path, target.size, figures, result.units)
-                outputs += [off] if off is not None else []
+                if (off := _off(target.path, target.size, figures, result.units)) is not None:
+                    outputs.append(off)
         return _with_outputs(result, outputs, [""] * len(outputs)) if result is not None else None
 
     def _partner(self, pair: DumpComparison, side: int, operation: Operation, target: HeldValue) -> HeldValue | None:
@@ -211,11 +214,11 @@ class ExactRun:
     def _of_forward(self, operation: Operation) -> Pair:
         """How far the values of the forward of a backward are off."""
         if operation.call not in self._forwards:
-            record = f"{operation.call}.forward"
-            forward = next((other for other in self._pair.target.operations if other.record == record), None)
-            self._forwards[operation.call] = (0.0, 0.0) if forward is None else _UNKNOWN
-            if forward is not None:
-                self.errors(forward)
+            self._forwards[operation.call] = (0.0, 0.0)
+            for other in self._pair.target.operations:
+                if other.record == f"{operation.call}.forward":
+                    self._forwards[operation.call] = _UNKNOWN
+                    self.errors(other)
         return self._forwards[operation.call]
 
     def _values(self, operation: Operation, units: Pair) -> tuple[list[tuple[Leaf, _Off | None]], list[_Off]]:
@@ -229,7 +232,8 @@ class ExactRun:
             if golden is not None and exact is not None:
                 off = self._off(operation, (target, golden, exact), units)
             if not target.is_output:
-                inputs += [(target, off)] if target.is_tensor else []
+                if target.is_tensor:
+                    inputs.append((target, off))
             elif off is not None and exact is not None and canonical_dtype(exact.dtype) in _EXACT:
                 outputs.append(off)
         return inputs, outputs
@@ -423,7 +427,7 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
         return _exact("together", "both", lasting, before)
     if alone is not None:
         return _exact("left", alone.leaves, alone, judged)
-    shown = [errors for errors in judged if _has_digits(errors)]
+    shown = [errors for errors in judged if max(map(mul, errors.errors, errors.units)) < Relative.NO_DIGIT]
     if not shown:
         return Exact(kind="nothing")
     target, golden = (max(shown, key=lambda errors, side=side: errors.errors[side]) for side in (0, 1))  # type: ignore[misc]
@@ -474,12 +478,8 @@ def _lasts(place: RecordErrors, judged: Sequence[RecordErrors]) -> bool:
 
 def _is_farther(errors: RecordErrors, side: int) -> bool:
     """Whether one side is farther off whatever its dtype allows: a finer one has smaller roundings."""
-    relative = [error * unit for error, unit in zip(errors.errors, errors.units)]
+    relative = [*map(mul, errors.errors, errors.units)]
     return relative[side] > Times.SURELY * relative[1 - side]
-
-
-def _has_digits(errors: RecordErrors) -> bool:
-    return all(error * unit < Relative.NO_DIGIT for error, unit in zip(errors.errors, errors.units))
 
 
 def _coarser(judged: Sequence[RecordErrors], side: int) -> str:

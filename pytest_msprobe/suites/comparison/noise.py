@@ -87,10 +87,11 @@ class NoiseRun:
         """The tolerance of a value of `dtypes` with the root mean square `rms`; its noise is None where it has none."""
         if noise is None or not math.isfinite(noise):
             return Tolerance(self._limits.limit(*dtypes), "dtype")
-        names = [dtype.name for text in dtypes if (dtype := find_dtype(text)) is not None]
-        floor = max((self._floors.get(name, 0.0) for name in names), default=0.0)
-        if rms > 0:  # below the normal range of float16 a rounding is larger
-            floor = max(floor, max((DTYPES[name].least for name in names if name in DTYPES), default=0.0) / rms)
+        floor = 0.0
+        for dtype in filter(None, map(find_dtype, dtypes)):
+            floor = max(floor, self._floors.get(dtype.name, 0.0))
+            if rms > 0 and dtype.name in DTYPES:  # below the normal range of float16 a rounding is larger
+                floor = max(floor, DTYPES[dtype.name].least / rms)
         if Times.NOISE * noise <= floor:
             return Tolerance(floor, "floor", noise)
         return Tolerance(Times.NOISE * noise, "noise", noise)

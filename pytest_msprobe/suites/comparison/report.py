@@ -108,35 +108,38 @@ class RecordSummary(FigureWire):
     @classmethod
     def of(cls, verdict: OperationComparison) -> RecordSummary:
         """The summary of a verdict."""
-        states = (value.status for value in verdict.values if value.status != "unmatched" or value.is_tensor)
-        values: Counter[str] = Counter(states)
-        held_by: str = verdict.held_by if verdict.compiled is None else "compiled"
+        held_by, values, tolerances, first_bits = "", Counter[str](), Counter[str](), ""
+        for value in verdict.values:
+            if value.status != "unmatched" or value.is_tensor:
+                values[value.status] += 1
+            if value.tolerance is not None:
+                tolerances[value.tolerance.basis] += 1
+            if not first_bits and value.distance != 0 and value.differs_in_bits:
+                first_bits = value.name
         if verdict.is_equal_again:
             held_by = "again"
-        elif held_by != "both" and verdict.content in ("beside", "unused"):
+        elif verdict.held_by != "both" and verdict.content in ("beside", "unused"):
             held_by = "beside"
-        if held_by in ("compiled", "again", "beside"):
+        elif verdict.compiled is not None:
+            held_by = "compiled"
+        if held_by:
             values = Counter({"skip": len(verdict.values)})
         if verdict.fault:
             values["skip" if verdict.is_skipped else "unreadable"] += 1
-        bits = (value.name for value in verdict.values if value.distance != 0 and value.differs_in_bits)
-        bases = (value.tolerance.basis for value in verdict.values if value.tolerance is not None)
-        tolerances: Counter[str] = Counter(bases)
         distance, growth = verdict.growth
         summary = cls(
             record=verdict.operation.record,
             order=verdict.order,
-            held_by=held_by,
+            held_by=held_by or verdict.held_by,
             status=verdict.status,
             values=dict(values),
             is_origin=verdict.is_origin,
-            first_bits=next(bits, ""),
+            first_bits=first_bits,
             distance=distance,
             growth=growth,
             tolerances=dict(tolerances),
         )
-        first = verdict.first_error
-        if first is None:
+        if (first := verdict.first_error) is None:
             return summary
         argument = None if first.is_output or first.is_tensor else _argument(first)
         is_input = not first.is_output
@@ -154,7 +157,7 @@ def _argument(value: ValueComparison) -> ArgumentDifference:
     """The argument that the two runs have otherwise; "" on a side that does not have it."""
     name = value.path.rpartition(".")[2]
     name = value.path if name.isdecimal() else name
-    return ArgumentDifference(name, _short(value.target), _short(value.golden))
+    return ArgumentDifference(name, *map(_short, (value.target, value.golden)))
 
 
 def _short(leaf: Leaf | None) -> str:
@@ -184,14 +187,13 @@ class Growth:
     @property
     def differing(self) -> int:
         """How many distances are above 0."""
-        return sum(distance > 0 for distance in self._distances)
+        return sum(map(bool, self._distances))
 
     def lines(self) -> Iterator[str]:
         """The largest distance in each part of the step, and where it grows most; nothing where all is equal."""
-        last = max(self._orders, default=0)
         if not any(self._distances):
             return
-        parts = [0.0] * _PARTS
+        last, parts = max(self._orders), [0.0] * _PARTS
         for order, distance in zip(self._orders, self._distances):
             part = min(_PARTS - 1, _PARTS * order // (last + 1))
             parts[part] = max(parts[part], distance)
@@ -294,14 +296,10 @@ class Divergence:
     @property
     def uncompared(self) -> Finding:
         """That not all of it was compared, with figures."""
-        figures: dict[str, float | int | str] = {
-            "target only": self.operations["target"],
-            "golden only": self.operations["golden"],
-            "values": self.values["unmatched"],
-            "unreadable": self.unreadable,
-        }
-        figures = {name: count for name, count in figures.items() if count}
-        return _incomplete("", figures)
+        operations, values = self.operations, self.values
+        counts = Counter({"target only": operations["target"], "golden only": operations["golden"]})
+        counts += Counter({"values": values["unmatched"], "unreadable": values["unreadable"]})
+        return _incomplete("", counts)
 
     def lines(self) -> Iterator[str]:
         """The answer in one line, then the figures."""
@@ -313,14 +311,13 @@ class Divergence:
         if self._first_bits is not None and (self.first is None or self._first_bits[1] != self.first.first):
             yield f"first differing bits: {self._first_bits[1]}"
         yield from self._growth.lines()
-        counts = self.operations
+        counts, more = self.operations, len(self._golden_only) - _MOST_NAMED
         again = f", {counts['again']} in other steps and equal again" if counts["again"] else ""
         yield (
             f"{counted(counts['both'], 'operations')} matched, {counts['target']} only in the target, "
             f"{counts['golden']} only in the golden dump{again}"
         )
         if self._golden_only:
-            more = len(self._golden_only) - _MOST_NAMED
             others = f" and {more} more" if more > 0 else ""
             yield f"only in the golden dump: {', '.join(self._golden_only[:_MOST_NAMED])}{others}"
         states = ", ".join(f"{self.values[state]} {state}" for state in _STATES if self.values[state])
@@ -436,10 +433,9 @@ class ComparisonSummary(RowSummary):
         for dump, pair in self._pairs.items():
             if indent:
                 yield f"{names[dump]}:"
-            content = pair.content.content()
-            if content is not None:
+            if (content := pair.content.content()) is not None:
                 yield indent + content_in_words(content)
-            yield from (indent + line for line in pair.divergence.facts())
+            yield from map(indent.__add__, pair.divergence.facts())
 
     def divergence(self, dump: str) -> Divergence:
         """Counts of one dump so far."""
@@ -494,8 +490,8 @@ class ComparisonOutput:
             self.divergence.why_unmatched = why_unmatched(comparison)
         if settings.table == "off":
             return []
-        several_steps = len({Slot.of(target).step for target in targets}) > 1
-        stem = table_stem(self._target, several_steps=several_steps)
+        steps = {Slot.of(target).step for target in targets}
+        stem = table_stem(self._target, several_steps=len(steps) > 1)
         table = TableFiles(folder, stem, comparison.mode, settings.result_column)
 
         def stack_of(record: str) -> str:
@@ -520,11 +516,9 @@ class ComparisonOutput:
         """Write the advice beside the table, where there is one: its path. Raises OSError."""
         if self._advice is None:
             return []
-        slot = Slot.of(self._target)
-        findings = [finding for finding in answer.findings if _is_of(finding.place, slot)]
-        suspect = next((finding for finding in findings if finding.place.record), None)
-        line = 0
-        if suspect is not None:
+        slot, line = Slot.of(self._target), 0
+        suspects = (it for it in answer.findings if it.place.record and _is_of(it.place, slot))
+        if (suspect := next(suspects, None)) is not None:
             line = self._rows.line_of_value(suspect.place.record, value_of(suspect))
         descriptor = os.open(self._advice, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -534,8 +528,8 @@ class ComparisonOutput:
 
 def _is_of(place: Place, slot: Slot) -> bool:
     """Whether a dump of that rank and step shows a finding, as far as numbers are known."""
-    pairs = ((slot.rank, place.ranks), (slot.step, place.steps))
-    return all(number is None or not numbers or number in numbers for number, numbers in pairs)
+    is_of_rank = slot.rank is None or not place.ranks or slot.rank in place.ranks
+    return is_of_rank and (slot.step is None or not place.steps or slot.step in place.steps)
 
 
 class ComparisonReport(SuiteReport):
@@ -565,12 +559,9 @@ class ComparisonReport(SuiteReport):
         target, summary = Path(row.dump), row.attachment["summary"]
         if target not in self._outputs:
             self._outputs[target] = ComparisonOutput(target, self._summary.divergence(row.dump))
-        if self._settings.table == "off":
-            return
-        if "rows" in row.attachment:
+        if "rows" in row.attachment and self._settings.table != "off":
             self._outputs[target].add(summary["order"], summary["record"], row.attachment["rows"])
-        else:
-            self._lacks_rows = True
+        self._lacks_rows |= "rows" not in row.attachment and self._settings.table != "off"
 
     def finish(self) -> None:
         """Write the tables.
@@ -580,7 +571,7 @@ class ComparisonReport(SuiteReport):
         """
         tables: list[Path] = []
         try:
-            self._summary.diagnoses(self._sides)
+            self._summary.diagnoses(lambda dump: self._comparison_of(Path(dump)).sides)
             if self._lacks_rows:
                 raise SuiteError("no table: the run that is continued had --msprobe-table=off; give it here as well")
             for target, output in self._outputs.items():
@@ -605,10 +596,6 @@ class ComparisonReport(SuiteReport):
         """What was compared, and what was not."""
         yield from self._summary.facts({str(target): file_id(target, self._root) for target in self._outputs})
         yield from (f"not compared: {problem}" for problem in self._pairs.lone())
-
-    def _sides(self, dump: str) -> tuple[ComparedDump, ComparedDump]:
-        comparison = self._comparison_of(Path(dump))
-        return comparison.target, comparison.golden
 
     def levels(self) -> Mapping[tuple[str, str, str], str]:
         """What the calls say of the Cells around them."""

@@ -40,7 +40,7 @@ from pytest_msprobe.suites.comparison.report import ComparisonReport, Comparison
 from pytest_msprobe.suites.comparison.shards import why_sharded
 from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps, why_not_exact
 from pytest_msprobe.suites.comparison.table import rows
-from pytest_msprobe.suites.comparison.values import ValueComparison
+from pytest_msprobe.suites.comparison.values import ValueComparison, excess_of
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -147,9 +147,8 @@ def _explanation(
     Where a difference arises its account says, and distances only where nothing was computed again.
     """
     lines = [printable(compared.fault)] if compared.fault else []
-    lines += [
-        value.explanation or printable(f"{value.name} {value.status}: {value.message}") for value in compared.wrong
-    ]
+    wrong = compared.wrong
+    lines += (value.explanation or printable(f"{value.name} {value.status}: {value.message}") for value in wrong)
     partner = compared.partner.record if compared.partner is not None else "nothing"
     lines.append(printable(f"tested: {compared.operation.record}; benchmark: {partner} of {golden.path}"))
     if compared.is_origin and (account is None or account.basis != "tensors" or account.kind == "unaccounted"):
@@ -206,9 +205,7 @@ def _ratio(value: ValueComparison) -> float | None:
     """How many times its limit the distance is; what must be equal and is not, infinitely many times."""
     if value.distance is None or value.status not in ("pass", "warning", "error"):
         return None
-    if value.limit:
-        return value.distance / value.limit
-    return math.inf if value.distance else 0.0
+    return excess_of(value.distance, value.limit or 0.0)
 
 
 _WORDS = dict(zip(PARTS, ("arises in the target", "inherited", "defined differently", "arises in the golden run")))
@@ -223,7 +220,7 @@ def _accounted(
     where `settings` say so, and no value of it is in question beside those that the account splits. Where what both
     runs hold shows that its values are right, it may be defined differently, but not computed wrongly.
     """
-    is_born = any(part in (BORN_TARGET, BORN_GOLDEN) for _, part, _ in account.blamed)
+    is_born = {part for _, part, _ in account.blamed} & {BORN_TARGET, BORN_GOLDEN}
     if compared.content in EQUAL_AGAIN and not is_born:
         return verdict
     if account.kind == "fault":
@@ -252,8 +249,8 @@ def _is_excusable(compared: OperationComparison, kind: str) -> bool:
     """
     if compared.is_unreadable:
         return False
-    leaves = [leaf for value in compared.wrong for leaf in (value.target, value.golden) if leaf is not None]
-    return kind != "equal" or all(leaf.tensor is not None for leaf in leaves)
+    leaves = (leaf for value in compared.wrong for leaf in (value.target, value.golden))
+    return kind != "equal" or all(leaf is None or leaf.tensor is not None for leaf in leaves)
 
 
 def _excuse(account: Account) -> str:
@@ -276,15 +273,12 @@ def _shares(output: OutputAccount | None) -> dict[str, float | None]:
 
 def output_text(output: OutputAccount) -> str:
     """`output.0 differs by 0.012: 98 % inherited (growth x 1.2), 2 % arises in the target`."""
-    shown = [name for name, share in output.shares.items() if abs(share) >= 0.005]
-    shown.sort(key=lambda name: -abs(output.shares[name]))
-    parts = ", ".join(_part(output, name) for name in shown)
-    return f"{output.path} differs by {output.size:.3g}: {parts or 'by NaN or infinity'}"
-
-
-def _part(output: OutputAccount, name: str) -> str:
-    growth = f" (growth x {output.growth:.3g})" if name == INHERITED and output.growth is not None else ""
-    return f"{100 * output.shares[name]:.3g} % {_WORDS[name]}{growth}"
+    parts = []
+    shown = [part for part in output.shares.items() if abs(part[1]) >= 0.005]
+    for name, share in sorted(shown, key=lambda part: -abs(part[1])):
+        growth = f" (growth x {output.growth:.3g})" if name == INHERITED and output.growth is not None else ""
+        parts.append(f"{100 * share:.3g} % {_WORDS[name]}{growth}")
+    return f"{output.path} differs by {output.size:.3g}: {', '.join(parts) or 'by NaN or infinity'}"
 
 
 #: Before the names of operations that only the golden dump has, so that they are not taken for the target's.
@@ -395,7 +389,7 @@ class ComparisonSuite(Suite):
         comparison = self.comparison(file)
         if not comparison.operations:
             raise SuiteError(f"{file}: this dump and its golden dump hold no record; dump a step that runs")
-        if is_part := why_sharded(comparison.target, comparison.golden):
+        if is_part := why_sharded(*comparison.sides):
             raise SuiteError(is_part)
         yield from group_operations(comparison.target.operations)
         yield from group_operations(comparison.matching.golden_only, f"{GOLDEN}.")
@@ -416,7 +410,7 @@ class ComparisonSuite(Suite):
                 verdict = replace(verdict, attachment={**(verdict.attachment or {}), EXACT: errors.to_wire()})
         if verdict.status != "error" or verdict.excuse or self._pictures is None:
             return verdict
-        return pictured(verdict, compared, (comparison.target, comparison.golden), self._pictures)
+        return pictured(verdict, compared, comparison.sides, self._pictures)
 
     @cached_property
     def _pictures(self) -> ErrorPictures | None:
@@ -536,7 +530,7 @@ class ComparisonSuite(Suite):
         if settings.layer_mapping is not None and settings.cell_mapping:
             yield "--msprobe-cell-mapping: has no effect with --msprobe-layer-mapping, which names Cells by their place"
         for comparison in self._readable():
-            yield from comparison.mappings.unused(comparison.target, comparison.golden)
+            yield from comparison.mappings.unused(*comparison.sides)
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """Tables, advice and findings."""

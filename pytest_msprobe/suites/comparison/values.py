@@ -53,10 +53,8 @@ class DistanceLimits:
     def limit(self, *dtypes: str) -> float:
         """The largest distance between tensors of `dtypes`: that of the coarsest of them."""
         largest = 0.0
-        for text in dtypes:
-            dtype = find_dtype(text)
-            if dtype is not None:
-                largest = max(largest, self.distances.get(dtype.name, 0.0))
+        for dtype in filter(None, map(find_dtype, dtypes)):
+            largest = max(largest, self.distances.get(dtype.name, 0.0))
         return largest
 
     def element_limit(self, distance_limit: float, peak: float) -> float:
@@ -288,13 +286,9 @@ def judge_plain(target: Leaf, golden: Leaf, agreement: DistanceLimits) -> ValueC
     """
     mine, theirs = target.statistics[0], golden.statistics[0]
     number, other = _number(mine), _number(theirs)
-    if target.is_peer or mine == theirs:
+    if target.is_peer or mine == theirs or (number == other and number is not None):
         return _equal(target, golden)
-    if number is None or other is None:
-        return _other_argument(target, golden, mine, theirs)
-    if number == other:
-        return _equal(target, golden)
-    if "float" in target.dtype + golden.dtype:
+    if number is not None and other is not None and "float" in target.dtype + golden.dtype:
         if math.isnan(number) and math.isnan(other):
             return _equal(target, golden)
         distance = abs(number - other) / abs(other) if other else math.inf
@@ -321,7 +315,7 @@ def judge_place(target: Leaf | None, golden: Leaf | None) -> ValueComparison:
         mine, theirs = target.value, golden.value
         if isinstance(mine, OpaqueValue) and isinstance(theirs, OpaqueValue):
             ranks = mine.content, theirs.content
-            if ranks[0] != ranks[1] and isinstance(ranks[0], list) and isinstance(ranks[1], list):
+            if ranks[0] != ranks[1] and {*map(type, ranks)} == {list}:
                 return _other_argument(target, golden, *ranks)
     return _equal(target, golden)
 
@@ -487,7 +481,7 @@ class TensorComparison:
             distance = figures.distance
             if not metrics.is_exact and metrics.size:
                 element_limit = self.limits.element_limit(pair.limit, figures.peak)
-                reasons += _too_far(distance, pair.limit, metrics.max_abs or 0.0, element_limit)
+                reasons = (*reasons, *_too_far(distance, pair.limit, metrics.max_abs or 0.0, element_limit))
         status: ValueStatus = "warning" if pair.soft else "pass"
         said, words = pair.soft, ""
         if reasons:
@@ -495,22 +489,12 @@ class TensorComparison:
             said = (summarise(metrics, judgement), *pair.soft)
             words = explain(metrics, judgement, label=printable(target.name), dtype=target.dtype, shape=target.shape)
         return ValueComparison(
-            target,
-            golden,
-            status,
-            said,
-            distance,
-            figures=figures,
-            explanation=words,
-            limit=pair.limit,
-            contents=contents,
+            target, golden, status, said, distance, figures, explanation=words, limit=pair.limit, contents=contents
         )
 
 
-def _too_far(distance: float, limit: float, max_abs: float, element_limit: float) -> tuple[str, ...]:
-    reasons = []
+def _too_far(distance: float, limit: float, max_abs: float, element_limit: float) -> Iterator[str]:
     if distance > limit:
-        reasons.append(f"Relative distance {distance:.3g} is above {limit:g}.")
+        yield f"Relative distance {distance:.3g} is above {limit:g}."
     if max_abs > element_limit:
-        reasons.append(f"An element is off by {max_abs:.3g}, allowed is {element_limit:.3g}.")
-    return tuple(reasons)
+        yield f"An element is off by {max_abs:.3g}, allowed is {element_limit:.3g}."

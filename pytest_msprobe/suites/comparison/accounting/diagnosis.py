@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Literal
 
 from pytest_msprobe.suites.comparison.accounting.account import AccountStep, Basis, ValueKey, any_beyond, any_differs
@@ -26,19 +28,18 @@ _ORDER: tuple[Basis, ...] = ("tensors", "statistics", "sketches", "values", "che
 
 def basis_of(steps: Iterable[AccountStep]) -> Basis:
     """What the content of values is known by throughout: the weakest of the records."""
-    bases = {step.account.basis for step in steps}
-    return next((basis for basis in _ORDER if basis in bases), "none")
+    return min(map(attrgetter("account.basis"), steps), key=_ORDER.index, default="none")
 
 
 def _is_noise(steps: Iterable[AccountStep]) -> bool:
     """Whether all that differs is within what a noise run differs by."""
-    differing = [step.account for step in steps if any_differs(step.account.keys)]
-    return all(account.is_noise and not any_beyond(account.keys) for account in differing)
+    accounts = map(attrgetter("account"), steps)
+    return all(it.is_noise and not any_beyond(it.keys) for it in accounts if any_differs(it.keys))
 
 
 def are_by_content(steps: Iterable[AccountStep]) -> bool:
     """Return whether what both runs hold decides, and not names and order of their calls."""
-    return any(step.account.content for step in steps)
+    return any(map(attrgetter("account.content"), steps))
 
 
 def open_key(step: AccountStep) -> str:
@@ -116,7 +117,7 @@ class RunDiagnosis:
     @property
     def region(self) -> Region | None:
         """The calls in which the two runs part; None where they do not, or where names and order decide."""
-        return next((step.account.region for step in self.steps if step.account.region is not None), None)
+        return next(filter(None, map(attrgetter("account.region"), self.steps)), None)
 
     @property
     def is_one_model(self) -> bool:
@@ -131,7 +132,7 @@ class RunDiagnosis:
     @property
     def outcome(self) -> Outcome:
         """See docs/two_runs.md."""
-        differs = any(any_differs(step.account.keys) for step in self.steps)
+        differs = any_differs(chain.from_iterable(step.account.keys for step in self.steps))
         if self.basis == "tensors" and self.faults:
             return "fault"
         is_open = bool(self.unexplained or self.unknown)
@@ -158,18 +159,18 @@ class RunDiagnosis:
         """Records by kind of account."""
         return Counter(step.account.kind for step in self.steps)
 
-    def growths(self, steps: Sequence[AccountStep] | None = None) -> list[tuple[str, float]]:
-        """(record, growth) where relative differences grow most on their way, among `steps` or all.
+    def growths(self, steps: Sequence[AccountStep]) -> list[tuple[str, float]]:
+        """(record, growth) where relative differences grow most on their way, among `steps`.
 
         Outputs that nothing uses are left out: a gradient that is zero but for rounding has no meaningful growth.
         """
         growths = []
-        for step in self.steps if steps is None else steps:
+        for step in steps:
             for output in step.account.outputs:
                 is_used = (step.record, output.path) in self.passed_on
                 if is_used and output.growth is not None and math.isfinite(output.growth):
                     growths.append((step.record, output.growth))
-        return sorted(growths, key=lambda entry: -entry[1])[:5]
+        return sorted(growths, key=itemgetter(1), reverse=True)
 
     @property
     def unaccounted(self) -> list[AccountStep]:

@@ -21,7 +21,9 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     any_beyond,
     any_differs,
     dtype_change,
+    inputs_of,
     largest_distance,
+    outputs_of,
     value_key,
 )
 from pytest_msprobe.suites.comparison.accounting.arguments import (
@@ -37,16 +39,8 @@ from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueCompari
 FIRST = "first"
 #: The same where the arguments show why.
 ARGUMENTS = "arguments"
-_BASES: dict[str, Basis] = {
-    "v": "values",
-    "f": "fingerprints",
-    "m": "checksums",
-    "k": "sketches",
-    "s": "statistics",
-}
-
-#: Of inputs that are equal as far as keys of that kind tell.
-_EQUAL_BY = {"s": "its inputs have equal statistics", "k": "its inputs have equal sketches"}
+#: By the first letter of keys, what proves the least first.
+_BASES: dict[str, Basis] = {"s": "statistics", "k": "sketches", "v": "values", "m": "checksums", "f": "fingerprints"}
 
 
 def observed(compared: OperationComparison, limits: DistanceLimits, *, is_alone: bool = False) -> Account:
@@ -86,12 +80,12 @@ def observed(compared: OperationComparison, limits: DistanceLimits, *, is_alone:
 
 
 def _kind(keys: Sequence[ValueKey]) -> Kind:
-    outputs = [key for key in keys if key.is_output]
+    outputs = outputs_of(keys)
     if not any_differs(outputs):
         return "equal"
     if not any_beyond(outputs):
         return "within"
-    inputs = [key for key in keys if not key.is_output and key.target and key.golden]
+    inputs = [key for key in inputs_of(keys) if key.target and key.golden]
     nearest = farthest_of([key.distance for key in outputs if key.is_beyond])
     is_first = not any_beyond(inputs) and nearest > Times.GROWTH * largest_distance(inputs)
     return "first" if is_first else "carried"
@@ -105,7 +99,7 @@ def _outputs(
     if not pairs:
         return ()
     value, key = max(pairs, key=lambda pair: (pair[1].is_beyond, pair[1].distance or 0.0))
-    inputs = [key for key in keys if not key.is_output]
+    inputs = inputs_of(keys)
     # Of equal inputs other arguments make any difference.
     is_equal = kind == "within" and not any_differs(inputs)
     is_first = kind == "first" or (is_equal and bool(other_arguments(compared)))
@@ -118,11 +112,15 @@ def _first(compared: OperationComparison, value: ValueComparison, keys: Sequence
     """Why this is the first that differs, as far as that is known; `keys` are those of its inputs."""
     inputs = [key for key in keys if key.target and key.golden]
     kinds = {key.target[:1] for key in inputs}
-    state = next((words for kind, words in _EQUAL_BY.items() if kind in kinds), "its inputs are equal")
+    state = "its inputs are equal"
     if not inputs:
         state = "it has no tensor among its inputs"
     elif any_differs(inputs):
         state = "its inputs agree within their tolerances"
+    elif "s" in kinds:
+        state = "its inputs have equal statistics"
+    elif "k" in kinds:
+        state = "its inputs have equal sketches"
     message = value.reasons[0].rstrip(".") if value.reasons else f"by {value.distance or 0.0:.3g}"
     if value.tolerance is not None:
         message += f" (tolerance {value.tolerance.limit:.3g}, noise run {value.tolerance.noise:.3g})"
@@ -135,7 +133,7 @@ def _first(compared: OperationComparison, value: ValueComparison, keys: Sequence
 def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
     if value.figures is not None:
         contents = _of_elements(value)
-    elif value.contents is not None and any(key.startswith("k") for key in value.contents):
+    elif value.contents is not None and "k" in (value.contents[0][:1], value.contents[1][:1]):
         contents = value.contents
     else:
         contents = _contents(value.target, value.golden)
@@ -166,7 +164,7 @@ def _content(leaf: Leaf | None, kind: str) -> str:
         return ""
     if kind != "s":
         return f"{kind}{leaf.fingerprint or leaf.md5}"
-    if all(number is None for number in leaf.statistics):
+    if {*leaf.statistics} == {None}:
         return ""
     text = f"{leaf.shape}{leaf.statistics}".encode()
     return f"s{hashlib.blake2b(text, digest_size=8).hexdigest()}"
@@ -174,5 +172,5 @@ def _content(leaf: Leaf | None, kind: str) -> str:
 
 def _basis(keys: Sequence[ValueKey]) -> Basis:
     """The weakest kind of key: what all of them prove."""
-    kinds = {key[0] for value in keys for key in (value.target, value.golden) if key}
-    return next((_BASES[kind] for kind in ("s", "k", "v", "m", "f") if kind in kinds), "none")
+    kinds = {key[:1] for value in keys for key in (value.target, value.golden)}
+    return next((basis for kind, basis in _BASES.items() if kind in kinds), "none")
