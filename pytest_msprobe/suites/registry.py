@@ -61,7 +61,7 @@ SUITES, REFUSED = read_suites(
     sorted(entry_points_of("pytest_msprobe.suites"), key=lambda entry_point: entry_point.name != DEFAULT)
 )
 #: Names of files beside dump.json that a suite judges.
-FILES = frozenset(name for entry in SUITES.values() for name in entry.files)
+FILES = frozenset(chain.from_iterable(map(attrgetter("files"), SUITES.values())))
 
 
 def suite_name(text: str) -> str:
@@ -78,7 +78,7 @@ def suite_name(text: str) -> str:
 
 def suite_options() -> tuple[Option, ...]:
     """The options of all suites, each once."""
-    options = chain.from_iterable(entry.options for entry in SUITES.values())
+    options = chain.from_iterable(map(attrgetter("options"), SUITES.values()))
     return tuple({option.name: option for option in options}.values())
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from operator import mul
+from operator import attrgetter, mul
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -26,13 +26,7 @@ from pytest_msprobe.manifests.rounded_operands import rounded_operands
 from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.numerics.expected import Absolute, Relative, Roundoffs, Times
 from pytest_msprobe.suites.comparison.content.regions import sources_of
-from pytest_msprobe.suites.comparison.content.values import (
-    HeldRecord,
-    HeldValue,
-    held_run,
-    held_value,
-    split_name,
-)
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldValue, held_run, held_value, split_name
 from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -144,9 +138,8 @@ class ExactRun:
         self._exact = DumpComparison(pair.target.path, path, replace(settings, noise=None))
         self._records = [held_run(dump).records for dump in (pair.target, pair.golden, self._exact.golden)]
         self._ways = _coarsest(pair.target, self._records[0]), _coarsest(pair.golden, self._records[1])
-        backwards = [record for record in pair.target.operations if record.phase == "backward"]
-        self._trained = {record.call for record in backwards}
-        self._first_backward = min((record.index for record in backwards), default=len(pair.target.operations))
+        self._backwards = {record.call: record.index for record in pair.target.operations if record.phase == "backward"}
+        self._first_backward = min(self._backwards.values(), default=len(pair.target.operations))
         #: How far the values of a forward are off, which its backward uses.
         self._forwards: dict[str, Pair] = {}
 
@@ -206,7 +199,7 @@ class ExactRun:
         return RecordErrors(operation.record, operation.index, dtypes, units, self._is_update(operation))
 
     def _is_update(self, operation: Operation) -> bool:
-        if not _is_forward(operation) or operation.index < self._first_backward or operation.call in self._trained:
+        if not _is_forward(operation) or operation.index < self._first_backward or operation.call in self._backwards:
             return False
         frames = self._pair.target.stacks.frames(operation.record)
         return not frames or any("optim" in frame.file for frame in frames)
@@ -244,7 +237,7 @@ class ExactRun:
         kinds = {tensor.dtype.kind for tensor in tensors if tensor is not None and tensor.dtype is not None}
         if None in tensors or len(kinds) != 1 or len({_long_axes(leaf.shape) for leaf in leaves}) > 1:
             return None
-        is_bound = not all(leaf.data_name for leaf in leaves)
+        is_bound = not all(map(attrgetter("data_name"), leaves))
         if not is_bound:
             figures = self._of_tensors(leaves, units)
         else:
@@ -365,14 +358,8 @@ def _with_outputs(result: RecordErrors, outputs: Sequence[_Off], leaves: Sequenc
     if not outputs:
         return None
     at = max(range(len(outputs)), key=lambda place: (leaves[place] != "", max(outputs[place].errors)))
-    return replace(
-        result,
-        path=outputs[at].path,
-        errors=outputs[at].errors,
-        values=len(outputs),
-        is_bound=any(off.is_bound for off in outputs),
-        leaves=leaves[at],
-    )
+    path, errors, is_bound = outputs[at].path, outputs[at].errors, any(map(attrgetter("is_bound"), outputs))
+    return replace(result, path=path, errors=errors, values=len(outputs), is_bound=is_bound, leaves=leaves[at])
 
 
 def _coarsest(dump: ComparedDump, records: Mapping[str, HeldRecord]) -> dict[str, _Format]:
@@ -416,7 +403,7 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
     """What the errors of the records of a run amount to."""
     ordered = sorted(records, key=lambda errors: errors.order)
     judged = [errors for errors in ordered if errors.values and not errors.is_update]
-    others = [errors for errors in ordered if errors.other_input]
+    others = list(filter(attrgetter("other_input"), ordered))
     together = [errors for errors in judged if errors.leaves == "both"]
     lasting = next((errors for errors in (*others, *together) if _lasts(errors, judged)), None)
     alone = next((errors for errors in judged if errors.leaves in _SIDES), None)
@@ -430,7 +417,8 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
     shown = [errors for errors in judged if max(map(mul, errors.errors, errors.units)) < Relative.NO_DIGIT]
     if not shown:
         return Exact(kind="nothing")
-    target, golden = (max(shown, key=lambda errors, side=side: errors.errors[side]) for side in (0, 1))  # type: ignore[misc]
+    target = max(shown, key=lambda errors: errors.errors[0])
+    golden = max(shown, key=lambda errors: errors.errors[1])
     most = target.errors[0], golden.errors[1]
     for side in (0, 1):
         limit = Times.FARTHEST_VALUES * max(1.0, most[1 - side])
@@ -445,8 +433,7 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
 
 
 def _exact(kind: ExactKind, farther: Farther, errors: RecordErrors, judged: Sequence[RecordErrors]) -> Exact:
-    target, golden = map(_shown, errors.errors)
-    target_input, golden_input = map(_shown, errors.inputs)
+    target, golden, target_input, golden_input = map(_shown, (*errors.errors, *errors.inputs))
     return Exact(
         kind=kind,
         farther=farther,
@@ -458,7 +445,7 @@ def _exact(kind: ExactKind, farther: Farther, errors: RecordErrors, judged: Sequ
         golden_input=golden_input,
         target_dtype=errors.dtypes[0],
         golden_dtype=errors.dtypes[1],
-        judged=sum(record.values for record in judged),
+        judged=sum(map(attrgetter("values"), judged)),
         basis="statistics" if errors.is_bound else "tensors",
     )
 
@@ -478,7 +465,7 @@ def _lasts(place: RecordErrors, judged: Sequence[RecordErrors]) -> bool:
 
 def _is_farther(errors: RecordErrors, side: int) -> bool:
     """Whether one side is farther off whatever its dtype allows: a finer one has smaller roundings."""
-    relative = [*map(mul, errors.errors, errors.units)]
+    relative: list[float] = [*map(mul, errors.errors, errors.units)]
     return relative[side] > Times.SURELY * relative[1 - side]
 
 

@@ -69,11 +69,7 @@ class NoiseRun:
 
     def of_record(self, record: str, golden: Sequence[Leaf]) -> RecordNoise:
         """Distances of the noise run from the golden run in each value of a golden record."""
-        try:
-            leaves = self._noise.leaves(record) if record in self._noise else []
-        except DumpError:
-            leaves = []
-        noise = {leaf.path: leaf for leaf in leaves}
+        noise = {leaf.path: leaf for leaf in self._noise.readable_leaves(record)}
         levels, bounds = {}, set()
         for leaf in golden:
             other = noise.get(leaf.path)

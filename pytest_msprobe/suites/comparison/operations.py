@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -80,7 +81,7 @@ class OperationComparison:
         if self.is_equal_again:
             return "pass"
         # A tensor on either side may have nothing to be compared with.
-        if self.held_by != "both" or any(value.is_lone for value in self.values):
+        if self.held_by != "both" or any(map(attrgetter("is_lone"), self.values)):
             return "skip"
         statuses = {value.status for value in self.values}
         return "pass" if statuses & {"pass", "warning"} or not statuses else "skip"
@@ -88,7 +89,7 @@ class OperationComparison:
     @cached_property
     def wrong(self) -> list[ValueComparison]:
         """The values that differ or cannot be read."""
-        return [value for value in self.values if value.is_wrong]
+        return list(filter(attrgetter("is_wrong"), self.values))
 
     @cached_property
     def is_unreadable(self) -> bool:
@@ -192,7 +193,7 @@ def _is_place(operation: Operation, leaf: Leaf | None) -> bool:
 
 
 def _skip_message(values: Sequence[ValueComparison]) -> str:
-    lone = [value for value in values if value.is_lone]
+    lone = list(filter(attrgetter("is_lone"), values))
     if not lone:
         return next((f"{value.path}: {value.message}" for value in values if value.message), "nothing was compared")
     more = f" and {len(lone) - 1} more" if len(lone) > 1 else ""

@@ -45,7 +45,7 @@ from pytest_msprobe.suites.comparison.exact import EXACT, RecordErrors, exact_of
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.comparison.run_setup import differences_before, told_before
+from pytest_msprobe.suites.comparison.run_setup import setup_of
 from pytest_msprobe.suites.comparison.sides import ComparedDump, DumpPairs, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
 from pytest_msprobe.suites.comparison.unmatched import why_unmatched
@@ -126,19 +126,9 @@ class RecordSummary(FigureWire):
             values = Counter({"skip": len(verdict.values)})
         if verdict.fault:
             values["skip" if verdict.is_skipped else "unreadable"] += 1
-        distance, growth = verdict.growth
-        summary = cls(
-            record=verdict.operation.record,
-            order=verdict.order,
-            held_by=held_by or verdict.held_by,
-            status=verdict.status,
-            values=dict(values),
-            is_origin=verdict.is_origin,
-            first_bits=first_bits,
-            distance=distance,
-            growth=growth,
-            tolerances=dict(tolerances),
-        )
+        record, held_by, (distance, growth) = verdict.operation.record, held_by or verdict.held_by, verdict.growth
+        summary = cls(record, verdict.order, held_by, verdict.status, dict(values), tolerances=dict(tolerances))
+        summary = replace(summary, is_origin=verdict.is_origin, first_bits=first_bits, distance=distance, growth=growth)
         if (first := verdict.first_error) is None:
             return summary
         argument = None if first.is_output or first.is_tensor else _argument(first)
@@ -247,9 +237,8 @@ class Divergence:
     @property
     def is_complete(self) -> bool:
         """Whether everything that either dump holds was compared."""
-        return not (
-            self.operations["target"] or self.operations["golden"] or self.values["unmatched"] or self.unreadable
-        )
+        lone = self.operations["target"] or self.operations["golden"]
+        return not (lone or self.values["unmatched"] or self.values["unreadable"])
 
     @property
     def is_unmatched(self) -> bool:
@@ -260,11 +249,6 @@ class Divergence:
     def judged(self) -> int:
         """How many operations have a partner, or are computed in other steps and equal again."""
         return self.operations["both"] + self.operations["again"]
-
-    @property
-    def unreadable(self) -> int:
-        """How many values or operations could not be read."""
-        return self.values["unreadable"]
 
     @property
     def first(self) -> RecordSummary | None:
@@ -329,16 +313,11 @@ class Divergence:
 
 def _finding(first: RecordSummary) -> Finding:
     """The first operation that differs: nothing shows that it is wrong."""
-    operation = Operation.of(first.record, first.order)
+    operation, value = Operation.of(first.record, first.order), first.first.removeprefix(f"{first.record}.")
     return Finding(
         kind=first.kind,
         confidence="first difference only",
-        place=Place(
-            record=first.record,
-            operation=operation.call,
-            directions=(operation.phase,),
-            value=first.first.removeprefix(f"{first.record}."),
-        ),
+        place=Place(record=first.record, operation=operation.call, directions=(operation.phase,), value=value),
         arguments=(first.argument,) if first.argument else (),
         detail=readable(first.reason),
     )
@@ -404,7 +383,7 @@ class ComparisonSummary(RowSummary):
     def answer(self, rows: RunRows, setup: Sequence[ManifestDifference] = (), accept: Collection[str] = ()) -> Answer:
         """What is at fault, or differs first, in all dumps together."""
         contents = (pair.content.content() for pair in self._pairs.values())
-        content = together(content for content in contents if content is not None)
+        content = together(filter(None, contents))
         return structs.replace(self._answer(rows, setup, accept), content=content)
 
     def _answer(self, rows: RunRows, setup: Sequence[ManifestDifference], accept: Collection[str]) -> Answer:
@@ -473,12 +452,7 @@ class ComparisonOutput:
         self._rows.add(order, record, rows)
 
     def write(
-        self,
-        folder: Path,
-        comparison: DumpComparison,
-        settings: ComparisonSettings,
-        *,
-        targets: Sequence[Path],
+        self, folder: Path, comparison: DumpComparison, settings: ComparisonSettings, *, targets: Sequence[Path]
     ) -> list[Path]:
         """Write the table into `folder`, if `settings` ask for it; its paths. `targets` are all of the run.
 
@@ -543,7 +517,7 @@ class ComparisonReport(SuiteReport):
         out: Path,
         root: Path,
     ) -> None:
-        """Report on `pairs`, each with its `comparison_of` its target, into the folder `out`; `root` is pytest's."""
+        """Report on `pairs`, which `comparison_of` reads by target, into the folder `out`; `root` is pytest's."""
         self._settings, self._pairs, self._comparison_of = settings, pairs, comparison_of
         self._out, self._root = out, root
         self._summary = ComparisonSummary()
@@ -603,8 +577,8 @@ class ComparisonReport(SuiteReport):
 
     def answer(self, rows: RunRows) -> Answer:
         """What is at fault in all pairs together; a run that did not compare everything is not a success."""
-        setup = differences_before(self._pairs.matched)
-        answer = self._summary.answer(rows, setup, self._settings.accept)
+        sentences, differences = setup_of(self._pairs.matched)
+        answer = self._summary.answer(rows, differences, self._settings.accept)
         if self._settings.inherited == "fail":
             rows.following.clear()
         if not answer.findings:
@@ -613,7 +587,7 @@ class ComparisonReport(SuiteReport):
             answer = structs.replace(with_findings(answer, incomplete[:1]), next=(*answer.next, *step))
         if self._settings.exact is not None:
             answer = self._with_exact(answer)
-        return structs.replace(answer, setup=tuple(told_before(self._pairs.matched)))
+        return structs.replace(answer, setup=tuple(sentences))
 
     def _with_exact(self, answer: Answer) -> Answer:
         """`answer` with which run is nearer to the exact one."""

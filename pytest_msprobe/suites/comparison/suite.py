@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import DIRECTIONS, ApiName, Dump, DumpError, Frame
-from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.answers.words import readable
@@ -38,9 +37,9 @@ from pytest_msprobe.suites.comparison.operations import EQUAL_AGAIN, DumpCompari
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
 from pytest_msprobe.suites.comparison.shards import why_sharded
-from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps, why_not_exact
+from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps, why_no_dump, why_not_exact
 from pytest_msprobe.suites.comparison.table import rows
-from pytest_msprobe.suites.comparison.values import ValueComparison, excess_of
+from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -63,14 +62,8 @@ if TYPE_CHECKING:
 
 #: Figures of accounts: shares of the difference that is born on either side, inherited, and defined differently.
 SHARES = ("born", "inherited", "defined")
-_STATUS: dict[str, Status] = {
-    "pass": "pass",
-    "warning": "pass",
-    "error": "error",
-    "unreadable": "error",
-    "unmatched": "skip",
-    "skip": "skip",
-}
+_STATUS: dict[str, Status] = {"pass": "pass", "warning": "pass", "error": "error", "unreadable": "error"}
+_STATUS |= {"unmatched": "skip", "skip": "skip"}
 
 
 def verdict_of(
@@ -205,7 +198,9 @@ def _ratio(value: ValueComparison) -> float | None:
     """How many times its limit the distance is; what must be equal and is not, infinitely many times."""
     if value.distance is None or value.status not in ("pass", "warning", "error"):
         return None
-    return excess_of(value.distance, value.limit or 0.0)
+    if value.limit:
+        return value.distance / value.limit
+    return math.inf if value.distance else 0.0
 
 
 _WORDS = dict(zip(PARTS, ("arises in the target", "inherited", "defined differently", "arises in the golden run")))
@@ -329,8 +324,7 @@ class ComparisonSuite(Suite):
         if not golden.exists():
             raise SuiteError(f"--msprobe-golden={golden}: there is no such file or folder")
         if not find_files(golden):
-            why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
-            raise SuiteError(f"--msprobe-golden={golden}: {why}")
+            raise SuiteError(f"--msprobe-golden={golden}: {why_no_dump(golden)}")
         if settings.exact is not None and (why := why_not_exact(settings.exact)):
             raise SuiteError(f"--msprobe-exact={settings.exact}: {why}")
         if settings.accounting == "off":

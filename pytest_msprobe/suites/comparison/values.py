@@ -219,15 +219,9 @@ class ValueComparison:
         leaf, golden = self.target or self.golden, self.golden
         assert leaf is not None
         is_tensor = leaf.is_tensor or (golden is not None and golden.is_tensor)
-        stored = {
-            "leaf": leaf,
-            "path": leaf.path,
-            "name": leaf.name,
-            "is_tensor": is_tensor,
-            "is_output": leaf.is_output,
-            "is_wrong": self.status in ("error", "unreadable"),
-            "is_lone": self.status == "unmatched" and is_tensor,
-        }
+        is_wrong, is_lone = self.status in ("error", "unreadable"), self.status == "unmatched" and is_tensor
+        stored: dict[str, object] = {"leaf": leaf, "path": leaf.path, "name": leaf.name, "is_output": leaf.is_output}
+        stored |= {"is_tensor": is_tensor, "is_wrong": is_wrong, "is_lone": is_lone}
         for name, value in stored.items():
             object.__setattr__(self, name, value)  # the class is frozen
 

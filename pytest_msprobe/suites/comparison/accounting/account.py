@@ -295,18 +295,10 @@ def value_key(
     if target is not None and golden is not None:
         fields["golden_path"] = "" if golden.path == target.path else golden.path
         fields["is_one_dtype"] = canonical_dtype(target.dtype) == canonical_dtype(golden.dtype)
-    return ValueKey(
-        value.path,
-        value.is_output,
-        *contents,
-        shape=leaf.shape,
-        is_integer=is_integer,
-        trains=(getattr(target, "requires_grad", ""), getattr(golden, "requires_grad", "")),
-        limits=_limits(value, limits),
-        origins=_origins(value),
-        is_weak=_is_weak(leaf),
-        **fields,
-    )
+    trains = getattr(target, "requires_grad", ""), getattr(golden, "requires_grad", "")
+    fields |= {"shape": leaf.shape, "is_integer": is_integer, "trains": trains, "is_weak": _is_weak(leaf)}
+    fields |= {"limits": _limits(value, limits), "origins": _origins(value)}
+    return ValueKey(value.path, value.is_output, *contents, **fields)
 
 
 def _difference(value: ValueComparison, limits: DistanceLimits, figures: Figures | None) -> dict[str, Any]:
@@ -322,7 +314,9 @@ def _difference(value: ValueComparison, limits: DistanceLimits, figures: Figures
 def _limits(value: ValueComparison, limits: DistanceLimits) -> tuple[float, float]:
     if value.tolerance is not None:
         return value.tolerance.limit, value.tolerance.limit
-    return limits.limit(getattr(value.target, "dtype", "")), limits.limit(getattr(value.golden, "dtype", ""))
+    target, golden = getattr(value.target, "dtype", ""), getattr(value.golden, "dtype", "")
+    limit = limits.limit(target)
+    return limit, limit if golden == target else limits.limit(golden)
 
 
 def _origins(value: ValueComparison) -> tuple[Provenance, Provenance]:
@@ -375,17 +369,18 @@ def dtype_change(values: Sequence[ValueComparison]) -> tuple[str, bool]:
     changed, inputs = "", []
     for value in values:
         target, golden = value.target, value.golden
-        if target is None or golden is None or not (target.tensor and golden.tensor):
+        if target is None or golden is None:
             continue
         if not value.is_output:
-            inputs.append((target.dtype, golden.dtype))
-        elif not changed and target.dtype != golden.dtype:
+            inputs.append((target, golden))
+        elif not changed and target.dtype != golden.dtype and target.tensor and golden.tensor:
             mine, theirs = canonical_dtype(target.dtype), canonical_dtype(golden.dtype)
             # Integers of another width are no change.
             if mine != theirs and {_kind(mine), _kind(theirs)} != {"int"}:
                 changed = f"{mine} against {theirs}"
-    floats = [pair for pair in inputs if changed and _kind(pair[0]) in ("float", "complex")]
-    return changed, bool(floats) and all(len({*map(canonical_dtype, pair)}) == 1 for pair in floats)
+    tensors = ((mine, theirs) for mine, theirs in inputs if changed and mine.tensor and theirs.tensor)
+    dtypes = [(mine.dtype, theirs.dtype) for mine, theirs in tensors if _kind(mine.dtype) in ("float", "complex")]
+    return changed, bool(dtypes) and all(len({*map(canonical_dtype, pair)}) == 1 for pair in dtypes)
 
 
 def _kind(dtype: str) -> str:

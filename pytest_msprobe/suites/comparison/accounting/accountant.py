@@ -19,6 +19,7 @@ from msprobe_collector.dump_format import (
     Direction,
     Dtype,
     DumpError,
+    TensorValue,
     array_dtype,
     parse_api_name,
     split_record_name,
@@ -76,7 +77,7 @@ from pytest_msprobe.suites.comparison.figures import Figures, measure_pair
 from pytest_msprobe.suites.comparison.matching import tensor_order
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.sides import ComparedDump
-from pytest_msprobe.suites.comparison.values import ValueComparison, is_whole
+from pytest_msprobe.suites.comparison.values import ValueComparison
 
 Tensors: TypeAlias = Mapping[LeafPath, Array]
 
@@ -199,7 +200,6 @@ class _CallPair:
         is_defined_otherwise: whether they do in more than float dtypes, which may saturate: a run in another precision.
     """
 
-    name: str
     target: RecordedCall
     golden: RecordedCall
     definition: Differences
@@ -240,7 +240,7 @@ class Accountant:
 
     def _account(self, compared: OperationComparison) -> Account:
         operation = compared.operation
-        keys = [self._key(value) for value in compared.values if value.is_tensor]
+        keys = [*map(self._key, filter(attrgetter("is_tensor"), compared.values))]
         if compared.partner is None:
             return account_of(compared, "unmatched", keys)
         if operation.holds_calls and self._is_contained(operation, keys):
@@ -274,7 +274,7 @@ class Accountant:
         # PyTorch gives a gradient the shape of its value: one of two shapes is no gradient of an argument.
         is_sure = operation.phase == "backward" and self._target.framework == self._golden.framework == "pytorch"
         other = {value.path for value in compared.values if is_sure and not _has_one_shape(value)}
-        made = max((_distance(key) for key in outputs_of(keys) if key.path not in other), default=0.0)
+        made = max((_distance(key) for key in keys if key.is_output and key.path not in other), default=0.0)
         before = largest_distance(inputs)
         return any_beyond(inputs) or (before > 0 and made <= Times.GROWTH * before)
 
@@ -340,7 +340,9 @@ class Accountant:
         if contents is None:  # not compared: unmatched, unreadable, or of no meaning
             target, golden = self._arrays(value)
             contents = content_of(value.target, target), content_of(value.golden, golden)
-        is_integer = contents[0].startswith("v") and is_whole(value.target)
+        tensor = value.target.value if value.target is not None and contents[0].startswith("v") else None
+        dtype = tensor.dtype if isinstance(tensor, TensorValue) else None
+        is_integer = dtype is not None and dtype.kind in ("int", "bool")
         figures = None
         if contents[0] != contents[1]:
             figures = value.figures or self._figures(value)
@@ -382,7 +384,7 @@ class Accountant:
         in_more = differing and argument_differences(*calls, with_dtypes=False)
         if isinstance(target, DropoutCall) and isinstance(golden, DropoutCall) and not differing:
             differing = in_more = () if target.drops_as(golden) else OTHER_ELEMENTS
-        return _CallPair(operation.call, target, golden, differing, is_defined_otherwise=bool(in_more))
+        return _CallPair(target, golden, differing, is_defined_otherwise=bool(in_more))
 
     def _call(self, side: ComparedDump, name: str) -> RecordedCall:
         kind = DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall

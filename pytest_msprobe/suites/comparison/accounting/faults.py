@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from msprobe_collector.dump_format.records import Operation
@@ -50,7 +50,8 @@ class FlowFaults:
     """What the flow of values and the accounts of records show.
 
     Attributes:
-        faults: that with the largest effect first; those of unknown origin last.
+        faults: that with the largest effect first, those of unknown origin last; without tensors, where differences
+            begin, which need be no faults.
         unknown: inputs of unknown origin that differ by more than they may and are not at fault.
         unexplained: records beyond their limits that no benchmark computed and that no fault reaches.
         passed_on: (record, place) of the outputs that differ and that another record uses.
@@ -66,11 +67,7 @@ class FlowFaults:
 
 
 def find_faults(
-    flow: DataFlow,
-    is_wrong_sum: IsWrongSum,
-    *,
-    is_whole: bool = True,
-    other_leaves: OtherLeaves | None = None,
+    flow: DataFlow, is_wrong_sum: IsWrongSum, *, is_whole: bool = True, other_leaves: OtherLeaves | None = None
 ) -> FlowFaults:
     """Return the faults in `flow`, and what each of them reaches.
 
@@ -103,13 +100,9 @@ def find_faults(
             causes.blame(fault.step, fault)
     reached = causes.settle()
     unexplained = tuple(step for step in state.unexplained if step.record not in reached)
-    return FlowFaults(
-        faults=tuple(causes.ranked()),
-        unknown=tuple(fault for fault in state.unknown if fault.step.record not in reached),
-        unexplained=unexplained,
-        passed_on=frozenset(state.passed_on),
-        origins=(*_origins_of_faults(flow, causes), *_origins_without_faults(flow)),
-    )
+    unknown = tuple(fault for fault in state.unknown if fault.step.record not in reached)
+    origins = (*_origins_of_faults(flow, causes), *_origins_without_faults(flow))
+    return FlowFaults(tuple(causes.ranked()), unknown, unexplained, frozenset(state.passed_on), origins)
 
 
 def _traits(flow: DataFlow, leaves: OtherLeaves, *, is_whole: bool) -> RunTraits:
@@ -200,16 +193,8 @@ def _own_faults(step: AccountStep, flow: DataFlow, state: TraceState, run: RunTr
             continue
         if part == DEFINED and is_cast(step) and not run.tells_dtypes:
             continue
-        yield Fault(
-            step,
-            _KINDS.get(part, "born"),
-            _SIDES.get(part, "both"),
-            output.path,
-            sentence,
-            size=output.size,
-            share=output.shares.get(part),
-            worst=output.worst,
-        )
+        fault = Fault(step, _KINDS.get(part, "born"), _SIDES.get(part, "both"), output.path, sentence)
+        yield replace(fault, size=output.size, share=output.shares.get(part), worst=output.worst)
     if account.blamed:
         return
     if account.definition and not is_given:

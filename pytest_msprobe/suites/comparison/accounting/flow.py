@@ -167,8 +167,8 @@ class SideFlow:
         content = self.content(key)
         places, makers = self._outputs.get(content, ([], []))
         equal = [] if key.is_weak else makers[: bisect_left(places, place)][::-1]
-        written = self._written(origin.made_by, place)
-        if written is not None:
+        written = self.maker(*split_name(origin.made_by))
+        if written is not None and self.place(written.step) < place:
             others = (maker for maker in equal if maker.key is not written.key)
             return ValueSource("written", (written, *others), "", origin.view, origin.is_changed)
         name = "" if key.is_weak else self._names.get(content, "")
@@ -179,10 +179,6 @@ class SideFlow:
         if equal:
             return ValueSource("bytes", tuple(equal))
         return self._by_elements(step, key) if content and not key.is_weak else ValueSource()
-
-    def _written(self, made_by: str, place: int) -> Maker | None:
-        maker = self.maker(*split_name(made_by))
-        return maker if maker is not None and self.place(maker.step) < place else None
 
     def _by_elements(self, step: AccountStep, key: ValueKey) -> ValueSource:
         if self.search is None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
 
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.expected import Times
@@ -48,11 +50,11 @@ def observed(compared: OperationComparison, limits: DistanceLimits, *, is_alone:
 
     A layer `is_alone` where the dump holds none of the calls in it.
     """
-    tensors = [value for value in compared.values if value.is_tensor]
+    tensors = list(filter(attrgetter("is_tensor"), compared.values))
     keys = [_key(value, limits) for value in tensors]
     if compared.partner is None:
         return account_of(compared, "unmatched", keys, basis=_basis(keys))
-    kind, fields = _kind(keys), {}
+    kind, fields = _kind(keys), dict[str, Any]()
     if compared.operation.is_cell and not is_alone:
         kind = "contained"
     elif is_alone and kind in ("first", "carried"):
@@ -61,22 +63,11 @@ def observed(compared: OperationComparison, limits: DistanceLimits, *, is_alone:
     differing = [value for value, key in zip(tensors, keys) if key.differs]
     is_noise = all(value.tolerance is not None and value.tolerance.basis != "dtype" for value in differing)
     outputs = _outputs(compared, tensors, keys, kind)
-    dtype, is_cast = dtype_change(compared.values)
+    fields["dtype"], fields["is_cast"] = dtype_change(compared.values)
     definition = () if compared.operation.is_cell else other_arguments(compared)
-    return account_of(
-        compared,
-        kind,
-        keys,
-        outputs=outputs,
-        basis=_basis(keys),
-        is_noise=is_noise,
-        dtype=dtype,
-        is_cast=is_cast,
-        definition=definition,
-        **fields,
-        gives=numbers_given(compared),
-        takes=numbers_taken(compared) if definition else (),
-    )
+    takes = numbers_taken(compared) if definition else ()
+    fields |= {"definition": definition, "gives": numbers_given(compared), "takes": takes, "is_noise": is_noise}
+    return account_of(compared, kind, keys, outputs=outputs, basis=_basis(keys), **fields)
 
 
 def _kind(keys: Sequence[ValueKey]) -> Kind:
@@ -131,8 +122,9 @@ def _first(compared: OperationComparison, value: ValueComparison, keys: Sequence
 
 
 def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
-    if value.figures is not None:
-        contents = _of_elements(value)
+    if value.figures is not None:  # both were compared whole, and their keys are equal where they are
+        target, golden = f"v{_content(value.target, 's')}", f"v{_content(value.golden, 's')}"
+        contents = (target, target) if value.distance == 0 else (target, f"{golden} differs")
     elif value.contents is not None and "k" in (value.contents[0][:1], value.contents[1][:1]):
         contents = value.contents
     else:
@@ -142,19 +134,13 @@ def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
     return value_key(value, contents, distance, limits, is_integer=is_whole(value.leaf))
 
 
-def _of_elements(value: ValueComparison) -> tuple[str, str]:
-    """Keys of two tensors that were compared whole: equal where they are."""
-    target, golden = f"v{_content(value.target, 's')}", f"v{_content(value.golden, 's')}"
-    return (target, target) if value.distance == 0 else (target, f"{golden} differs")
-
-
 def _contents(target: Leaf | None, golden: Leaf | None) -> tuple[str, str]:
     """Keys of the content of both sides, of the best kind that both have."""
     sides = [leaf for leaf in (target, golden) if leaf is not None and leaf.tensor is not None]
     kind = "s"
-    if all(leaf.fingerprint for leaf in sides):
+    if all(map(attrgetter("fingerprint"), sides)):
         kind = "f"
-    elif all(leaf.md5 for leaf in sides):
+    elif all(map(attrgetter("md5"), sides)):
         kind = "m"
     return _content(target, kind), _content(golden, kind)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, filterfalse
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -74,6 +74,10 @@ class Pair:
         return Slot.of(Path(self.dump))
 
 
+#: Faults of one cause, each with its pair of dumps.
+_Group: TypeAlias = Sequence[tuple[Pair, Fault]]
+
+
 def run_answer(
     rows: RunRows,
     diagnoses: Mapping[str, RunDiagnosis],
@@ -98,7 +102,8 @@ def run_answer(
     findings = _causing(rows, pairs, causes, by_setup)
     if not findings and is_open:
         findings = [*_open_records(rows, pairs)]
-    findings = findings or [*_of_unseen(of_unseen_updates(setup, [pair.diagnosis for pair in pairs]))] or _failed(rows)
+    of_pairs = [pair.diagnosis for pair in pairs]
+    findings = findings or [*_of_unseen(of_unseen_updates(setup, of_pairs))] or _failed(rows)
     unknown = [[(pair, fault)] for pair in pairs for fault in _unmade(pair.diagnosis)]
     steps = [*_next(rows, causes or unknown, basis)]
     if not steps and basis != "tensors" and _has_open(pairs):
@@ -120,8 +125,7 @@ def run_answer(
             rows.following.update(_ids_of(rows, pair, fault))
             following += fault.inheriting
         rows.following.update(_item_of(rows, pair, step) for step in following)
-    collection = _collection([pair.diagnosis for pair in pairs])
-    return structs.replace(answer, basis=basis, reach=_reach(causes), next_collection=collection)
+    return structs.replace(answer, basis=basis, reach=_reach(causes), next_collection=_collection(of_pairs))
 
 
 def _of_all(pairs: Iterable[Pair], part: Callable[[RunDiagnosis], Iterable[_Part]]) -> list[_Part]:
@@ -130,10 +134,7 @@ def _of_all(pairs: Iterable[Pair], part: Callable[[RunDiagnosis], Iterable[_Part
 
 
 def _causing(
-    rows: RunRows,
-    pairs: Sequence[Pair],
-    causes: Sequence[Sequence[tuple[Pair, Fault]]],
-    by_setup: Sequence[tuple[Pair, Explained]],
+    rows: RunRows, pairs: Sequence[Pair], causes: Sequence[_Group], by_setup: Sequence[tuple[Pair, Explained]]
 ) -> list[Finding]:
     """The findings on what is at fault, and on other set-ups in place of what these explain."""
     of_setup = {id(fault) for _, reasons in by_setup for fault in reasons.faults}
@@ -152,7 +153,7 @@ def _causing(
     return findings
 
 
-def _ids(group: Sequence[tuple[Pair, Fault]]) -> set[int]:
+def _ids(group: _Group) -> set[int]:
     return {id(fault) for _, fault in group}
 
 
@@ -291,7 +292,7 @@ def _of_unseen(differences: Sequence[ManifestDifference]) -> Iterator[Finding]:
         )
 
 
-def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
+def _finding(rows: RunRows, group: _Group) -> Finding:
     pair, fault = group[0]
     same_pair = [fault for other, fault in group if other is pair]
     parameters = _parameters_of(fault, same_pair)
@@ -328,7 +329,7 @@ def _parameters_of(fault: Fault, same_pair: Sequence[Fault]) -> tuple[str, ...]:
     return tuple(other.name or f"{other.step.record}.{other.value}" for other in same_pair)
 
 
-def _figures_of_group(group: Sequence[tuple[Pair, Fault]]) -> dict[str, float | int | str]:
+def _figures_of_group(group: _Group) -> dict[str, float | int | str]:
     pair, fault = group[0]
     account = fault.step.account
     figures: dict[str, float | int | str] = {"side": fault.side, "inheriting": len(fault.reached)}
@@ -378,9 +379,7 @@ def _line(diagnosis: RunDiagnosis, record: str, side: int) -> str:
     return diagnosis.sides[side].stacks.user_line(record.rpartition(".")[0])
 
 
-def _place_of(
-    group: Sequence[tuple[Pair, Fault]], same_pair: Sequence[Fault], records: Iterable[str]
-) -> dict[str, Any]:
+def _place_of(group: _Group, same_pair: Sequence[Fault], records: Iterable[str]) -> dict[str, Any]:
     pair, fault = group[0]
     operation, step = fault.step.operation, pair.slot.step
     sources = (_source_of(pair.diagnosis, other) for other in same_pair)
@@ -457,6 +456,8 @@ def _open_records(rows: RunRows, pairs: Iterable[Pair]) -> Iterator[Finding]:
 
 def _open_record(rows: RunRows, pair: Pair, step: AccountStep) -> Finding:
     operation, key, detail = step.operation, step.first_beyond, readable(step.account.reason)
+    directions, value = (operation.phase,), getattr(key, "path", "")
+    place = Place(record=step.record, operation=operation.call, directions=directions, value=value)
     figures: dict[str, float | int | str] = {}
     if key is not None and key.distance is not None and math.isfinite(key.distance):
         figures["size"] = key.distance
@@ -468,14 +469,7 @@ def _open_record(rows: RunRows, pair: Pair, step: AccountStep) -> Finding:
         id=_node_id(rows, pair, step, operation.call, operation.phase),
         kind="first" if is_compiled else "unexplained",
         confidence="first difference only",
-        place=Place(
-            record=step.record,
-            operation=operation.call,
-            directions=(operation.phase,),
-            value=getattr(key, "path", ""),
-            source=step.source,
-            cell=step.cell,
-        ),
+        place=structs.replace(place, source=step.source, cell=step.cell),
         figures=figures,
         detail=detail,
     )
@@ -491,7 +485,7 @@ def _failed(rows: RunRows) -> list[Finding]:
     return [structs.replace(finding, confidence="first difference only") for finding in rows.findings()]
 
 
-def _reach(causes: Iterable[Sequence[tuple[Pair, Fault]]]) -> Reach:
+def _reach(causes: Iterable[_Group]) -> Reach:
     reached, causing, last = set[tuple[str, str]](), set[tuple[str, str]](), ""
     for pair, fault in chain.from_iterable(causes):
         reached.update((pair.dump, step.record) for step in fault.reached)
@@ -517,7 +511,7 @@ def _not_covered(pairs: Sequence[Pair], basis: Basis) -> Iterator[Gap]:
         yield Gap(kind="no benchmark" if basis == "values" else "not computed again", what=basis)
 
 
-def _next(rows: RunRows, causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: Basis) -> Iterator[NextStep]:
+def _next(rows: RunRows, causes: Sequence[_Group], basis: Basis) -> Iterator[NextStep]:
     if basis not in ("tensors", "values", "none") and causes:
         file = rows.facts.answer or "diagnosis.json"
         if not rows.facts.answer and rows.facts.arguments:
@@ -548,15 +542,8 @@ def _next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[NextStep]:
 
 
 #: What to do by hand about other kinds.
-_BY_HAND = {
-    "batch": "batch",
-    "gradient": "hooks",
-    "another_rank": "ranks",
-    "unrecorded": "maker",
-    "unknown": "maker",
-    "recomputed": "checkpoint",
-    "rewired": "wiring",
-}
+_BY_HAND = {"batch": "batch", "gradient": "hooks", "another_rank": "ranks", "unrecorded": "maker", "unknown": "maker"}
+_BY_HAND |= {"recomputed": "checkpoint", "rewired": "wiring"}
 
 
 def _collection(diagnoses: Sequence[RunDiagnosis]) -> dict[str, object] | None:

@@ -155,12 +155,7 @@ class Tracer:
     """Follows inputs that differ to what made them. It changes nothing: `TraceState.add` takes what it gives."""
 
     def __init__(
-        self,
-        flow: DataFlow,
-        state: TraceState,
-        run: RunTraits,
-        other_leaves: OtherLeaves,
-        is_wrong_sum: IsWrongSum,
+        self, flow: DataFlow, state: TraceState, run: RunTraits, other_leaves: OtherLeaves, is_wrong_sum: IsWrongSum
     ) -> None:
         """Prepare to trace in `flow` with what `state` says; for the others see `find_faults`."""
         self._flow, self._state, self._run = flow, state, run
@@ -306,8 +301,8 @@ class Tracer:
         nodes = self._state.causes.parents(value.step.record)
         node = next((node for node in nodes if node.startswith("rewired ")), f"rewired {name}")
         # What is used elsewhere gets another gradient.
-        backwards = (self._flow.backward_of(maker.step) for maker in makers)
-        heirs = tuple((backward, node) for backward in backwards if backward is not None)
+        backwards = map(self._flow.backward_of, map(attrgetter("step"), makers))
+        heirs = tuple((backward, node) for backward in filter(None, backwards))
         return replace(value.blaming("rewired", f"{value.key.path} {words}", node), heirs=heirs)
 
     def _unmade(self, value: Traced) -> Traced:
