@@ -20,8 +20,6 @@ _ROWS, _COLUMNS = 40, 64
 #: Of larger outputs every n-th row is looked at: at most 5 million elements, some 60 ms.
 _BIN_ELEMENTS = 1 << 17
 _MOST_PICTURES = 300
-#: Powers of ten of errors are counted from here on below 1; float64 has none below.
-_LEAST_DECADE = 350
 
 
 def absolute_errors(tested: Array, reference: Array) -> npt.NDArray[np.float64]:
@@ -83,14 +81,15 @@ def error_picture(tested: Array, reference: Array) -> dict[str, Any]:
     row_edges, column_edges = _edges(len(tested), _ROWS), _edges(columns, _COLUMNS)
     largest = np.zeros((len(row_edges) - 1, len(column_edges) - 1))
     is_nonfinite = np.zeros(largest.shape, np.bool_)
-    exact, counts = 0, np.zeros(2 * _LEAST_DECADE, np.int64)
+    least = -350  # float64 has no power of ten below
+    exact, counts = 0, np.zeros(700, np.int64)
     for index, (start, stop) in enumerate(pairwise(row_edges)):
         part = slice(start, stop, max(1, -(-(stop - start) * columns // _BIN_ELEMENTS)))
         errors = absolute_errors(tested[part], reference[part])
         is_finite = np.isfinite(errors)
         exact += int(np.count_nonzero(errors == 0))
         decades = np.floor(np.log10(errors[is_finite & (errors > 0)])).astype(np.int64)
-        counts += np.bincount(decades + _LEAST_DECADE, minlength=counts.size)
+        counts += np.bincount(decades - least, minlength=counts.size)
         largest[index] = np.maximum.reduceat(np.where(is_finite, errors, 0.0).max(axis=0), column_edges[:-1])
         is_nonfinite[index] = np.logical_or.reduceat(~is_finite.all(axis=0), column_edges[:-1])
     return {
@@ -99,7 +98,7 @@ def error_picture(tested: Array, reference: Array) -> dict[str, Any]:
         "columns": largest.shape[1],
         "largest": float(largest.max()),
         "cells": "".join(_marks(largest, is_nonfinite)),
-        "decades": [[at - _LEAST_DECADE, counts.item(at)] for at in np.flatnonzero(counts).tolist()],
+        "decades": [[at + least, counts.item(at)] for at in np.flatnonzero(counts).tolist()],
         "exact": exact,
     }
 

@@ -138,8 +138,9 @@ class ExactRun:
         self._exact = DumpComparison(pair.target.path, path, replace(settings, noise=None))
         self._records = [held_run(dump).records for dump in (pair.target, pair.golden, self._exact.golden)]
         self._ways = _coarsest(pair.target, self._records[0]), _coarsest(pair.golden, self._records[1])
-        self._backwards = {record.call: record.index for record in pair.target.operations if record.phase == "backward"}
-        self._first_backward = min(self._backwards.values(), default=len(pair.target.operations))
+        operations = pair.target.operations
+        self._backwards = {record.call: record.index for record in operations if record.phase == "backward"}
+        self._first_backward = min(self._backwards.values(), default=len(operations))
         #: How far the values of a forward are off, which its backward uses.
         self._forwards: dict[str, Pair] = {}
 

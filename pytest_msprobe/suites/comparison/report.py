@@ -128,7 +128,8 @@ class RecordSummary(FigureWire):
             values["skip" if verdict.is_skipped else "unreadable"] += 1
         record, held_by, (distance, growth) = verdict.operation.record, held_by or verdict.held_by, verdict.growth
         summary = cls(record, verdict.order, held_by, verdict.status, dict(values), tolerances=dict(tolerances))
-        summary = replace(summary, is_origin=verdict.is_origin, first_bits=first_bits, distance=distance, growth=growth)
+        summary = replace(summary, is_origin=verdict.is_origin, first_bits=first_bits)
+        summary = replace(summary, distance=distance, growth=growth)
         if (first := verdict.first_error) is None:
             return summary
         argument = None if first.is_output or first.is_tensor else _argument(first)
@@ -517,7 +518,7 @@ class ComparisonReport(SuiteReport):
         out: Path,
         root: Path,
     ) -> None:
-        """Report on `pairs`, which `comparison_of` reads by target, into the folder `out`; `root` is pytest's."""
+        """Report on `pairs` into `out`; `comparison_of` reads one by its target, `root` is rootdir."""
         self._settings, self._pairs, self._comparison_of = settings, pairs, comparison_of
         self._out, self._root = out, root
         self._summary = ComparisonSummary()

@@ -24,12 +24,14 @@ _NAMES = re.compile(rb',?\s*"(?:data_name|group_id)"\s*:\s*"[^"]*"')
 
 
 def setup_of(pairs: Sequence[tuple[Path, Path]]) -> tuple[list[str], list[ManifestDifference]]:
-    """Return what is said of the pairs of dumps of a run before their numbers, and how their set-ups differ.
+    """Return what is said of the pairs of dumps of a run before their numbers.
 
     Returns:
-        Sentences, the most important first, and what differs, the most likely explanation of other numbers first.
+        Sentences, the most important first, and what differs in the set-ups, the most likely
+        explanation of other numbers first.
     """
-    differences, manifests = dict.fromkeys(chain.from_iterable(starmap(_other_steps, pairs))), _manifests(pairs)
+    manifests = _manifests(pairs)
+    differences = dict.fromkeys(chain.from_iterable(starmap(_other_steps, pairs)))
     others = dict.fromkeys(difference.sentence for difference in differences)
     sentences = [*others, *_earlier_steps(pairs), *sentences_of(manifests)]
     differences |= dict.fromkeys(difference for _, difference in differences_of(manifests)[0])

@@ -89,8 +89,8 @@ class RunDiagnosis(FlowFaults):
         if are_by_content(steps):
             causes = tuple(causes_by_content(steps, shown.faults))
             shown = replace(shown, faults=causes, unknown=(), unexplained=())
-        of_flow = shown.faults, shown.unknown, shown.unexplained, shown.passed_on, shown.origins
-        return cls(*of_flow, tuple(steps), missing, sides)
+        from_flow = shown.faults, shown.unknown, shown.unexplained, shown.passed_on, shown.origins
+        return cls(*from_flow, tuple(steps), missing, sides)
 
     @property
     def region(self) -> Region | None:

@@ -50,8 +50,8 @@ class FlowFaults:
     """What the flow of values and the accounts of records show.
 
     Attributes:
-        faults: that with the largest effect first, those of unknown origin last; without tensors, where differences
-            begin, which need be no faults.
+        faults: that with the largest effect first, those of unknown origin last; without tensors,
+            where differences begin, which need be no faults.
         unknown: inputs of unknown origin that differ by more than they may and are not at fault.
         unexplained: records beyond their limits that no benchmark computed and that no fault reaches.
         passed_on: (record, place) of the outputs that differ and that another record uses.
@@ -282,8 +282,9 @@ def _unexplained_cells(flow: DataFlow, *, has_causes: bool) -> list[AccountStep]
     beyond = [step for step in flow.cells if step.account.kind == "unaccounted" and step.first_beyond is not None]
     for phase in ("forward", "backward"):
         making = [step for step in beyond if step.operation.phase == phase and not step.account.is_given]
+        around = {cell.record for step in making for cell in making if is_inside(step, cell)}
         if making:
-            return [cell for cell in making if not any(is_inside(step, cell) for step in making)]
+            return [step for step in making if step.record not in around]
     return [] if has_causes else beyond[:1]
 
 

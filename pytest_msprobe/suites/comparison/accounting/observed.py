@@ -122,7 +122,7 @@ def _first(compared: OperationComparison, value: ValueComparison, keys: Sequence
 
 
 def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
-    if value.figures is not None:  # both were compared whole, and their keys are equal where they are
+    if value.figures is not None:  # both were compared whole: keys are equal where they are
         target, golden = f"v{_content(value.target, 's')}", f"v{_content(value.golden, 's')}"
         contents = (target, target) if value.distance == 0 else (target, f"{golden} differs")
     elif value.contents is not None and "k" in (value.contents[0][:1], value.contents[1][:1]):

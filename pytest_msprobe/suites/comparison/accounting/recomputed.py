@@ -35,8 +35,8 @@ def recomputed_otherwise(flow: DataFlow) -> Iterator[Recomputed]:
     Where both runs have other results the second time, nothing tells which of them the other one should have.
     """
     for side, name in enumerate(("target", "golden")):
-        of_side = (step for step in flow.steps.values() if step.account.recomputed == (side == 0, side == 1))
-        marked = {step.operation.call: step for step in of_side if flow.forward_of(step) is not None}
+        recomputed = (step for step in flow.steps.values() if step.account.recomputed == (side == 0, side == 1))
+        marked = {step.operation.call: step for step in recomputed if flow.forward_of(step) is not None}
         first: dict[str, set[str]] = {}
         reached: dict[str, list[AccountStep]] = {}
         for call in [step.operation.call for step in flow.forwards if step.operation.call in marked]:

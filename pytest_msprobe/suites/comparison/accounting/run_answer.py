@@ -102,8 +102,8 @@ def run_answer(
     findings = _causing(rows, pairs, causes, by_setup)
     if not findings and is_open:
         findings = [*_open_records(rows, pairs)]
-    of_pairs = [pair.diagnosis for pair in pairs]
-    findings = findings or [*_of_unseen(of_unseen_updates(setup, of_pairs))] or _failed(rows)
+    per_pair = [pair.diagnosis for pair in pairs]
+    findings = findings or [*_of_unseen(of_unseen_updates(setup, per_pair))] or _failed(rows)
     unknown = [[(pair, fault)] for pair in pairs for fault in _unmade(pair.diagnosis)]
     steps = [*_next(rows, causes or unknown, basis)]
     if not steps and basis != "tensors" and _has_open(pairs):
@@ -125,7 +125,7 @@ def run_answer(
             rows.following.update(_ids_of(rows, pair, fault))
             following += fault.inheriting
         rows.following.update(_item_of(rows, pair, step) for step in following)
-    return structs.replace(answer, basis=basis, reach=_reach(causes), next_collection=_collection(of_pairs))
+    return structs.replace(answer, basis=basis, reach=_reach(causes), next_collection=_collection(per_pair))
 
 
 def _of_all(pairs: Iterable[Pair], part: Callable[[RunDiagnosis], Iterable[_Part]]) -> list[_Part]:
@@ -425,7 +425,7 @@ def _item_of(rows: RunRows, pair: Pair, step: AccountStep) -> str:
 
 
 def _around(pair: Pair, reasons: Explained) -> Iterator[AccountStep]:
-    """Records that cannot be right where a fault was found: layers around its call, sums over its uses.
+    """Records that cannot be right where there is a fault: layers around it, sums over its uses.
 
     Of two models or steps nothing can be right.
     """
