@@ -213,11 +213,12 @@ def _records(evidence: Evidence) -> tuple[dict[str, str], Recording]:
 
 def _backward(evidence: Evidence, incoming: Sequence[Array | None], name: str, recording: Recording) -> str:
     tested, bench = evidence.results.tested_gradients, evidence.results.bench_gradients
-    entries = evidence.entries
     got = [recording.encode(value, f"{name}.input.{index}") for index, value in enumerate(incoming)]
-    outgoing = ["null"] * (max((entry for entry in entries if isinstance(entry, int)), default=-1) + 1)
+    outgoing: list[str] = []
     others = {}
-    for position, entry in enumerate(entries):
+    for position, entry in enumerate(evidence.entries):
+        if isinstance(entry, int):
+            outgoing += ["null"] * (entry + 1 - len(outgoing))
         if tested is not None:
             if isinstance(entry, int):
                 outgoing[entry] = recording.encode(tested[position], f"{name}.{OUTPUT}.{entry}")

@@ -70,10 +70,9 @@ class EvidenceFolder:
 
     def state(self) -> FolderState:
         """The state at this moment."""
-        try:
+        with suppress(OSError):
             return _decode((self.root / _STATE_FILE).read_bytes())
-        except OSError:
-            return FolderState()
+        return FolderState()
 
     def tidy(self) -> None:
         """Remove the shared file at the end of a run, and the folder when nothing was saved."""

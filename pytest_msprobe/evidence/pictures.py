@@ -22,35 +22,6 @@ _BIN_ELEMENTS = 1 << 17
 _MOST_PICTURES = 300
 
 
-def can_be_drawn(tested: Any, reference: Any) -> bool:
-    """Whether two values are arrays of one shape with more than one element."""
-    arrays = isinstance(tested, np.ndarray) and isinstance(reference, np.ndarray)
-    return arrays and tested.shape == reference.shape and tested.size > 1
-
-
-class DecadeCounts:
-    """Elements by the power of ten of their error.
-
-    Attributes:
-        exact: elements without an error.
-    """
-
-    def __init__(self) -> None:
-        self.exact = 0
-        self._counts = np.zeros(700, np.int64)
-
-    def add(self, errors: npt.NDArray[np.float64]) -> None:
-        """Count finite errors."""
-        finite = errors[np.isfinite(errors)]
-        above = finite[finite > 0]
-        self.exact += finite.size - above.size
-        self._counts += np.bincount(np.floor(np.log10(above)).astype(np.int64) + 350, minlength=700)[:700]
-
-    def pairs(self) -> tuple[tuple[int, int], ...]:
-        """(exponent, count), ascending."""
-        return tuple((int(at) - 350, int(self._counts[at])) for at in np.flatnonzero(self._counts))
-
-
 def absolute_errors(tested: Array, reference: Array) -> npt.NDArray[np.float64]:
     """|tested - reference|, the latter rounded to the tested dtype; NaN or inf where one side alone is not finite."""
     wide = np.complex128 if tested.dtype.kind == "c" else np.float64
@@ -76,7 +47,11 @@ class ErrorPictures:
         return (*drawn, *rows[len(drawn) :])
 
     def _with_picture(self, row: OutputRow, tested: Any, reference: Any) -> OutputRow:
-        if row.status != "error" or self._left <= 0 or not can_be_drawn(tested, reference):
+        if row.status != "error" or self._left <= 0:
+            return row
+        if not (isinstance(tested, np.ndarray) and isinstance(reference, np.ndarray)):
+            return row
+        if tested.shape != reference.shape or tested.size <= 1:
             return row
         self._left -= 1
         try:
@@ -106,12 +81,15 @@ def error_picture(tested: Array, reference: Array) -> dict[str, Any]:
     row_edges, column_edges = _edges(len(tested), _ROWS), _edges(columns, _COLUMNS)
     largest = np.zeros((len(row_edges) - 1, len(column_edges) - 1))
     is_nonfinite = np.zeros(largest.shape, np.bool_)
-    counts = DecadeCounts()
+    least = -350  # float64 has no power of ten below
+    exact, counts = 0, np.zeros(700, np.int64)
     for index, (start, stop) in enumerate(pairwise(row_edges)):
         part = slice(start, stop, max(1, -(-(stop - start) * columns // _BIN_ELEMENTS)))
         errors = absolute_errors(tested[part], reference[part])
-        counts.add(errors)
         is_finite = np.isfinite(errors)
+        exact += int(np.count_nonzero(errors == 0))
+        decades = np.floor(np.log10(errors[is_finite & (errors > 0)])).astype(np.int64)
+        counts += np.bincount(decades - least, minlength=counts.size)
         largest[index] = np.maximum.reduceat(np.where(is_finite, errors, 0.0).max(axis=0), column_edges[:-1])
         is_nonfinite[index] = np.logical_or.reduceat(~is_finite.all(axis=0), column_edges[:-1])
     return {
@@ -120,8 +98,8 @@ def error_picture(tested: Array, reference: Array) -> dict[str, Any]:
         "columns": largest.shape[1],
         "largest": float(largest.max()),
         "cells": "".join(_marks(largest, is_nonfinite)),
-        "decades": [list(pair) for pair in counts.pairs()],
-        "exact": counts.exact,
+        "decades": [[at + least, counts.item(at)] for at in np.flatnonzero(counts).tolist()],
+        "exact": exact,
     }
 
 

@@ -25,7 +25,7 @@ from msprobe_collector.dump_format.writing.encoding import stored_form
 from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.apis.operators import find_operator, refused_argument, unknown_operator
 from pytest_msprobe.cases.edge_cases import EDGE_CASES
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, map_leaves
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, leaves
 from pytest_msprobe.engines.torch_map.bindings import NoCounterpart, lookup
 from pytest_msprobe.evidence.evidence import BothResults, Evidence, dump_folder, file_stem
 from pytest_msprobe.evidence.folder import EvidenceFolder, make_folder, write_file
@@ -111,17 +111,12 @@ def script_call(call: Call) -> ScriptCall:
         ("attribute", "attributes", call.attributes or {}, script.attributes),
     ):
         for key, value in named.items():
-            if not is_name(key):
+            if not (key.isascii() and key.isidentifier()) or keyword.iskeyword(key):
                 raise NoScript(f"the {kind} {key!r} is not a name in Python")
             texts[key] = _text(script, api.short, (field_, key), value)
     if api.type == "Tensor" and (not call.arguments or script.arguments[0] not in script.arrays):
         raise NoScript("the tensor whose method it is was not recorded")
     return script
-
-
-def is_name(text: str) -> bool:
-    """Whether `text` is a plain Python name."""
-    return text.isascii() and text.isidentifier() and not keyword.iskeyword(text)
 
 
 def joined(arguments: Sequence[str], keywords: Mapping[str, str]) -> str:
@@ -140,10 +135,10 @@ def _begin(api: ApiName, path: str) -> ScriptCall:
 def _text(script: ScriptCall, operator: str, path: LeafPath, value: Any) -> str:
     if isinstance(value, (np.ndarray, NumpyArgument)):
         name = f"x{len(script.arrays)}"
-        script.arrays[name] = value.array if isinstance(value, NumpyArgument) else value
         if isinstance(value, NumpyArgument):
             script.numpy_names.add(name)
-        script.paths[path] = name
+            value = value.array
+        script.arrays[name], script.paths[path] = value, name
         return name
     if isinstance(value, (tuple, list)):
         items = [_text(script, operator, (*path, index), item) for index, item in enumerate(value)]
@@ -231,13 +226,10 @@ def _docstring(evidence: Evidence, call: ScriptCall, stem: str) -> str:
     frame = evidence.dump.stacks.user_frame(f"{case.api}.forward")
     what = "gradients" if evidence.results.incoming is not None else "results"
     where = f"in the edge case {case.constructed}" if case.constructed else "in a training step"
-    shapes = [f"{name} {_described(array)}" for name, array in call.arrays.items()]
-    facts: dict[str, str] = {
-        "API": f"mindspore.{call.api}, {case.api} in the dump",
-        "arguments": ", ".join(shapes) or "no tensors",
-        "values": _origin(evidence),
-    }
-    facts |= {direction: _verdict(finding) for direction, finding in evidence.verdicts.items()}
+    shapes = (f"{name} {_described(array)}" for name, array in call.arrays.items())
+    facts: dict[str, str] = {"API": f"mindspore.{call.api}, {case.api} in the dump"}
+    facts |= {"arguments": ", ".join(shapes) or "no tensors", "values": _origin(evidence)}
+    facts |= zip(evidence.verdicts, map(_verdict, evidence.verdicts.values()))
     facts["tested"] = f"{last.device}; benchmark: {last.bench}, rounded once to the tested dtype"
     facts["called from"] = str(frame) if frame else "unknown"
     facts["versions"] = _versions()
@@ -285,11 +277,11 @@ def _setup(evidence: Evidence, call: ScriptCall) -> Iterator[str]:
         dtype = dtype_of_array(array.dtype)
         if dtype is None:
             raise NoScript(f"there is no tensor of {array.dtype}")
-        is_tensor = name not in call.numpy_names
-        yield (
-            f'{name} = ms.Tensor(stored["{name}"], {dtype_text(dtype)})' if is_tensor else f'{name} = stored["{name}"]'
-        )
-        if evidence.case.call.is_strided and is_tensor and array.ndim > 1:
+        if name in call.numpy_names:
+            yield f'{name} = stored["{name}"]'
+            continue
+        yield f'{name} = ms.Tensor(stored["{name}"], {dtype_text(dtype)})'
+        if evidence.case.call.is_strided and array.ndim > 1:
             yield f"{name} = {name}.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)  # not contiguous"
     yield ""
 
@@ -316,10 +308,10 @@ def _recorded(evidence: Evidence, arrays: dict[str, Any]) -> Iterator[str]:
         (f"output.{'.'.join(map(str, path))}", f"recorded{number}", f"benchmark{number}", tested, bench)
         for number, (path, tested, bench) in enumerate(_paired(results))
     ]
-    gradients = (results.bench_gradients or ()) if results.incoming is not None else ()
+    gradients = results.bench_gradients or ()
     tested_gradients = results.tested_gradients or (None,) * len(gradients)
     for position, (tested, bench) in enumerate(zip(tested_gradients, gradients)):
-        if bench is not None:
+        if bench is not None and results.incoming is not None:
             names = f"gradient{position}", f"gradient_benchmark{position}"
             outputs.append((f"gradient {position}", *names, tested, bench))
     is_recorded = list(evidence.verdicts.values())[-1].device == "recorded values"
@@ -405,17 +397,14 @@ def _seeds(
 
 def _torch(evidence: Evidence, call: ScriptCall) -> Iterator[str]:
     """PyTorch as a second opinion on the benchmark, for calls that it takes under its own name with one output."""
-    case, results = evidence.case, evidence.results
-    if writes_in_place(case.api) or call.numpy_names or len(_paired(results)) != 1:
-        return
-    text = torch_text(case.call, call.arguments, {**call.attributes, **call.keywords})
+    text, results = _reference(evidence, call), evidence.results
     if text is None:
         return
     yield "\ntry:\n    import torch\nexcept ImportError:\n    torch = None"
     yield "if torch:"
     for name, array in call.arrays.items():
-        dtype = dtype_of_array(array.dtype)
-        widened = '.astype("float64")' if dtype is not None and dtype.kind == "float" else ""
+        is_float = getattr(dtype_of_array(array.dtype), "kind", "") == "float"
+        widened = '.astype("float64")' if is_float else ""
         yield f'    {name} = torch.from_numpy(stored["{name}"]{widened})'
     has_gradients = results.incoming and results.incoming[0] is not None and results.bench_gradients is not None
     is_whole = has_gradients and all(gradient is not None for gradient in results.bench_gradients or ())
@@ -431,18 +420,26 @@ def _torch(evidence: Evidence, call: ScriptCall) -> Iterator[str]:
         yield f'    show("gradient {position}, PyTorch", gradients[{position}], stored["gradient_benchmark{position}"])'
 
 
+def _reference(evidence: Evidence, call: ScriptCall) -> str | None:
+    """The call as one of PyTorch with one output, as text; None where there is none."""
+    if writes_in_place(evidence.case.api) or call.numpy_names or len(_paired(evidence.results)) != 1:
+        return None
+    return torch_text(evidence.case.call, call.arguments, {**call.attributes, **call.keywords})
+
+
 def _test(evidence: Evidence, call: ScriptCall, stem: str) -> Iterator[str]:
     """The call against PyTorch in float64 as a test, with its recorded result where that is one tensor."""
-    text = torch_text(evidence.case.call, call.arguments, {**call.attributes, **call.keywords})
-    names, results = _parameters(evidence, call), _paired(evidence.results)
-    if text is None or writes_in_place(evidence.case.api) or call.numpy_names or not (names and len(results) == 1):
+    text = _reference(evidence, call)
+    if text is None or not _parameters(evidence, call):
         return
-    tested, inputs = results[0][1], ", ".join(call.tensors)
+    tested, inputs = _paired(evidence.results)[0][1], ", ".join(call.tensors)
     yield f'"""Is {in_docstring(call.api)} off by rounding only? Needs pytest-msprobe, MindSpore and PyTorch."""'
     yield from [line.replace("import sys", "") for line in _imports(call)][2:]
     yield from ("import torch", "", "from pytest_msprobe import assert_rounding_only", "")
     yield f'stored = np.load(Path(__file__).with_name("{stem}.npz"))'
-    arrays = {**call.arrays, **({"recorded0": tested} if isinstance(tested, np.ndarray) else {})}
+    arrays = dict(call.arrays)
+    if isinstance(tested, np.ndarray):
+        arrays["recorded0"] = tested
     for name, array in arrays.items():
         if (dtype := dtype_of_array(array.dtype)) is not None:
             yield f'{name} = ms.Tensor(stored["{name}"], {dtype_text(dtype)})'
@@ -457,14 +454,11 @@ def _test(evidence: Evidence, call: ScriptCall, stem: str) -> Iterator[str]:
 def torch_text(call: Call, texts: Sequence[str], named: Mapping[str, str]) -> str | None:
     """The PyTorch call of `call` over texts of its arguments, or None when it takes more than one plain expression."""
     binding = lookup(call.api.type, call.api.table_name, call.framework)
-    has_dtypes: list[bool] = []
-    map_leaves(call, lambda _, value: has_dtypes.append(isinstance(value, (Dtype, NumpyArgument))))
-    if isinstance(binding, NoCounterpart) or any(has_dtypes):
-        return None
-    if binding.target.startswith("references."):
+    has_dtypes = any(isinstance(value, (Dtype, NumpyArgument)) for _, value in leaves(call))
+    if isinstance(binding, NoCounterpart) or has_dtypes or binding.target.startswith("references."):
         return None
     if not binding.forms:
-        return f"{binding.target}({', '.join([*texts, *(f'{key}={text}' for key, text in named.items())])})"
+        return f"{binding.target}({joined(texts, named)})"
     for form in binding.forms:
         try:
             form.bind(call.arguments, call.keywords, {}, call.attributes)
@@ -475,9 +469,8 @@ def torch_text(call: Call, texts: Sequence[str], named: Mapping[str, str]) -> st
         expressions = {name: text for name, text in bound.arguments.items() if isinstance(text, str)}
         if len(expressions) < len(bound.arguments) or any(name.startswith("adapters") for name in form.targets()):
             return None
-        return ast.unparse(
-            _Filled(expressions, form.signature.parameters).visit(ast.parse(ast.unparse(form.expression)))
-        )
+        copy = ast.parse(ast.unparse(form.expression))
+        return ast.unparse(_Filled(expressions, form.signature.parameters).visit(copy))
     return None
 
 
@@ -496,10 +489,9 @@ class _Filled(ast.NodeTransformer):
 
 
 def _wrapped(name: str, text: str) -> str:
-    indent = " " * 13
-    return textwrap.fill(
-        text, 110, initial_indent=f"{name:13}", subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    first, others = f"{name:13}", " " * 13
+    wrapper = textwrap.TextWrapper(110, first, others, break_long_words=False, break_on_hyphens=False)
+    return wrapper.fill(text)
 
 
 def _quoted(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
@@ -38,17 +39,14 @@ def group_api_calls(names: Iterable[str], devices: Sequence[str] = ()) -> Iterat
         names: of the records; those of Cells, optimizers and compiled graphs are left out.
         devices: each of which has records of its own, `forward-device3`; () for records of no particular one.
     """
-    calls: dict[str, list[Direction]] = {}
-    invalid = []
+    calls, invalid = defaultdict[str, list[Direction]](list), []
     for name in names:
         if is_cell_record(name) or is_optimizer_record(name) or is_compiled_record(name):
             continue
-        parts_of_name = split_record_name(name)
-        if parts_of_name is not None:
-            call, direction = parts_of_name
-            calls.setdefault(call, []).append(direction)
-        else:
+        if (parts_of_name := split_record_name(name)) is None:
             invalid.append(name)
+        else:
+            calls[parts_of_name[0]].append(parts_of_name[1])
     endings = [f"-device{escape(device)}" for device in devices] or [""]
     for call, directions in calls.items():
         parts = [part for part in DIRECTIONS if part in directions]
@@ -156,8 +154,7 @@ class ApiCallSuite(Suite):
 
     def placement(self) -> WorkerPlacement:
         """Ask for workers on devices, also of other hosts."""
-        settings = self.settings
-        device = settings.device
+        settings, device = self.settings, self.settings.device
         return WorkerPlacement(
             target=self.engines.choice.device_target(),
             device_index=device.index,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -38,10 +39,10 @@ def operation_of(record: ItemRecord) -> Operation:
 
 def group_operations(operations: Iterable[Operation], prefix: str = "") -> Iterator[Group]:
     """One group per call: its directions, or `record` for a record that has none; `prefix` goes before the names."""
-    calls: dict[str, dict[str, Operation]] = {}
+    calls = defaultdict[str, dict[str, Operation]](dict)
     for operation in operations:
         part = operation.phase if operation.phase in DIRECTIONS else "record"
-        calls.setdefault(operation.call, {})[part] = operation
+        calls[operation.call][part] = operation
     for call, by_part in calls.items():
         payload = Operations(by_part, is_golden_only=bool(prefix))
         yield Group(escape(f"{prefix}{call}"), f"{prefix}{call}", tuple(by_part), payload)
@@ -57,8 +58,7 @@ def estimate_cost(dump: Dump, call: str) -> float:
     """Cost of checking the API call named `call` in both directions, in elements read or written."""
     cost = 20_000.0  # before it touches anything
     shapes = dump.shapes(f"{call}.forward")
-    cost += sum(map(prod, shapes))
-    cost += sum(map(prod, dump.shapes(f"{call}.backward")))
+    cost += sum(map(prod, (*shapes, *dump.shapes(f"{call}.backward"))))
     kind = text_of("products", call.rpartition(".")[0])
     if len(shapes) > 1 and shapes[0] and kind:
         passes = 3 if f"{call}.backward" in dump else 1

@@ -16,23 +16,8 @@ if TYPE_CHECKING:
     from pytest_msprobe.suites.contract import Context, Suite
 
 #: Options of every run (run/settings.py): no suite can have one of these names.
-OF_EVERY_RUN = frozenset(
-    {
-        "dump",
-        "config",
-        "suite",
-        "out",
-        "jsonl",
-        "page",
-        "baseline",
-        "diagnosis",
-        "sarif",
-        "html_passes",
-        "resume",
-        "timeout",
-    }
-    | {"shard", "strict", "allow_empty"}
-)
+OF_EVERY_RUN = {*"dump config suite out jsonl page baseline diagnosis sarif html_passes resume timeout".split()}
+OF_EVERY_RUN |= {"shard", "strict", "allow_empty"}
 #: What a run that names no suite asks for, and what it then gets where nothing else says it.
 AUTO, DEFAULT = "auto", "precheck"
 
@@ -76,7 +61,7 @@ SUITES, REFUSED = read_suites(
     sorted(entry_points_of("pytest_msprobe.suites"), key=lambda entry_point: entry_point.name != DEFAULT)
 )
 #: Names of files beside dump.json that a suite judges.
-FILES = frozenset(name for entry in SUITES.values() for name in entry.files)
+FILES = frozenset(chain.from_iterable(map(attrgetter("files"), SUITES.values())))
 
 
 def suite_name(text: str) -> str:
@@ -93,7 +78,7 @@ def suite_name(text: str) -> str:
 
 def suite_options() -> tuple[Option, ...]:
     """The options of all suites, each once."""
-    options = chain.from_iterable(entry.options for entry in SUITES.values())
+    options = chain.from_iterable(map(attrgetter("options"), SUITES.values()))
     return tuple({option.name: option for option in options}.values())
 
 

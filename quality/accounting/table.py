@@ -53,7 +53,8 @@ class Row:
     @property
     def differing(self) -> int:
         """Number of operations that differ."""
-        return sum(self.diagnosis.counts[kind] for kind in ("fault", "inherited", "rounding", "unaccounted"))
+        kinds = ("fault", "inherited", "rounding", "unaccounted")
+        return sum(step.account.kind in kinds for step in self.diagnosis.steps)
 
     @property
     def named(self) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from typing import Any, NamedTuple
 
 import msgspec
 
-from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from msprobe_collector.dump_format.records import GRADIENTS, Operation, is_cell_record
 from pytest_msprobe.suites.comparison.accounting.account import Account
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.verdicts import VerdictRow, Wire
@@ -117,9 +118,8 @@ class CellDifferences:
             origin = DifferenceOrigin(operation.record, operation.phase, cells)
             self._cells.append(_Cell(operation.index, origin, facts, inputs))
             self._levels[operation.record] = (row.call, row.part), str(dict(row.properties).get(LEVEL, ""))
-        elif (
-            attachment.get("account", {}).get("basis") != "tensors"
-        ):  # by distances alone: a call whose inputs agree is where a difference begins
+        elif attachment.get("account", {}).get("basis") != "tensors":
+            # By distances alone: a call whose inputs agree is where a difference begins.
             if summary["first"] and operation.phase == "forward":
                 self._differing.add(operation.call)
             if summary["is_origin"]:
@@ -140,7 +140,7 @@ class CellDifferences:
             record, phase, cells, _ = cell.origin
             born = [origin.record for origin in inside.get((phase, cells), ()) if origin.content not in cell.inputs]
             # Where a call inside is known, the Cells around it say no more.
-            inner = [other for other in dict.fromkeys(born) if not Operation.of(other, 0).is_cell]
+            inner = [*filterfalse(is_cell_record, dict.fromkeys(born))]
             # What a backward takes from its forward is inherited as well.
             inherits = cell.facts.inherits or (cell.facts.arises and _is_of_forward(cell, forwards))
             is_rounding = cell.facts.arises and cell.facts.is_accounted and not (born or inherits)

@@ -74,10 +74,10 @@ class Sketches:
         leaves = target, golden
         if all(leaf.tensor is None or leaf.tensor.sketch is None for leaf in leaves):
             return ""
-        sketches = [self._sketch(side, leaf) for side, leaf in enumerate(leaves)]
-        if isinstance(sketches[0], str) or isinstance(sketches[1], str):
-            return next(why for why in sketches if isinstance(why, str))
-        return _estimate((sketches[0], sketches[1]), leaves, slack)
+        mine, theirs = self._sketch(0, target), self._sketch(1, golden)
+        if isinstance(mine, str):
+            return mine
+        return theirs if isinstance(theirs, str) else _estimate((mine, theirs), leaves, slack)
 
     def key(self, side: int, leaf: Leaf | None) -> str:
         """The key of the content of a value that the other side lacks; "" where it has a tensor, or no sketch."""
@@ -123,22 +123,19 @@ def _estimate(sketches: tuple[Sketch, Sketch], leaves: tuple[Leaf, Leaf], slack:
     norms = [_norm(leaf.tensor, sketch) for leaf, sketch in zip(leaves, sketches)]
     least = max(0.0, _proved(leaves) - max(slack, Relative.STATISTICS) * max(norms))
     if least > Times.CONTRADICTION * apart.value + apart.resolution:
-        raise _contradiction(leaves[0], apart.value, least)
+        words = f"the statistics of both sides are {least:.3g} apart at least, their sketches {apart.value:.3g}"
+        words += ": one of the two dumps is damaged, collect the step again"
+        raise leaves[0].place.fault(words, "sketch")
     scale = norms[1]
     resolution = apart.resolution / scale if scale else 0.0
     return Estimate(relative(apart.value, scale), apart.relative, resolution, contents)
-
-
-def _contradiction(leaf: Leaf, estimate: float, least: float) -> DumpError:
-    words = f"the statistics of both sides are {least:.3g} apart at least, their sketches {estimate:.3g}"
-    return leaf.place.fault(f"{words}: one of the two dumps is damaged, collect the step again", "sketch")
 
 
 def _proved(leaves: tuple[Leaf, Leaf]) -> float:
     """What Norm, Max and Min of finite values prove of the distance."""
     pairs = zip(*((tensor.norm, tensor.maximum, tensor.minimum) for leaf in leaves if (tensor := leaf.tensor)))
     apart = [abs(float(mine) - float(theirs)) for mine, theirs in pairs if mine is not None and theirs is not None]
-    return max((difference for difference in apart if math.isfinite(difference)), default=0.0)
+    return max(filter(math.isfinite, apart), default=0.0)
 
 
 def _norm(tensor: TensorValue | None, sketch: Sketch) -> float:

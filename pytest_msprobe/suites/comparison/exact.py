@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter, mul
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -25,13 +26,7 @@ from pytest_msprobe.manifests.rounded_operands import rounded_operands
 from pytest_msprobe.numerics.dtypes import unit_roundoff
 from pytest_msprobe.numerics.expected import Absolute, Relative, Roundoffs, Times
 from pytest_msprobe.suites.comparison.content.regions import sources_of
-from pytest_msprobe.suites.comparison.content.values import (
-    HeldRecord,
-    HeldValue,
-    held_run,
-    held_value,
-    split_name,
-)
+from pytest_msprobe.suites.comparison.content.values import HeldRecord, HeldValue, held_run, held_value, split_name
 from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -116,7 +111,7 @@ class _Off:
         growth *= 1 + Times.ONE_ELEMENT / self.size
         sums = Relative.LONG_SUMS if self.is_bound else 0.0
         least = [max(1.0, math.sqrt(length), sums / unit) for unit in units]
-        relative = [error * unit for error, unit in zip(self.errors, units)]
+        relative = [*map(mul, self.errors, units)]
         for side, other in ((0, 1), (1, 0)):
             is_far = self.bulk[side] > growth * max(least[side], *inputs, self.errors[other])
             # Of two dtypes the finer one, whose roundings are smaller, shows nothing where it is nearer all the same.
@@ -129,7 +124,7 @@ class _Off:
         """Which run gets another value than the exact one; "" where that is not clear."""
         is_other = [error > Times.GROWTH_OF_ROUNDING for error in self.errors]
         if all(is_other):
-            nearest = min(error * unit for error, unit in zip(self.errors, units))
+            nearest = min(map(mul, self.errors, units))
             return "both" if self.apart * Times.GROWTH_OF_ROUNDING < nearest else ""
         return next((_SIDES[side] for side in (0, 1) if is_other[side] and self.errors[1 - side] <= 1), "")
 
@@ -143,9 +138,9 @@ class ExactRun:
         self._exact = DumpComparison(pair.target.path, path, replace(settings, noise=None))
         self._records = [held_run(dump).records for dump in (pair.target, pair.golden, self._exact.golden)]
         self._ways = _coarsest(pair.target, self._records[0]), _coarsest(pair.golden, self._records[1])
-        backwards = [record for record in pair.target.operations if record.phase == "backward"]
-        self._trained = {record.call for record in backwards}
-        self._first_backward = min((record.index for record in backwards), default=len(pair.target.operations))
+        operations = pair.target.operations
+        self._backwards = {record.call: record.index for record in operations if record.phase == "backward"}
+        self._first_backward = min(self._backwards.values(), default=len(operations))
         #: How far the values of a forward are off, which its backward uses.
         self._forwards: dict[str, Pair] = {}
 
@@ -164,8 +159,10 @@ class ExactRun:
         else:
             self._forwards[operation.call] = _most((before, *(off.errors for off in outputs)))
         result = replace(result, inputs=before)
-        for leaf, off in inputs if operation.index < self._first_backward else ():
-            if off is not None and (other := off.other_input(result.units)) and not leaf.provenance.made_by:
+        is_before = operation.index < self._first_backward
+        for leaf, off in inputs:
+            other: Farther = off.other_input(result.units) if off is not None and is_before else ""
+            if off is not None and other and not leaf.provenance.made_by:
                 return replace(result, path=off.path, errors=off.errors, other_input=other)
         sizes = sorted((math.prod(leaf.shape) for leaf, _ in inputs), reverse=True)
         leaves = [off.leaves(before, result.units, _length(sizes, off.size)) for off in outputs]
@@ -180,8 +177,8 @@ class ExactRun:
             if golden is not None and exact is not None and exact.unit == _format("Float64")[0]:
                 result = result or self._record(operation, golden.record)
                 figures = _of_statistics((target, golden, exact)) if all(result.units) else None
-                off = _off(target.path, target.size, figures, result.units)
-                outputs += [off] if off is not None else []
+                if (off := _off(target.path, target.size, figures, result.units)) is not None:
+                    outputs.append(off)
         return _with_outputs(result, outputs, [""] * len(outputs)) if result is not None else None
 
     def _partner(self, pair: DumpComparison, side: int, operation: Operation, target: HeldValue) -> HeldValue | None:
@@ -203,7 +200,7 @@ class ExactRun:
         return RecordErrors(operation.record, operation.index, dtypes, units, self._is_update(operation))
 
     def _is_update(self, operation: Operation) -> bool:
-        if not _is_forward(operation) or operation.index < self._first_backward or operation.call in self._trained:
+        if not _is_forward(operation) or operation.index < self._first_backward or operation.call in self._backwards:
             return False
         frames = self._pair.target.stacks.frames(operation.record)
         return not frames or any("optim" in frame.file for frame in frames)
@@ -211,11 +208,11 @@ class ExactRun:
     def _of_forward(self, operation: Operation) -> Pair:
         """How far the values of the forward of a backward are off."""
         if operation.call not in self._forwards:
-            record = f"{operation.call}.forward"
-            forward = next((other for other in self._pair.target.operations if other.record == record), None)
-            self._forwards[operation.call] = (0.0, 0.0) if forward is None else _UNKNOWN
-            if forward is not None:
-                self.errors(forward)
+            self._forwards[operation.call] = (0.0, 0.0)
+            for other in self._pair.target.operations:
+                if other.record == f"{operation.call}.forward":
+                    self._forwards[operation.call] = _UNKNOWN
+                    self.errors(other)
         return self._forwards[operation.call]
 
     def _values(self, operation: Operation, units: Pair) -> tuple[list[tuple[Leaf, _Off | None]], list[_Off]]:
@@ -229,7 +226,8 @@ class ExactRun:
             if golden is not None and exact is not None:
                 off = self._off(operation, (target, golden, exact), units)
             if not target.is_output:
-                inputs += [(target, off)] if target.is_tensor else []
+                if target.is_tensor:
+                    inputs.append((target, off))
             elif off is not None and exact is not None and canonical_dtype(exact.dtype) in _EXACT:
                 outputs.append(off)
         return inputs, outputs
@@ -240,7 +238,7 @@ class ExactRun:
         kinds = {tensor.dtype.kind for tensor in tensors if tensor is not None and tensor.dtype is not None}
         if None in tensors or len(kinds) != 1 or len({_long_axes(leaf.shape) for leaf in leaves}) > 1:
             return None
-        is_bound = not all(leaf.data_name for leaf in leaves)
+        is_bound = not all(map(attrgetter("data_name"), leaves))
         if not is_bound:
             figures = self._of_tensors(leaves, units)
         else:
@@ -361,14 +359,8 @@ def _with_outputs(result: RecordErrors, outputs: Sequence[_Off], leaves: Sequenc
     if not outputs:
         return None
     at = max(range(len(outputs)), key=lambda place: (leaves[place] != "", max(outputs[place].errors)))
-    return replace(
-        result,
-        path=outputs[at].path,
-        errors=outputs[at].errors,
-        values=len(outputs),
-        is_bound=any(off.is_bound for off in outputs),
-        leaves=leaves[at],
-    )
+    path, errors, is_bound = outputs[at].path, outputs[at].errors, any(map(attrgetter("is_bound"), outputs))
+    return replace(result, path=path, errors=errors, values=len(outputs), is_bound=is_bound, leaves=leaves[at])
 
 
 def _coarsest(dump: ComparedDump, records: Mapping[str, HeldRecord]) -> dict[str, _Format]:
@@ -412,7 +404,7 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
     """What the errors of the records of a run amount to."""
     ordered = sorted(records, key=lambda errors: errors.order)
     judged = [errors for errors in ordered if errors.values and not errors.is_update]
-    others = [errors for errors in ordered if errors.other_input]
+    others = list(filter(attrgetter("other_input"), ordered))
     together = [errors for errors in judged if errors.leaves == "both"]
     lasting = next((errors for errors in (*others, *together) if _lasts(errors, judged)), None)
     alone = next((errors for errors in judged if errors.leaves in _SIDES), None)
@@ -423,10 +415,11 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
         return _exact("together", "both", lasting, before)
     if alone is not None:
         return _exact("left", alone.leaves, alone, judged)
-    shown = [errors for errors in judged if _has_digits(errors)]
+    shown = [errors for errors in judged if max(map(mul, errors.errors, errors.units)) < Relative.NO_DIGIT]
     if not shown:
         return Exact(kind="nothing")
-    target, golden = (max(shown, key=lambda errors, side=side: errors.errors[side]) for side in (0, 1))  # type: ignore[misc]
+    target = max(shown, key=lambda errors: errors.errors[0])
+    golden = max(shown, key=lambda errors: errors.errors[1])
     most = target.errors[0], golden.errors[1]
     for side in (0, 1):
         limit = Times.FARTHEST_VALUES * max(1.0, most[1 - side])
@@ -441,8 +434,7 @@ def exact_of(records: Iterable[RecordErrors]) -> Exact:
 
 
 def _exact(kind: ExactKind, farther: Farther, errors: RecordErrors, judged: Sequence[RecordErrors]) -> Exact:
-    target, golden = map(_shown, errors.errors)
-    target_input, golden_input = map(_shown, errors.inputs)
+    target, golden, target_input, golden_input = map(_shown, (*errors.errors, *errors.inputs))
     return Exact(
         kind=kind,
         farther=farther,
@@ -454,7 +446,7 @@ def _exact(kind: ExactKind, farther: Farther, errors: RecordErrors, judged: Sequ
         golden_input=golden_input,
         target_dtype=errors.dtypes[0],
         golden_dtype=errors.dtypes[1],
-        judged=sum(record.values for record in judged),
+        judged=sum(map(attrgetter("values"), judged)),
         basis="statistics" if errors.is_bound else "tensors",
     )
 
@@ -474,12 +466,8 @@ def _lasts(place: RecordErrors, judged: Sequence[RecordErrors]) -> bool:
 
 def _is_farther(errors: RecordErrors, side: int) -> bool:
     """Whether one side is farther off whatever its dtype allows: a finer one has smaller roundings."""
-    relative = [error * unit for error, unit in zip(errors.errors, errors.units)]
+    relative: list[float] = [*map(mul, errors.errors, errors.units)]
     return relative[side] > Times.SURELY * relative[1 - side]
-
-
-def _has_digits(errors: RecordErrors) -> bool:
-    return all(error * unit < Relative.NO_DIGIT for error, unit in zip(errors.errors, errors.units))
 
 
 def _coarser(judged: Sequence[RecordErrors], side: int) -> str:

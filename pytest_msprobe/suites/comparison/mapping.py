@@ -29,6 +29,7 @@ from pytest_msprobe.suites.comparison.matching import (
     bare_name,
     canonical_operation,
     canonical_parameter,
+    ending_of,
     tensor_order,
 )
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
@@ -36,12 +37,7 @@ from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 #: Parts of an operation whose values an API mapping pairs by position: our path, and the words for it in files, of
 #: which the documents of the existing tool have the first and its code the second.
-_PARTS = {
-    "input": ("args",),
-    "output": ("outputs", "output"),
-    "parameters": ("parameters",),
-    "": ("parameters_grad",),
-}
+_PARTS = {"input": ("args",), "output": ("outputs", "output"), "parameters": ("parameters",), "": ("parameters_grad",)}
 _API_KEYS = (
     "ms_api",
     "pt_api",
@@ -94,8 +90,7 @@ def read_api_mapping(path: Path) -> dict[str, ApiRule]:
         content = [content] if "ms_api" in content else list(content.values())
     if not isinstance(content, list):
         raise MappingError(f"{path}: expected a list of entries with ms_api and pt_api, found {type(content).__name__}")
-    rules = [_api_rule(entry, f"{path}: entry {number}") for number, entry in enumerate(content, start=1)]
-    return dict(rules)
+    return dict(_api_rule(entry, f"{path}: entry {number}") for number, entry in enumerate(content, start=1))
 
 
 def cell_naming(rules: Mapping[str, str], apis: Mapping[str, ApiRule]) -> Naming:
@@ -114,8 +109,7 @@ def cell_naming(rules: Mapping[str, str], apis: Mapping[str, ApiRule]) -> Naming
         else:
             for pattern, replacement in rules.items():
                 name = name.replace(pattern, replacement, 1)
-        ending = f":{GRADIENTS}" if operation.phase == GRADIENTS else ""
-        return f"Cell.{name.rpartition('.')[0]}{ending}"
+        return f"Cell.{name.rpartition('.')[0]}{ending_of(operation)}"
 
     return Naming(target, bare_name, is_translated=True)
 
@@ -174,10 +168,10 @@ class Mappings:
     def fixed(self, target: ComparedDump, golden: ComparedDump) -> dict[str, str]:
         """Return the golden records by those of the target that are one, since a value of each is."""
         records: dict[str, str] = {}
-        for target_name, golden_name in self.values.items():
-            target_record, golden_record = _record_of(target_name, target), _record_of(golden_name, golden)
-            if target_record is not None and golden_record is not None:
-                records.setdefault(target_record, golden_record)
+        for names in self.values.items():
+            record, partner = map(_record_of, names, (target, golden))
+            if record is not None and partner is not None:
+                records.setdefault(record, partner)
         return records
 
     def unused(self, target: ComparedDump, golden: ComparedDump) -> Iterator[str]:
@@ -232,24 +226,20 @@ def _api_rule(entry: Any, where: str) -> tuple[str, ApiRule]:
             raise MappingError(
                 f"{where}: key {abbreviated(key)}: expected the name of an API, found {abbreviated(entry.get(key))}"
             )
-    positions = {part: _positions(entry, words, where) for part, words in _PARTS.items()}
-    listed = {part: places for part, places in positions.items() if places is not None}
-    return entry["ms_api"], ApiRule(entry["pt_api"], listed)
-
-
-def _positions(entry: dict[str, Any], words: tuple[str, ...], where: str) -> dict[int, int] | None:
-    for word in words:
-        target: Any = entry.get(f"ms_{word}")
-        golden: Any = entry.get(f"pt_{word}")
-        if target is None and golden is None:
-            continue
-        if not _is_positions(target) or not _is_positions(golden) or len(target) != len(golden):
-            raise MappingError(
-                f"{where}: ms_{word} and pt_{word} must list equally many positions, "
-                f"found {abbreviated(target)} and {abbreviated(golden)}"
-            )
-        return dict(zip(target, golden))
-    return None
+    positions: dict[str, Mapping[int, int]] = {}
+    for part, words in _PARTS.items():
+        for word in words:
+            target: Any = entry.get(f"ms_{word}")
+            golden: Any = entry.get(f"pt_{word}")
+            if part in positions or (target is None and golden is None):
+                continue
+            if not _is_positions(target) or not _is_positions(golden) or len(target) != len(golden):
+                raise MappingError(
+                    f"{where}: ms_{word} and pt_{word} must list equally many positions, "
+                    f"found {abbreviated(target)} and {abbreviated(golden)}"
+                )
+            positions[part] = dict(zip(target, golden))
+    return entry["ms_api"], ApiRule(entry["pt_api"], positions)
 
 
 def _is_positions(value: Any) -> bool:
@@ -324,12 +314,11 @@ class ValuePairing:
         return _numbered(mine, order), _numbered(theirs, other_order)
 
     def _key(self, operation: Operation, leaf: Leaf) -> str:
-        if self._frameworks is None:
+        is_parameter = leaf.path.startswith("parameters.") or operation.phase == GRADIENTS
+        if self._frameworks is None or not is_parameter:
             return leaf.path
         front, dot, last = leaf.path.rpartition(".")
-        if leaf.path.startswith("parameters.") or operation.phase == GRADIENTS:
-            return f"{front}{dot}{canonical_parameter(last)}"
-        return leaf.path
+        return f"{front}{dot}{canonical_parameter(last)}"
 
     def _golden_key(self, operation: Operation, leaf: Leaf, rule: ApiRule | None) -> str | None:
         """Where the partner stands; None for a value that an API rule leaves out."""
@@ -345,11 +334,8 @@ class ValuePairing:
 
 def _tensor_paths(leaves: Sequence[Leaf], part: str) -> list[str]:
     """Places of the tensors in a part of a record, and of gradients that are None."""
-    return [
-        leaf.path
-        for leaf in leaves
-        if leaf.path.startswith(part) and (leaf.is_tensor or (leaf.is_output and leaf.is_none))
-    ]
+    parts = (leaf for leaf in leaves if leaf.path.startswith(part))
+    return [leaf.path for leaf in parts if leaf.is_tensor or (leaf.is_output and leaf.is_none)]
 
 
 def _numbered(paths: Sequence[str], order: Sequence[int]) -> dict[str, str]:
@@ -436,7 +422,9 @@ def translate(path: LayerPath, original: LayerPath, class_at: Callable[[LayerPat
     translated: list[str] = []
     depth = 0
     while depth < len(path):
-        of_class = _rules_of(class_at(original[:depth]), rules)
+        class_name = class_at(original[:depth])
+        of_class = dict(rules.get("Cell", {})) if class_name == ROOT else {}
+        of_class |= rules.get(class_name, {})
         for length in range(len(path) - depth, 0, -1):
             replacement = of_class.get(".".join(path[depth : depth + length]))
             if replacement is not None:
@@ -449,14 +437,8 @@ def translate(path: LayerPath, original: LayerPath, class_at: Callable[[LayerPat
     return tuple(translated)
 
 
-def _rules_of(class_name: str, rules: Rules) -> Mapping[str, str]:
-    if class_name == ROOT:
-        return {**rules.get("Cell", {}), **rules.get(ROOT, {})}
-    return rules.get(class_name, {})
-
-
 def _name(operation: Operation, path: LayerPath) -> str:
     place = ".".join(path)
     if operation.is_cell:
-        return f"{place}:{GRADIENTS}" if operation.phase == GRADIENTS else f"{place}:"
+        return f"{place}{ending_of(operation) or ':'}"
     return f"{place}:{bare_name(operation)}"

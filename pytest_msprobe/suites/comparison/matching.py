@@ -14,6 +14,7 @@ What an operation is called on both sides: operations of equal names may be the 
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -102,9 +103,9 @@ def _matches(history: list[array[int]], x: int, y: int) -> list[tuple[int, int]]
 
 def _nearest_next(target: Sequence[Hashable], golden: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Greedy: each element takes its first equal behind the match before, unless that would skip over most of them."""
-    places: dict[Hashable, list[int]] = {}
+    places = defaultdict[Hashable, list[int]](list)
     for index in range(len(golden) - 1, -1, -1):
-        places.setdefault(golden[index], []).append(index)
+        places[golden[index]].append(index)
     pairs, last = [], -1
     for index, token in enumerate(target):
         waiting = places.get(token, [])
@@ -133,16 +134,20 @@ class Naming:
     is_translated: bool = False
 
 
+def ending_of(operation: Operation) -> str:
+    """Return what follows the name of the gradients of parameters; "" for other records."""
+    return f":{GRADIENTS}" if operation.phase == GRADIENTS else ""
+
+
 def own_name(operation: Operation) -> str:
     """The name in the dump, without call number."""
-    return f"{operation.name}:{GRADIENTS}" if operation.phase == GRADIENTS else operation.name
+    return f"{operation.name}{ending_of(operation)}"
 
 
 def bare_name(operation: Operation) -> str:
     """The callable's own name in the one spelling for both frameworks; for a Cell, its path without its class."""
     if operation.is_cell:
-        path = operation.name.partition(".")[2].rpartition(".")[0]
-        return f"Cell.{path}:{GRADIENTS}" if operation.phase == GRADIENTS else f"Cell.{path}"
+        return f"Cell.{operation.name.partition('.')[2].rpartition('.')[0]}{ending_of(operation)}"
     return canonical_operation(operation.bare, operation.name.partition(".")[0])
 
 
@@ -222,10 +227,13 @@ def _all_but_backwards(side: ComparedDump) -> list[Operation]:
 
 def _lone_backwards(side: ComparedDump) -> list[Operation]:
     """Backwards whose forward was not dumped."""
-    forwards = {operation.call for operation in side.operations if operation.phase == "forward"}
-    return [
-        operation for operation in side.operations if operation.phase == "backward" and operation.call not in forwards
-    ]
+    forwards = _by_call(side, "forward")
+    return [operation for call, operation in _by_call(side, "backward").items() if call not in forwards]
+
+
+def _by_call(side: ComparedDump, phase: str) -> dict[str, Operation]:
+    """The records of one phase by their calls."""
+    return {operation.call: operation for operation in side.operations if operation.phase == phase}
 
 
 class _Pairs:
@@ -291,9 +299,9 @@ def _match_by_number(pairs: _Pairs, sequences: _Sequences) -> None:
 
 
 def _groups(operations: Iterable[Operation], name: Name) -> dict[str, list[Operation]]:
-    groups: dict[str, list[Operation]] = {}
+    groups = defaultdict[str, list[Operation]](list)
     for operation in operations:
-        groups.setdefault(f"{name(operation)} {operation.phase}", []).append(operation)
+        groups[f"{name(operation)} {operation.phase}"].append(operation)
     for calls in groups.values():
         if len({call.name for call in calls}) == 1:
             calls.sort(key=lambda call: int(call.number or 0))
@@ -310,8 +318,7 @@ def _match_by_alignment(
     if all(operation.record in pairs.partners for operation in sequences.target):
         return
     partner_of = {golden.record: record for record, golden in pairs.partners.items()}
-    own_names = dict(zip(pairs.partners, pairs.partners))
-    mine = _tokens(sequences.target, target_token, own_names)
+    mine = _tokens(sequences.target, target_token, dict(zip(pairs.partners, pairs.partners)))
     theirs = _tokens(sequences.golden, golden_token, partner_of)
     for i, j in align(mine, theirs):
         if mine[i][0]:
@@ -331,11 +338,9 @@ def _tokens(
 
 def _follow_forwards(pairs: _Pairs, target: ComparedDump, golden: ComparedDump) -> None:
     """Pair each backward whose forward has a partner with the backward of that partner."""
-    backwards = {operation.call: operation for operation in golden.operations if operation.phase == "backward"}
-    forwards = {operation.call: operation for operation in target.operations if operation.phase == "forward"}
-    for operation in target.operations:
-        forward = forwards.get(operation.call) if operation.phase == "backward" else None
-        partner = pairs.partners.get(forward.record) if forward is not None else None
+    backwards, forwards = _by_call(golden, "backward"), _by_call(target, "forward")
+    for call, operation in _by_call(target, "backward").items():
+        partner = pairs.partners.get(forwards[call].record) if call in forwards else None
         backward = backwards.get(partner.call) if partner is not None else None
         if backward is not None and operation.record not in pairs.partners and backward.record not in pairs.taken:
             pairs.add(operation, backward)

@@ -13,45 +13,27 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from msprobe_collector.dump_format import Dump, DumpError, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.expected import DTYPES, Relative, Times
 from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.sides import ComparedDump, pair_dumps
-from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, is_whole, statistics_of
+from pytest_msprobe.suites.comparison.values import (
+    Basis,
+    DistanceLimits,
+    Tolerance,
+    ValueComparison,
+    is_whole,
+    statistics_of,
+)
 
-Basis = Literal["noise", "floor", "dtype"]
 #: In words for the summary.
 BASES: dict[Basis, str] = {
     "noise": f"from the noise run (x {Times.NOISE})",
     "floor": "at the least of the dtype, as the noise run hardly differs",
     "dtype": "by dtype, as the noise run lacks the value",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """The largest distance that one value may have.
-
-    Attributes:
-        limit: |target - golden| / |golden| (2-norms) at most.
-        basis: where it is from: the noise run, the floor of the dtype because the noise run differs less, or the limit
-            of the dtype because the noise run has no such value.
-        noise: distance of the noise run from the golden run in this record.
-    """
-
-    limit: float
-    basis: Basis
-    noise: float = 0.0
-
-    def __str__(self) -> str:
-        if self.basis == "noise":
-            return f"The tolerance is {self.limit:.3g}, {Times.NOISE} times what the noise run differs by."
-        if self.basis == "floor":
-            return f"The tolerance is {self.limit:.3g}, the least of this dtype: the noise run hardly differs."
-        return f"The tolerance is {self.limit:.3g}, that of the dtype: the noise run has no such value."
 
 
 class NoiseRun:
@@ -87,11 +69,7 @@ class NoiseRun:
 
     def of_record(self, record: str, golden: Sequence[Leaf]) -> RecordNoise:
         """Distances of the noise run from the golden run in each value of a golden record."""
-        try:
-            leaves = self._noise.leaves(record) if record in self._noise else []
-        except DumpError:
-            leaves = []
-        noise = {leaf.path: leaf for leaf in leaves}
+        noise = {leaf.path: leaf for leaf in self._noise.readable_leaves(record)}
         levels, bounds = {}, set()
         for leaf in golden:
             other = noise.get(leaf.path)
@@ -105,10 +83,11 @@ class NoiseRun:
         """The tolerance of a value of `dtypes` with the root mean square `rms`; its noise is None where it has none."""
         if noise is None or not math.isfinite(noise):
             return Tolerance(self._limits.limit(*dtypes), "dtype")
-        names = [dtype.name for text in dtypes if (dtype := find_dtype(text)) is not None]
-        floor = max((self._floors.get(name, 0.0) for name in names), default=0.0)
-        if rms > 0:  # below the normal range of float16 a rounding is larger
-            floor = max(floor, max((DTYPES[name].least for name in names if name in DTYPES), default=0.0) / rms)
+        floor = 0.0
+        for dtype in filter(None, map(find_dtype, dtypes)):
+            floor = max(floor, self._floors.get(dtype.name, 0.0))
+            if rms > 0 and dtype.name in DTYPES:  # below the normal range of float16 a rounding is larger
+                floor = max(floor, DTYPES[dtype.name].least / rms)
         if Times.NOISE * noise <= floor:
             return Tolerance(floor, "floor", noise)
         return Tolerance(Times.NOISE * noise, "noise", noise)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -80,15 +81,15 @@ class OperationComparison:
         if self.is_equal_again:
             return "pass"
         # A tensor on either side may have nothing to be compared with.
-        if self.held_by != "both" or any(value.is_lone for value in self.values):
+        if self.held_by != "both" or any(map(attrgetter("is_lone"), self.values)):
             return "skip"
-        compared = any(value.status in ("pass", "warning") for value in self.values)
-        return "pass" if compared or not self.values else "skip"
+        statuses = {value.status for value in self.values}
+        return "pass" if statuses & {"pass", "warning"} or not statuses else "skip"
 
     @cached_property
     def wrong(self) -> list[ValueComparison]:
         """The values that differ or cannot be read."""
-        return [value for value in self.values if value.is_wrong]
+        return list(filter(attrgetter("is_wrong"), self.values))
 
     @cached_property
     def is_unreadable(self) -> bool:
@@ -139,13 +140,18 @@ class OperationComparison:
     @cached_property
     def is_origin(self) -> bool:
         """Whether the inputs agree and the outputs do not: this operation introduces the difference."""
-        inputs = [value for value in self.values if not value.is_output]
-        distances = [value.distance for value in self.values if value.is_output and value.status == "error"]
-        # What is wrong, or has nothing to be compared with, cannot count as agreeing.
-        is_unknown = any(value.is_wrong or value.is_lone for value in inputs)
-        if self.held_by != "both" or not distances or is_unknown:
+        if self.held_by != "both":
             return False
-        return farthest_of(distances) > Times.GROWTH * max((value.distance or 0.0 for value in inputs), default=0.0)
+        distances, farthest_input = [], 0.0
+        for value in self.values:
+            if not value.is_output:
+                # What is wrong, or has nothing to be compared with, cannot count as agreeing.
+                if value.is_wrong or value.is_lone:
+                    return False
+                farthest_input = max(farthest_input, value.distance or 0.0)
+            elif value.status == "error":
+                distances.append(value.distance)
+        return bool(distances) and farthest_of(distances) > Times.GROWTH * farthest_input
 
     @property
     def message(self) -> str:
@@ -187,7 +193,7 @@ def _is_place(operation: Operation, leaf: Leaf | None) -> bool:
 
 
 def _skip_message(values: Sequence[ValueComparison]) -> str:
-    lone = [value for value in values if value.is_lone]
+    lone = list(filter(attrgetter("is_lone"), values))
     if not lone:
         return next((f"{value.path}: {value.message}" for value in values if value.message), "nothing was compared")
     more = f" and {len(lone) - 1} more" if len(lone) > 1 else ""
@@ -203,7 +209,7 @@ class DumpComparison:
     """Two dumps and how they are compared.
 
     Attributes:
-        target, golden: the dumps.
+        target, golden, sides: the dumps.
         limits: largest distances by dtype.
         mappings: of names.
         mode: `real`, `md5`, `sketches` or `statistics`: what both hold throughout, which decides the columns of tables.
@@ -218,10 +224,11 @@ class DumpComparison:
         """
         self.target = ComparedDump(target, settings.data_dir)
         self.golden = ComparedDump(golden, settings.data_dir)
+        self.sides = self.target, self.golden
         self.limits = DistanceLimits.with_changes(settings.distances)
         self.mappings = Mappings.read(settings)
         self._fuzzy = settings.fuzzy
-        self._naming = self.mappings.naming(self.target, self.golden)
+        self._naming = self.mappings.naming(*self.sides)
         self._noise, accept = None, settings.accept
         if settings.noise:
             self._noise = NoiseRun(self.golden, settings.noise, self.limits, settings.distances)
@@ -232,7 +239,7 @@ class DumpComparison:
             accept |= {"integers"}  # MindSpore counts in int32 where PyTorch does in int64
         if self._is_other_precision:
             accept |= {"dtype"}
-        self._sketches = Sketches((self.target, self.golden))
+        self._sketches = Sketches(self.sides)
         folders = self.target.tensors, self.golden.tensors
         self._tensors = TensorComparison(folders, self.limits, accept, self._sketches)
         self._values = ValuePairing(frameworks, self.mappings.apis, self.mappings.values)
@@ -248,7 +255,7 @@ class DumpComparison:
 
     def dumps(self) -> Iterator[Dump]:
         """Both, and that of the noise run."""
-        yield from (self.target, self.golden)
+        yield from self.sides
         if self._noise is not None:
             yield self._noise.dump
 
@@ -261,12 +268,11 @@ class DumpComparison:
 
     @cached_property
     def _by_name(self) -> Matching:
-        fixed = self.mappings.fixed(self.target, self.golden)
-        return match(self.target, self.golden, self._naming, fuzzy=self._fuzzy, fixed=fixed)
+        return match(*self.sides, self._naming, fuzzy=self._fuzzy, fixed=self.mappings.fixed(*self.sides))
 
     @cached_property
     def _held(self) -> CommonContent | None:
-        return CommonContent.of(self.target, self.golden)
+        return CommonContent.of(*self.sides)
 
     @cached_property
     def content(self) -> CommonContent | None:
@@ -306,7 +312,7 @@ class DumpComparison:
         if self.content is None:
             return None
         target, golden = compared.operation, compared.partner
-        region = parted_of(compared.region, self.target, self.golden) if compared.region is not None else None
+        region = parted_of(compared.region, *self.sides) if compared.region is not None else None
         if compared.held_by == "golden":
             return RowContent(None, self.content.record(compared.operation, is_golden=True), region)
         return RowContent(self.content.record(target), self.content.record(golden, is_golden=True), region)
@@ -359,9 +365,9 @@ class DumpComparison:
         unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
         is_right = self._state(operation) in (*EQUAL_AGAIN, "beside")
         values: list[ValueComparison] = []
-        for leaf, other in self._values.pairs(operation, partner, target, golden):
-            value = self._value(operation, (leaf, other), unwritten, noise)
-            if is_right and value.status == "unmatched" and (leaf is None or other is None):
+        for pair in self._values.pairs(operation, partner, target, golden):
+            value = self._value(operation, pair, unwritten, noise)
+            if is_right and value.status == "unmatched" and None in pair:
                 value = replace(value, status="skip")  # what it is for shows in what is made
             elif is_right and value.status == "error":
                 value = replace(value, status="warning")  # what both runs hold says that the values are right
@@ -407,7 +413,7 @@ class DumpComparison:
         if self._held is None or self._held.is_rounding(target, golden):
             return self._held is not None
         farthest = max((other.distance or 0.0 for other in before if not other.is_output), default=0.0)
-        is_given = any(other.status not in ("pass", "warning") for other in before)
+        is_given = not {other.status for other in before} <= {"pass", "warning"}
         is_given |= not target.is_output or (value.distance or 0.0) <= Times.UNSURE_SIGNS * math.sqrt(farthest)
         return is_given and self._held.is_update(operation)
 
@@ -468,8 +474,8 @@ class DumpComparison:
     def _lone(self, target: Leaf | None, golden: Leaf | None) -> ValueComparison:
         missing = "golden dump" if golden is None else "target"
         keys = self._sketches.key(0, target), self._sketches.key(1, golden)
-        words = (f"The {missing} has no such value.",)
-        return ValueComparison(target, golden, "unmatched", words, contents=keys if any(keys) else None)
+        words, contents = f"The {missing} has no such value.", keys if any(keys) else None
+        return ValueComparison(target, golden, "unmatched", (words,), contents=contents)
 
 
 def _unwritten(operation: Operation, side: ComparedDump) -> UnwrittenMemory | None:

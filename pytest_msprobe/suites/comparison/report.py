@@ -45,7 +45,8 @@ from pytest_msprobe.suites.comparison.exact import EXACT, RecordErrors, exact_of
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
+from pytest_msprobe.suites.comparison.run_setup import setup_of
+from pytest_msprobe.suites.comparison.sides import ComparedDump, DumpPairs, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
 from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from pytest_msprobe.manifests.value import ManifestDifference
     from pytest_msprobe.suites.comparison.accounting.account import AccountStep
     from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
-    from pytest_msprobe.suites.comparison.suite import ComparisonSuite
 
 _MOST_NAMED = 10
 #: What the exact run may say, what says most first.
@@ -108,35 +108,29 @@ class RecordSummary(FigureWire):
     @classmethod
     def of(cls, verdict: OperationComparison) -> RecordSummary:
         """The summary of a verdict."""
-        states = (value.status for value in verdict.values if value.status != "unmatched" or value.is_tensor)
-        values: Counter[str] = Counter(states)
-        held_by: str = verdict.held_by if verdict.compiled is None else "compiled"
+        held_by, values, tolerances, first_bits = "", Counter[str](), Counter[str](), ""
+        for value in verdict.values:
+            if value.status != "unmatched" or value.is_tensor:
+                values[value.status] += 1
+            if value.tolerance is not None:
+                tolerances[value.tolerance.basis] += 1
+            if not first_bits and value.distance != 0 and value.differs_in_bits:
+                first_bits = value.name
         if verdict.is_equal_again:
             held_by = "again"
-        elif held_by != "both" and verdict.content in ("beside", "unused"):
+        elif verdict.held_by != "both" and verdict.content in ("beside", "unused"):
             held_by = "beside"
-        if held_by in ("compiled", "again", "beside"):
+        elif verdict.compiled is not None:
+            held_by = "compiled"
+        if held_by:
             values = Counter({"skip": len(verdict.values)})
         if verdict.fault:
             values["skip" if verdict.is_skipped else "unreadable"] += 1
-        bits = (value.name for value in verdict.values if value.distance != 0 and value.differs_in_bits)
-        bases = (value.tolerance.basis for value in verdict.values if value.tolerance is not None)
-        tolerances: Counter[str] = Counter(bases)
-        distance, growth = verdict.growth
-        summary = cls(
-            record=verdict.operation.record,
-            order=verdict.order,
-            held_by=held_by,
-            status=verdict.status,
-            values=dict(values),
-            is_origin=verdict.is_origin,
-            first_bits=next(bits, ""),
-            distance=distance,
-            growth=growth,
-            tolerances=dict(tolerances),
-        )
-        first = verdict.first_error
-        if first is None:
+        record, held_by, (distance, growth) = verdict.operation.record, held_by or verdict.held_by, verdict.growth
+        summary = cls(record, verdict.order, held_by, verdict.status, dict(values), tolerances=dict(tolerances))
+        summary = replace(summary, is_origin=verdict.is_origin, first_bits=first_bits)
+        summary = replace(summary, distance=distance, growth=growth)
+        if (first := verdict.first_error) is None:
             return summary
         argument = None if first.is_output or first.is_tensor else _argument(first)
         is_input = not first.is_output
@@ -154,7 +148,7 @@ def _argument(value: ValueComparison) -> ArgumentDifference:
     """The argument that the two runs have otherwise; "" on a side that does not have it."""
     name = value.path.rpartition(".")[2]
     name = value.path if name.isdecimal() else name
-    return ArgumentDifference(name, _short(value.target), _short(value.golden))
+    return ArgumentDifference(name, *map(_short, (value.target, value.golden)))
 
 
 def _short(leaf: Leaf | None) -> str:
@@ -184,14 +178,13 @@ class Growth:
     @property
     def differing(self) -> int:
         """How many distances are above 0."""
-        return sum(distance > 0 for distance in self._distances)
+        return sum(map(bool, self._distances))
 
     def lines(self) -> Iterator[str]:
         """The largest distance in each part of the step, and where it grows most; nothing where all is equal."""
-        last = max(self._orders, default=0)
         if not any(self._distances):
             return
-        parts = [0.0] * _PARTS
+        last, parts = max(self._orders), [0.0] * _PARTS
         for order, distance in zip(self._orders, self._distances):
             part = min(_PARTS - 1, _PARTS * order // (last + 1))
             parts[part] = max(parts[part], distance)
@@ -245,9 +238,8 @@ class Divergence:
     @property
     def is_complete(self) -> bool:
         """Whether everything that either dump holds was compared."""
-        return not (
-            self.operations["target"] or self.operations["golden"] or self.values["unmatched"] or self.unreadable
-        )
+        lone = self.operations["target"] or self.operations["golden"]
+        return not (lone or self.values["unmatched"] or self.values["unreadable"])
 
     @property
     def is_unmatched(self) -> bool:
@@ -258,11 +250,6 @@ class Divergence:
     def judged(self) -> int:
         """How many operations have a partner, or are computed in other steps and equal again."""
         return self.operations["both"] + self.operations["again"]
-
-    @property
-    def unreadable(self) -> int:
-        """How many values or operations could not be read."""
-        return self.values["unreadable"]
 
     @property
     def first(self) -> RecordSummary | None:
@@ -294,14 +281,10 @@ class Divergence:
     @property
     def uncompared(self) -> Finding:
         """That not all of it was compared, with figures."""
-        figures: dict[str, float | int | str] = {
-            "target only": self.operations["target"],
-            "golden only": self.operations["golden"],
-            "values": self.values["unmatched"],
-            "unreadable": self.unreadable,
-        }
-        figures = {name: count for name, count in figures.items() if count}
-        return _incomplete("", figures)
+        operations, values = self.operations, self.values
+        counts = Counter({"target only": operations["target"], "golden only": operations["golden"]})
+        counts += Counter({"values": values["unmatched"], "unreadable": values["unreadable"]})
+        return _incomplete("", counts)
 
     def lines(self) -> Iterator[str]:
         """The answer in one line, then the figures."""
@@ -313,14 +296,13 @@ class Divergence:
         if self._first_bits is not None and (self.first is None or self._first_bits[1] != self.first.first):
             yield f"first differing bits: {self._first_bits[1]}"
         yield from self._growth.lines()
-        counts = self.operations
+        counts, more = self.operations, len(self._golden_only) - _MOST_NAMED
         again = f", {counts['again']} in other steps and equal again" if counts["again"] else ""
         yield (
             f"{counted(counts['both'], 'operations')} matched, {counts['target']} only in the target, "
             f"{counts['golden']} only in the golden dump{again}"
         )
         if self._golden_only:
-            more = len(self._golden_only) - _MOST_NAMED
             others = f" and {more} more" if more > 0 else ""
             yield f"only in the golden dump: {', '.join(self._golden_only[:_MOST_NAMED])}{others}"
         states = ", ".join(f"{self.values[state]} {state}" for state in _STATES if self.values[state])
@@ -332,16 +314,11 @@ class Divergence:
 
 def _finding(first: RecordSummary) -> Finding:
     """The first operation that differs: nothing shows that it is wrong."""
-    operation = Operation.of(first.record, first.order)
+    operation, value = Operation.of(first.record, first.order), first.first.removeprefix(f"{first.record}.")
     return Finding(
         kind=first.kind,
         confidence="first difference only",
-        place=Place(
-            record=first.record,
-            operation=operation.call,
-            directions=(operation.phase,),
-            value=first.first.removeprefix(f"{first.record}."),
-        ),
+        place=Place(record=first.record, operation=operation.call, directions=(operation.phase,), value=value),
         arguments=(first.argument,) if first.argument else (),
         detail=readable(first.reason),
     )
@@ -407,7 +384,7 @@ class ComparisonSummary(RowSummary):
     def answer(self, rows: RunRows, setup: Sequence[ManifestDifference] = (), accept: Collection[str] = ()) -> Answer:
         """What is at fault, or differs first, in all dumps together."""
         contents = (pair.content.content() for pair in self._pairs.values())
-        content = together(content for content in contents if content is not None)
+        content = together(filter(None, contents))
         return structs.replace(self._answer(rows, setup, accept), content=content)
 
     def _answer(self, rows: RunRows, setup: Sequence[ManifestDifference], accept: Collection[str]) -> Answer:
@@ -436,10 +413,9 @@ class ComparisonSummary(RowSummary):
         for dump, pair in self._pairs.items():
             if indent:
                 yield f"{names[dump]}:"
-            content = pair.content.content()
-            if content is not None:
+            if (content := pair.content.content()) is not None:
                 yield indent + content_in_words(content)
-            yield from (indent + line for line in pair.divergence.facts())
+            yield from map(indent.__add__, pair.divergence.facts())
 
     def divergence(self, dump: str) -> Divergence:
         """Counts of one dump so far."""
@@ -477,12 +453,7 @@ class ComparisonOutput:
         self._rows.add(order, record, rows)
 
     def write(
-        self,
-        folder: Path,
-        comparison: DumpComparison,
-        settings: ComparisonSettings,
-        *,
-        targets: Sequence[Path],
+        self, folder: Path, comparison: DumpComparison, settings: ComparisonSettings, *, targets: Sequence[Path]
     ) -> list[Path]:
         """Write the table into `folder`, if `settings` ask for it; its paths. `targets` are all of the run.
 
@@ -494,8 +465,8 @@ class ComparisonOutput:
             self.divergence.why_unmatched = why_unmatched(comparison)
         if settings.table == "off":
             return []
-        several_steps = len({Slot.of(target).step for target in targets}) > 1
-        stem = table_stem(self._target, several_steps=several_steps)
+        steps = {Slot.of(target).step for target in targets}
+        stem = table_stem(self._target, several_steps=len(steps) > 1)
         table = TableFiles(folder, stem, comparison.mode, settings.result_column)
 
         def stack_of(record: str) -> str:
@@ -520,11 +491,9 @@ class ComparisonOutput:
         """Write the advice beside the table, where there is one: its path. Raises OSError."""
         if self._advice is None:
             return []
-        slot = Slot.of(self._target)
-        findings = [finding for finding in answer.findings if _is_of(finding.place, slot)]
-        suspect = next((finding for finding in findings if finding.place.record), None)
-        line = 0
-        if suspect is not None:
+        slot, line = Slot.of(self._target), 0
+        suspects = (it for it in answer.findings if it.place.record and _is_of(it.place, slot))
+        if (suspect := next(suspects, None)) is not None:
             line = self._rows.line_of_value(suspect.place.record, value_of(suspect))
         descriptor = os.open(self._advice, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -534,16 +503,24 @@ class ComparisonOutput:
 
 def _is_of(place: Place, slot: Slot) -> bool:
     """Whether a dump of that rank and step shows a finding, as far as numbers are known."""
-    pairs = ((slot.rank, place.ranks), (slot.step, place.steps))
-    return all(number is None or not numbers or number in numbers for number, numbers in pairs)
+    is_of_rank = slot.rank is None or not place.ranks or slot.rank in place.ranks
+    return is_of_rank and (slot.step is None or not place.steps or slot.step in place.steps)
 
 
 class ComparisonReport(SuiteReport):
     """Collects table rows, and writes and says at the end what they amount to."""
 
-    def __init__(self, suite: ComparisonSuite, out: Path, root: Path) -> None:
-        """A report into the folder `out`; `root` is pytest's rootdir."""
-        self._suite, self._out, self._root = suite, out, root
+    def __init__(
+        self,
+        settings: ComparisonSettings,
+        pairs: DumpPairs,
+        comparison_of: Callable[[Path], DumpComparison],
+        out: Path,
+        root: Path,
+    ) -> None:
+        """Report on `pairs` into `out`; `comparison_of` reads one by its target, `root` is rootdir."""
+        self._settings, self._pairs, self._comparison_of = settings, pairs, comparison_of
+        self._out, self._root = out, root
         self._summary = ComparisonSummary()
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
@@ -557,12 +534,9 @@ class ComparisonReport(SuiteReport):
         target, summary = Path(row.dump), row.attachment["summary"]
         if target not in self._outputs:
             self._outputs[target] = ComparisonOutput(target, self._summary.divergence(row.dump))
-        if self._suite.settings.table == "off":
-            return
-        if "rows" in row.attachment:
+        if "rows" in row.attachment and self._settings.table != "off":
             self._outputs[target].add(summary["order"], summary["record"], row.attachment["rows"])
-        else:
-            self._lacks_rows = True
+        self._lacks_rows |= "rows" not in row.attachment and self._settings.table != "off"
 
     def finish(self) -> None:
         """Write the tables.
@@ -570,14 +544,14 @@ class ComparisonReport(SuiteReport):
         Raises:
             SuiteError: the tables of ranks cannot be merged, a package that a table needs is missing, or rows are.
         """
-        settings, tables = self._suite.settings, []
+        tables: list[Path] = []
         try:
-            self._summary.diagnoses(self._sides)
+            self._summary.diagnoses(lambda dump: self._comparison_of(Path(dump)).sides)
             if self._lacks_rows:
                 raise SuiteError("no table: the run that is continued had --msprobe-table=off; give it here as well")
             for target, output in self._outputs.items():
-                comparison = self._suite.comparison(target)
-                written = output.write(self._out, comparison, settings, targets=self._suite.files)
+                comparison = self._comparison_of(target)
+                written = output.write(self._out, comparison, self._settings, targets=list(self._pairs.golden))
                 tables += written[:1]
                 self._files += written
             self._files += merge_steps(tables, self._out)
@@ -596,11 +570,7 @@ class ComparisonReport(SuiteReport):
     def findings(self) -> Iterator[str]:
         """What was compared, and what was not."""
         yield from self._summary.facts({str(target): file_id(target, self._root) for target in self._outputs})
-        yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
-
-    def _sides(self, dump: str) -> tuple[ComparedDump, ComparedDump]:
-        comparison = self._suite.comparison(Path(dump))
-        return comparison.target, comparison.golden
+        yield from (f"not compared: {problem}" for problem in self._pairs.lone())
 
     def levels(self) -> Mapping[tuple[str, str, str], str]:
         """What the calls say of the Cells around them."""
@@ -608,22 +578,23 @@ class ComparisonReport(SuiteReport):
 
     def answer(self, rows: RunRows) -> Answer:
         """What is at fault in all pairs together; a run that did not compare everything is not a success."""
-        answer = self._summary.answer(rows, self._suite.setup_differences, self._suite.settings.accept)
-        if self._suite.settings.inherited == "fail":
+        sentences, differences = setup_of(self._pairs.matched)
+        answer = self._summary.answer(rows, differences, self._settings.accept)
+        if self._settings.inherited == "fail":
             rows.following.clear()
         if not answer.findings:
             incomplete = [finding for key, finding in self._uncompared().items() if not rows.is_known(key)]
             step = [NextStep("accept unmatched")] if incomplete and incomplete[0].figures else []
             answer = structs.replace(with_findings(answer, incomplete[:1]), next=(*answer.next, *step))
-        if self._suite.settings.exact is not None:
+        if self._settings.exact is not None:
             answer = self._with_exact(answer)
-        return structs.replace(answer, setup=tuple(self._suite.setup))
+        return structs.replace(answer, setup=tuple(sentences))
 
     def _with_exact(self, answer: Answer) -> Answer:
         """`answer` with which run is nearer to the exact one."""
         dump, exact = self._summary.exact()
         call = exact.record.rpartition(".")[0]
-        source = self._suite.comparison(Path(dump)).target.stacks.user_line(call) if call else ""
+        source = self._comparison_of(Path(dump)).target.stacks.user_line(call) if call else ""
         is_proved = any(
             finding.confidence == "proved" and finding.place.record.rpartition(".")[0] == call
             for finding in answer.findings
@@ -637,9 +608,9 @@ class ComparisonReport(SuiteReport):
         """What was not compared, the most important first, by names that stay while it is the same."""
         divergences = [output.divergence for output in self._outputs.values()]
         reasons = [divergence.why_unmatched for divergence in divergences if divergence.is_unmatched]
-        incomplete = {without_numbers(reason): _incomplete(reason) for reason in (*reasons, *self._suite.pairs.lone())}
+        incomplete = {without_numbers(reason): _incomplete(reason) for reason in (*reasons, *self._pairs.lone())}
         some = next((it for it in divergences if not (it.is_complete or it.is_unmatched)), None)
-        if some is not None and "unmatched" not in self._suite.settings.accept:
+        if some is not None and "unmatched" not in self._settings.accept:
             incomplete["not everything could be compared"] = some.uncompared
         return incomplete
 
@@ -654,4 +625,4 @@ class ComparisonReport(SuiteReport):
         for diagnosis in self._summary.diagnoses().values():
             from pytest_msprobe.suites.comparison.accounting.run_answer import open_keys
 
-            yield from open_keys(diagnosis, self._suite.settings.accept)
+            yield from open_keys(diagnosis, self._settings.accept)

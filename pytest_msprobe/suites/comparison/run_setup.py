@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import chain, starmap
 from pathlib import Path
 
 from msprobe_collector.dump_format import Dump, DumpError
@@ -22,17 +23,19 @@ from pytest_msprobe.manifests.value import ManifestDifference, of_other_step
 _NAMES = re.compile(rb',?\s*"(?:data_name|group_id)"\s*:\s*"[^"]*"')
 
 
-def told_before(pairs: Sequence[tuple[Path, Path]]) -> list[str]:
-    """Sentences on the pairs of dumps of a run, the most important first; empty where nothing is to be said."""
-    others = dict.fromkeys(difference.sentence for pair in pairs for difference in _other_steps(*pair))
-    return [*others, *_earlier_steps(pairs), *sentences_of(_manifests(pairs))]
+def setup_of(pairs: Sequence[tuple[Path, Path]]) -> tuple[list[str], list[ManifestDifference]]:
+    """Return what is said of the pairs of dumps of a run before their numbers.
 
-
-def differences_before(pairs: Sequence[tuple[Path, Path]]) -> list[ManifestDifference]:
-    """What differs in the manifests of the pairs of a run, the most likely explanation of other numbers first."""
-    differences = dict.fromkeys(difference for pair in pairs for difference in _other_steps(*pair))
-    differences |= dict.fromkeys(difference for _, difference in differences_of(_manifests(pairs))[0])
-    return sorted(differences, key=lambda difference: -difference.likelihood)
+    Returns:
+        Sentences, the most important first, and what differs in the set-ups, the most likely
+        explanation of other numbers first.
+    """
+    manifests = _manifests(pairs)
+    differences = dict.fromkeys(chain.from_iterable(starmap(_other_steps, pairs)))
+    others = dict.fromkeys(difference.sentence for difference in differences)
+    sentences = [*others, *_earlier_steps(pairs), *sentences_of(manifests)]
+    differences |= dict.fromkeys(difference for _, difference in differences_of(manifests)[0])
+    return sentences, sorted(differences, key=lambda difference: -difference.likelihood)
 
 
 def _other_steps(target: Path, golden: Path) -> Iterator[ManifestDifference]:
@@ -55,9 +58,8 @@ def _earlier_steps(pairs: Sequence[tuple[Path, Path]]) -> Iterator[str]:
                     earlier.setdefault(step, (path, theirs[step]))
     for step, (target, golden) in sorted(earlier.items()):
         if (record := first_difference(target, golden)) is not None:
-            folders = (target.parent.parent, golden.parent.parent)
-            options = [f"--msprobe-{name}={_near(path)}" for name, path in zip(("dump", "golden"), folders)]
-            command = shlex.join(["pytest", *options])
+            folders = _near(target.parent.parent), _near(golden.parent.parent)
+            command = shlex.join(["pytest", f"--msprobe-dump={folders[0]}", f"--msprobe-golden={folders[1]}"])
             yield printable(f"step {step} already differs, first in {record}: compare it: {command}")
             return
 
@@ -97,9 +99,8 @@ def first_difference(target: Path, golden: Path) -> str | None:
         return None
     if mine.framework != theirs.framework or mine.task != theirs.task:
         return None
-    shared = [name for name in mine.record_names if name in theirs]
-    for name in shared:
-        if _NAMES.sub(b"", mine.raw(name)) != _NAMES.sub(b"", theirs.raw(name)):
+    for name in mine.record_names:
+        if name in theirs and _NAMES.sub(b"", mine.raw(name)) != _NAMES.sub(b"", theirs.raw(name)):
             return name
     return None
 

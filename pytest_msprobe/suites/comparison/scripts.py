@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from msprobe_collector.dump_format import DumpError
-from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonOutput, Divergence, RecordSummary
-from pytest_msprobe.suites.comparison.sides import find_files, pair_dumps
+from pytest_msprobe.suites.comparison.sides import find_files, pair_dumps, why_no_dump
 from pytest_msprobe.suites.comparison.table import merge_steps, rows
 
 _TARGET_KEYS = ("npu_json_path", "npu_path", "target_path")
@@ -63,7 +63,7 @@ class DistributedResult:
     @property
     def agrees(self) -> bool:
         """Whether everything was compared and agrees."""
-        return not self.problems and all(result.agrees for result in self.results)
+        return not self.problems and all(map(attrgetter("agrees"), self.results))
 
 
 def compare(
@@ -128,10 +128,7 @@ def compare_distributed(
     targets = find_files(Path(npu_dump_dir))
     for folder, dumps in ((npu_dump_dir, targets), (bench_dump_dir, find_files(Path(bench_dump_dir)))):
         if not dumps:
-            why = (
-                NOT_READ if holds_kernel_dump(Path(folder)) else "holds no dump.json; give a dump, step or rank folder"
-            )
-            raise ValueError(f"{folder}: {why}")
+            raise ValueError(f"{folder}: {why_no_dump(Path(folder))}")
     pairs = pair_dumps(targets, Path(bench_dump_dir))
     chosen = _settings(settings, fuzzy_match)
     results, problems = [], pairs.lone()

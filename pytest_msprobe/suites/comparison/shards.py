@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from msprobe_collector.dump_format import DumpError
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 
@@ -28,12 +27,9 @@ def _ratios(target: ComparedDump, golden: ComparedDump) -> Iterator[int]:
         record = operation.record
         is_layer = operation.is_cell and operation.phase == "forward"
         if is_layer and record in golden and target.shapes(record) != golden.shapes(record):
-            try:
-                leaves, others = target.leaves(record), golden.leaves(record)
-            except DumpError:
-                continue
-            shapes = {leaf.path: leaf.shape for leaf in others if leaf.path.startswith("parameters.")}
-            for leaf in leaves:
+            leaves = golden.readable_leaves(record)
+            shapes = {leaf.path: leaf.shape for leaf in leaves if leaf.path.startswith("parameters.")}
+            for leaf in target.readable_leaves(record):
                 if shapes.get(leaf.path, leaf.shape) != leaf.shape:
                     yield _ratio(leaf.shape, shapes[leaf.path])
 

@@ -9,13 +9,17 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import Dump, DumpError, TensorFolder, TensorValue
 from msprobe_collector.dump_format.dump import RANK, STEP, Slot, natural, number_in, own_frames
+from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.manifest import CompiledCode, gaps_beside
 from msprobe_collector.dump_format.records import Operation, is_cell_record, is_compiled_record
@@ -100,10 +104,7 @@ class ComparedDump(Dump):
     @cached_property
     def _floats(self) -> Counter[bytes]:
         """Tensors of floats by dtype."""
-        dtypes: Counter[bytes] = Counter()
-        for raw in self._records.values():
-            dtypes.update(_FLOAT.findall(memoryview(raw)))
-        return dtypes
+        return Counter(chain.from_iterable(_FLOAT.findall(memoryview(raw)) for raw in self._records.values()))
 
     @cached_property
     def sketches_problem(self) -> str:
@@ -117,7 +118,7 @@ class ComparedDump(Dump):
     @cached_property
     def has_calls(self) -> bool:
         """Whether there are records of API calls, not of layers alone."""
-        return any(not operation.holds_calls for operation in self.operations)
+        return not all(map(attrgetter("holds_calls"), self.operations))
 
     @cached_property
     def layers_of_calls(self) -> frozenset[str]:
@@ -155,6 +156,12 @@ class ComparedDump(Dump):
         """
         return flatten(self.record(record))
 
+    def readable_leaves(self, record: str) -> list[Leaf]:
+        """Return the values of `record`; none where the dump lacks it, or it cannot be decoded."""
+        with suppress(DumpError):
+            return self.leaves(record) if record in self else []
+        return []
+
 
 _FLOAT = re.compile(rb'"dtype": *"[\w.]*?([bB]?[fF]loat\w*)"')
 _PROCESS = re.compile(r"proc(\d+)")
@@ -190,9 +197,15 @@ def find_files(root: Path) -> list[Path]:
     """The dump at `root`, or those in the folders below, in natural order. [] when there are none."""
     if root.is_file():
         return [root]
-    files = [Path(folder) / FILE_NAMES[0] for folder, names in _folders(root) if FILE_NAMES[0] in names]
-    files = files or [Path(folder) / FILE_NAMES[1] for folder, names in _folders(root) if FILE_NAMES[1] in names]
-    return sorted(files, key=natural)
+    for name in FILE_NAMES:
+        if files := [Path(folder) / name for folder, names in _folders(root) if name in names]:
+            return sorted(files, key=natural)
+    return []
+
+
+def why_no_dump(root: Path) -> str:
+    """Return why a comparison reads nothing at `root`."""
+    return NOT_READ if holds_kernel_dump(root) else "holds no dump.json; give a dump, step or rank folder"
 
 
 def why_not_exact(root: Path) -> str:

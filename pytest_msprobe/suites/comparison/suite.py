@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import DIRECTIONS, ApiName, Dump, DumpError, Frame
-from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.answers.words import readable
@@ -39,9 +38,8 @@ from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import EQUAL_AGAIN, DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
-from pytest_msprobe.suites.comparison.run_setup import differences_before, told_before
 from pytest_msprobe.suites.comparison.shards import why_sharded
-from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps, why_not_exact
+from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps, why_no_dump, why_not_exact
 from pytest_msprobe.suites.comparison.table import rows
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import (
@@ -62,19 +60,12 @@ from pytest_msprobe.verdicts import MOOT, UNREADABLE, Figure, HeldBy, OutputRow,
 
 if TYPE_CHECKING:
     from pytest_msprobe.evidence.pictures import ErrorPictures
-    from pytest_msprobe.manifests.value import ManifestDifference
     from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
 #: Figures of accounts: shares of the difference that is born on either side, inherited, and defined differently.
 SHARES = ("born", "inherited", "defined")
-_STATUS: dict[str, Status] = {
-    "pass": "pass",
-    "warning": "pass",
-    "error": "error",
-    "unreadable": "error",
-    "unmatched": "skip",
-    "skip": "skip",
-}
+_STATUS: dict[str, Status] = {"pass": "pass", "warning": "pass", "error": "error", "unreadable": "error"}
+_STATUS |= {"unmatched": "skip", "skip": "skip"}
 
 
 def verdict_of(
@@ -151,9 +142,8 @@ def _explanation(
     Where a difference arises its account says, and distances only where nothing was computed again.
     """
     lines = [printable(compared.fault)] if compared.fault else []
-    lines += [
-        value.explanation or printable(f"{value.name} {value.status}: {value.message}") for value in compared.wrong
-    ]
+    wrong = compared.wrong
+    lines += (value.explanation or printable(f"{value.name} {value.status}: {value.message}") for value in wrong)
     partner = compared.partner.record if compared.partner is not None else "nothing"
     lines.append(printable(f"tested: {compared.operation.record}; benchmark: {partner} of {golden.path}"))
     if compared.is_origin and (account is None or account.basis != "tensors" or account.kind == "unaccounted"):
@@ -225,7 +215,7 @@ def _accounted(
     where `settings` say so, and no value of it is in question beside those that the account splits. Where what both
     runs hold shows that its values are right, it may be defined differently, but not computed wrongly.
     """
-    is_born = any(part in (BORN_TARGET, BORN_GOLDEN) for _, part, _ in account.blamed)
+    is_born = {part for _, part, _ in account.blamed} & {BORN_TARGET, BORN_GOLDEN}
     if compared.content in EQUAL_AGAIN and not is_born:
         return verdict
     if account.kind == "fault":
@@ -254,8 +244,8 @@ def _is_excusable(compared: OperationComparison, kind: str) -> bool:
     """
     if compared.is_unreadable:
         return False
-    leaves = [leaf for value in compared.wrong for leaf in (value.target, value.golden) if leaf is not None]
-    return kind != "equal" or all(leaf.tensor is not None for leaf in leaves)
+    leaves = (leaf for value in compared.wrong for leaf in (value.target, value.golden))
+    return kind != "equal" or all(leaf is None or leaf.tensor is not None for leaf in leaves)
 
 
 def _excuse(account: Account) -> str:
@@ -278,15 +268,12 @@ def _shares(output: OutputAccount | None) -> dict[str, float | None]:
 
 def output_text(output: OutputAccount) -> str:
     """`output.0 differs by 0.012: 98 % inherited (growth x 1.2), 2 % arises in the target`."""
-    shown = [name for name, share in output.shares.items() if abs(share) >= Share.SHOWN]
-    shown.sort(key=lambda name: -abs(output.shares[name]))
-    parts = ", ".join(_part(output, name) for name in shown)
-    return f"{output.path} differs by {output.size:.3g}: {parts or 'by NaN or infinity'}"
-
-
-def _part(output: OutputAccount, name: str) -> str:
-    growth = f" (growth x {output.growth:.3g})" if name == INHERITED and output.growth is not None else ""
-    return f"{100 * output.shares[name]:.3g} % {_WORDS[name]}{growth}"
+    parts = []
+    shown = [part for part in output.shares.items() if abs(part[1]) >= Share.SHOWN]
+    for name, share in sorted(shown, key=lambda part: -abs(part[1])):
+        growth = f" (growth x {output.growth:.3g})" if name == INHERITED and output.growth is not None else ""
+        parts.append(f"{100 * share:.3g} % {_WORDS[name]}{growth}")
+    return f"{output.path} differs by {output.size:.3g}: {', '.join(parts) or 'by NaN or infinity'}"
 
 
 #: Before the names of operations that only the golden dump has, so that they are not taken for the target's.
@@ -337,8 +324,7 @@ class ComparisonSuite(Suite):
         if not golden.exists():
             raise SuiteError(f"--msprobe-golden={golden}: there is no such file or folder")
         if not find_files(golden):
-            why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
-            raise SuiteError(f"--msprobe-golden={golden}: {why}")
+            raise SuiteError(f"--msprobe-golden={golden}: {why_no_dump(golden)}")
         if settings.exact is not None and (why := why_not_exact(settings.exact)):
             raise SuiteError(f"--msprobe-exact={settings.exact}: {why}")
         if settings.accounting == "off":
@@ -367,16 +353,6 @@ class ComparisonSuite(Suite):
     def files(self) -> tuple[Path, ...]:
         """The target dumps."""
         return tuple(self.pairs.golden)
-
-    @cached_property
-    def setup(self) -> list[str]:
-        """What is said of the two runs before their numbers: other steps, an earlier difference, other settings."""
-        return told_before(self.pairs.matched)
-
-    @cached_property
-    def setup_differences(self) -> list[ManifestDifference]:
-        """What differs between the manifests, as data."""
-        return differences_before(self.pairs.matched)
 
     def comparison(self, target: Path) -> DumpComparison:
         """The comparison of the dump at `target`, read once.
@@ -407,7 +383,7 @@ class ComparisonSuite(Suite):
         comparison = self.comparison(file)
         if not comparison.operations:
             raise SuiteError(f"{file}: this dump and its golden dump hold no record; dump a step that runs")
-        if is_part := why_sharded(comparison.target, comparison.golden):
+        if is_part := why_sharded(*comparison.sides):
             raise SuiteError(is_part)
         yield from group_operations(comparison.target.operations)
         yield from group_operations(comparison.matching.golden_only, f"{GOLDEN}.")
@@ -428,7 +404,7 @@ class ComparisonSuite(Suite):
                 verdict = replace(verdict, attachment={**(verdict.attachment or {}), EXACT: errors.to_wire()})
         if verdict.status != "error" or verdict.excuse or self._pictures is None:
             return verdict
-        return pictured(verdict, compared, (comparison.target, comparison.golden), self._pictures)
+        return pictured(verdict, compared, comparison.sides, self._pictures)
 
     @cached_property
     def _pictures(self) -> ErrorPictures | None:
@@ -548,11 +524,12 @@ class ComparisonSuite(Suite):
         if settings.layer_mapping is not None and settings.cell_mapping:
             yield "--msprobe-cell-mapping: has no effect with --msprobe-layer-mapping, which names Cells by their place"
         for comparison in self._readable():
-            yield from comparison.mappings.unused(comparison.target, comparison.golden)
+            yield from comparison.mappings.unused(*comparison.sides)
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """Tables, advice and findings."""
-        return ComparisonReport(self, self._context.out, self._context.config.rootpath)
+        out, root = self._context.out, self._context.config.rootpath
+        return ComparisonReport(self.settings, self.pairs, self.comparison, out, root)
 
 
 def _payload(record: ItemRecord) -> Operations:

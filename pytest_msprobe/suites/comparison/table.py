@@ -16,10 +16,11 @@ import json
 import os
 import re
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib import import_module
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,29 +38,14 @@ ABSENT = "N/A"
 #: Beyond it a spreadsheet, and MessagePack on the way, would not keep every digit.
 _MOST_EXACT = 2**53
 
-_BASIC = (
-    "NPU Name",
-    "Bench Name",
-    "NPU Dtype",
-    "Bench Dtype",
-    "NPU Tensor Shape",
-    "Bench Tensor Shape",
-    "NPU Requires_grad",
-    "Bench Requires_grad",
-)
+_DESCRIPTION = ("Name", "Dtype", "Tensor Shape", "Requires_grad")
+_BASIC = tuple(f"{side} {name}" for name in _DESCRIPTION for side in ("NPU", "Bench"))
 _STATISTICS = tuple(f"{side} {name}" for side in ("NPU", "Bench") for name in ("max", "min", "mean", "l2norm"))
 _RELATIVES = tuple(f"{name}RelativeErr" for name in ("Max", "Min", "Mean", "Norm"))
 _DIFFERENCES = (*(f"{name} diff" for name in ("Max", "Min", "Mean", "L2norm")), *_RELATIVES)
+_REAL = ("Cosine", "EucDist", "MaxAbsErr", "MaxRelativeErr", "One Thousandth Err Ratio", "Five Thousandths Err Ratio")
 _FIGURES = {
-    "real": (
-        "Cosine",
-        "EucDist",
-        "MaxAbsErr",
-        "MaxRelativeErr",
-        "One Thousandth Err Ratio",
-        "Five Thousandths Err Ratio",
-        *_STATISTICS,
-    ),
+    "real": (*_REAL, *_STATISTICS),
     "statistics": (*_DIFFERENCES, *_STATISTICS),
     "sketches": (*_DIFFERENCES, "Distance", "Distance Uncertainty", *_STATISTICS),
     "md5": ("NPU MD5", "BENCH MD5"),
@@ -90,15 +76,15 @@ def rows(verdict: OperationComparison, mode: str, style: str) -> list[list[Cell]
     """
     if not verdict.values:
         return [_whole(verdict, mode, style)]
-    return [_row(value, verdict, mode, style) for value in verdict.values]
+    return [_row(value, mode, style) for value in verdict.values]
 
 
-def _row(value: ValueComparison, verdict: OperationComparison, mode: str, style: str) -> list[Cell]:
+def _row(value: ValueComparison, mode: str, style: str) -> list[Cell]:
     target, golden = value.target, value.golden
     consistent = ABSENT
     if target is not None and golden is not None:
         consistent = str(target.requires_grad == golden.requires_grad)
-    row = [*_basic(target, golden), *_figure_cells(value, mode), consistent]
+    row = [*chain.from_iterable(zip(_of_side(target), _of_side(golden))), *_figure_cells(value, mode), consistent]
     row += [*_verdict_cells(value.status, value.reasons, mode, style), ABSENT]
     if mode == "real":
         row.append(str([getattr(leaf, "data_name", "") or "-1" for leaf in (target, golden)]))
@@ -118,10 +104,6 @@ def _whole(verdict: OperationComparison, mode: str, style: str) -> list[Cell]:
     return [*row, str(["-1", "-1"])] if mode == "real" else row
 
 
-def _basic(target: Leaf | None, golden: Leaf | None) -> list[Cell]:
-    return [*chain.from_iterable(zip(_of_side(target), _of_side(golden)))]
-
-
 def _of_side(leaf: Leaf | None) -> list[Cell]:
     """Name, dtype, shape and requires_grad."""
     if leaf is None:
@@ -135,8 +117,12 @@ def _figure_cells(value: ValueComparison, mode: str) -> list[Cell]:
     if mode == "md5":
         return [getattr(leaf, "md5", "") or ABSENT for leaf in pair]
     figures = _real_cells(value) if mode == "real" else _difference_cells(value)
-    if mode == "sketches":
-        figures += _estimate_cells(value)
+    if mode == "sketches" and (estimate := value.estimate) is not None:
+        # The distance and its standard deviation, both relative to the golden value.
+        deviation = max(estimate.deviation * estimate.distance, estimate.resolution)
+        figures += [_cell(estimate.distance), _cell(deviation)]
+    elif mode == "sketches":
+        figures += [ABSENT, ABSENT]
     for leaf in pair:
         figures += map(_cell, leaf.statistics if leaf is not None else [ABSENT] * 4)
     return figures
@@ -149,13 +135,6 @@ def _real_cells(value: ValueComparison) -> list[Cell]:
         return [*map(_cell, (metrics.cosine, figures.euclid, metrics.max_abs, metrics.max_rel, *figures.shares))]
     is_shape = target is not None and golden is not None and target.is_tensor and target.shape != golden.shape
     return ["shape unmatched" if is_shape else "unsupported"] * 6
-
-
-def _estimate_cells(value: ValueComparison) -> list[Cell]:
-    """The distance that sketches estimate, and its standard deviation, both relative to the golden value."""
-    if (estimate := value.estimate) is None:
-        return [ABSENT, ABSENT]
-    return [_cell(estimate.distance), _cell(max(estimate.deviation * estimate.distance, estimate.resolution))]
 
 
 def _difference_cells(value: ValueComparison) -> list[Cell]:
@@ -191,9 +170,7 @@ def _verdict_cells(status: str, reasons: Sequence[str], mode: str, style: str) -
 
 def _cell(value: Any) -> Cell:
     """A number as it is; NaN, infinity, bools and nothing in words."""
-    if value is None:
-        return "None"
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, str):
         return _bounded(_number_in(value))
@@ -218,15 +195,8 @@ def _number_in(text: str) -> Cell:
 
 MOST_CSV_ROWS = 1_000_000
 MOST_SHEET_ROWS = 1_048_500
-_FILLS = {
-    "error": "#FF0000",
-    "No": "#FF0000",
-    "Different": "#FF0000",
-    "warning": "#FFFF00",
-    "unmatched": "#C7C7C7",
-    "Unmatched": "#C7C7C7",
-    "unreadable": "#C7C7C7",
-}
+_FILLS = dict.fromkeys(("error", "No", "Different"), "#FF0000") | {"warning": "#FFFF00"}
+_FILLS |= dict.fromkeys(("unmatched", "Unmatched", "unreadable"), "#C7C7C7")
 NO_XLSXWRITER = f"no .xlsx: {how_to_install('xlsxwriter')}"
 
 
@@ -281,31 +251,24 @@ class TableFiles:
         Raises:
             OSError: a file cannot be written.
         """
-        (first,) = new_files(self._folder, self._stem)
-        first.close()
-        return self._write_parts(Path(first.name), self._rows(store, stack_of))
+        (file,) = new_files(self._folder, self._stem)
+        file.close()
+        paths, rows = [Path(file.name)], self._rows(store, stack_of)
+        part = list(islice(rows, 1))
+        while True:
+            with paths[-1].open("w", encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(self._columns)
+                for row in islice(chain(part, rows), MOST_CSV_ROWS):
+                    writer.writerow(map(neutral, row))
+            if not (part := list(islice(rows, 1))):
+                return paths
+            paths.append(paths[0].with_name(f"{paths[0].stem}_part_{len(paths)}.csv"))
 
     def _rows(self, store: RowStore, stack_of: Callable[[str], str]) -> Iterator[list[Any]]:
         for record, rows in store:
             rows[0][self._stack_at] = stack_of(record) or ABSENT
             yield from rows
-
-    def _write_parts(self, first: Path, rows: Iterator[list[Any]]) -> list[Path]:
-        paths, row = [first], next(rows, None)
-        while row is not None or len(paths) == 1:
-            path = paths[-1]
-            with path.open("w", encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(self._columns)
-                written = 0
-                while row is not None and written < MOST_CSV_ROWS:
-                    writer.writerow([neutral(cell) for cell in row])
-                    written += 1
-                    row = next(rows, None)
-            if row is None:
-                break
-            paths.append(first.with_name(f"{first.stem}_part_{len(paths)}.csv"))
-        return paths
 
     def write_xlsx(self, store: RowStore, stack_of: Callable[[str], str], *, beside: Path) -> Path:
         """Write everything in `store` as a workbook named as the CSV file `beside` it; its path.
@@ -345,11 +308,10 @@ class MergeError(ValueError):
 
 def merge_steps(tables: Sequence[Path], folder: Path) -> list[Path]:
     """What `merge_ranks` writes for each step of which `tables` has two ranks or more; others are left alone."""
-    steps: dict[str | None, list[Path]] = {}
+    steps = defaultdict[str | None, list[Path]](list)
     for path in tables:
-        match = _TABLE.fullmatch(path.name)
-        if match is not None:
-            steps.setdefault(match["step"], []).append(path)
+        if (match := _TABLE.fullmatch(path.name)) is not None:
+            steps[match["step"]].append(path)
     return [merged for paths in steps.values() if len(paths) > 1 for merged in merge_ranks(paths, folder)]
 
 
@@ -363,8 +325,7 @@ def merge_ranks(tables: Sequence[Path], folder: Path) -> list[Path]:
         MergeError: fewer than two tables, a name without rank, or different columns.
         OSError: a file cannot be read or written.
     """
-    ranks: dict[int, Path] = {}
-    step = ""
+    ranks, step = dict[int, Path](), ""
     for path in tables:
         match = _TABLE.fullmatch(path.name)
         if match is None:
@@ -385,17 +346,13 @@ def merge_ranks(tables: Sequence[Path], folder: Path) -> list[Path]:
 def _read(path: Path) -> tuple[list[str], dict[str, list[str]]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         header, *rows = csv_rows(file.read()) or [[]]
-    by_name = {}
-    for row in rows:
-        if len(row) > 1:
-            by_name[f"Bench {row[1]}" if row[0] == ABSENT else row[0]] = row
-    return header, by_name
+    return header, {f"Bench {row[1]}" if row[0] == ABSENT else row[0]: row for row in rows if len(row) > 1}
 
 
 def _write(
     header: Sequence[str], ranks: dict[int, dict[str, list[str]]], folder: Path, ends: tuple[str, str]
 ) -> list[Path]:
-    names = list(dict.fromkeys(name for rows in ranks.values() for name in rows))
+    names = dict.fromkeys(chain.from_iterable(ranks.values()))
     columns = [index for index, name in enumerate(header) if index >= _NOT_MERGED and name not in _LEFT_OUT]
     maxima = [header.index(name) for name in ("NPU max", "Bench max") if name in header]
     paths = []

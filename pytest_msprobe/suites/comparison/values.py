@@ -34,7 +34,6 @@ from pytest_msprobe.verdicts import Difference
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.estimates import Estimate, Sketches
     from pytest_msprobe.suites.comparison.figures import Figures, PairFigures
-    from pytest_msprobe.suites.comparison.noise import Tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +54,8 @@ class DistanceLimits:
     def limit(self, *dtypes: str) -> float:
         """The largest distance between tensors of `dtypes`: that of the coarsest of them."""
         largest = 0.0
-        for text in dtypes:
-            dtype = find_dtype(text)
-            if dtype is not None:
-                largest = max(largest, self.distances.get(dtype.name, 0.0))
+        for dtype in filter(None, map(find_dtype, dtypes)):
+            largest = max(largest, self.distances.get(dtype.name, 0.0))
         return largest
 
     def element_limit(self, distance_limit: float, peak: float) -> float:
@@ -143,7 +140,32 @@ def _exactly(name: str, golden: float) -> tuple[float, float]:
 #: `unmatched` and `unreadable` are not verdicts: nothing was compared. `skip` is what no comparison can judge.
 ValueStatus = Literal["pass", "warning", "error", "unmatched", "unreadable", "skip"]
 
+#: What the tolerance of a value is from, where there is a noise run.
+Basis = Literal["noise", "floor", "dtype"]
 FUZZY_NOTE = "Fuzzy matching data, the comparison accuracy may be affected."
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The largest distance that one value may have.
+
+    Attributes:
+        limit: |target - golden| / |golden| (2-norms) at most.
+        basis: where it is from: the noise run, the floor of the dtype because the noise run differs less, or the limit
+            of the dtype because the noise run has no such value.
+        noise: distance of the noise run from the golden run in this record.
+    """
+
+    limit: float
+    basis: Basis
+    noise: float = 0.0
+
+    def __str__(self) -> str:
+        if self.basis == "noise":
+            return f"The tolerance is {self.limit:.3g}, {Times.NOISE} times what the noise run differs by."
+        if self.basis == "floor":
+            return f"The tolerance is {self.limit:.3g}, the least of this dtype: the noise run hardly differs."
+        return f"The tolerance is {self.limit:.3g}, that of the dtype: the noise run has no such value."
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,15 +213,9 @@ class ValueComparison:
         leaf, golden = self.target or self.golden, self.golden
         assert leaf is not None
         is_tensor = leaf.is_tensor or (golden is not None and golden.is_tensor)
-        stored = {
-            "leaf": leaf,
-            "path": leaf.path,
-            "name": leaf.name,
-            "is_tensor": is_tensor,
-            "is_output": leaf.is_output,
-            "is_wrong": self.status in ("error", "unreadable"),
-            "is_lone": self.status == "unmatched" and is_tensor,
-        }
+        is_wrong, is_lone = self.status in ("error", "unreadable"), self.status == "unmatched" and is_tensor
+        stored: dict[str, object] = {"leaf": leaf, "path": leaf.path, "name": leaf.name, "is_output": leaf.is_output}
+        stored |= {"is_tensor": is_tensor, "is_wrong": is_wrong, "is_lone": is_lone}
         for name, value in stored.items():
             object.__setattr__(self, name, value)  # the class is frozen
 
@@ -258,13 +274,9 @@ def judge_plain(target: Leaf, golden: Leaf, agreement: DistanceLimits) -> ValueC
     """
     mine, theirs = target.statistics[0], golden.statistics[0]
     number, other = _number(mine), _number(theirs)
-    if target.is_peer or mine == theirs:
+    if target.is_peer or mine == theirs or (number == other and number is not None):
         return _equal(target, golden)
-    if number is None or other is None:
-        return _other_argument(target, golden, mine, theirs)
-    if number == other:
-        return _equal(target, golden)
-    if "float" in target.dtype + golden.dtype:
+    if number is not None and other is not None and "float" in target.dtype + golden.dtype:
         if math.isnan(number) and math.isnan(other):
             return _equal(target, golden)
         distance = abs(number - other) / abs(other) if other else math.inf
@@ -291,7 +303,7 @@ def judge_place(target: Leaf | None, golden: Leaf | None) -> ValueComparison:
         mine, theirs = target.value, golden.value
         if isinstance(mine, OpaqueValue) and isinstance(theirs, OpaqueValue):
             ranks = mine.content, theirs.content
-            if ranks[0] != ranks[1] and isinstance(ranks[0], list) and isinstance(ranks[1], list):
+            if ranks[0] != ranks[1] and {*map(type, ranks)} == {list}:
                 return _other_argument(target, golden, *ranks)
     return _equal(target, golden)
 
@@ -458,7 +470,7 @@ class TensorComparison:
             distance = figures.distance
             if not metrics.is_exact and metrics.size:
                 element_limit = self.limits.element_limit(pair.limit, figures.peak)
-                reasons += _too_far(distance, pair.limit, metrics.max_abs or 0.0, element_limit)
+                reasons = (*reasons, *_too_far(distance, pair.limit, metrics.max_abs or 0.0, element_limit))
         status: ValueStatus = "warning" if pair.soft else "pass"
         said, words = pair.soft, ""
         if reasons:
@@ -466,22 +478,12 @@ class TensorComparison:
             said = (summarise(metrics, judgement), *pair.soft)
             words = explain(metrics, judgement, label=printable(target.name), dtype=target.dtype, shape=target.shape)
         return ValueComparison(
-            target,
-            golden,
-            status,
-            said,
-            distance,
-            figures=figures,
-            explanation=words,
-            limit=pair.limit,
-            contents=contents,
+            target, golden, status, said, distance, figures, explanation=words, limit=pair.limit, contents=contents
         )
 
 
-def _too_far(distance: float, limit: float, max_abs: float, element_limit: float) -> tuple[str, ...]:
-    reasons = []
+def _too_far(distance: float, limit: float, max_abs: float, element_limit: float) -> Iterator[str]:
     if distance > limit:
-        reasons.append(f"Relative distance {distance:.3g} is above {limit:g}.")
+        yield f"Relative distance {distance:.3g} is above {limit:g}."
     if max_abs > element_limit:
-        reasons.append(f"An element is off by {max_abs:.3g}, allowed is {element_limit:.3g}.")
-    return tuple(reasons)
+        yield f"An element is off by {max_abs:.3g}, allowed is {element_limit:.3g}."

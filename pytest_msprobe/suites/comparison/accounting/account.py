@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -95,12 +96,22 @@ class ValueKey(msgspec.Struct, frozen=True, array_like=True):
 
 def any_differs(keys: Iterable[ValueKey]) -> bool:
     """Return whether a value differs between the two sides."""
-    return any(key.differs for key in keys)
+    return any(map(attrgetter("differs"), keys))
 
 
 def any_beyond(keys: Iterable[ValueKey]) -> bool:
     """Return whether a value is beyond its limit."""
-    return any(key.is_beyond for key in keys)
+    return any(map(attrgetter("is_beyond"), keys))
+
+
+def inputs_of(keys: Iterable[ValueKey]) -> list[ValueKey]:
+    """Return the values that went into an operation."""
+    return [key for key in keys if not key.is_output]
+
+
+def outputs_of(keys: Iterable[ValueKey]) -> list[ValueKey]:
+    """Return the values that came out of an operation."""
+    return list(filter(attrgetter("is_output"), keys))
 
 
 def largest_distance(keys: Iterable[ValueKey]) -> float:
@@ -247,22 +258,22 @@ class AccountStep:
     @property
     def first_beyond(self) -> ValueKey | None:
         """The first output that is beyond its limit; None without one."""
-        return next((key for key in self.outputs if key.is_beyond), None)
+        return next(filter(attrgetter("is_beyond"), self.outputs), None)
 
     @property
     def gives_floats(self) -> bool:
         """Whether an output holds neither integers nor truth values."""
-        return any(not key.is_integer for key in self.outputs)
+        return not all(map(attrgetter("is_integer"), self.outputs))
 
     @property
-    def inputs(self) -> Iterator[ValueKey]:
+    def inputs(self) -> list[ValueKey]:
         """Values that went into the operation."""
-        return (key for key in self.account.keys if not key.is_output)
+        return inputs_of(self.account.keys)
 
     @property
-    def outputs(self) -> Iterator[ValueKey]:
+    def outputs(self) -> list[ValueKey]:
         """Values that came out of the operation."""
-        return (key for key in self.account.keys if key.is_output)
+        return outputs_of(self.account.keys)
 
 
 def value_key(
@@ -284,18 +295,10 @@ def value_key(
     if target is not None and golden is not None:
         fields["golden_path"] = "" if golden.path == target.path else golden.path
         fields["is_one_dtype"] = canonical_dtype(target.dtype) == canonical_dtype(golden.dtype)
-    return ValueKey(
-        value.path,
-        value.is_output,
-        *contents,
-        shape=leaf.shape,
-        is_integer=is_integer,
-        trains=(getattr(target, "requires_grad", ""), getattr(golden, "requires_grad", "")),
-        limits=_limits(value, limits),
-        origins=_origins(value),
-        is_weak=_is_weak(leaf),
-        **fields,
-    )
+    trains = getattr(target, "requires_grad", ""), getattr(golden, "requires_grad", "")
+    fields |= {"shape": leaf.shape, "is_integer": is_integer, "trains": trains, "is_weak": _is_weak(leaf)}
+    fields |= {"limits": _limits(value, limits), "origins": _origins(value)}
+    return ValueKey(value.path, value.is_output, *contents, **fields)
 
 
 def _difference(value: ValueComparison, limits: DistanceLimits, figures: Figures | None) -> dict[str, Any]:
@@ -303,10 +306,9 @@ def _difference(value: ValueComparison, limits: DistanceLimits, figures: Figures
     counts = value.status != "skip" or value.tolerance is not None
     if figures is None:
         return {"is_beyond": counts and is_beyond(value, limits)}
-    dtypes = [leaf.dtype for leaf in (value.target, value.golden) if leaf is not None]
+    dtypes = map(attrgetter("dtype"), filter(None, (value.target, value.golden)))
     excess = limits.excess(figures, *dtypes, limit=value.limit)
-    is_off = counts and not excess <= 1
-    return {"is_beyond": is_off, "excess": excess, "max_abs": figures.metrics.max_abs}
+    return {"is_beyond": counts and not excess <= 1, "excess": excess, "max_abs": figures.metrics.max_abs}
 
 
 def _limits(value: ValueComparison, limits: DistanceLimits) -> tuple[float, float]:
@@ -319,9 +321,7 @@ def _limits(value: ValueComparison, limits: DistanceLimits) -> tuple[float, floa
 
 def _origins(value: ValueComparison) -> tuple[Provenance, Provenance]:
     """Where both sides come from; memory whose content means nothing is uninitialised."""
-    target, golden = value.target, value.golden
-    mine = UNKNOWN if target is None else target.provenance
-    theirs = UNKNOWN if golden is None else golden.provenance
+    mine, theirs = getattr(value.target, "provenance", UNKNOWN), getattr(value.golden, "provenance", UNKNOWN)
     if value.status == "skip":
         return mine._replace(is_uninitialized=True), theirs._replace(is_uninitialized=True)
     return mine, theirs
@@ -356,13 +356,12 @@ def is_beyond(value: ValueComparison, limits: DistanceLimits) -> bool:
 
 def account_of(compared: OperationComparison, kind: Kind, keys: Sequence[ValueKey], **fields: Any) -> Account:
     """An account of an operation with its places; `unmatched` without a partner, whatever the `kind`."""
-    partner, (place, partner_place) = compared.partner, compared.places
-    if partner is None:
-        kind = "unmatched"
-    name = partner.record if partner is not None else ""
-    fields = {**fields, "place": place, "partner_place": partner_place, "is_compiled": compared.compiled is not None}
+    fields["place"], fields["partner_place"] = compared.places
     fields |= {"content": compared.content, "region": compared.region, "recomputed": compared.recomputed}
-    return Account(kind, keys=tuple(keys), partner=name, **fields)
+    fields |= {"keys": tuple(keys), "is_compiled": compared.compiled is not None}
+    if compared.partner is None:
+        return Account("unmatched", **fields)
+    return Account(kind, partner=compared.partner.record, **fields)
 
 
 def dtype_change(values: Sequence[ValueComparison]) -> tuple[str, bool]:
@@ -374,22 +373,14 @@ def dtype_change(values: Sequence[ValueComparison]) -> tuple[str, bool]:
             continue
         if not value.is_output:
             inputs.append((target, golden))
-        elif not changed:
-            changed = _dtype_words(target, golden)
-    if not changed:
-        return "", False
-    tensors = (pair for pair in inputs if pair[0].tensor and pair[1].tensor)
-    pairs = [(canonical_dtype(target.dtype), canonical_dtype(golden.dtype)) for target, golden in tensors]
-    floats = [pair for pair in pairs if _kind(pair[0]) in ("float", "complex")]
-    return changed, bool(floats) and all(target == golden for target, golden in floats)
-
-
-def _dtype_words(target: Leaf, golden: Leaf) -> str:
-    """How the dtypes of an output differ; "" where they do not, or only in the width of integers."""
-    if target.dtype == golden.dtype or not (target.tensor and golden.tensor):
-        return ""
-    mine, theirs = canonical_dtype(target.dtype), canonical_dtype(golden.dtype)
-    return f"{mine} against {theirs}" if mine != theirs and {_kind(mine), _kind(theirs)} != {"int"} else ""
+        elif not changed and target.dtype != golden.dtype and target.tensor and golden.tensor:
+            mine, theirs = canonical_dtype(target.dtype), canonical_dtype(golden.dtype)
+            # Integers of another width are no change.
+            if mine != theirs and {_kind(mine), _kind(theirs)} != {"int"}:
+                changed = f"{mine} against {theirs}"
+    tensors = ((mine, theirs) for mine, theirs in inputs if changed and mine.tensor and theirs.tensor)
+    dtypes = [(mine.dtype, theirs.dtype) for mine, theirs in tensors if _kind(mine.dtype) in ("float", "complex")]
+    return changed, bool(dtypes) and all(len({*map(canonical_dtype, pair)}) == 1 for pair in dtypes)
 
 
 def _kind(dtype: str) -> str:
@@ -402,7 +393,7 @@ BORN_TARGET, INHERITED, DEFINED, BORN_GOLDEN = PARTS = ("born_target", "inherite
 
 def kind_of_outputs(outputs: Sequence[OutputAccount]) -> Kind:
     """`fault`, `inherited` or `rounding`."""
-    if any(output.blamed for output in outputs):
+    if any(map(attrgetter("blamed"), outputs)):
         return "fault"
     is_inherited = any(abs(output.shares.get(INHERITED, 0.0)) >= Share.INHERITED for output in outputs)
     return "inherited" if is_inherited else "rounding"

@@ -49,11 +49,15 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
     ValueKey,
     account_of,
+    any_beyond,
     dtype_change,
+    inputs_of,
     kind_of_outputs,
+    largest_distance,
     of_equal_inputs,
     of_given_back,
     of_other_shapes,
+    outputs_of,
     value_key,
     with_growth,
 )
@@ -126,9 +130,7 @@ def _limits_of_dtypes(call: Call) -> dict[float, str]:
     """What the limits of the float dtypes of its tensors and arguments are, by their values."""
     names: dict[float, str] = {}
     for _, value in leaves(call):
-        dtype = value.dtype if hasattr(value, "__array_interface__") else None
-        if isinstance(value, Dtype):
-            dtype = array_dtype(value)
+        dtype = array_dtype(value) if isinstance(value, Dtype) else getattr(value, "dtype", None)
         if dtype is not None and kind_of(dtype) == "float":
             limits = float_format(dtype)
             names |= {-limits.largest: "lowest of its dtype", limits.largest: "largest of its dtype"}
@@ -150,10 +152,14 @@ def placed(calls: tuple[Call, Call], target: Tensors, golden: Tensors) -> dict[L
         names = dict(zip(target, target))
     else:
         names = dict(zip(_in_order(target, calls[0]), _in_order(golden, calls[1])))
-    arrays = {path: _of_width(golden[name], target[path]) for path, name in names.items()}
-    if any(target[path].shape != array.shape for path, array in arrays.items()):
-        return None
-    return {**target, **arrays}
+    arrays = dict(target)
+    for path, name in names.items():
+        array, other = golden[name], target[path]
+        if array.shape != other.shape:
+            return None
+        is_integer = array.dtype.kind in "iu" and other.dtype.kind in "iu"
+        arrays[path] = array.astype(other.dtype) if is_integer else array
+    return arrays
 
 
 def _order_of(call: Call) -> tuple[int, ...]:
@@ -167,24 +173,17 @@ def _in_order(tensors: Tensors, call: Call) -> list[LeafPath]:
     return [path for _, path in sorted(places, key=itemgetter(0))]
 
 
-def _of_width(array: Array, other: Array) -> Array:
-    return array.astype(other.dtype) if array.dtype.kind in "iu" and other.dtype.kind in "iu" else array
-
-
-_SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden run"}
-
-
 def _given_back(compared: OperationComparison, keys: Sequence[ValueKey]) -> dict[str, OutputAccount]:
     """Outputs that are an input, on both sides and in one shape, by their places: nothing was computed there."""
-    inputs, accounts = _contents_of_inputs(keys), {}
+    inputs, accounts = set(map(_CONTENTS, inputs_of(keys))), {}
     for value, key in zip(filter(attrgetter("is_tensor"), compared.values), keys):
-        if key.is_output and (key.target, key.golden) in inputs and key.differs and _has_one_shape(value):
+        if key.is_output and _CONTENTS(key) in inputs and key.differs and _has_one_shape(value):
             accounts[key.path] = of_given_back(key)
     return accounts
 
 
-def _contents_of_inputs(keys: Sequence[ValueKey]) -> set[tuple[str, str]]:
-    return {(key.target, key.golden) for key in keys if not key.is_output}
+#: Keys of the content of a value in the target and in the golden run.
+_CONTENTS = attrgetter("target", "golden")
 
 
 def _has_one_shape(value: ValueComparison) -> bool:
@@ -200,7 +199,6 @@ class _CallPair:
         is_defined_otherwise: whether they do in more than float dtypes, which may saturate: a run in another precision.
     """
 
-    name: str
     target: RecordedCall
     golden: RecordedCall
     definition: Differences
@@ -241,7 +239,7 @@ class Accountant:
 
     def _account(self, compared: OperationComparison) -> Account:
         operation = compared.operation
-        keys = [self._key(value) for value in compared.values if value.is_tensor]
+        keys = [*map(self._key, filter(attrgetter("is_tensor"), compared.values))]
         if compared.partner is None:
             return account_of(compared, "unmatched", keys)
         if operation.holds_calls and self._is_contained(operation, keys):
@@ -269,15 +267,15 @@ class Accountant:
 
     def _is_given(self, compared: OperationComparison, keys: Sequence[ValueKey]) -> bool:
         """Whether what a record was given is beyond its limit, or differs enough to make its outputs differ as much."""
-        inputs, operation = [key for key in keys if not key.is_output], compared.operation
+        inputs, operation = inputs_of(keys), compared.operation
         if operation.phase != "forward" and operation.call == self._forward[0]:
             inputs += self._forward[1]
         # PyTorch gives a gradient the shape of its value: one of two shapes is no gradient of an argument.
         is_sure = operation.phase == "backward" and self._target.framework == self._golden.framework == "pytorch"
         other = {value.path for value in compared.values if is_sure and not _has_one_shape(value)}
         made = max((_distance(key) for key in keys if key.is_output and key.path not in other), default=0.0)
-        before = max((key.distance or 0.0 for key in inputs), default=0.0)
-        return any(key.is_beyond for key in inputs) or (before > 0 and made <= Times.GROWTH * before)
+        before = largest_distance(inputs)
+        return any_beyond(inputs) or (before > 0 and made <= Times.GROWTH * before)
 
     def _other_arguments(self, compared: OperationComparison, partner: Operation) -> Differences:
         """How two calls that return the same differ in what is no value of a tensor."""
@@ -299,25 +297,26 @@ class Accountant:
         pair = self._pair_of(compared.operation, partner)
         direction: Direction = next(direction for direction in DIRECTIONS if direction == compared.operation.phase)
         pairs = [value for value in compared.values if value.is_output and value.target and value.golden]
-        inputs = [key for key in base.keys if not key.is_output]
-        farthest = max((key.distance or 0.0 for key in inputs), default=0.0)
+        inputs = inputs_of(base.keys)
+        farthest = largest_distance(inputs)
         split = self._outputs(pair, direction, pairs, changed - given_back.keys())
-        outputs = tuple(with_growth(output, farthest) for output in split)
-        if any(output.growth is not None and output.growth > Times.STEEP_GROWTH for output in outputs):
+        outputs = [with_growth(output, farthest) for output in split]
+        if max((output.growth or 0.0 for output in outputs), default=0.0) > Times.STEEP_GROWTH:
             farthest = max(map(self._distance_of_differing, compared.values), default=0.0)
-            outputs = tuple(with_growth(output, farthest) for output in split)
-        outputs += tuple(output for path, output in given_back.items() if path in changed)
+            outputs = [with_growth(output, farthest) for output in split]
+        outputs += [output for path, output in given_back.items() if path in changed]
         if direction == "forward":
             if not base.dtype and all(key.target and key.target == key.golden for key in inputs):
-                outputs = tuple(map(of_equal_inputs, outputs))
-            outputs += tuple(of_other_shapes(pair.definition, inputs, pairs))
+                outputs = list(map(of_equal_inputs, outputs))
+            outputs += of_other_shapes(pair.definition, inputs, pairs)
         if base.is_given and pair.definition and all(map(is_of_sizes, pair.definition)):
-            outputs = tuple(map(_as_computed, outputs))
-        kind, unjudged = kind_of_outputs(outputs), changed - {output.path for output in outputs}
-        reason = f"the benchmark has no value for {', '.join(sorted(unjudged))}" if unjudged else ""
-        kind = "unaccounted" if unjudged and kind != "fault" else kind
+            outputs = list(map(_as_computed, outputs))
+        kind, reason = kind_of_outputs(outputs), ""
+        if unjudged := changed - {output.path for output in outputs}:
+            reason = f"the benchmark has no value for {', '.join(sorted(unjudged))}"
+            kind = "fault" if kind == "fault" else "unaccounted"
         definition = pair.definition if pair.is_defined_otherwise else ()
-        return structs.replace(base, kind=kind, reason=reason, outputs=outputs, definition=definition)
+        return structs.replace(base, kind=kind, reason=reason, outputs=tuple(outputs), definition=definition)
 
     def _distance_of_differing(self, value: ValueComparison) -> float:
         """Relative distance of an input over the elements that differ: beside what masks others they have no size."""
@@ -332,8 +331,7 @@ class Accountant:
         """Whether a layer or optimizer needs no account: its calls are in the dump, or it returns its inputs."""
         if operation.phase == GRADIENTS or not operation.is_cell:
             return self._target.has_calls
-        inputs = _contents_of_inputs(keys)
-        is_identity = all((key.target, key.golden) in inputs for key in keys if key.is_output)
+        is_identity = set(map(_CONTENTS, outputs_of(keys))) <= set(map(_CONTENTS, inputs_of(keys)))
         return operation.call in self._target.layers_of_calls or (self._target.has_calls and is_identity)
 
     def _key(self, value: ValueComparison) -> ValueKey:
@@ -385,7 +383,7 @@ class Accountant:
         in_more = differing and argument_differences(*calls, with_dtypes=False)
         if isinstance(target, DropoutCall) and isinstance(golden, DropoutCall) and not differing:
             differing = in_more = () if target.drops_as(golden) else OTHER_ELEMENTS
-        return _CallPair(operation.call, target, golden, differing, is_defined_otherwise=bool(in_more))
+        return _CallPair(target, golden, differing, is_defined_otherwise=bool(in_more))
 
     def _call(self, side: ComparedDump, name: str) -> RecordedCall:
         kind = DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall
@@ -394,27 +392,26 @@ class Accountant:
 
     def _outputs(
         self, pair: _CallPair, direction: Direction, values: Sequence[ValueComparison], changed: set[str]
-    ) -> tuple[OutputAccount, ...]:
+    ) -> list[OutputAccount]:
         target = {output.path: output for output in pair.target.outputs(direction)}
         golden = {output.path: output for output in pair.golden.outputs(direction)}
         swapped = self._swapped(pair, direction)
-        accounts = []
+        accounts: list[OutputAccount] = []
         for value in values:
             assert value.target is not None
             assert value.golden is not None
             mine, theirs = target.get(value.target.path), golden.get(value.golden.path)
             if value.path not in changed or mine is None or theirs is None:
                 continue
-            if mine.recorded.size != theirs.recorded.size or mine.reference.size != theirs.reference.size:
-                continue
             middle = theirs.reference if not pair.definition else swapped.get(mine.path)
-            if middle is None or middle.size != theirs.reference.size or mine.recorded.size != middle.size:
+            sizes = {array.size for array in (mine.recorded, mine.reference, theirs.recorded, theirs.reference)}
+            if middle is None or sizes != {middle.size}:
                 continue
             terms = split(mine.recorded, mine.reference, middle, theirs.reference, theirs.recorded)
             if terms.is_of_another_value and not _is_rounding(pair, direction, mine, theirs):
                 continue
             accounts.append(self._judged(pair, direction, mine, theirs, terms))
-        return tuple(accounts)
+        return accounts
 
     def _swapped(self, pair: _CallPair, direction: Direction) -> Mapping[str, Array]:
         """f_t of the golden run's inputs where both sides define it otherwise; empty where these do not fit."""
@@ -424,22 +421,21 @@ class Accountant:
         tensors = placed(calls, pair.target.tensor_arguments(), pair.golden.tensor_arguments())
         if tensors is None:
             return {}
-        call = pair.target.with_tensors(tensors)
-        incoming = pair.golden.incoming(direction)
+        call, incoming = pair.target.with_tensors(tensors), pair.golden.incoming(direction)
         return pair.target.references(direction, call, incoming, "golden inputs")
 
     def _judged(
         self, pair: _CallPair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput, terms: Terms
     ) -> OutputAccount:
         blamed: dict[str, str] = {}
-        ratio: float | None = None
-        pattern = ""
-        for part, call, output in ((BORN_TARGET, pair.target, mine), (BORN_GOLDEN, pair.golden, theirs)):
+        ratio, pattern = None, ""
+        sides = (BORN_TARGET, "target", pair.target, mine), (BORN_GOLDEN, "golden run", pair.golden, theirs)
+        for part, run, call, output in sides:
             if terms.parts[part].weight < Share.BLAMED or not terms.is_own(part):
                 continue
             judgement = call.judge(direction, output)
             if judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= Times.EXCESS):
-                blamed[part] = f"arises in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
+                blamed[part] = f"arises in the {run}: {' '.join(judgement.reasons)}"
                 ratio = judgement.ratio if ratio is None else ratio
                 pattern = pattern or call.pattern(direction, output)
         defined = terms.parts[DEFINED]
@@ -462,9 +458,9 @@ def _as_computed(output: OutputAccount) -> OutputAccount:
 
 def _is_rounding(pair: _CallPair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput) -> bool:
     """Whether rounding explains what both runs are off by, as where nothing but rounding is left of a sum."""
-    return all(
-        call.judge(direction, output).status != "error" for call, output in ((pair.target, mine), (pair.golden, theirs))
-    )
+    if pair.target.judge(direction, mine).status == "error":
+        return False
+    return pair.golden.judge(direction, theirs).status != "error"
 
 
 def _distance(key: ValueKey) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal
 
 from msprobe_collector.dump_format import is_communication
@@ -150,11 +152,7 @@ class Causes:
     def link(self, step: AccountStep, node: str) -> None:
         """Note that a record inherits from a node."""
         if node != step.operation.call or step.operation.phase == "backward":
-            self.link_node(step.record, node)
-
-    def link_node(self, node: str, parent: str) -> None:
-        """Note that one node inherits from another."""
-        self._parents.setdefault(node, {})[parent] = None
+            self._parents.setdefault(step.record, {})[node] = None
 
     def inherit(self, backward: AccountStep, forward: AccountStep) -> None:
         """Note that a backward inherits all that its forward does."""
@@ -211,10 +209,10 @@ class Causes:
 
     def _reach(self) -> None:
         """Which records each fault reaches: those that differ and inherit from it."""
-        children: dict[str, list[str]] = {}
+        children = defaultdict[str, list[str]](list)
         for record, parents in self._parents.items():
             for parent in parents:
-                children.setdefault(parent, []).append(record)
+                children[parent].append(record)
         first_at: dict[str, str] = {}
         for node, fault in self._in_order():
             waiting, reached = [node, *fault.records], {node, *fault.records}
@@ -225,9 +223,9 @@ class Causes:
                         waiting.append(record)
             self._reached[node] = reached
             itself = {node, *fault.records} if fault.kind in OPERATIONS else {node}
-            following = (self._flow.steps[record] for record in reached - itself if record in self._flow.steps)
-            fault.inheriting = sorted(following, key=lambda step: step.account.place)
-            fault.reached = [step for step in fault.inheriting if step.differs]
+            following = filter(None, map(self._flow.steps.get, reached - itself))
+            fault.inheriting = sorted(following, key=attrgetter("account.place"))
+            fault.reached = list(filter(attrgetter("differs"), fault.inheriting))
             if fault.kind in OBSERVED and fault.step.account.basis != "tensors":
                 fault.after = first_at.get(fault.step.record, "")
             for record in reached:
@@ -241,13 +239,11 @@ class Causes:
     def _drop_reached(self) -> None:
         """What the flow alone shows is not claimed of what another fault reaches."""
         for node, fault in self._in_order():
-            others = [
-                self._reached[other]
-                for other, cause in self._faults.items()
-                if other != node and not cause.kind == fault.kind == "recomputed"
-            ]
+            reached_by_others = set[str]()
+            for other, cause in self._faults.items():
+                if other != node and not cause.kind == fault.kind == "recomputed":
+                    reached_by_others |= self._reached[other]
             place = node if node in self._parents else fault.step.record
             is_later_first = fault.kind == FIRST and fault.after
-            of_flow = fault.kind in _OF_FLOW and any(place in nodes or fault.step.record in nodes for nodes in others)
-            if is_later_first or of_flow:
+            if is_later_first or (fault.kind in _OF_FLOW and {place, fault.step.record} & reached_by_others):
                 del self._faults[node]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Literal
 
 from pytest_msprobe.suites.comparison.accounting.account import AccountStep, Basis, ValueKey, any_beyond, any_differs
-from pytest_msprobe.suites.comparison.accounting.causes import Fault
-from pytest_msprobe.suites.comparison.accounting.faults import find_faults
+from pytest_msprobe.suites.comparison.accounting.faults import FlowFaults, find_faults
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, SideFlow, is_held
 from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
-from pytest_msprobe.suites.comparison.cells import DifferenceOrigin
 from pytest_msprobe.suites.comparison.content.judgement import causes_by_content
 from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -26,19 +25,18 @@ _ORDER: tuple[Basis, ...] = ("tensors", "statistics", "sketches", "values", "che
 
 def basis_of(steps: Iterable[AccountStep]) -> Basis:
     """What the content of values is known by throughout: the weakest of the records."""
-    bases = {step.account.basis for step in steps}
-    return next((basis for basis in _ORDER if basis in bases), "none")
+    return min(map(attrgetter("account.basis"), steps), key=_ORDER.index, default="none")
 
 
 def _is_noise(steps: Iterable[AccountStep]) -> bool:
     """Whether all that differs is within what a noise run differs by."""
-    differing = [step.account for step in steps if any_differs(step.account.keys)]
-    return all(account.is_noise and not any_beyond(account.keys) for account in differing)
+    accounts = map(attrgetter("account"), steps)
+    return all(it.is_noise and not any_beyond(it.keys) for it in accounts if any_differs(it.keys))
 
 
 def are_by_content(steps: Iterable[AccountStep]) -> bool:
     """Return whether what both runs hold decides, and not names and order of their calls."""
-    return any(step.account.content for step in steps)
+    return any(map(attrgetter("account.content"), steps))
 
 
 def open_key(step: AccountStep) -> str:
@@ -50,26 +48,16 @@ Outcome = Literal["fault", "rounding", "equal", "unaccounted"]
 
 
 @dataclass(frozen=True, slots=True)
-class RunDiagnosis:
+class RunDiagnosis(FlowFaults):
     """What became of the differences of one pair of dumps.
 
     Attributes:
         steps: all records that were judged, in order.
-        faults: that with the largest effect first; without tensors, where differences begin, which need be no faults.
-        unknown: inputs of unknown origin that differ by more than they may, first ones first; none of them is at fault.
-        unexplained: records beyond their limits of which it is not shown that rounding made them so, in order.
-        passed_on: (record, place) of the outputs that differ and that another record uses.
-        origins: where differences begin.
         missing: how many records of the target were not judged in this run.
         sides: the dumps, target first; None where only the rows of a run are at hand.
     """
 
-    steps: tuple[AccountStep, ...]
-    faults: tuple[Fault, ...]
-    unknown: tuple[Fault, ...]
-    passed_on: frozenset[tuple[str, str]]
-    origins: tuple[DifferenceOrigin, ...] = ()
-    unexplained: tuple[AccountStep, ...] = ()
+    steps: tuple[AccountStep, ...] = ()
     missing: int = 0
     sides: tuple[ComparedDump, ComparedDump] | None = None
 
@@ -98,25 +86,16 @@ class RunDiagnosis:
         flow = DataFlow(steps, searches)
         leaves = OtherLeaves(flow, sides)
         shown = find_faults(flow, is_wrong, is_whole=missing == 0, other_leaves=leaves)
-        diagnosis = cls(
-            steps=tuple(steps),
-            faults=shown.faults,
-            unknown=shown.unknown,
-            passed_on=shown.passed_on,
-            origins=shown.origins,
-            unexplained=shown.unexplained,
-            missing=missing,
-            sides=sides,
-        )
-        if not are_by_content(steps):
-            return diagnosis
-        causes = tuple(causes_by_content(steps, shown.faults))
-        return replace(diagnosis, faults=causes, unknown=(), unexplained=())
+        if are_by_content(steps):
+            causes = tuple(causes_by_content(steps, shown.faults))
+            shown = replace(shown, faults=causes, unknown=(), unexplained=())
+        from_flow = shown.faults, shown.unknown, shown.unexplained, shown.passed_on, shown.origins
+        return cls(*from_flow, tuple(steps), missing, sides)
 
     @property
     def region(self) -> Region | None:
         """The calls in which the two runs part; None where they do not, or where names and order decide."""
-        return next((step.account.region for step in self.steps if step.account.region is not None), None)
+        return next(filter(None, map(attrgetter("account.region"), self.steps)), None)
 
     @property
     def is_one_model(self) -> bool:
@@ -131,7 +110,7 @@ class RunDiagnosis:
     @property
     def outcome(self) -> Outcome:
         """See docs/two_runs.md."""
-        differs = any(any_differs(step.account.keys) for step in self.steps)
+        differs = any_differs(chain.from_iterable(map(attrgetter("account.keys"), self.steps)))
         if self.basis == "tensors" and self.faults:
             return "fault"
         is_open = bool(self.unexplained or self.unknown)
@@ -153,23 +132,18 @@ class RunDiagnosis:
                     values.append((step.record, key.path))
         return values
 
-    @property
-    def counts(self) -> Counter[str]:
-        """Records by kind of account."""
-        return Counter(step.account.kind for step in self.steps)
-
-    def growths(self, steps: Sequence[AccountStep] | None = None) -> list[tuple[str, float]]:
-        """(record, growth) where relative differences grow most on their way, among `steps` or all.
+    def growths(self, steps: Sequence[AccountStep]) -> list[tuple[str, float]]:
+        """(record, growth) where relative differences grow most on their way, among `steps`.
 
         Outputs that nothing uses are left out: a gradient that is zero but for rounding has no meaningful growth.
         """
         growths = []
-        for step in self.steps if steps is None else steps:
+        for step in steps:
             for output in step.account.outputs:
                 is_used = (step.record, output.path) in self.passed_on
                 if is_used and output.growth is not None and math.isfinite(output.growth):
                     growths.append((step.record, output.growth))
-        return sorted(growths, key=lambda entry: -entry[1])[:5]
+        return sorted(growths, key=itemgetter(1), reverse=True)
 
     @property
     def unaccounted(self) -> list[AccountStep]:

@@ -14,10 +14,11 @@ Constants, masks and small whole numbers are equal by chance, and never matched.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain, product, repeat
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -25,7 +26,6 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.values import array_dtype
 from pytest_msprobe.numerics.dtypes import kind_of, part_dtype
@@ -179,10 +179,8 @@ def _is_counting(numbers: Array) -> bool:
 def _narrowest(array: Array) -> np.dtype[Any]:
     """The narrowest dtype that holds all its numbers: a bfloat16 that became float32 is still one."""
     flat = real_numbers(array).reshape(-1)
-    for dtype in _NARROW:
-        if dtype.itemsize < flat.dtype.itemsize and all(
-            _is_held(flat[start : start + CHUNK], dtype) for start in range(0, flat.size, CHUNK)
-        ):
+    for dtype in (dtype for dtype in _NARROW if dtype.itemsize < flat.dtype.itemsize):
+        if all(_is_held(flat[start : start + CHUNK], dtype) for start in range(0, flat.size, CHUNK)):
             return dtype
     return flat.dtype
 
@@ -338,14 +336,14 @@ class ElementSearch:
         """A search among `outputs`; nothing is loaded yet, and fingerprints are kept."""
         self._side = side
         self._candidates = sorted(outputs, key=lambda output: -output.place)
-        self._places = {(output.record, output.path): output.place for output in outputs}
+
         self._leaves: dict[str, dict[str, Leaf]] = {}
         self._fingerprints: dict[tuple[str, str, np.dtype[Any]], ElementFingerprint | None] = {}
 
     @cached_property
     def _outputs(self) -> list[_Output]:
         """Outputs of floats that are large enough to be told apart, latest first."""
-        return [output for output in map(self._output, self._candidates) if output is not None]
+        return list(filter(None, map(self._output, self._candidates)))
 
     def _output(self, candidate: Candidate) -> _Output | None:
         leaf = self._all_leaves(candidate.record).get(candidate.path)
@@ -378,7 +376,7 @@ class ElementSearch:
         ways = (self._whole, self._joined, self._repeated, self._viewed)
         either = (wanted, replace(wanted, is_signed=False))
         for value, look in (*product(either, ways), (wanted, self._extended)):
-            yield from ((value, source) for source in look(value, outputs))
+            yield from zip(repeat(value), look(value, outputs))
 
     def _original(self, sources: Iterator[tuple[_Wanted, ElementSource]]) -> ElementSource | None:
         """The first source that does not come from the value: a parameter is no view of what a call made of it."""
@@ -417,18 +415,17 @@ class ElementSearch:
     @cached_property
     def _uses(self) -> dict[tuple[object, ...], list[tuple[Leaf, int]]]:
         """Inputs of the records that have outputs, in their order, by what the dump says of them."""
-        uses: dict[tuple[object, ...], list[tuple[Leaf, int]]] = {}
+        uses = defaultdict[tuple[object, ...], list[tuple[Leaf, int]]](list)
         places = {candidate.record: candidate.place for candidate in reversed(self._candidates)}
         for record, place in places.items():
             for argument in self._inputs(record):
-                uses.setdefault(_described(argument.leaf), []).append((argument.leaf, place))
-        return uses
+                uses[_described(argument.leaf)].append((argument.leaf, place))
+        return dict(uses)
 
     def _inputs(self, record: str) -> list[_Output]:
         """The inputs of a record that are floats and large enough."""
-        paths = [path for path in self._all_leaves(record) if path.startswith("input")]
-        arguments = (self._output(Candidate(record, path, -1)) for path in paths)
-        return [argument for argument in arguments if argument is not None]
+        arguments = (Candidate(record, path, -1) for path in self._all_leaves(record) if path.startswith("input"))
+        return list(filter(None, map(self._output, arguments)))
 
     def _with_fingerprints(
         self, outputs: Iterable[_Output], wanted: _Wanted | None = None
@@ -535,7 +532,7 @@ class ElementSearch:
         if part.fingerprint.is_weak:
             return None
         sources = chain(self._whole(part, outputs), self._viewed(part, outputs))
-        return self._original((part, source) for source in sources)
+        return self._original(zip(repeat(part), sources))
 
     def _is_computed(self, output: _Output) -> bool:
         """Whether no input of its record holds all numbers of an output, as a parameter that is cut does."""
@@ -556,9 +553,5 @@ class ElementSearch:
 
     def _all_leaves(self, record: str) -> dict[str, Leaf]:
         if record not in self._leaves:
-            try:
-                leaves = self._side.leaves(record) if record in self._side else []
-            except DumpError:
-                leaves = []
-            self._leaves[record] = {leaf.path: leaf for leaf in leaves}
+            self._leaves[record] = {leaf.path: leaf for leaf in self._side.readable_leaves(record)}
         return self._leaves[record]

@@ -27,9 +27,9 @@ def other_ends(mine: ValueSource, theirs: ValueSource) -> str:
 
 def is_enlarged(key: ValueKey, makers: Sequence[Maker]) -> bool:
     """Whether an element of a value is off by more than any of its makers, as a view of them cannot be."""
-    largest = max((maker.key.max_abs or 0.0 for maker in makers), default=0.0)
-    is_one_dtype = all(maker.key.limits == key.limits for maker in makers)
-    return is_one_dtype and key.max_abs is not None and 0 < Times.VIEW * largest < key.max_abs
+    if key.max_abs is None or any(maker.key.limits != key.limits for maker in makers):
+        return False
+    return 0 < Times.VIEW * max((maker.key.max_abs or 0.0 for maker in makers), default=0.0) < key.max_abs
 
 
 def overwrites(step: AccountStep, key: ValueKey) -> bool:
@@ -63,9 +63,10 @@ def is_policy(steps: Sequence[AccountStep]) -> bool:
     """Whether most calls of the APIs that make another dtype of equal ones do so, as under autocast."""
     forwards = [step for step in steps if step.operation.phase == "forward"]
     changing = {step.operation.bare for step in forwards if step.account.is_cast}
-    changed = [bool(step.account.dtype) for step in forwards if step.operation.bare in changing]
+    dtypes = [step.account.dtype for step in forwards if step.operation.bare in changing]
+    changed = len(dtypes) - dtypes.count("")
     # A dtype that fewer calls change is that of a place, not of a run.
-    return sum(changed) >= 3 and 2 * sum(changed) >= len(changed)
+    return changed >= 3 and 2 * changed >= len(dtypes)
 
 
 def node_of_value(key: ValueKey) -> str:

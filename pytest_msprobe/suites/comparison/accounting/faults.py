@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.numerics.expected import Relative
@@ -49,7 +50,8 @@ class FlowFaults:
     """What the flow of values and the accounts of records show.
 
     Attributes:
-        faults: that with the largest effect first; those of unknown origin last.
+        faults: that with the largest effect first, those of unknown origin last; without tensors,
+            where differences begin, which need be no faults.
         unknown: inputs of unknown origin that differ by more than they may and are not at fault.
         unexplained: records beyond their limits that no benchmark computed and that no fault reaches.
         passed_on: (record, place) of the outputs that differ and that another record uses.
@@ -65,11 +67,7 @@ class FlowFaults:
 
 
 def find_faults(
-    flow: DataFlow,
-    is_wrong_sum: IsWrongSum,
-    *,
-    is_whole: bool = True,
-    other_leaves: OtherLeaves | None = None,
+    flow: DataFlow, is_wrong_sum: IsWrongSum, *, is_whole: bool = True, other_leaves: OtherLeaves | None = None
 ) -> FlowFaults:
     """Return the faults in `flow`, and what each of them reaches.
 
@@ -102,13 +100,9 @@ def find_faults(
             causes.blame(fault.step, fault)
     reached = causes.settle()
     unexplained = tuple(step for step in state.unexplained if step.record not in reached)
-    return FlowFaults(
-        faults=tuple(causes.ranked()),
-        unknown=tuple(fault for fault in state.unknown if fault.step.record not in reached),
-        unexplained=unexplained,
-        passed_on=frozenset(state.passed_on),
-        origins=(*_origins_of_faults(flow, causes), *_origins_without_faults(flow)),
-    )
+    unknown = tuple(fault for fault in state.unknown if fault.step.record not in reached)
+    origins = (*_origins_of_faults(flow, causes), *_origins_without_faults(flow))
+    return FlowFaults(tuple(causes.ranked()), unknown, unexplained, frozenset(state.passed_on), origins)
 
 
 def _traits(flow: DataFlow, leaves: OtherLeaves, *, is_whole: bool) -> RunTraits:
@@ -116,13 +110,13 @@ def _traits(flow: DataFlow, leaves: OtherLeaves, *, is_whole: bool) -> RunTraits
     steps = flow.steps.values()
     with_floats = [step for step in steps if step.account.partner and step.gives_floats]
     # A run in another precision changes the dtypes of most of its outputs, and is no fault.
-    casts = sum(bool(step.account.dtype) for step in with_floats)
+    casts = len([*filter(attrgetter("account.dtype"), with_floats)])
     is_other_precision = 2 * casts >= len(with_floats) or is_policy(with_floats)
     basis = with_floats[0].account.basis if with_floats else "none"
     return RunTraits(
         is_whole=is_whole,
         # Frameworks cut one formula into other calls: a call of one side says nothing while the values agree.
-        is_one_framework=not any(step.has_other_type for step in steps),
+        is_one_framework=not any(map(attrgetter("has_other_type"), steps)),
         tells_dtypes=not is_other_precision and basis in ("tensors", "sketches"),
         first_place=_first_beyond(flow, leaves),
     )
@@ -143,8 +137,9 @@ def _first_beyond(flow: DataFlow, leaves: OtherLeaves) -> int:
 def _means_nothing(flow: DataFlow, step: AccountStep, key: ValueKey, meaningless: Container[tuple[str, str]]) -> bool:
     """Whether a value is memory that nothing was written to, or is overwritten here."""
     for source in flow.sources(step, key):
-        makers = {(maker.step.record, maker.key.path) for maker in source.makers[:1]}
-        if source.how == "uninitialized" or any(maker in meaningless for maker in makers):
+        maker = source.makers[0] if source.makers else None
+        is_made_of_it = maker is not None and (maker.step.record, maker.key.path) in meaningless
+        if source.how == "uninitialized" or is_made_of_it:
             return True
     return overwrites(step, key)
 
@@ -198,16 +193,8 @@ def _own_faults(step: AccountStep, flow: DataFlow, state: TraceState, run: RunTr
             continue
         if part == DEFINED and is_cast(step) and not run.tells_dtypes:
             continue
-        yield Fault(
-            step,
-            _KINDS.get(part, "born"),
-            _SIDES.get(part, "both"),
-            output.path,
-            sentence,
-            size=output.size,
-            share=output.shares.get(part),
-            worst=output.worst,
-        )
+        fault = Fault(step, _KINDS.get(part, "born"), _SIDES.get(part, "both"), output.path, sentence)
+        yield replace(fault, size=output.size, share=output.shares.get(part), worst=output.worst)
     if account.blamed:
         return
     if account.definition and not is_given:
@@ -252,8 +239,8 @@ def _takes_from_forward(flow: DataFlow, step: AccountStep, path: str) -> bool:
     if is_recomputed or any_beyond(forward.account.keys):
         return True
     kept = largest_distance(forward.account.keys)
-    outputs = [key for key in step.outputs if key.path == path]
-    return kept > 0 and bool(outputs) and largest_distance(outputs) <= math.sqrt(kept)
+    output = key_at(step.outputs, path)
+    return kept > 0 and output is not None and (output.distance or 0.0) <= math.sqrt(kept)
 
 
 def _add_recomputed(flow: DataFlow, state: TraceState) -> None:
@@ -281,8 +268,7 @@ def _wrong_updates(flow: DataFlow) -> Iterator[tuple[AccountStep, Fault | None]]
     made = {key.target for step in flow.steps.values() for key in step.outputs}
     for step in flow.optimizers:
         key = next((key for key in step.outputs if key.is_beyond and key.target not in made), None)
-        inputs = (key for key in step.inputs if not key.path.startswith(_STATE))
-        if key is None or any_beyond(inputs):
+        if key is None or any(other.is_beyond and not other.path.startswith(_STATE) for other in step.inputs):
             continue
         if not step.account.definition:
             yield step, None
@@ -293,8 +279,7 @@ def _wrong_updates(flow: DataFlow) -> Iterator[tuple[AccountStep, Fault | None]]
 
 def _unexplained_cells(flow: DataFlow, *, has_causes: bool) -> list[AccountStep]:
     """Layers of which the dumps hold no call: the innermost that make a difference, else the first that has one."""
-    unaccounted = (step for step in flow.cells if step.account.kind == "unaccounted")
-    beyond = [step for step in unaccounted if step.first_beyond is not None]
+    beyond = [step for step in flow.cells if step.account.kind == "unaccounted" and step.first_beyond is not None]
     for phase in ("forward", "backward"):
         making = [step for step in beyond if step.operation.phase == phase and not step.account.is_given]
         around = {cell.record for step in making for cell in making if is_inside(step, cell)}
@@ -318,19 +303,19 @@ def _lone_gradient(flow: DataFlow) -> Fault | None:
 
 def _connections(flow: DataFlow) -> Iterator[tuple[AccountStep, ValueKey, ValueSource, ValueSource]]:
     """Each input of a forward of both runs, with where they have it from."""
-    for step in flow.steps.values():
-        if step.operation.phase == "forward" and step.account.partner:
-            for key in step.inputs:
-                yield step, key, *flow.sources(step, key)
+    for step in flow.forwards:
+        for key in step.inputs if step.account.partner else ():
+            yield step, key, *flow.sources(step, key)
 
 
 def _equal_wiring(flow: DataFlow) -> Fault | None:
     """An input from another call whose value agrees: only gradients show it."""
     for step, key, mine, theirs in _connections(flow):
-        ends = (*mine.makers[:1], *theirs.makers[:1])
         is_written = mine.how == theirs.how == "written" and not (mine.is_changed or theirs.is_changed)
-        has_partners = all(maker.step.account.partner for maker in ends)
-        if is_written and has_partners and not key.is_beyond and len({maker.identity for maker in ends}) > 1:
+        if not is_written or key.is_beyond:
+            continue
+        first, other = mine.makers[0], theirs.makers[0]
+        if first.identity != other.identity and first.step.account.partner and other.step.account.partner:
             return _rewired(step, key, mine, theirs)
     return None
 

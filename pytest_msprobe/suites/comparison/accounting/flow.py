@@ -141,10 +141,10 @@ class SideFlow:
 
     def maker(self, record: str, path: str) -> Maker | None:
         """The value at `path` of `record`, as this side calls both."""
-        step = self._steps.get(record)
-        for key in step.account.keys if step is not None else ():
-            if step is not None and path == self.path(key):
-                return Maker(step, key)
+        if (step := self._steps.get(record)) is not None:
+            for key in step.account.keys:
+                if path == self.path(key):
+                    return Maker(step, key)
         return None
 
     def path(self, key: ValueKey) -> str:
@@ -156,8 +156,9 @@ class SideFlow:
         origin = key.origins[self.is_golden]
         if origin.made_by and not is_held(origin.made_by, self._steps):
             return origin.made_by
-        has_backward = any(step.operation.phase == "backward" for step in self._steps.values())
-        return f"the backward of {origin.grad_of}" if origin.grad_of and not has_backward else ""
+        if not origin.grad_of or any(step.operation.phase == "backward" for step in self._steps.values()):
+            return ""
+        return f"the backward of {origin.grad_of}"
 
     def _source(self, step: AccountStep, key: ValueKey) -> ValueSource:
         origin, place = key.origins[self.is_golden], self.place(step)
@@ -166,8 +167,8 @@ class SideFlow:
         content = self.content(key)
         places, makers = self._outputs.get(content, ([], []))
         equal = [] if key.is_weak else makers[: bisect_left(places, place)][::-1]
-        written = self._written(origin.made_by, place)
-        if written is not None:
+        written = self.maker(*split_name(origin.made_by))
+        if written is not None and self.place(written.step) < place:
             others = (maker for maker in equal if maker.key is not written.key)
             return ValueSource("written", (written, *others), "", origin.view, origin.is_changed)
         name = "" if key.is_weak else self._names.get(content, "")
@@ -179,10 +180,6 @@ class SideFlow:
             return ValueSource("bytes", tuple(equal))
         return self._by_elements(step, key) if content and not key.is_weak else ValueSource()
 
-    def _written(self, made_by: str, place: int) -> Maker | None:
-        maker = self.maker(*split_name(made_by))
-        return maker if maker is not None and self.place(maker.step) < place else None
-
     def _by_elements(self, step: AccountStep, key: ValueKey) -> ValueSource:
         if self.search is None:
             return ValueSource()
@@ -190,7 +187,7 @@ class SideFlow:
         if source is None:
             return ValueSource()
         makers = (self.maker(candidate.record, candidate.path) for candidate in source.makers)
-        held = tuple(maker for maker in makers if maker is not None)
+        held = tuple(filter(None, makers))
         return ValueSource("elements", held, view=source.how, is_joined=len(held) > 1)
 
     def _add_names(self, step: AccountStep) -> None:
@@ -238,6 +235,11 @@ class DataFlow:
         outermost = [step for step in self.cells if len(step.cells) == 1]
         self.batch = {(key.target, key.golden) for step in outermost for key in step.inputs if not _is_parameter(key)}
 
+    @property
+    def forwards(self) -> list[AccountStep]:
+        """The forwards of the target."""
+        return [step for step in self.steps.values() if step.operation.phase == "forward"]
+
     def sources(self, step: AccountStep, key: ValueKey) -> tuple[ValueSource, ValueSource]:
         """Where the target and the golden run have an input from."""
         return self.sides[0].source(step, key), self.sides[1].source(step, key)
@@ -249,12 +251,12 @@ class DataFlow:
     @property
     def says_makers(self) -> bool:
         """Whether both dumps say who made values."""
-        return all(side.says_makers for side in self.sides)
+        return self.sides[0].says_makers and self.sides[1].says_makers
 
     @property
     def says_no_makers(self) -> bool:
         """Whether neither of them does."""
-        return not any(side.says_makers for side in self.sides)
+        return not (self.sides[0].says_makers or self.sides[1].says_makers)
 
     def forward_of(self, step: AccountStep) -> AccountStep | None:
         """The forward of a backward."""
@@ -290,7 +292,9 @@ class DataFlow:
         names: dict[str, str] = {}
         side = self.sides[1]
         for step in self._calls:
-            for key in step.inputs if step.operation.phase == "forward" else ():
+            if step.operation.phase != "forward":
+                continue
+            for key in step.inputs:
                 content = side.content(key)
                 if content and not key.is_weak and side.source(step, key).how == "unknown":
                     names.setdefault(content, f"{side.record(step)}.{key.path}")
@@ -304,8 +308,8 @@ class DataFlow:
     def _uses(self) -> _Uses:
         """What the forwards of the target use."""
         uses = _Uses()
-        for step in self.steps.values():
-            for key in step.inputs if step.operation.phase == "forward" else ():
+        for step in self.forwards:
+            for key in step.inputs:
                 source = self.sides[0].source(step, key)
                 if source.how == "leaf":
                     uses.of_leaves.setdefault(source.name, []).append((step, key))
@@ -316,10 +320,9 @@ class DataFlow:
 
     def _gradients(self, uses: Sequence[tuple[AccountStep, ValueKey]], after: int) -> Iterator[Maker]:
         for user, key in uses:
-            if key.trains[0] == "False":  # detached, or data
-                continue
             backward = self.backward_of(user)
-            if user.account.place > after and backward is not None:
+            # What needs no gradient is detached, or data.
+            if backward is not None and user.account.place > after and key.trains[0] != "False":
                 gradient = gradient_of(user, key, backward)
                 if gradient is not None:
                     yield Maker(backward, gradient)
@@ -327,8 +330,10 @@ class DataFlow:
 
 def is_held(made_by: str, records: Container[str]) -> bool:
     """Whether one of `records` is that of a value such as `Torch.chunk.0.forward.output.1`."""
-    names = made_by.split(".")
-    return any(".".join(names[:end]) in records for end in range(1, len(names)))
+    while made_by := made_by.rpartition(".")[0]:
+        if made_by in records:
+            return True
+    return False
 
 
 def _is_parameter(key: ValueKey) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import filterfalse, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +24,6 @@ from pytest_msprobe.suites.comparison.accounting.account import AccountStep, key
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
-from pytest_msprobe.suites.comparison.content.place import Region
 
 _MOST_CALLS = 10
 _MOST_PARAMETERS = 3
@@ -112,24 +112,21 @@ def next_collections(diagnoses: Sequence[RunDiagnosis]) -> Iterator[NextCollecti
 def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[AccountStep]]:
     """A suspect with the records that its tensors are judged with; of those that another one reaches, none."""
     flow = DataFlow(diagnosis.steps)
-    first = [fault for fault in diagnosis.faults if not fault.after]
+    first = filterfalse(attrgetter("after"), diagnosis.faults)
     # Of many parameters that differ a few say what all of them do: another initial state.
-    parameters = [fault for fault in first if fault.kind == "parameter"][_MOST_PARAMETERS:]
+    parameters = 0
     for fault in first:
-        if any(fault is other for other in parameters):
+        parameters += fault.kind == "parameter"
+        if fault.kind == "parameter" and parameters > _MOST_PARAMETERS:
             continue
         if fault.kind in ("parted", "only_one_side") and (region := diagnosis.region) is not None:
-            yield [fault.step, *_in_region(diagnosis, region)]
+            # Between the values that both runs share and those that they do not.
+            names = region.target, region.golden
+            yield [fault.step, *(step for step in diagnosis.steps if step.record in names[step.account.place < 0])]
         elif fault.kind == "dtype":
             yield [fault.step, *_of_one_dtype(flow)]
         else:
             yield [fault.step, *(_made_by(flow, fault) if fault.kind in _OF_VALUES else ())]
-
-
-def _in_region(diagnosis: RunDiagnosis, region: Region) -> list[AccountStep]:
-    """The records of both runs between the values that they share and those that they do not."""
-    names = region.target, region.golden
-    return [step for step in diagnosis.steps if step.record in names[step.account.place < 0]]
 
 
 def _made_by(flow: DataFlow, fault: Fault) -> list[AccountStep]:
@@ -145,23 +142,17 @@ def _made_by(flow: DataFlow, fault: Fault) -> list[AccountStep]:
         return [maker.step for maker in makers if maker.step.account.partner]
     # Who gets in the other run what this call gets here.
     contents = {key.target, key.golden}
-    return list(islice((step for step in flow.steps.values() if _gets_either(step, contents)), 2))
 
+    def gets_either(step: AccountStep) -> bool:
+        return any(len(contents & {key.target, key.golden}) == 1 for key in step.inputs)
 
-def _gets_either(step: AccountStep, contents: set[str]) -> bool:
-    """Whether a record gets one of two contents on one side."""
-    return any(len(contents & {key.target, key.golden}) == 1 for key in step.inputs)
+    return list(islice(filter(gets_either, flow.steps.values()), 2))
 
 
 def _of_one_dtype(flow: DataFlow) -> list[AccountStep]:
     """Small calls that give one dtype on both sides: without them another dtype may be that of a whole run."""
-    forwards = (step for step in flow.steps.values() if step.operation.phase == "forward" and step.account.partner)
-    steps = [step for step in forwards if step.gives_floats and not step.account.dtype]
-    return sorted(steps, key=_size)[:5]
-
-
-def _size(step: AccountStep) -> int:
-    return sum(math.prod(key.shape) for key in step.account.keys)
+    steps = (step for step in flow.forwards if step.account.partner and step.gives_floats and not step.account.dtype)
+    return sorted(steps, key=lambda step: sum(math.prod(key.shape) for key in step.account.keys))[:5]
 
 
 def _add(sides: tuple[Dump, Dump], step: AccountStep, names: tuple[dict[str, None], dict[str, None]]) -> None:
@@ -177,10 +168,10 @@ def _add(sides: tuple[Dump, Dump], step: AccountStep, names: tuple[dict[str, Non
 
 def _configuration(dumps: Sequence[Dump], names: Iterable[str]) -> NextConfiguration:
     slots = [Slot.of(dump.path) for dump in dumps]
-    steps = _numbers(slot.step for slot in slots)
-    ranks = _numbers(slot.rank for slot in slots)
+    steps, ranks = (known_numbers(map(attrgetter(name), slots)) for name in ("step", "rank"))
     return NextConfiguration("tensor", _LEVELS.get(dumps[0].level or "", "mix"), {"list": list(names)}, steps, ranks)
 
 
-def _numbers(numbers: Iterable[int | None]) -> list[int]:
+def known_numbers(numbers: Iterable[int | None]) -> list[int]:
+    """Return the numbers of steps or ranks that are known, ascending, each once."""
     return sorted({number for number in numbers if number is not None})

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
 
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.expected import Times
@@ -21,7 +23,9 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     any_beyond,
     any_differs,
     dtype_change,
+    inputs_of,
     largest_distance,
+    outputs_of,
     value_key,
 )
 from pytest_msprobe.suites.comparison.accounting.arguments import (
@@ -37,16 +41,8 @@ from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueCompari
 FIRST = "first"
 #: The same where the arguments show why.
 ARGUMENTS = "arguments"
-_BASES: dict[str, Basis] = {
-    "v": "values",
-    "f": "fingerprints",
-    "m": "checksums",
-    "k": "sketches",
-    "s": "statistics",
-}
-
-#: Of inputs that are equal as far as keys of that kind tell.
-_EQUAL_BY = {"s": "its inputs have equal statistics", "k": "its inputs have equal sketches"}
+#: By the first letter of keys, what proves the least first.
+_BASES: dict[str, Basis] = {"s": "statistics", "k": "sketches", "v": "values", "m": "checksums", "f": "fingerprints"}
 
 
 def observed(compared: OperationComparison, limits: DistanceLimits, *, is_alone: bool = False) -> Account:
@@ -54,11 +50,11 @@ def observed(compared: OperationComparison, limits: DistanceLimits, *, is_alone:
 
     A layer `is_alone` where the dump holds none of the calls in it.
     """
-    tensors = [value for value in compared.values if value.is_tensor]
+    tensors = list(filter(attrgetter("is_tensor"), compared.values))
     keys = [_key(value, limits) for value in tensors]
     if compared.partner is None:
         return account_of(compared, "unmatched", keys, basis=_basis(keys))
-    kind, fields = _kind(keys), {}
+    kind, fields = _kind(keys), dict[str, Any]()
     if compared.operation.is_cell and not is_alone:
         kind = "contained"
     elif is_alone and kind in ("first", "carried"):
@@ -67,31 +63,20 @@ def observed(compared: OperationComparison, limits: DistanceLimits, *, is_alone:
     differing = [value for value, key in zip(tensors, keys) if key.differs]
     is_noise = all(value.tolerance is not None and value.tolerance.basis != "dtype" for value in differing)
     outputs = _outputs(compared, tensors, keys, kind)
-    dtype, is_cast = dtype_change(compared.values)
+    fields["dtype"], fields["is_cast"] = dtype_change(compared.values)
     definition = () if compared.operation.is_cell else other_arguments(compared)
-    return account_of(
-        compared,
-        kind,
-        keys,
-        outputs=outputs,
-        basis=_basis(keys),
-        is_noise=is_noise,
-        dtype=dtype,
-        is_cast=is_cast,
-        definition=definition,
-        **fields,
-        gives=numbers_given(compared),
-        takes=numbers_taken(compared) if definition else (),
-    )
+    takes = numbers_taken(compared) if definition else ()
+    fields |= {"definition": definition, "gives": numbers_given(compared), "takes": takes, "is_noise": is_noise}
+    return account_of(compared, kind, keys, outputs=outputs, basis=_basis(keys), **fields)
 
 
 def _kind(keys: Sequence[ValueKey]) -> Kind:
-    outputs = [key for key in keys if key.is_output]
+    outputs = outputs_of(keys)
     if not any_differs(outputs):
         return "equal"
     if not any_beyond(outputs):
         return "within"
-    inputs = [key for key in keys if not key.is_output and key.target and key.golden]
+    inputs = [key for key in inputs_of(keys) if key.target and key.golden]
     nearest = farthest_of([key.distance for key in outputs if key.is_beyond])
     is_first = not any_beyond(inputs) and nearest > Times.GROWTH * largest_distance(inputs)
     return "first" if is_first else "carried"
@@ -105,7 +90,7 @@ def _outputs(
     if not pairs:
         return ()
     value, key = max(pairs, key=lambda pair: (pair[1].is_beyond, pair[1].distance or 0.0))
-    inputs = [key for key in keys if not key.is_output]
+    inputs = inputs_of(keys)
     # Of equal inputs other arguments make any difference.
     is_equal = kind == "within" and not any_differs(inputs)
     is_first = kind == "first" or (is_equal and bool(other_arguments(compared)))
@@ -118,11 +103,15 @@ def _first(compared: OperationComparison, value: ValueComparison, keys: Sequence
     """Why this is the first that differs, as far as that is known; `keys` are those of its inputs."""
     inputs = [key for key in keys if key.target and key.golden]
     kinds = {key.target[:1] for key in inputs}
-    state = next((words for kind, words in _EQUAL_BY.items() if kind in kinds), "its inputs are equal")
+    state = "its inputs are equal"
     if not inputs:
         state = "it has no tensor among its inputs"
     elif any_differs(inputs):
         state = "its inputs agree within their tolerances"
+    elif "s" in kinds:
+        state = "its inputs have equal statistics"
+    elif "k" in kinds:
+        state = "its inputs have equal sketches"
     message = value.reasons[0].rstrip(".") if value.reasons else f"by {value.distance or 0.0:.3g}"
     if value.tolerance is not None:
         message += f" (tolerance {value.tolerance.limit:.3g}, noise run {value.tolerance.noise:.3g})"
@@ -133,9 +122,10 @@ def _first(compared: OperationComparison, value: ValueComparison, keys: Sequence
 
 
 def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
-    if value.figures is not None:
-        contents = _of_elements(value)
-    elif value.contents is not None and any(key.startswith("k") for key in value.contents):
+    if value.figures is not None:  # both were compared whole: keys are equal where they are
+        target, golden = f"v{_content(value.target, 's')}", f"v{_content(value.golden, 's')}"
+        contents = (target, target) if value.distance == 0 else (target, f"{golden} differs")
+    elif value.contents is not None and "k" in (value.contents[0][:1], value.contents[1][:1]):
         contents = value.contents
     else:
         contents = _contents(value.target, value.golden)
@@ -144,19 +134,13 @@ def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
     return value_key(value, contents, distance, limits, is_integer=is_whole(value.leaf))
 
 
-def _of_elements(value: ValueComparison) -> tuple[str, str]:
-    """Keys of two tensors that were compared whole: equal where they are."""
-    target, golden = f"v{_content(value.target, 's')}", f"v{_content(value.golden, 's')}"
-    return (target, target) if value.distance == 0 else (target, f"{golden} differs")
-
-
 def _contents(target: Leaf | None, golden: Leaf | None) -> tuple[str, str]:
     """Keys of the content of both sides, of the best kind that both have."""
     sides = [leaf for leaf in (target, golden) if leaf is not None and leaf.tensor is not None]
     kind = "s"
-    if all(leaf.fingerprint for leaf in sides):
+    if all(map(attrgetter("fingerprint"), sides)):
         kind = "f"
-    elif all(leaf.md5 for leaf in sides):
+    elif all(map(attrgetter("md5"), sides)):
         kind = "m"
     return _content(target, kind), _content(golden, kind)
 
@@ -166,7 +150,7 @@ def _content(leaf: Leaf | None, kind: str) -> str:
         return ""
     if kind != "s":
         return f"{kind}{leaf.fingerprint or leaf.md5}"
-    if all(number is None for number in leaf.statistics):
+    if {*leaf.statistics} == {None}:
         return ""
     text = f"{leaf.shape}{leaf.statistics}".encode()
     return f"s{hashlib.blake2b(text, digest_size=8).hexdigest()}"
@@ -174,5 +158,5 @@ def _content(leaf: Leaf | None, kind: str) -> str:
 
 def _basis(keys: Sequence[ValueKey]) -> Basis:
     """The weakest kind of key: what all of them prove."""
-    kinds = {key[0] for value in keys for key in (value.target, value.golden) if key}
-    return next((_BASES[kind] for kind in ("s", "k", "v", "m", "f") if kind in kinds), "none")
+    kinds = {key[:1] for value in keys for key in (value.target, value.golden)}
+    return next((basis for kind, basis in _BASES.items() if kind in kinds), "none")

@@ -35,16 +35,11 @@ def recomputed_otherwise(flow: DataFlow) -> Iterator[Recomputed]:
     Where both runs have other results the second time, nothing tells which of them the other one should have.
     """
     for side, name in enumerate(("target", "golden")):
-        marks = (side == 0, side == 1)
-        marked = {
-            step.operation.call: step
-            for step in flow.steps.values()
-            if step.account.recomputed == marks and flow.forward_of(step) is not None
-        }
+        recomputed = (step for step in flow.steps.values() if step.account.recomputed == (side == 0, side == 1))
+        marked = {step.operation.call: step for step in recomputed if flow.forward_of(step) is not None}
         first: dict[str, set[str]] = {}
         reached: dict[str, list[AccountStep]] = {}
-        forwards = (step for step in flow.steps.values() if step.operation.phase == "forward")
-        for call in [step.operation.call for step in forwards if step.operation.call in marked]:
+        for call in [step.operation.call for step in flow.forwards if step.operation.call in marked]:
             before = [first[maker] for maker in _makers(flow, side, call) if maker in first]
             first[call] = set().union(*before) or {call}
             for earliest in first[call]:

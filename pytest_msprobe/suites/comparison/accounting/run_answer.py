@@ -6,11 +6,12 @@ Faults of one cause in several layers, calls or ranks are one; a later step come
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, filterfalse
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -37,7 +38,7 @@ from pytest_msprobe.manifests.value import ManifestDifference
 from pytest_msprobe.suites.comparison.accounting.account import AccountStep, Basis, any_beyond, any_differs
 from pytest_msprobe.suites.comparison.accounting.causes import OPERATIONS, Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis, are_by_content, basis_of, open_key
-from pytest_msprobe.suites.comparison.accounting.next_collection import next_collections
+from pytest_msprobe.suites.comparison.accounting.next_collection import known_numbers, next_collections
 from pytest_msprobe.suites.comparison.accounting.settings import Explained, called_alike, explained, of_unseen_updates
 from pytest_msprobe.suites.comparison.content.place import Region
 from pytest_msprobe.suites.comparison.operations import EQUAL_AGAIN
@@ -52,6 +53,7 @@ _COMPUTED = ("born", "defined")
 #: Largest size of what `next` needs, of the 4 kB of the diagnosis.
 _MOST_COLLECTION = 1600
 _MOST_OPEN = 3
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,10 @@ class Pair:
         return Slot.of(Path(self.dump))
 
 
+#: Faults of one cause, each with its pair of dumps.
+_Group: TypeAlias = Sequence[tuple[Pair, Fault]]
+
+
 def run_answer(
     rows: RunRows,
     diagnoses: Mapping[str, RunDiagnosis],
@@ -84,47 +90,51 @@ def run_answer(
     pairs = [_without_expected(rows, Pair(dump, diagnosis)) for dump, diagnosis in diagnoses.items()]
     if "bits" in accept:
         pairs = [Pair(pair.dump, _without_bits(pair.diagnosis)) for pair in pairs]
-    basis = basis_of(chain.from_iterable(pair.diagnosis.steps for pair in pairs))
+    basis = basis_of(_of_all(pairs, attrgetter("steps")))
     if basis == "none" or not rows.judged:
         gaps = [Gap(kind="no tensors compared", reason="no tensor was compared"), *rows.gaps()]
         return structs.replace(rows.made(gaps=gaps, is_judged=False), basis=basis)
     causes = _causes(pairs)
     by_setup = [(pair, explained(setup, pair.diagnosis)) for pair in pairs]
-    first = next(((pair, reasons) for pair, reasons in by_setup if reasons.differences), None)
+    setups = [reasons for _, reasons in by_setup if reasons.differences]
     is_open = "unaccounted" not in accept and _has_open(pairs)
     # What fails for another reason than its numbers, such as a dtype, is no rounding.
     findings = _causing(rows, pairs, causes, by_setup)
     if not findings and is_open:
         findings = [*_open_records(rows, pairs)]
-    findings = findings or [*_of_unseen(of_unseen_updates(setup, [pair.diagnosis for pair in pairs]))] or _failed(rows)
-    steps = list(_next(rows, causes or _unknown(pairs), basis)) or _with_noise(pairs, basis) or None
-    if first is not None and first[1].is_first:
-        steps = _same_setup(first[1])
+    per_pair = [pair.diagnosis for pair in pairs]
+    findings = findings or [*_of_unseen(of_unseen_updates(setup, per_pair))] or _failed(rows)
+    unknown = [[(pair, fault)] for pair in pairs for fault in _unmade(pair.diagnosis)]
+    steps = [*_next(rows, causes or unknown, basis)]
+    if not steps and basis != "tensors" and _has_open(pairs):
+        steps = [NextStep("noise")]  # tells rounding from more
+    if setups and setups[0].is_first:
+        first = setups[0].differences[0]
+        same = NextStep("same setting", subject=first.what)
+        steps = [NextStep("one model") if is_of_another_model(first) else same]
     answer = rows.made(
         findings,
         measure=_measure(rows, pairs, basis),
         are_new=True,
-        next_steps=steps,
+        next_steps=steps or None,
         gaps=[*_not_covered(pairs, basis), *rows.gaps()],
     )
     for pair, reasons in by_setup:
-        rows.following.update(_around(rows, pair, reasons))
-        rows.following.update(_item_of(rows, pair, step) for step in called_alike(reasons, pair.diagnosis))
+        following = [*_around(pair, reasons), *called_alike(reasons, pair.diagnosis)]
         for fault in (*pair.diagnosis.faults, *pair.diagnosis.unknown):
-            rows.following.update(_shown_by(rows, pair, fault))
-    return structs.replace(
-        answer,
-        basis=basis,
-        reach=_reach(causes),
-        next_collection=_collection([pair.diagnosis for pair in pairs]),
-    )
+            rows.following.update(_ids_of(rows, pair, fault))
+            following += fault.inheriting
+        rows.following.update(_item_of(rows, pair, step) for step in following)
+    return structs.replace(answer, basis=basis, reach=_reach(causes), next_collection=_collection(per_pair))
+
+
+def _of_all(pairs: Iterable[Pair], part: Callable[[RunDiagnosis], Iterable[_Part]]) -> list[_Part]:
+    """A part of the diagnoses of all pairs together."""
+    return [*chain.from_iterable(part(pair.diagnosis) for pair in pairs)]
 
 
 def _causing(
-    rows: RunRows,
-    pairs: Sequence[Pair],
-    causes: Sequence[Sequence[tuple[Pair, Fault]]],
-    by_setup: Sequence[tuple[Pair, Explained]],
+    rows: RunRows, pairs: Sequence[Pair], causes: Sequence[_Group], by_setup: Sequence[tuple[Pair, Explained]]
 ) -> list[Finding]:
     """The findings on what is at fault, and on other set-ups in place of what these explain."""
     of_setup = {id(fault) for _, reasons in by_setup for fault in reasons.faults}
@@ -133,8 +143,8 @@ def _causing(
         if reasons.differences:
             findings.insert(0 if reasons.is_first else len(findings), _of_setup(rows, pair, reasons))
             break
-    unaccounted = chain.from_iterable(pair.diagnosis.unaccounted for pair in pairs)
-    if not (rows.unreadable or any(step.account.is_unreadable for step in unaccounted)):
+    unaccounted = _of_all(pairs, attrgetter("unaccounted"))
+    if not (rows.unreadable or any(map(attrgetter("account.is_unreadable"), unaccounted))):
         return findings
     # Where values cannot be read it is not known what made others.
     for place, finding in enumerate(findings):
@@ -143,7 +153,7 @@ def _causing(
     return findings
 
 
-def _ids(group: Sequence[tuple[Pair, Fault]]) -> set[int]:
+def _ids(group: _Group) -> set[int]:
     return {id(fault) for _, fault in group}
 
 
@@ -165,11 +175,11 @@ def open_keys(diagnosis: RunDiagnosis, accept: Collection[str]) -> Iterator[str]
 
 def _measure(rows: RunRows, pairs: Sequence[Pair], basis: Basis) -> Measure:
     """What a comparison without a finding shows."""
-    steps = [step for pair in pairs for step in pair.diagnosis.steps]
+    steps: list[AccountStep] = _of_all(pairs, attrgetter("steps"))
     if are_by_content(steps):
-        calls = sum(step.account.content in EQUAL_AGAIN for step in steps)
-        again = sum(step.account.content == "rejoined" for step in steps)
-        measure = rows.measure("found", differing=again, names=(basis,))
+        states = [step.account.content for step in steps]
+        measure = rows.measure("found", differing=states.count("rejoined"), names=(basis,))
+        calls = sum(map(states.count, EQUAL_AGAIN))
         return structs.replace(measure, judged=calls, total=calls, noun="calls")
     differing = sum(any_differs(step.account.keys) for step in steps)
     kind = "rounding" if basis == "tensors" else "noise"
@@ -186,7 +196,7 @@ def _without_expected(rows: RunRows, pair: Pair) -> Pair:
 
     def is_new(fault: Fault) -> bool:
         if fault.has_item:
-            return not all(rows.is_expected(_node_id(rows, pair.dump, item)) for item in _items_of(fault))
+            return not all(map(rows.is_expected, _ids_of(rows, pair, fault)))
         return not rows.is_known(fault.key)
 
     faults = tuple(filter(is_new, pair.diagnosis.faults))
@@ -282,7 +292,7 @@ def _of_unseen(differences: Sequence[ManifestDifference]) -> Iterator[Finding]:
         )
 
 
-def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
+def _finding(rows: RunRows, group: _Group) -> Finding:
     pair, fault = group[0]
     same_pair = [fault for other, fault in group if other is pair]
     parameters = _parameters_of(fault, same_pair)
@@ -292,13 +302,12 @@ def _finding(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> Finding:
     detail = readable(fault.sentence).rstrip(".")
     if len(parameters) >= _SEVERAL and fault.kind == "parameter":
         detail = "they differ before any operation: another initial state, checkpoint or number of optimizer steps"
-    count = len(group)
-    if len(same_pair) == count:
-        count = len(set(chain.from_iterable(fault.all_records for fault in same_pair)))
-    ids = [_node_id(rows, pair.dump, item) for item in _items_of(fault)]
-    place = Place(**_place_of(group, same_pair), names=parameters[:_SEVERAL])
+    records = dict.fromkeys(chain.from_iterable(fault.all_records for fault in same_pair))
+    count = len(group) if len(group) > len(same_pair) else len(records)
+    ids = _ids_of(rows, pair, fault)
+    place = Place(**_place_of(group, same_pair, records), names=parameters[:_SEVERAL])
     return Finding(
-        id=next((node_id for node_id in ids if not rows.is_expected(node_id)), ids[0]),
+        id=next(filterfalse(rows.is_expected, ids), ids[0]),
         kind=fault.kind,
         confidence=_confidence(fault, pair),
         place=place,
@@ -320,7 +329,7 @@ def _parameters_of(fault: Fault, same_pair: Sequence[Fault]) -> tuple[str, ...]:
     return tuple(other.name or f"{other.step.record}.{other.value}" for other in same_pair)
 
 
-def _figures_of_group(group: Sequence[tuple[Pair, Fault]]) -> dict[str, float | int | str]:
+def _figures_of_group(group: _Group) -> dict[str, float | int | str]:
     pair, fault = group[0]
     account = fault.step.account
     figures: dict[str, float | int | str] = {"side": fault.side, "inheriting": len(fault.reached)}
@@ -370,12 +379,10 @@ def _line(diagnosis: RunDiagnosis, record: str, side: int) -> str:
     return diagnosis.sides[side].stacks.user_line(record.rpartition(".")[0])
 
 
-def _place_of(group: Sequence[tuple[Pair, Fault]], same_pair: Sequence[Fault]) -> dict[str, Any]:
+def _place_of(group: _Group, same_pair: Sequence[Fault], records: Iterable[str]) -> dict[str, Any]:
     pair, fault = group[0]
     operation, step = fault.step.operation, pair.slot.step
-    ranks = {other.slot.rank for other, _ in group}
     sources = (_source_of(pair.diagnosis, other) for other in same_pair)
-    records = chain.from_iterable(other.all_records for other in same_pair)
     directions = dict.fromkeys(record.rpartition(".")[2] for record in records)
     calls = [(other.step.operation.call, other.step.cell) for other in same_pair]
     return {
@@ -385,7 +392,7 @@ def _place_of(group: Sequence[tuple[Pair, Fault]], same_pair: Sequence[Fault]) -
         "value": fault.value,
         "source": next(filter(None, sources), ""),
         "cell": fault.step.cell,
-        "ranks": tuple(sorted(rank for rank in ranks if rank is not None)),
+        "ranks": tuple(known_numbers(other.slot.rank for other, _ in group)),
         "steps": (step,) if step is not None else (),
     }
 
@@ -405,47 +412,37 @@ def _source_of(diagnosis: RunDiagnosis, fault: Fault) -> str:
     return diagnosis.sides[fault.step.account.place < 0].stacks.user_line(fault.step.operation.call)
 
 
-def _items_of(fault: Fault) -> Iterator[str]:
-    """`CALL.PART` of the items at fault; what only the golden dump has is called so there."""
-    golden = "golden." if fault.step.account.place < 0 else ""
-    for record in fault.all_records:
-        operation = Operation.of(record, 0)
-        yield f"{golden}{operation.call}.{operation.phase}"
-
-
-def _shown_by(rows: RunRows, pair: Pair, fault: Fault) -> Iterator[str]:
-    """Node ids of the items that show a fault: of its records, and of those that inherit it."""
-    for item in _items_of(fault):
-        yield _node_id(rows, pair.dump, item)
-    for step in fault.inheriting:
-        yield _item_of(rows, pair, step)
+def _ids_of(rows: RunRows, pair: Pair, fault: Fault) -> list[str]:
+    """Node ids of the items at fault."""
+    operations = [Operation.of(record, 0) for record in fault.all_records]
+    return [_node_id(rows, pair, fault.step, operation.call, operation.phase) for operation in operations]
 
 
 def _item_of(rows: RunRows, pair: Pair, step: AccountStep) -> str:
     """Node id of the item of a record."""
-    golden = "golden." if step.account.place < 0 else ""
     part = step.operation.phase if step.operation.phase in DIRECTIONS else "record"
-    return _node_id(rows, pair.dump, f"{golden}{step.operation.call}.{part}")
+    return _node_id(rows, pair, step, step.operation.call, part)
 
 
-def _around(rows: RunRows, pair: Pair, reasons: Explained) -> Iterator[str]:
-    """Node ids of items that cannot be right where a fault was found: layers around its call, sums over its uses.
+def _around(pair: Pair, reasons: Explained) -> Iterator[AccountStep]:
+    """Records that cannot be right where there is a fault: layers around it, sums over its uses.
 
     Of two models or steps nothing can be right.
     """
     causes = [*pair.diagnosis.faults, *pair.diagnosis.unknown]
     is_all = bool(reasons.is_first and is_of_another_model(reasons.differences[0]))
-    has_calls = any(not fault.step.operation.is_cell for fault in causes)
+    has_calls = not all(fault.step.operation.is_cell for fault in causes)
     for step in pair.diagnosis.steps if causes else ():
         operation = step.operation
         is_sum = operation.is_cell or operation.phase == GRADIENTS or is_optimizer_record(step.record)
         if is_all or (has_calls and is_sum):
-            yield _item_of(rows, pair, step)
+            yield step
 
 
-def _node_id(rows: RunRows, dump: str, item: str) -> str:
-    call, _, part = item.rpartition(".")
-    return f"{rows.file_id(dump)}::{escape(call)}::{part}"
+def _node_id(rows: RunRows, pair: Pair, step: AccountStep, call: str, part: str) -> str:
+    """Node id of a part of a call; what only the golden dump has is called so there."""
+    golden = "golden." if step.account.place < 0 else ""
+    return f"{rows.file_id(pair.dump)}::{escape(golden + call)}::{part}"
 
 
 def _open_records(rows: RunRows, pairs: Iterable[Pair]) -> Iterator[Finding]:
@@ -459,6 +456,8 @@ def _open_records(rows: RunRows, pairs: Iterable[Pair]) -> Iterator[Finding]:
 
 def _open_record(rows: RunRows, pair: Pair, step: AccountStep) -> Finding:
     operation, key, detail = step.operation, step.first_beyond, readable(step.account.reason)
+    directions, value = (operation.phase,), getattr(key, "path", "")
+    place = Place(record=step.record, operation=operation.call, directions=directions, value=value)
     figures: dict[str, float | int | str] = {}
     if key is not None and key.distance is not None and math.isfinite(key.distance):
         figures["size"] = key.distance
@@ -467,24 +466,13 @@ def _open_record(rows: RunRows, pair: Pair, step: AccountStep) -> Finding:
         # No benchmark computes it, which is known: the inputs are equal, and this output is not.
         detail = ""
     return Finding(
-        id=_node_id(rows, pair.dump, f"{operation.call}.{operation.phase}"),
+        id=_node_id(rows, pair, step, operation.call, operation.phase),
         kind="first" if is_compiled else "unexplained",
         confidence="first difference only",
-        place=Place(
-            record=step.record,
-            operation=operation.call,
-            directions=(operation.phase,),
-            value=getattr(key, "path", ""),
-            source=step.source,
-            cell=step.cell,
-        ),
+        place=structs.replace(place, source=step.source, cell=step.cell),
         figures=figures,
         detail=detail,
     )
-
-
-def _unknown(pairs: Iterable[Pair]) -> list[list[tuple[Pair, Fault]]]:
-    return [[(pair, fault)] for pair in pairs for fault in _unmade(pair.diagnosis)]
 
 
 def _unmade(diagnosis: RunDiagnosis) -> Sequence[Fault]:
@@ -497,7 +485,7 @@ def _failed(rows: RunRows) -> list[Finding]:
     return [structs.replace(finding, confidence="first difference only") for finding in rows.findings()]
 
 
-def _reach(causes: Iterable[Sequence[tuple[Pair, Fault]]]) -> Reach:
+def _reach(causes: Iterable[_Group]) -> Reach:
     reached, causing, last = set[tuple[str, str]](), set[tuple[str, str]](), ""
     for pair, fault in chain.from_iterable(causes):
         reached.update((pair.dump, step.record) for step in fault.reached)
@@ -508,15 +496,14 @@ def _reach(causes: Iterable[Sequence[tuple[Pair, Fault]]]) -> Reach:
 
 
 def _not_covered(pairs: Sequence[Pair], basis: Basis) -> Iterator[Gap]:
-    uncomputed = [step for pair in pairs for step in pair.diagnosis.unaccounted]
-    if uncomputed:
-        reason = next((step.account.reason for step in uncomputed if step.account.reason), "")
+    if uncomputed := _of_all(pairs, attrgetter("unaccounted")):
+        reason = next(filter(None, map(attrgetter("account.reason"), uncomputed)), "")
         yield Gap(kind="uncomputed", what=uncomputed[0].record, count=len(uncomputed), noun="records", reason=reason)
-    if unknown := [fault for pair in pairs for fault in pair.diagnosis.unknown]:
+    if unknown := _of_all(pairs, attrgetter("unknown")):
         first = f"{unknown[0].step.record}.{unknown[0].value}"
         yield Gap(kind="unmade", what=first, count=len(unknown), noun="inputs")
-    rounded = [value for pair in pairs if pair.diagnosis.outcome == "rounding" for value in pair.diagnosis.unheld]
-    if rounded:
+    rounding = [pair for pair in pairs if pair.diagnosis.outcome == "rounding"]
+    if rounded := _of_all(rounding, attrgetter("unheld")):
         yield Gap(kind="unheld", what=".".join(rounded[0]), count=len(rounded), noun="inputs")
     if missing := sum(pair.diagnosis.missing for pair in pairs):
         yield Gap(kind="not in this run", count=missing, noun="records of the target")
@@ -524,12 +511,7 @@ def _not_covered(pairs: Sequence[Pair], basis: Basis) -> Iterator[Gap]:
         yield Gap(kind="no benchmark" if basis == "values" else "not computed again", what=basis)
 
 
-def _same_setup(reasons: Explained) -> list[NextStep]:
-    first = reasons.differences[0]
-    return [NextStep("one model") if is_of_another_model(first) else NextStep("same setting", subject=first.what)]
-
-
-def _next(rows: RunRows, causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: Basis) -> Iterator[NextStep]:
+def _next(rows: RunRows, causes: Sequence[_Group], basis: Basis) -> Iterator[NextStep]:
     if basis not in ("tensors", "values", "none") and causes:
         file = rows.facts.answer or "diagnosis.json"
         if not rows.facts.answer and rows.facts.arguments:
@@ -560,20 +542,8 @@ def _next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[NextStep]:
 
 
 #: What to do by hand about other kinds.
-_BY_HAND = {
-    "batch": "batch",
-    "gradient": "hooks",
-    "another_rank": "ranks",
-    "unrecorded": "maker",
-    "unknown": "maker",
-    "recomputed": "checkpoint",
-    "rewired": "wiring",
-}
-
-
-def _with_noise(pairs: Sequence[Pair], basis: Basis) -> list[NextStep]:
-    """What tells rounding from more where no tensors do."""
-    return [NextStep("noise")] if basis != "tensors" and _has_open(pairs) else []
+_BY_HAND = {"batch": "batch", "gradient": "hooks", "another_rank": "ranks", "unrecorded": "maker", "unknown": "maker"}
+_BY_HAND |= {"recomputed": "checkpoint", "rewired": "wiring"}
 
 
 def _collection(diagnoses: Sequence[RunDiagnosis]) -> dict[str, object] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import filterfalse
+from operator import attrgetter
 from typing import NamedTuple
 
 from msprobe_collector.dump_format import is_optimizer_record
@@ -44,7 +46,7 @@ def explained(differences: Sequence[ManifestDifference], diagnosis: RunDiagnosis
     effects = {id(it): _effect_of(it.step, it.kind, it.arguments, diagnosis) for it in faults}
     # That leaves or the states of generators differ is no reason, but the same difference.
     explaining = explanations(candidates, list(effects.values()))
-    reasons = [difference for difference in explaining if not _is_same(difference)]
+    reasons = list(filterfalse(_is_same, explaining))
     if reasons:
         reasons += filter(_is_same, explaining)
     of_setup = [fault for fault in faults if _is_explained(effects[id(fault)], reasons)]
@@ -83,7 +85,7 @@ def of_unseen_updates(
     for diagnosis in diagnoses:
         last = _last_backward(diagnosis)[0]
         calls = (step.account.place for step in diagnosis.steps if not step.operation.holds_calls)
-        is_optimizer = any(is_optimizer_record(step.record) for step in diagnosis.steps)
+        is_optimizer = any(map(is_optimizer_record, map(attrgetter("record"), diagnosis.steps)))
         if math.isinf(last) or is_optimizer or max(calls, default=-1) > last:
             return []
     return [other for other in differences if other.section == "optimizer" and other.likelihood > 0.9]
@@ -92,9 +94,8 @@ def of_unseen_updates(
 def _last_backward(diagnosis: RunDiagnosis) -> tuple[float, float]:
     """Places of the last backward in the target and in the golden run; infinity without one."""
     accounts = [step.account for step in diagnosis.steps if step.operation.phase == "backward"]
-    places = [(account.place, account.partner_place) for account in accounts]
-    mine, theirs = zip(*places) if places else ((math.inf,), (math.inf,))
-    return max(mine), max(theirs)
+    mine, theirs = (map(attrgetter(side), accounts) for side in ("place", "partner_place"))
+    return max(mine, default=math.inf), max(theirs, default=math.inf)
 
 
 def _effect_of(step: AccountStep, kind: str, arguments: Differences, diagnosis: RunDiagnosis) -> Effect:

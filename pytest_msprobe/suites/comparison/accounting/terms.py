@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -57,7 +57,7 @@ def content_of(leaf: Leaf | None, array: npt.NDArray[Any] | None) -> str:
         return content_key(array)
     if leaf.md5:
         return f"m{leaf.md5}"
-    if leaf.data_name or any(number is None for number in leaf.statistics):
+    if leaf.data_name or None in leaf.statistics:
         return ""
     return f"s{'x'.join(map(str, leaf.shape))}:{','.join(map(str, leaf.statistics))}"
 
@@ -161,7 +161,7 @@ class _RunningSums:
     """
 
     def __init__(self, chain: Sequence[Array]) -> None:
-        is_complex = any(array.dtype.kind == "c" for array in chain)
+        is_complex = "c" in {array.dtype.kind for array in chain}
         wide = np.complex128 if is_complex else np.float64
         # The four parts, the whole, both born parts together, target and golden.
         self._rows = np.empty((len(PARTS) + 4, min(chain[0].size, CHUNK_ELEMENTS)), wide)
@@ -205,7 +205,7 @@ class _RunningSums:
         size = math.inf if any(self.nonfinite) else whole
         # How far each run is off, by its own size.
         mine, theirs = parts[BORN_TARGET], parts[BORN_GOLDEN]
-        far = [_finite_size(mine), _finite_size(theirs)]
+        far = [0.0 if part.nonfinite else part.size for part in (mine, theirs)]
         if far[0]:
             far[0] *= _over(golden, target)
         is_of_another_value = min(far) >= Relative.NO_ROUNDING and max(far) < Times.ALIKE * min(far)
@@ -241,10 +241,6 @@ def _over(size: float, norm: float) -> float:
     return size / norm if norm > 0 else math.inf
 
 
-def _finite_size(part: SumTerm) -> float:
-    return 0.0 if part.nonfinite else part.size
-
-
 def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
     """Whether `parts` add up to `whole` within the rounding of the coarsest dtype among them, element by element.
 
@@ -255,10 +251,10 @@ def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
     arrays = (whole, *parts)
     if any(array.size != whole.size or kind_of(array.dtype) != "float" for array in arrays):
         return None
-    formats = [float_format(array.dtype) for array in arrays]
-    unit = max(unit_roundoff(array.dtype) for array in arrays) * (len(parts) + 1)
-    tiny = max(precision.smallest_normal for precision in formats)
-    largest = min(precision.largest for precision in formats)
+    dtypes = {array.dtype for array in arrays}
+    unit = max(map(unit_roundoff, dtypes)) * (len(parts) + 1)
+    tiny = max(float_format(dtype).smallest_normal for dtype in dtypes)
+    largest = min(float_format(dtype).largest for dtype in dtypes)
     worst = 0.0
     for _, (total, *terms) in chunks(whole, *(_oriented(part, whole.shape) for part in parts)):
         worst = max(worst, _excess(total, [widened(term) for term in terms], unit, tiny, largest))
@@ -285,32 +281,27 @@ def _oriented(part: Array, shape: tuple[int, ...]) -> Array:
 
 
 def is_wrong_sum(
-    sides: tuple[ComparedDump, ComparedDump],
-    step: AccountStep,
-    key: ValueKey,
-    sources: list[tuple[AccountStep, ValueKey]],
+    sides: tuple[ComparedDump, ComparedDump], step: AccountStep, key: ValueKey, sources: Sequence[_Value]
 ) -> bool | None:
     """Whether `sources` are shown to add up to the incoming gradient on one of the two sides and not on the other.
 
     None where that cannot be shown of one side, or they add up on neither.
     """
-    is_sum_of = [_adds_up(side, step, key, sources, is_golden=side is sides[1]) for side in sides]
+    is_sum_of = [_adds_up(side, (step, key), sources, is_golden=side is sides[1]) for side in sides]
     return None if None in is_sum_of or not any(is_sum_of) else is_sum_of[0] != is_sum_of[1]
 
 
-def _adds_up(
-    side: ComparedDump,
-    step: AccountStep,
-    key: ValueKey,
-    sources: list[tuple[AccountStep, ValueKey]],
-    *,
-    is_golden: bool,
-) -> bool | None:
-    leaves = [_leaf(side, source, value, is_golden=is_golden) for source, value in ((step, key), *sources)]
+#: A value of a record.
+_Value: TypeAlias = tuple[AccountStep, ValueKey]
+
+
+def _adds_up(side: ComparedDump, whole: _Value, sources: Sequence[_Value], *, is_golden: bool) -> bool | None:
+    leaves = [_leaf(side, source, value, is_golden=is_golden) for source, value in (whole, *sources)]
+    step, key = whole
     if not sources or None in leaves:
         return None
     if step.account.basis == "sketches":
-        return _sketches_add_up(side, [leaf for leaf in leaves if leaf is not None], max(key.limits))
+        return _sketches_add_up(side, list(filter(None, leaves)), max(key.limits))
     arrays = [array for leaf in leaves if (array := load(leaf, side.tensors)) is not None]
     return is_sum(arrays[0], arrays[1:]) if len(arrays) == len(leaves) else None
 

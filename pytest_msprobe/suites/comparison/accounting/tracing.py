@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from pytest_msprobe.apis.topics import is_batch_argument
 from pytest_msprobe.suites.comparison.accounting.account import AccountStep, ValueKey, any_differs
@@ -21,6 +22,8 @@ from pytest_msprobe.suites.comparison.accounting.evidence import (
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, ValueSource
 from pytest_msprobe.suites.comparison.accounting.other_leaves import OtherLeaves
 
+#: Whether a maker differs between the two runs.
+_DIFFERS = attrgetter("key.differs")
 #: Of a value and of the gradients that it should be the sum of.
 IsWrongSum = Callable[[AccountStep, ValueKey, list[tuple[AccountStep, ValueKey]]], bool | None]
 
@@ -152,12 +155,7 @@ class Tracer:
     """Follows inputs that differ to what made them. It changes nothing: `TraceState.add` takes what it gives."""
 
     def __init__(
-        self,
-        flow: DataFlow,
-        state: TraceState,
-        run: RunTraits,
-        other_leaves: OtherLeaves,
-        is_wrong_sum: IsWrongSum,
+        self, flow: DataFlow, state: TraceState, run: RunTraits, other_leaves: OtherLeaves, is_wrong_sum: IsWrongSum
     ) -> None:
         """Prepare to trace in `flow` with what `state` says; for the others see `find_faults`."""
         self._flow, self._state, self._run = flow, state, run
@@ -174,7 +172,7 @@ class Tracer:
             sums = self._flow.gradient_sources(step, key)
             if self._run.is_one_framework and not any(maker.step.account.partner for maker in sums):
                 sums = []
-            if any(maker.key.differs for maker in sums) or (sums and not shared):
+            if any(map(_DIFFERS, sums)) or (sums and not shared):
                 return self._sum(value, sums)
         if shared:
             return self._inherited(value, shared, mine, theirs)
@@ -217,8 +215,7 @@ class Tracer:
 
     def _passed(self, value: Traced) -> Traced:
         """An input that is right where its makers are."""
-        shown = self._state.shown
-        is_shown = all(shown.get(maker.step.record, True) for maker in value.makers)
+        is_shown = all(self._state.shown.get(maker.step.record, True) for maker in value.makers)
         return replace(value, is_shown=is_shown)
 
     def _uninitialized(self, value: Traced) -> Traced:
@@ -239,7 +236,7 @@ class Tracer:
         is_part = not {mine.view, theirs.view} & {"extended", "cast"}
         is_view = mine.how == theirs.how == "elements" and is_part
         is_changed = mine.is_changed or theirs.is_changed
-        agree = not any(maker.key.differs for maker in makers)
+        agree = not any(map(_DIFFERS, makers))
         if mine.view != theirs.view or (is_view and (agree or is_enlarged(key, makers))):
             words = f"gets another part or order of {maker.name} in the target than in the golden run"
             return self._wired(value, words, maker.name, makers)
@@ -267,7 +264,7 @@ class Tracer:
 
     def _sum(self, value: Traced, sources: list[Maker]) -> Traced:
         """A gradient that is the sum of the gradients of its uses."""
-        differing = [maker for maker in sources if maker.key.differs]
+        differing = list(filter(_DIFFERS, sources))
         value = self._made_by(value, differing)
         if not value.is_beyond or self._state.any_beyond(differing):
             return self._passed(value)
@@ -304,8 +301,8 @@ class Tracer:
         nodes = self._state.causes.parents(value.step.record)
         node = next((node for node in nodes if node.startswith("rewired ")), f"rewired {name}")
         # What is used elsewhere gets another gradient.
-        backwards = (self._flow.backward_of(maker.step) for maker in makers)
-        heirs = tuple((backward, node) for backward in backwards if backward is not None)
+        backwards = map(self._flow.backward_of, map(attrgetter("step"), makers))
+        heirs = tuple((backward, node) for backward in filter(None, backwards))
         return replace(value.blaming("rewired", f"{value.key.path} {words}", node), heirs=heirs)
 
     def _unmade(self, value: Traced) -> Traced:
@@ -338,8 +335,7 @@ class Tracer:
             return True
         if not (key.is_integer and is_passed_on(step)):
             return False
-        users = (user for out in step.outputs for user in self._flow.users(step, out.path))
-        return any(self._is_data(*user) for user in users)
+        return any(self._is_data(*user) for out in step.outputs for user in self._flow.users(step, out.path))
 
     def _is_off(self, value: Traced) -> bool:
         """Whether an input is off by more than it may."""
@@ -359,7 +355,7 @@ class Tracer:
         words = self._origin(key, maker, compiled=compiled)
         # What a call overwrites has no meaning of its own.
         is_first = step.operation.phase == "forward" and step.account.place <= self._run.first_place
-        is_first &= all(fault.kind == "unknown" for fault in self._state.causes)
+        is_first &= {fault.kind for fault in self._state.causes} <= {"unknown"}
         is_first &= self._run.is_whole and not is_overwritten and not self._flow.unheld(key)
         if is_first:
             return value.blaming(kind, words, node_of_value(key))

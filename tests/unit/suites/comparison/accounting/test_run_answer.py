@@ -62,7 +62,7 @@ def answer(
     unknown: Sequence[Fault] = (),
     unexplained: Sequence[AccountStep] = (),
 ) -> Answer:
-    found = RunDiagnosis(tuple(steps), tuple(faults), tuple(unknown), frozenset(), (), tuple(unexplained))
+    found = RunDiagnosis(tuple(faults), tuple(unknown), tuple(unexplained), frozenset(), (), tuple(steps))
     counts = RowCounts(Counter(passed=len(steps)))
     return run_answer(RunRows(RowFacts(item_noun="operations"), counts), {"/run/dump.json": found})
 
@@ -130,7 +130,7 @@ def test_advice_is_the_answer() -> None:
 
 def test_accepted_differences_make_no_run_a_failure() -> None:
     parameter = fault(step("Mint.exp.0.forward", 0, key("input.1", is_beyond=False)), "parameter", value="input.1")
-    found = RunDiagnosis((parameter.step,), (parameter,), (), frozenset())
+    found = RunDiagnosis((parameter,), (), (), frozenset(), (), (parameter.step,))
     assert list(open_keys(found, ())) == ["parameter: Mint.exp.0.forward.input.1"]
     assert list(open_keys(found, ("bits",))) == []
 
