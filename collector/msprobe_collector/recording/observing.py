@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.log import logger
 from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.manifest import numbered
 from msprobe_collector.recording.swaps import MethodSwaps
 
 if TYPE_CHECKING:
@@ -70,8 +71,7 @@ def named_layers(models: Sequence[Any], walk: Callable[[Any], Iterable[tuple[str
     `walk` gives (path, layer) of a model and of all layers below it. Of several models, paths begin with their number.
     """
     visited: set[int] = set()
-    for index, model in enumerate(models):
-        front = f"{index}." if len(models) > 1 else ""
+    for front, model in numbered(models):
         for path, layer in walk(model):
             if id(layer) not in visited:
                 visited.add(id(layer))
