@@ -72,7 +72,7 @@ class MindSporeCallWatch:
             self._primitives.watch(models)
         if models:
             self._cells.watch(models, records=configuration.collects_cells)
-            self._guard.enter("names of parameters", self._optimizers.watch, named_cells(models))
+            self._guard.enter("names of parameters", self._optimizers.names.watch, named_cells(models))
         if configuration.collects_cells and self._session.recorder.wants("backward"):
             for label, cell in self._cells.layers:
                 self._parameters.watch(label, own_parameters(cell))

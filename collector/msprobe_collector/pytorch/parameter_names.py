@@ -3,44 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch.nn import Module
 
+from msprobe_collector.recording.updates import ParameterNames
 
-class ParameterNames:
-    """Names of parameters: those in the watched models, as records of Modules have them, else those in any model."""
 
-    def __init__(self) -> None:
-        #: Name and parameter, by the parameter's id.
-        self._known: dict[int, tuple[str, Any]] = {}
-
-    def watch(self, layers: Iterable[tuple[str, Any]]) -> None:
-        """Learn the parameters of the `layers` of a model, given as (path, Module)."""
-        for path, module in layers:
-            for last, parameter in own_parameters(module).items():
-                name = f"{path}.{last}" if path else last
-                self._known.setdefault(id(parameter), (name, parameter))
-                # The copy in higher precision that wrappers of optimizers update.
-                if (copy := getattr(parameter, "main_param", None)) is not None:
-                    self._known.setdefault(id(copy), (name, copy))
-
-    def of(self, groups: Sequence[Sequence[Any]], prefix: str) -> list[str]:
-        """A name of each of the parameters; one that no model has is named by `prefix` and its place in `groups`."""
-        unknown = {id(parameter) for group in groups for parameter in group if id(parameter) not in self._known}
-        others = names_in_models(unknown) if unknown else {}
-        names: list[str] = []
-        for number, group in enumerate(groups):
-            for index, parameter in enumerate(group):
-                name = others.get(id(parameter)) if id(parameter) in unknown else self._known[id(parameter)][0]
-                place = f"{prefix}.{number}.params.{index}" if prefix else f"{index}"
-                names.append(name if name is not None and name not in names else place)
-        return names
-
-    def clear(self) -> None:
-        """The step is over."""
-        self._known.clear()
+def parameter_names() -> ParameterNames:
+    """Return names of parameters in the watched Modules, else in any model."""
+    return ParameterNames(own_parameters, lambda others: names_in_models(set(map(id, others))))
 
 
 def own_parameters(module: Any) -> dict[str, Any]:
