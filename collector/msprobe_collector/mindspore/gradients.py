@@ -7,14 +7,14 @@ gradients of a shared tensor are added up.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msprobe_collector.log import logger
 from msprobe_collector.mindspore.script_errors import errors_of_the_script
 from msprobe_collector.mindspore.tensor_values import mindspore_values
-from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
+from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs, leave_out_shared
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors
 
@@ -255,4 +255,10 @@ def _edges_between(
             elif is_of_several and identity in outputs and index in outputs[identity][1]:
                 to_output = edge, outputs[identity][1][index]
                 edges.setdefault(_identity(node), _Edges(node, [], [])).to_outputs.append(to_output)
+    if len(visited) > len(outputs):
+        shared: defaultdict[tuple[Hashable, int | None], list[int]] = defaultdict(list)
+        for identity, positions in targets.items():
+            for position in positions:
+                shared[identity, places[position]].append(position)
+        leave_out_shared(edges.values(), shared.values())
     return edges

@@ -18,7 +18,7 @@ import torch
 
 from msprobe_collector.dump_format.writing.encoding import FrameworkValues
 from msprobe_collector.pytorch.tensor_values import torch_values
-from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
+from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs, leave_out_shared
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors
 
@@ -351,7 +351,7 @@ class TorchTap:
                     visited[id(following)] = following
                     waiting.append(following)
         if len(visited) > outputs:
-            _leave_out_shared(nodes, targets)
+            leave_out_shared(nodes.values(), ([position for position, _ in edges] for edges in targets.values()))
 
     def _behind_cast(self, node: Any) -> Any:
         """The leaf behind a cast of it, else `node`.
@@ -360,17 +360,6 @@ class TorchTap:
         """
         behind = node.next_functions[0][0] if isinstance(node, self._cast_node) else None
         return behind if isinstance(behind, self._leaf_node) else node
-
-
-def _leave_out_shared(nodes: _Nodes, targets: _Targets) -> None:
-    """Leave out the edges of tensors that stand for several arguments behind several nodes.
-
-    The nodes do not say which edge belongs to which argument.
-    """
-    shared = [arguments for arguments in targets.values() if len(arguments) > 1]
-    unclear = {position for arguments in shared for position, _ in arguments}
-    for watched in nodes.values() if unclear else ():
-        watched.to_arguments = [edge for edge in watched.to_arguments if edge[1] not in unclear]
 
 
 def _add_behind_views(nodes: _Nodes, tensors: Sequence[Any], made: _Made, floor: int) -> None:

@@ -5,7 +5,7 @@ Gradients of the parameters of layers (Cells, Modules), as records of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -72,6 +72,21 @@ def _filled(places: Any, gradients: Sequence[Any]) -> Any:
     if isinstance(places, list):
         return [_filled(item, gradients) for item in places]
     return None if places is None else gradients[places]
+
+
+class _SendingNode(Protocol):
+    #: Edges that lead to arguments: number of the edge, position of the argument, and what a framework needs besides.
+    to_arguments: list[Any]
+
+
+def leave_out_shared(nodes: Iterable[_SendingNode], shared: Iterable[Sequence[int]]) -> None:
+    """Leave out the edges of tensors that stand for several arguments, `shared`, behind several nodes of a call.
+
+    The nodes do not say which edge belongs to which argument.
+    """
+    unclear = {position for positions in shared if len(positions) > 1 for position in positions}
+    for node in nodes if unclear else ():
+        node.to_arguments[:] = [edge for edge in node.to_arguments if edge[1] not in unclear]
 
 
 #: In the place of a gradient that has not come; one that came may be None.
