@@ -74,15 +74,11 @@ def _filled(places: Any, gradients: Sequence[Any]) -> Any:
     return None if places is None else gradients[places]
 
 
-class _SendingNode(Protocol):
-    #: Edges that lead to arguments: number of the edge, position of the argument, and what a framework needs besides.
-    to_arguments: list[Any]
-
-
-def leave_out_shared(nodes: Iterable[_SendingNode], shared: Iterable[Sequence[int]]) -> None:
+def leave_out_shared(nodes: Iterable[Any], shared: Iterable[Sequence[int]]) -> None:
     """Leave out the edges of tensors that stand for several arguments, `shared`, behind several nodes of a call.
 
-    The nodes do not say which edge belongs to which argument.
+    The nodes do not say which edge belongs to which argument. Each has edges as (number, argument, ...) in its list
+    `to_arguments`.
     """
     unclear = {position for positions in shared if len(positions) > 1 for position in positions}
     for node in nodes if unclear else ():

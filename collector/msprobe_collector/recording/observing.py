@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.log import logger
+from msprobe_collector.recording.gradients import ParameterGradients
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.manifest import numbered
 from msprobe_collector.recording.swaps import MethodSwaps
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from msprobe_collector.recording.gradients import BackwardCall, Completed
     from msprobe_collector.recording.recorder import OpenRecord
     from msprobe_collector.recording.session import Session
+    from msprobe_collector.recording.updates import OptimizerRecords
 
 
 def backward_of_layer(forward: str) -> str:
@@ -549,3 +551,66 @@ class LayerObserver(Observer):
                 recorder.end(begun[0])
 
         self._watch(self._tap.attach(call.sources, result, on_complete=completed, on_begin=begin))
+
+
+class Installable(Protocol):
+    """What sees something of a training while it is installed."""
+
+    def install(self) -> None:
+        """See it from now on, also where it is in already."""
+
+    def uninstall(self) -> None:
+        """See it no more, also where it is out already."""
+
+
+class FrameworkWatch:
+    """What frameworks do alike to see the calls of a training; see `msprobe_collector.framework.CallWatch`."""
+
+    #: What is installed in this order, and taken out in the opposite one.
+    _installed: Sequence[Installable]
+    #: What runs at the end of a step, apart from what all have.
+    _endings: Sequence[Callable[[], object]] = ()
+    _layers: LayerObserver
+    _optimizers: OptimizerRecords
+    _waits: Waits
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._guard = session.guard
+        self._parameters = ParameterGradients(session.recorder, session.guard)
+
+    def prepare(self, models: Sequence[Any]) -> None:
+        """See `CallWatch`; nothing needs to be done."""
+
+    def watch(self, models: Sequence[Any], *, on_root_forward: Callable[[], object] | None) -> None:
+        """See `CallWatch`."""
+        layers, collects = self._layers, self._session.configuration.collects_cells
+        if models:
+            layers.watch(models, records=collects)
+            self._guard.enter("names of parameters", self._optimizers.names.watch, layers.layers_of(models))
+        if collects and self._session.recorder.wants("backward"):
+            for label, layer in layers.layers:
+                self._parameters.watch(label, layers.parameters_of(layer))
+        layers.on_root_forward = on_root_forward
+
+    def install(self) -> None:
+        """See `CallWatch`."""
+        for part in self._installed:
+            part.install()
+
+    def uninstall(self) -> None:
+        """See `CallWatch`."""
+        for part in reversed(self._installed):
+            part.uninstall()
+
+    def settle(self) -> None:
+        """See `CallWatch`; nothing is recorded later than it runs."""
+
+    def end_step(self) -> None:
+        """See `CallWatch`."""
+        for end in (self._waits.give_up, self._parameters.flush, self._optimizers.end_step, *self._endings):
+            self._guard.faults.guarded("ending the step", end)
+        self._parameters.remove()
+
+    def remove(self) -> None:
+        """See `CallWatch`; nothing stays."""
